@@ -6,6 +6,11 @@ _UNSAFE, _REPLACEMENT = ("Cc", "Cs"), "\N{REPLACEMENT CHARACTER}"
 """Unicode's categories of control characters and of surrogates, and what replaces them."""
 
 
+def one_line(text: str) -> str:
+    """Return text as one line that a comment of a generated file can hold, without control characters of any kind."""
+    return "".join(each if each.isprintable() else _REPLACEMENT for each in text)
+
+
 def plain_text(text: str, *, limit: int | None = None) -> str:
     """Return text without control characters, such as a terminal's escapes, and without lone surrogates; lines and tabs stay.
 

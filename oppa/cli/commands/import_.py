@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -41,6 +42,7 @@ def import_(
     """
     from oppa.cli.views import style
     from oppa.errors import InputError
+    from oppa.plain_text import one_line, plain_text
     from oppa.problem.baseline import table
 
     if take not in ("", "file", "job"):
@@ -55,8 +57,8 @@ def import_(
         typer.echo(json.dumps({"baseline": configuration.to_dict(), "ignored": list(reading.ignored), "notes": notes, **chosen}, indent=1))
     else:
         lines = [f"{configuration.id}, from {source}", *notes, *(f"ignored: {text}" for text in reading.ignored)]
-        style.err().print("\n".join(lines) + "\n", markup=False)
-    block = f"# From {source.name} ({origin}).\n{table(problem.space, configuration)}"
+        style.err().print(plain_text("\n".join(lines)) + "\n", markup=False)
+    block = f"# From {one_line(source.name)} ({origin}).\n{table(problem.space, configuration)}"
     if out is not None:
         _write(out, problem, draft, block, force=force)
         style.err().print(f"written: {out}\n\n  oppa tune {out}", markup=False)
@@ -69,15 +71,15 @@ def import_(
 
 def _adopted(job: Path | None, files: "Mapping[str, str]", origin: str, source: Path, take: "Take | None") -> "tuple[Draft, Reading]":
     """Return the draft of the job that the files configure, and the settings that they state."""
-    from oppa.tuning.formats import format_named
+    from oppa.tuning.formats import read
     from oppa.tuning.formats.adoption import completed, new_job, settled
     from oppa.tuning.formats.job_facts import facts_of
 
     facts = facts_of(origin, files)
     draft = completed(job, facts, origin=origin) if job else new_job(Path("job.toml"), facts, origin=origin, source=source.name)
-    reading = format_named(origin).parse(draft.problem(), files)
+    reading = read(origin, draft.problem(), files)
     draft = settled(draft, facts, reading, origin=origin, take=take)
-    reading = format_named(origin).parse(draft.problem(), files)  # read again, because devices and layers may have changed
+    reading = read(origin, draft.problem(), files)  # read again, because devices and layers may have changed
     if unread := [f"its value is not in the file: {words}" for words in facts.unread]:
         draft = dataclasses.replace(draft, notes=(*draft.notes, *unread))
     return draft, reading
@@ -85,15 +87,12 @@ def _adopted(job: Path | None, files: "Mapping[str, str]", origin: str, source: 
 
 def _files(source: Path, origin: str) -> dict[str, str]:
     """Return the texts of a file, or of a folder's files that the format writes, by name; raises InputError for an unreadable file."""
-    from oppa.errors import InputError
+    from oppa.problem.bounded_text import read_text
     from oppa.tuning.formats import format_named
 
-    paths = [source / name for name in format_named(origin).FILES if (source / name).is_file()] if source.is_dir() else [source]
-    try:
-        return {path.name: path.read_text() for path in paths}
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"`{source}` cannot be read: {reason}", hint=f"give a file of {origin}") from None
+    names = format_named(origin).FILES
+    paths = [source / name for name in names if (source / name).exists()] if os.path.isdir(source) else [source]  # noqa: PTH112 (no OSError)
+    return {path.name: read_text(path, hint=f"give a file of {origin}, with text in UTF-8") for path in paths}
 
 
 def _configuration(problem: "Problem", reading: "Reading", setting: str, origin: str) -> "tuple[Configuration, list[str]]":
@@ -151,18 +150,24 @@ def _write(out: Path, problem: "Problem", draft: "Draft", block: str, *, force: 
     """Write the job's text followed by the table.
 
     Raises:
-        InputError: the job has a baseline, the file exists and `force` is not given, or it cannot be written.
+        InputError: the job has a baseline, the file exists and `force` is not given, or it cannot be written or read again.
     """
+    from oppa.atomic_write import write_atomically
     from oppa.errors import InputError
+    from oppa.problem.job import load_job
 
     if problem.baseline is not None:
         raise InputError(
             f"`{draft.path}` already has a `[baseline]`", hint="remove it there, or run without --out and edit the job yourself"
         )
-    if out.exists() and not force:
-        raise InputError(f"`{out}` exists", hint="name another file, or overwrite it with --force")
+    text = f"{draft.text.rstrip()}\n\n{block}"
+    load_job(out, text=text)  # what is written can be read again
     try:
-        out.write_text(f"{draft.text.rstrip()}\n\n{block}")
+        if out.exists() and not out.is_file():
+            raise InputError(f"`{out}` is not a file", hint="name a file")
+        write_atomically(out, text.encode(), exclusive=not force)
+    except FileExistsError:
+        raise InputError(f"`{out}` exists", hint="name another file, or overwrite it with --force") from None
     except OSError as error:
         raise InputError(
             f"`{out}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and that you may write to"

@@ -4,7 +4,7 @@ from oppa.errors import InputError, nearest
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import accelerate, colossalai, deepspeed, megatron, megatron_bridge, torchrun, torchtitan
-from oppa.tuning.formats.format import Format, require_expressible
+from oppa.tuning.formats.format import Files, Format, Reading, require_expressible
 
 FORMATS: dict[str, Format] = {
     "torchrun": torchrun,
@@ -22,6 +22,17 @@ def format_named(name: str) -> Format:
     if name not in FORMATS:
         raise InputError(f"`{name}` is not a format", hint=nearest(name, FORMATS))
     return FORMATS[name]
+
+
+def read(name: str, problem: Problem, files: Files) -> Reading:
+    """Return what the files of a format state about a configuration.
+
+    Raises:
+        InputError: they cannot be read, or state a value that its parameter cannot have.
+    """
+    reading = format_named(name).parse(problem, files)
+    reading.require_values()
+    return reading
 
 
 def export(name: str, problem: Problem, configuration: Configuration) -> dict[str, str]:

@@ -8,10 +8,12 @@ import re
 from typing import Any
 
 from oppa.errors import InputError
+from oppa.problem.bounded_text import parse_yaml, whole_number
 from oppa.problem.configuration import Configuration
+from oppa.problem.declaration import clipped
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
-from oppa.tuning.formats import deepspeed, launch
+from oppa.tuning.formats import deepspeed, launch, stated
 from oppa.tuning.formats.format import Files, Reading, inexpressible, is_chosen, only
 
 NAME = "accelerate"
@@ -132,13 +134,13 @@ def parse(problem: Problem, files: Files) -> Reading:
     if kind == "DEEPSPEED":
         return _parse_deepspeed(problem, files, values)
     if kind not in ("FSDP", "NO", "MULTI_GPU", "MULTI_CPU"):
-        raise InputError(f"`distributed_type: {kind}` is not supported", hint="use FSDP, DEEPSPEED, MULTI_GPU, MULTI_CPU or NO")
-    fsdp, mesh = values.get("fsdp_config") or {}, values.get("parallelism_config") or {}
-    tp = mesh.get("parallelism_config_tp_size", 1)
+        raise InputError(f"`distributed_type: {clipped(kind)}` is not supported", hint="use FSDP, DEEPSPEED, MULTI_GPU, MULTI_CPU or NO")
+    fsdp, mesh = stated.table(values, "fsdp_config"), stated.table(values, "parallelism_config")
+    tp = stated.count(mesh, "parallelism_config_tp_size", 1)
     settings: dict[str, Value] = {"tp": tp, "zero_stage": _stage(fsdp) if kind == "FSDP" else 0}
     if mesh.get("parallelism_config_dp_shard_size", 2) == 1:
         settings["zero_stage"] = 0
-    settings["recompute"] = "full" if fsdp.get("fsdp_activation_checkpointing") else "none"
+    settings["recompute"] = "full" if stated.switch(fsdp, "fsdp_activation_checkpointing", usual=False) else "none"
     settings |= _micro_batch(problem, files, tp=tp)
     nested = (("fsdp_config", fsdp, _FSDP | _FSDP_IMMATERIAL), ("parallelism_config", mesh, _MESH))
     return Reading(settings=settings, ignored=tuple(_ignored(values, nested)))
@@ -150,18 +152,19 @@ def values_of(files: Files) -> dict[str, Any]:
 
 
 def _parse_deepspeed(problem: Problem, files: Files, values: dict[str, Any]) -> Reading:
-    given = values.get("deepspeed_config") or {}
+    given = stated.table(values, "deepspeed_config")
     ignored = tuple(_ignored(values, (("deepspeed_config", given, _DEEPSPEED),)))
     if named := given.get("deepspeed_config_file"):
         named_files = {name: text for name, text in files.items() if name == str(named).rpartition("/")[2]}
         if not named_files:
-            raise InputError(f"the file refers to `deepspeed_config_file: {named}`", hint=f"run `oppa import {named} --from deepspeed`")
+            path = clipped(str(named))
+            raise InputError(f"the file refers to `deepspeed_config_file: {path}`", hint=f"run `oppa import {path} --from deepspeed`")
         inner = deepspeed.parse(problem, named_files)
         return Reading(settings=inner.settings, ignored=(*ignored, *inner.ignored))
-    stage = given.get("zero_stage", 2)  # accelerate's own default
+    stage = stated.count(given, "zero_stage", 2, least=0)  # accelerate's own default
     settings: dict[str, Value] = {"zero_stage": stage, "overlap_zero_comm": stage == 3}
-    if str(steps := given.get("gradient_accumulation_steps", "auto")).isdigit():
-        settings["micro_batch"] = problem.global_batch // (problem.cluster.devices * int(steps))
+    if steps := whole_number(str(given.get("gradient_accumulation_steps", "auto"))):
+        settings["micro_batch"] = problem.global_batch // (problem.cluster.devices * steps)
     return Reading(settings={**settings, **_micro_batch(problem, files, tp=1)}, ignored=ignored)
 
 
@@ -170,23 +173,18 @@ def _stage(fsdp: dict[str, Any]) -> int:
     strategy = str(fsdp.get("fsdp_sharding_strategy", fsdp.get("fsdp_reshard_after_forward", "FULL_SHARD"))).upper()
     stages = {**_STRATEGIES, **{str(number): stage for number, stage in enumerate((3, 2, 0), 1)}, "TRUE": 3, "FALSE": 2}
     if strategy not in stages:
-        raise InputError(f"`fsdp_sharding_strategy: {strategy}` is not a ZeRO stage", hint=f"use one of {', '.join(_STRATEGIES)}")
+        raise InputError(f"`fsdp_sharding_strategy: {clipped(strategy)}` is not a ZeRO stage", hint=f"use one of {', '.join(_STRATEGIES)}")
     return stages[strategy]
 
 
 def _micro_batch(problem: Problem, files: Files, *, tp: int) -> dict[str, Value]:
-    script = files.get(launch.SCRIPT, "")
-    found = re.search(rf"{STEPS}=(\d+)", script)
-    return {"micro_batch": problem.global_batch // (problem.cluster.devices // tp * int(found[1]))} if found else {}
+    found = re.search(rf"{STEPS}=(\d+)", files.get(launch.SCRIPT, ""))
+    steps = whole_number(found[1]) if found else None
+    return {"micro_batch": problem.global_batch // (max(1, problem.cluster.devices // tp) * steps)} if steps else {}
 
 
 def _yaml(text: str) -> dict[str, Any]:
-    import yaml
-
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"the file is not YAML: {error}", hint="name the file that `accelerate config` writes") from None
+    values = parse_yaml(text, hint="name the file that `accelerate config` writes")
     if not isinstance(values, dict):
         raise InputError("the file has no accelerate configuration", hint="name the file that `accelerate config` writes")
     return values

@@ -9,7 +9,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
-from oppa.tuning.formats import launch, source
+from oppa.tuning.formats import launch, source, stated
 from oppa.tuning.formats.format import Files, Reading, element_bytes, inexpressible, is_chosen, is_knob, only
 
 NAME = "ColossalAI"
@@ -121,7 +121,7 @@ def parse(problem: Problem, files: Files) -> Reading:
         raise InputError(f"the file does not call {DENSE}", hint=f"name the {PLUGIN} that `oppa export` wrote")
     settings: dict[str, Value] = {ours: given[theirs] for theirs, ours in _ARGUMENTS.items() if theirs in given}
     if "zero_bucket_size_in_m" in given:
-        settings["zero_bucket_mb"] = given["zero_bucket_size_in_m"] * element_bytes(problem)
+        settings["zero_bucket_mb"] = stated.amount(given, "zero_bucket_size_in_m") * element_bytes(problem)
     if "BATCH_SIZE" in (known := source.constants(text)):
         settings.setdefault("micro_batch", known["BATCH_SIZE"])
     settings["recompute"] = "full" if source.called(text, "gradient_checkpointing_enable") is not None else "none"

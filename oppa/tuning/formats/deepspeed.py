@@ -4,13 +4,15 @@ Keys: deepspeed.runtime.config.DeepSpeedConfig and deepspeed.runtime.zero.config
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from oppa.errors import InputError
+from oppa.problem.bounded_text import parse_json
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
-from oppa.tuning.formats import launch, source
+from oppa.tuning.formats import launch, source, stated
 from oppa.tuning.formats.format import Files, Reading, element_bytes, elements, inexpressible, is_chosen, is_knob, mebibytes
 
 NAME = "DeepSpeed"
@@ -38,7 +40,9 @@ IMMATERIAL = frozenset(
 """Keys that change neither the speed nor the memory of a run, or only how it is monitored."""
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
 """Keys that are both set by one parameter of oppa."""
-_TOP = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16")
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+"""Keys of the global batch, the micro-batch and the gradient accumulation."""
+_TOP = (*BATCH, "bf16")
 _NESTED = {
     "zero_optimization": ("stage", "reduce_bucket_size", "overlap_comm"),
     "tensor_parallel": ("autotp_size",),
@@ -105,13 +109,13 @@ def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
 def parse(problem: Problem, files: Files) -> Reading:
     """Read a DeepSpeed file; keys that are "auto" count as missing."""
     values = values_of(files)
-    zero, pipeline = values.get("zero_optimization") or {}, values.get("pipeline") or {}
-    stage = zero.get("stage", 0)
-    settings: dict[str, Value] = {"zero_stage": stage, "overlap_zero_comm": zero.get("overlap_comm", stage == 3)}
-    settings |= {"tp": (values.get("tensor_parallel") or {}).get("autotp_size") or 1, "pp": pipeline.get("stages", 1)}
+    zero, pipeline = stated.table(values, "zero_optimization"), stated.table(values, "pipeline")
+    stage = stated.count(zero, "stage", 0, least=0)
+    tp, pp = degrees_of(values)
+    settings: dict[str, Value] = {"zero_stage": stage, "overlap_zero_comm": stated.switch(zero, "overlap_comm", usual=stage == 3)}
+    settings |= {"tp": tp, "pp": pp, **_batch(values, ranks=max(1, problem.cluster.devices // (tp * pp)))}
     if "reduce_bucket_size" in zero:
-        settings["zero_bucket_mb"] = mebibytes(zero["reduce_bucket_size"], size=element_bytes(problem))
-    settings |= _batch(values, devices=problem.cluster.devices // (int(settings["tp"]) * int(settings["pp"])))
+        settings["zero_bucket_mb"] = mebibytes(stated.amount(zero, "reduce_bucket_size"), size=element_bytes(problem))
     prepared = files.get(PREPARE, "")
     recomputed = pipeline.get("activation_checkpoint_interval") or (prepared and _recomputes(prepared))
     settings["recompute"] = "full" if recomputed else "none"
@@ -121,6 +125,12 @@ def parse(problem: Problem, files: Files) -> Reading:
 def values_of(files: Files) -> dict[str, Any]:
     """Return the contents of a file without values that are "auto"; raises InputError if it cannot be read."""
     return _without_auto(_json(files))
+
+
+def degrees_of(values: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the tensor- and pipeline-parallel degrees that a file states."""
+    tp = stated.count(stated.table(values, "tensor_parallel"), "autotp_size", 0, least=0) or 1
+    return tp, stated.count(stated.table(values, "pipeline"), "stages", 1)
 
 
 def _check(problem: Problem, configuration: Configuration) -> None:
@@ -149,23 +159,19 @@ def _recomputes(prepared: str) -> bool:
     return source.called(prepared, "gradient_checkpointing_enable") is not None
 
 
-def _batch(values: dict[str, Any], *, devices: int) -> dict[str, Value]:
+def _batch(values: dict[str, Any], *, ranks: int) -> dict[str, Value]:
     """Return the batch sizes. DeepSpeed derives the third of its sizes from two, by the data-parallel ranks."""
-    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    total, micro, steps = (values.get(name) for name in names)
+    total, micro, steps = (stated.count(values, name) for name in BATCH)
     if micro is None and total is not None:
-        micro = total // (devices * (steps or 1))
+        micro = total // (ranks * (steps or 1))
     if total is None and micro is not None and steps is not None:
-        total = micro * steps * devices
+        total = micro * steps * ranks
     return {name: value for name, value in (("global_batch", total), ("micro_batch", micro)) if value is not None}
 
 
 def _json(files: Files) -> dict[str, Any]:
     name = next((name for name in files if name.endswith(".json")), None)
-    try:
-        values = json.loads(files[name]) if name else None
-    except json.JSONDecodeError as error:
-        raise InputError(f"`{name}` is not JSON: {error}", hint="name a DeepSpeed configuration file") from None
+    values = parse_json(files[name], source=f"`{name}`", hint="name a DeepSpeed configuration file") if name else None
     if not isinstance(values, dict):
         raise InputError(f"there is no DeepSpeed configuration in {', '.join(files)}", hint="name a JSON file that contains an object")
     return values

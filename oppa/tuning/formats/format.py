@@ -10,9 +10,11 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from oppa.errors import InputError
+from oppa.errors import InputError, nearest
+from oppa.problem.bounds import LARGEST
 from oppa.problem.configuration import PARAMETERS, Configuration
-from oppa.problem.declaration import spell
+from oppa.problem.declaration import shown, spell
+from oppa.problem.parameter_values import is_value_of, kinds
 from oppa.problem.problem import Problem
 from oppa.problem.space import SearchSpace, Value
 from oppa.units import MIB
@@ -30,6 +32,15 @@ class Reading:
     settings: Mapping[str, Value]
     ignored: tuple[str, ...] = ()
     """Other settings in the files that may matter to a run, and that no parameter covers: `gradient_clipping = 1.0`."""
+
+    def require_values(self) -> None:
+        """Raise InputError for a name that is no parameter, and for a value that the parameter cannot have."""
+        for name, value in self.settings.items():
+            if name not in PARAMETERS:
+                raise InputError(f"`{shown(name)}` is not a parameter", hint=nearest(str(name), PARAMETERS))
+            if not is_value_of(name, value):
+                hint = f"correct it there; `{name}` is of type {kinds()[name].__name__}, and a number is at most {LARGEST}"
+                raise InputError(f"the file states `{name} = {shown(value)}`", hint=hint)
 
 
 class Format(Protocol):

@@ -5,9 +5,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from oppa.problem.bounded_text import whole_number
 from oppa.problem.model import Model
 from oppa.problem.space import Value
-from oppa.tuning.formats import accelerate, deepspeed, megatron
+from oppa.tuning.formats import accelerate, deepspeed, megatron, stated
 from oppa.tuning.formats.format import Files
 from oppa.tuning.formats.megatron_command import command_table, model_facts, states_architecture
 
@@ -80,13 +81,12 @@ def fits(origin: str, space: str, known: tuple[str, ...]) -> bool:
 
 def _deepspeed(files: Files) -> JobFacts:
     values = deepspeed.values_of(files)
-    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    total, micro, steps = (value if isinstance(value := values.get(name), int) else 0 for name in names)
-    split = int((values.get("tensor_parallel") or {}).get("autotp_size") or 1) * int((values.get("pipeline") or {}).get("stages", 1))
-    ranks, rest = divmod(total, micro * steps or 1) if micro and steps else (0, 0)
+    total, micro, steps = (stated.count(values, name) for name in deepspeed.BATCH)
+    tp, pp = deepspeed.degrees_of(values)
+    ranks, rest = divmod(total, micro * steps) if total and micro and steps else (0, 0)
     return JobFacts(
-        global_batch=total or None,
-        devices=ranks * split if ranks and not rest else None,
+        global_batch=total,
+        devices=ranks * tp * pp if ranks and not rest else None,
         precision=_precision(values.get("bf16")),
         runner="deepspeed",
         launch_space="deepspeed",
@@ -101,12 +101,12 @@ def _precision(bf16: Any) -> str:
 def _accelerate(files: Files) -> JobFacts:
     values = accelerate.values_of(files)
     inner = _deepspeed(files) if deepspeed.CONFIG in files else JobFacts()
-    devices, hosts = values.get("num_processes"), values.get("num_machines")
+    devices, hosts = stated.count(values, "num_processes"), stated.count(values, "num_machines")
     sharded_by_deepspeed = str(values.get("distributed_type")) == "DEEPSPEED"
     return dataclasses.replace(
         inner,
-        devices=devices if isinstance(devices, int) else inner.devices,
-        hosts=hosts if isinstance(hosts, int) else None,
+        devices=devices or inner.devices,
+        hosts=hosts,
         precision=inner.precision or {"bf16": "bf16", "no": "fp32"}.get(str(values.get("mixed_precision")), ""),
         runner="deepspeed" if sharded_by_deepspeed else "torch",
         launch_space="deepspeed" if sharded_by_deepspeed else "",
@@ -141,7 +141,7 @@ def _megatron_precision(options: Mapping[str, list[str]], *, usual: str) -> str:
 def _first(options: Mapping[str, list[str]], *names: str) -> int | None:
     """Return the number that the first given option of `names` has; None if there is none."""
     words = [options[name][0] for name in names if options.get(name)]
-    return int(words[0]) if words and words[0].isdigit() else None
+    return whole_number(words[0]) or None if words else None
 
 
 _READERS: dict[str, Callable[[Files], JobFacts]] = {

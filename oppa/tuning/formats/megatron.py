@@ -3,14 +3,18 @@
 The size of a bucket counts fp32 elements. Without overlap there is a single bucket.
 """
 
+import functools
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from oppa.errors import InputError
 from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.stage_layout import EVEN, letters, recognised
+from oppa.problem.bounded_text import whole_number
+from oppa.problem.bounds import MOST_EXPANDED
 from oppa.problem.configuration import Configuration
+from oppa.problem.declaration import clipped
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
@@ -178,7 +182,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     if int(settings.get("model_chunks", 1)) > 1:
         settings |= {"schedule": "interleaved", "overlap_p2p": "--no-overlap-p2p-communication" not in options}
     selective = ["selective"] if "--recompute-activations" in options else ["none"]
-    settings["recompute"] = options.get("--recompute-granularity", selective)[0]
+    settings["recompute"] = " ".join(options.get("--recompute-granularity", selective)[:1])
     if "--ddp-bucket-size" in options:
         settings["dp_bucket_mb"] = mebibytes(_number("--ddp-bucket-size", options["--ddp-bucket-size"]), size=GRADIENT_BYTES)
     ignored = [" ".join((option, *values)) for option, values in options.items() if option not in KNOWN and MATTER.fullmatch(option)]
@@ -213,12 +217,12 @@ def layout_of(problem: Problem, text: str, pp: int) -> dict[str, Value]:
 def _options(text: str) -> dict[str, list[str]]:
     """Return every option of a script with its values, shell variables filled in; a later one overrides an earlier one."""
     words = _words(text)
-    variables: dict[str, str] = {}
+    variables = _Variables()
     for name, _, value in (word.partition("=") for word in words if re.match(r"[A-Za-z_]\w*=[^(]", word)):
-        variables[name] = _filled(value, variables)  # in order, as a shell does: `TP=${TP:-2}` is 2
+        variables.set(name, value)
     found: dict[str, list[str]] = {}
     values: list[str] = []
-    for word in " ".join(_filled(word, variables) for word in words).split():
+    for word in " ".join(map(variables.filled, words)).split():
         if word.startswith("--"):
             option, _, value = word.partition("=")
             found[option] = values = [value] if value else []
@@ -229,28 +233,48 @@ def _options(text: str) -> dict[str, list[str]]:
     return found
 
 
-def _words(text: str) -> list[str]:
+@functools.lru_cache(maxsize=2)
+def _words(text: str) -> tuple[str, ...]:
     """Return the words of a shell script, without the separators of commands."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split, lexer.commenters = True, "#"
     try:
-        return [word for word in lexer if word.strip(";&|")]
+        return tuple(word for word in lexer if word.strip(";&|"))
     except ValueError as error:
         raise InputError(f"the options cannot be read: {error}", hint="name a shell script, or a file with the options alone") from None
 
 
-def _filled(word: str, variables: Mapping[str, str]) -> str:
-    """Return a word with its variables filled in, if the script sets them itself or gives a default, `${TP:-2}`."""
+class _Variables:
+    """Fills in the variables that a script sets itself, or gives a default, `${TP:-2}`."""
 
-    def value(match: re.Match[str]) -> str:
-        name, default = match["braced"] or match["plain"], match["default"]
-        return variables.get(name, default if default is not None else match[0])
+    _USE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::?-(?P<default>[^{}]*))?\}|(?P<plain>\w+))")
 
-    return re.sub(r"\$(?:\{(?P<braced>\w+)(?::?-(?P<default>[^}]*))?\}|(?P<plain>\w+))", value, word)
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._expanded = 0
+
+    def set(self, name: str, value: str) -> None:
+        """Set a variable; those in its value are filled in now, as a shell does: `TP=${TP:-2}` is 2."""
+        self._values[name] = self.filled(value)
+
+    def filled(self, word: str) -> str:
+        """Return a word with its variables filled in; raises InputError if all words together become too long."""
+        return self._USE.sub(self._value, word)
+
+    def _value(self, use: re.Match[str]) -> str:
+        name, default = use["braced"] or use["plain"], use["default"]
+        value = self._values.get(name, default if default is not None else use[0])
+        self._expanded += len(value)
+        if self._expanded > MOST_EXPANDED:
+            raise InputError(
+                f"the script's variables expand to more than {MOST_EXPANDED} characters, at `{name}`", hint="write the options themselves"
+            )
+        return value
 
 
 def _number(option: str, values: Sequence[str]) -> int:
     text = values[0] if values else ""
-    if not text.isdigit():
-        raise InputError(f"`{option} {text}` is not a number", hint="write the number there, or set the variable in the same file")
-    return int(text)
+    if not (number := whole_number(text)):
+        hint = "write a number of at least 1 there, or set the variable in the same file"
+        raise InputError(f"`{option} {clipped(text)}` is not a number", hint=hint)
+    return number

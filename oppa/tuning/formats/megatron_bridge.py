@@ -9,7 +9,7 @@ from oppa.pipeline.stage_layout import EVEN, letters
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
-from oppa.tuning.formats import launch, megatron, source
+from oppa.tuning.formats import launch, megatron, source, stated
 from oppa.tuning.formats.format import Files, Reading, elements, is_knob, mebibytes, only
 
 NAME = "Megatron-Bridge"
@@ -87,12 +87,13 @@ def parse(problem: Problem, files: Files) -> Reading:
     """Read the assignments in a program's source."""
     given = source.assigned(only(files, ".py"))
     settings: dict[str, Value] = {name: given[path] for path, name in _NAMES.items() if path in given}
-    settings["zero_stage"] = int(given.get("ddp.use_distributed_optimizer", False))
-    if layout := given.get("model.pipeline_model_parallel_layout"):
-        settings |= megatron.layout_of(problem, layout, int(settings.get("pp", 1)))
-    if chunks := given.get("model.virtual_pipeline_model_parallel_size"):
-        settings |= {"schedule": "interleaved", "model_chunks": chunks, "overlap_p2p": given.get("model.overlap_p2p_comm", False)}
-    settings["recompute"] = given.get("model.recompute_granularity") or "none"
+    settings["zero_stage"] = int(stated.switch(given, "ddp.use_distributed_optimizer", usual=False))
+    if layout := stated.word(given, "model.pipeline_model_parallel_layout", ""):
+        settings |= megatron.layout_of(problem, layout, stated.count(given, "model.pipeline_model_parallel_size", 1))
+    if chunks := stated.count(given, "model.virtual_pipeline_model_parallel_size"):
+        overlap = stated.switch(given, "model.overlap_p2p_comm", usual=False)
+        settings |= {"schedule": "interleaved", "model_chunks": chunks, "overlap_p2p": overlap}
+    settings["recompute"] = stated.word(given, "model.recompute_granularity", "none")
     if "ddp.bucket_size" in given:
-        settings["dp_bucket_mb"] = mebibytes(given["ddp.bucket_size"], size=megatron.GRADIENT_BYTES)
+        settings["dp_bucket_mb"] = mebibytes(stated.amount(given, "ddp.bucket_size"), size=megatron.GRADIENT_BYTES)
     return Reading(settings=settings)

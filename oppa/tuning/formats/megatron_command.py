@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
+from oppa.problem.bounded_text import whole_number
 from oppa.problem.declaration import spell
 from oppa.problem.model import Model
 from oppa.problem.space import Value
@@ -68,17 +69,16 @@ def model_facts(options: Options, program: str = "") -> tuple[dict[str, int], di
         words = options.get(option)
         if words is None or (name == "kv_heads" and "--group-query-attention" not in options):
             continue
-        if words and words[0].isdigit():
-            found[name] = int(words[0])
+        if words and (size := whole_number(words[0])) is not None:
+            found[name] = size
         else:
             unread.append(" ".join((option, *words)))
     grouped = "--group-query-attention" in options
     if "heads" in found and not (grouped and "--num-query-groups" in options):
         found["kv_heads"] = 1 if grouped else found["heads"]
     unread += [" ".join((option, *words)) for option, words in options.items() if option not in DIMENSIONS and _is_open(option, words)]
-    vocab = options.get("--vocab-size", ())
-    if vocab and vocab[0].isdigit():
-        found["vocab"] = int(vocab[0]) + _tokens_beyond(options)
+    if (vocab := whole_number(_first(options, "--vocab-size"))) is not None:
+        found["vocab"] = vocab + _tokens_beyond(options)
     return found, _kind(options, found, program), tuple(unread)
 
 
@@ -122,9 +122,8 @@ def _positions(options: Options, found: Mapping[str, int]) -> dict[str, Value]:
     rotary = "--use-rotary-position-embeddings" in options
     if rotary or _first(options, "--position-embedding-type") not in ("", "learned_absolute"):
         return {"learned_positions": 0}
-    rows = _first(options, "--max-position-embeddings")
-    if rows.isdigit():
-        return {"learned_positions": int(rows)}
+    if (rows := whole_number(_first(options, "--max-position-embeddings"))) is not None:
+        return {"learned_positions": rows}
     return {"learned_positions": found["seq_len"]} if "seq_len" in found else {}
 
 
@@ -146,7 +145,7 @@ def command_table(options: Options, program: str, *, model: Model, precision: st
         InputError: the options state another model than the job's, and Megatron-LM cannot train the job's.
     """
     options = _with_precision(_with_model(options, program, model), precision)
-    argv = ["torchrun", "--nproc-per-node", "{devices_per_host}", program or PROGRAM, *_kept(options), *_IN_A_TRIAL]
+    argv = ["torchrun", "--nproc-per-node", "{devices_per_host}", _literal(program or PROGRAM), *_kept(options), *_IN_A_TRIAL]
     arguments = "".join(f"{name} = {words}\n" for name, words in _arguments(model.layers, model.experts).items())
     return f'[command]\nargv = [\n{"".join(_lines(argv))}]\n\n[command.arguments]\n{arguments}\n[command.steps]\nformat = "megatron"\n'
 
@@ -177,14 +176,19 @@ def _kept(options: Options) -> Iterable[str]:
     for option, words in options.items():
         if option in megatron.KNOWN or _REPLACED.fullmatch(option):
             continue
-        yield option
+        yield _literal(option)
         if option in DIMENSIONS:
             yield f"{{{DIMENSIONS[option]}}}"
             continue
         for word in words:
             if _NO_VALUE.fullmatch(word):
                 break
-            yield word.replace("{", "{{").replace("}", "}}")
+            yield _literal(word)
+
+
+def _literal(word: str) -> str:
+    """Return a word as a template has it, whose braces are no placeholders."""
+    return word.replace("{", "{{").replace("}", "}}")
 
 
 def _lines(argv: Sequence[str]) -> Iterable[str]:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from oppa.errors import InputError
+from oppa.problem.bounded_text import parse_python
 
 
 class Code(str):
@@ -25,7 +25,7 @@ def arguments(values: Mapping[str, object]) -> str:
 def assigned(text: str) -> dict[str, Any]:
     """Return what a source assigns to the attributes of `config`, by path. An expression that is not a literal is returned as text."""
     found = {}
-    for node in ast.walk(parsed(text)):
+    for node in ast.walk(_parsed(text)):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             path = ast.unparse(node.targets[0])
             if path.startswith("config."):
@@ -35,7 +35,7 @@ def assigned(text: str) -> dict[str, Any]:
 
 def called(text: str, name: str) -> dict[str, Any] | None:
     """Return the keyword arguments of the first call of a function; None if it is not called."""
-    for node in ast.walk(parsed(text)):
+    for node in ast.walk(_parsed(text)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
             return {keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg}
     return None
@@ -43,16 +43,12 @@ def called(text: str, name: str) -> dict[str, Any] | None:
 
 def constants(text: str) -> dict[str, Any]:
     """Return the assignments to names at the top level of a source."""
-    nodes = [node for node in parsed(text).body if isinstance(node, ast.Assign)]
+    nodes = [node for node in _parsed(text).body if isinstance(node, ast.Assign)]
     return {target.id: _value(node.value) for node in nodes for target in node.targets if isinstance(target, ast.Name)}
 
 
-def parsed(text: str) -> ast.Module:
-    """Return the syntax tree of a source; raises InputError if it is not Python."""
-    try:
-        return ast.parse(text)
-    except SyntaxError as error:
-        raise InputError(f"line {error.lineno} is not Python: {error.msg}", hint="name the file that `oppa export` wrote") from None
+def _parsed(text: str) -> ast.Module:
+    return parse_python(text, hint="name the file that `oppa export` wrote")
 
 
 def _spelled(value: object) -> str:
@@ -66,5 +62,5 @@ def _spelled(value: object) -> str:
 def _value(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (TypeError, ValueError):  # a TypeError of a list in a set
         return ast.unparse(node)

@@ -11,14 +11,16 @@ from pathlib import Path
 
 from oppa import catalog
 from oppa.errors import InputError
+from oppa.problem.bounded_text import parse_json
 from oppa.problem.command import values_of
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.problem import Problem
+from oppa.redaction import redacted
 from oppa.trials.environments import environment, variables
 from oppa.trials.placement import TORCHRUN_RANKS
 from oppa.trials.runner import Runner, load_runner
 from oppa.trials.trial_folder import SPEC, TrialSpec
-from oppa.tuning.formats import launch
+from oppa.tuning.formats import launch, stated
 from oppa.tuning.formats.format import Files, Reading, only
 
 NAME = "torchrun"
@@ -61,7 +63,8 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 
 def parse(problem: Problem, files: Files) -> Reading:
     """Read the file of a trial."""
-    return Reading(settings=json.loads(only(files, ".json"))["configuration"])
+    values = parse_json(only(files, ".json"), source=f"`{SPEC}`", hint=f"name the {SPEC} that `oppa export` wrote")
+    return Reading(settings=stated.table(values if isinstance(values, dict) else {"configuration": values}, "configuration"))
 
 
 def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
@@ -69,10 +72,15 @@ def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
 
     A launch line that finds programs through PATH gets the study's PATH, so that it finds the programs that its trials used.
     """
-    found = {name: shlex.quote(value) for name, value in runner.environment.items()}
+    found = {name: _variable(name, value) for name, value in runner.environment.items()}
     found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
     recorded = problem.software.path if problem.software else ""
     return found | ({"PATH": f'{shlex.quote(recorded)}:"$PATH"'} if recorded else {})
+
+
+def _variable(name: str, value: str) -> str:
+    """Return a variable's value for the script; a secret stays in the environment of whoever runs the script."""
+    return shlex.quote(value) if redacted([f"{name}={value}"]) == [f"{name}={value}"] else f'"${{{name}:?is a secret, so set it}}"'
 
 
 def _paths(runner: Runner) -> list[str]:

@@ -10,13 +10,15 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from oppa.errors import InputError
 from oppa.pipeline.from_configuration import schedule_of
 from oppa.pipeline.registry import SEARCH
 from oppa.pipeline.torch_csv import to_csv
 from oppa.problem.configuration import Configuration
+from oppa.problem.declaration import shown
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
-from oppa.tuning.formats import launch, source
+from oppa.tuning.formats import launch, source, stated
 from oppa.tuning.formats.format import Files, Reading, inexpressible, only, require_equal_stages
 from oppa.tuning.formats.source import Code
 
@@ -35,6 +37,7 @@ SCHEDULES = {
 }
 SEARCHED = {1: "PipelineScheduleSingle", 2: "ZBVZeroBubble"}
 """The schedule that places stages as a searched schedule does, by number of model chunks; `PipelineScheduleMulti` for other numbers."""
+_DEGREES = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "ep": "expert_parallel"}
 ORDER_PATH = "parallelism.pipeline_parallel_schedule_csv"
 RESHARD = {2: "never", 3: "always"}
 CHECKPOINTING = {"none": None, "selective": Code("SelectiveAC.Config()"), "full": Code("FullAC.Config()")}
@@ -141,30 +144,37 @@ def in_tokens(problem: Problem, configuration: Configuration) -> dict[str, objec
 def parse(problem: Problem, files: Files) -> Reading:
     """Read the assignments in a recipe's source."""
     given = source.assigned(only(files, ".py"))
-    degrees = {name: given.get(f"parallelism.{name}", 1) for name in ("data_parallel_shard_degree", "pipeline_parallel_degree")}
+    degrees = {ours: stated.count(given, f"parallelism.{theirs}_degree", 1) for ours, theirs in _DEGREES.items()}
+    shards = stated.count(given, "parallelism.data_parallel_shard_degree", 1, least=-1)  # -1: all ranks
     settings: dict[str, Value] = {
-        "tp": given.get("parallelism.tensor_parallel_degree", 1),
-        "pp": degrees["pipeline_parallel_degree"],
-        "ep": given.get("parallelism.expert_parallel_degree", 1),
-        "zero_stage": _stage(degrees["data_parallel_shard_degree"], given.get("parallelism.fsdp_reshard_after_forward", "default")),
+        **degrees,
+        "zero_stage": _stage(shards, stated.word(given, "parallelism.fsdp_reshard_after_forward", "default")),
         "recompute": _recompute(given.get("activation_checkpoint")),
     }
     settings |= _batch(given, tokens=problem.model.seq_len)
-    if settings["pp"] != 1:
-        named = {theirs: ours for ours, theirs in SCHEDULES.items()}
-        settings["schedule"] = SEARCH if given.get(ORDER_PATH) else named[given.get("parallelism.pipeline_parallel_schedule", "1F1B")]
-        if layers := given.get("parallelism.pipeline_parallel_layers_per_stage"):
-            settings["model_chunks"] = problem.model.layers // (degrees["pipeline_parallel_degree"] * layers)
+    if degrees["pp"] != 1:
+        settings["schedule"] = SEARCH if given.get(ORDER_PATH) else _schedule(given)
+        if layers := stated.count(given, "parallelism.pipeline_parallel_layers_per_stage"):
+            settings["model_chunks"] = problem.model.layers // (degrees["pp"] * layers)
     return Reading(settings=settings)
+
+
+def _schedule(given: Mapping[str, Any]) -> str:
+    """Return the schedule by oppa's name; raises InputError for one that oppa does not have."""
+    name = stated.word(given, "parallelism.pipeline_parallel_schedule", "1F1B")
+    for ours, theirs in SCHEDULES.items():
+        if theirs == name:
+            return ours
+    raise InputError(f"`pipeline_parallel_schedule = {shown(name)}` is unknown", hint=f"use one of {', '.join(SCHEDULES.values())}")
 
 
 def _batch(given: Mapping[str, Any], *, tokens: int) -> dict[str, Value]:
     """Return the batch sizes that are stated, in sequences or in tokens."""
     piped = given.get("parallelism.pipeline_parallel_degree", 1) != 1
     local = "parallelism.pipeline_parallel_microbatch_size" if piped else "training.local_batch_size"
-    found = {"micro_batch": given.get(local), "global_batch": given.get("training.global_batch_size")}
+    found = {"micro_batch": stated.count(given, local), "global_batch": stated.count(given, "training.global_batch_size")}
     for name, path in (("micro_batch", "num_tokens_per_microbatch_per_dp_rank"), ("global_batch", "num_tokens_per_train_step")):
-        if found[name] is None and (count := given.get(f"training.{path}")) is not None:
+        if found[name] is None and (count := stated.count(given, f"training.{path}")) is not None:
             found[name] = count // tokens
     return {name: value for name, value in found.items() if value is not None}
 
