@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
 
 from oppa.errors import StudyError
+from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
 from oppa.study.records import BASELINE, SEARCH, VERIFICATION, Lease, Prediction, Trial
 from oppa.trials.trial_folder import BOUNDS, Outcome
@@ -76,8 +77,8 @@ def read_trial(row: Mapping[str, Any]) -> Trial:
         raise StudyError(f"`{column} = {first['input']!r}`: {first['msg']}") from None
     given = dict(checked) | {
         "configuration": read_configuration(checked.configuration),
-        "cause": checked.cause or "",
-        "traceback": checked.traceback or "",
+        "cause": plain_text(checked.cause or ""),
+        "traceback": plain_text(checked.traceback or ""),
         "step_times_s": tuple(checked.step_times_s or ()),
         "prediction": Prediction(**dict(checked.prediction)) if checked.prediction else None,
         "seconds": checked.seconds or 0.0,

@@ -84,6 +84,12 @@ def test_a_damaged_row_is_set_apart_and_the_rest_is_used(study: Study, values: d
     assert study.claim(A) is not None, "its configuration can be tried again"
 
 
+def test_a_stored_cause_carries_no_escapes(study: Study) -> None:
+    changed(study, outcome="failed", cause="\x1b]0;evil\x07[/b]<b>", traceback="\x1b[2J")
+    (first, _) = study.trials()
+    assert "\x1b" not in first.cause + first.traceback and "[/b]<b>" in first.cause
+
+
 def test_damaged_facts_of_sessions_and_leases_cost_nothing_else(study: Study) -> None:
     study.open_session({"command": "oppa tune"})
     study.claim(dataclasses.replace(A, micro_batch=4))
