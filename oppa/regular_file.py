@@ -5,14 +5,15 @@ too deeply. Each is an error of the kind that a missing file or broken JSON is.
 """
 
 import errno
+import io
 import json
 import os
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-LIMIT_BYTES = 1 << 30
-"""Longest file that is read as a whole, unless a caller sets another limit."""
+LIMIT_BYTES, MOST_COLUMNS = 1 << 30, 1000
+"""Longest file that is read as a whole, unless a caller sets another limit, and fewest columns of a CSV file that is refused."""
 
 
 def open_regular(path: Path, *, links: bool = True, writing: bool = False) -> BinaryIO:
@@ -40,6 +41,14 @@ def read(path: Path, *, limit_bytes: int = LIMIT_BYTES, links: bool = True) -> b
     if body is None or len(body) > limit_bytes:
         raise OSError(errno.EFBIG, f"Longer than {limit_bytes} bytes", str(path))
     return body
+
+
+def read_csv(path: Path) -> BinaryIO:
+    """Return the contents of a CSV file for a parser; raises OSError as `read` does, and ValueError if it has too many columns."""
+    body = read(path)
+    if body.partition(b"\n")[0].count(b",") >= MOST_COLUMNS:
+        raise ValueError(f"it has {MOST_COLUMNS} columns or more")
+    return io.BytesIO(body)
 
 
 def read_json(path: Path, *, limit_bytes: int = LIMIT_BYTES, links: bool = True) -> Any:

@@ -9,8 +9,6 @@ Philly      JSON of Microsoft's Philly trace (Jeon et al., ATC 2019), `cluster_j
 import csv
 import dataclasses
 import io
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 
 from oppa.cluster.job import TraceJob
 from oppa.errors import InputError
+from oppa.regular_file import parse_json, read
 
 COLUMNS = ("job_id", "submit_s", "duration_s", "gpu_num", "type", "priority")
 FORMATS = "CSV with `job_id, submit_s, duration_s, gpu_num`, AcmeTrace's CSV, or Philly's JSON"
@@ -25,6 +24,8 @@ PRIORITIES = {"pretrain": 2, "evaluation": 0, "eval": 0}
 """Priority by type of job, if the trace does not give one; 1 for other types."""
 NEVER = (None, "None", "")
 """Values by which the Philly trace marks the time of an event that has not happened."""
+LONGEST_S, MOST_GPUS = 1e11, 1 << 31
+"""Largest time and largest job that a trace can mean; sums of them stay finite."""
 _PHILLY_TIME = "%Y-%m-%d %H:%M:%S"
 
 
@@ -35,7 +36,7 @@ def read_trace(path: Path) -> list[TraceJob]:
         InputError: the file cannot be read, or a line is invalid; the message has its number.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
+        text = read(path).decode("utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"`{path}` cannot be read: {error}", hint=f"give {FORMATS}") from None
     jobs = _philly(path, text) if text.lstrip()[:1] in ("[", "{") else list(_rows(path, text))
@@ -75,9 +76,9 @@ def _rows(path: Path, text: str) -> Iterator[TraceJob]:
 def _sensible(job: TraceJob, where: str) -> TraceJob:
     if not isinstance(job.name, str) or not job.name:
         raise InputError(f"{where}: the job has no name", hint="give it a name, or remove it")
-    if not 0 <= job.duration_s < math.inf:
+    if not 0 <= job.duration_s <= LONGEST_S:
         raise InputError(f"{where}: the duration is {job.duration_s:g} s", hint="give a finite duration of at least 0, or remove the job")
-    if job.gpus < 0 or not math.isfinite(job.arrival_s):
+    if not 0 <= job.gpus <= MOST_GPUS or not abs(job.arrival_s) <= LONGEST_S:
         raise InputError(f"{where}: the job requests {job.gpus} GPUs at {job.arrival_s:g} s", hint="correct the line, or remove it")
     return job
 
@@ -127,9 +128,9 @@ _READERS: Sequence[tuple[Sequence[str], Callable[[Mapping[str, str]], TraceJob]]
 
 def _philly(path: Path, text: str) -> list[TraceJob]:
     try:
-        entries = json.loads(text)
+        entries = parse_json(text)
         return [job for number, entry in enumerate(entries) if (job := _of_philly(entry, number, path)) is not None]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"`{path}` is not Philly's JSON: {error!r}", hint=f"give {FORMATS}") from None
 
 

@@ -9,6 +9,7 @@ stage                     number of the stage, from 0, in a row of its own; with
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pandas as pd
 
 from oppa.errors import InputError, nearest
 from oppa.pipeline.costs import WEIGHT_MEMORY, Costs
+from oppa.regular_file import read_csv
 
 SECONDS = {"T_F_ms": "forward_s", "T_B_ms": "backward_s", "T_W_ms": "weight_s"}
 TRANSFER = "T_comm_ms"
@@ -39,13 +41,15 @@ def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[P
         InputError: there is no such file, a column is missing, or a value is invalid; the message names the line of a value.
     """
     try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+        rows = pd.read_csv(read_csv(path), dtype=str, keep_default_na=False)
     except FileNotFoundError:
         raise InputError(f"`{path}` does not exist", hint="name a CSV file of stage times") from None
     except (OSError, ValueError) as error:
         raise InputError(
             f"`{path}` cannot be read as CSV: {error}", hint=f"write a CSV file with the columns {', '.join(SECONDS)}"
         ) from None
+    if not isinstance(rows.index, pd.RangeIndex):
+        raise InputError(f"`{path}` has lines of more values than columns", hint="give each value a column, or remove it")
     for column in SECONDS:
         if column not in rows:
             raise InputError(f"`{path}` has no column `{column}`", hint=nearest(column, map(str, rows)))
@@ -134,7 +138,7 @@ def _seconds(path: Path, line: _Line, column: str) -> float:
 
 
 def _count(path: Path, value: str, rows: pd.DataFrame) -> int:
-    if value.isdecimal() and int(value) > 0:
+    if re.fullmatch("[0-9]{1,6}", value) and int(value) > 0:
         return int(value)
     raise InputError(
         f"`{path}`, line {_lines(rows)[0][0]}: `{value}` is not a number of stages or micro-batches", hint="write a whole number from 1 on"

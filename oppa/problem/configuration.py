@@ -81,9 +81,9 @@ class Configuration:
             value = getattr(found, field.name)
             kind = int | float if field.type is float else field.type
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # type: ignore[arg-type]
-                raise TypeError(f"`{field.name} = {value!r}`")
+                raise TypeError(f"`{field.name} = {value!r:.100}`")
             if not isinstance(value, str) and not (field.name in _DEGREES) <= value < 1 << 53:
-                raise ValueError(f"`{field.name} = {value!r}`")
+                raise ValueError(f"`{field.name} = {value!r:.100}`")
         return found
 
 

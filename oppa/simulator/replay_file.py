@@ -9,6 +9,7 @@ models      the model for each value of the model column; batch, cluster, traini
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,12 +27,15 @@ from oppa.problem.model import Model
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.space_file import read_space
+from oppa.regular_file import read_csv
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.replay import Record, Replay, ReplayNoise
 from oppa.units import GIB, MIB
 
 FACTS = ("model", "hosts", "outcome", "throughput", "memory")
 RUNNER = "replay"
+LARGEST = 1e15
+"""Bound on throughputs and memory in any unit, far above what is measured; its inverse is the bound below."""
 _STEPS_PER_S: dict[str, Callable[[float, int, int], float]] = {
     "steps/s": lambda value, batch, tokens: value,
     "samples/s": lambda value, batch, tokens: value / batch,
@@ -174,9 +178,11 @@ def read_replay_file(path: Path, settings: Sequence[str] = ()) -> ReplayFile:
 def read_table(file: ReplayFile, table: Path) -> pd.DataFrame:
     """Return the table's rows unchanged; raises InputError if it cannot be read, has no rows, or lacks a column."""
     try:
-        rows = pd.read_csv(table)
+        rows = pd.read_csv(read_csv(table))
     except (OSError, ValueError) as error:
         raise InputError(f"`{table}` is not a table of measurements: {error}", hint="name a CSV file: `--table CSV`") from None
+    if not isinstance(rows.index, pd.RangeIndex):
+        raise InputError(f"`{table}` has lines of more values than columns", hint="give each value a column, or remove it")
     for column in (*file.replay.columns.values(), *file.replay.task):
         if column not in rows:
             raise InputError(f"`{table}` has no column `{column}`, which `{file.path.name}` names", hint=nearest(column, rows.columns))
@@ -223,7 +229,7 @@ def _problem(file: ReplayFile, name: str, rows: pd.DataFrame) -> Problem:
     declared = file.replay.cluster
     model, training = file.model(str(common["model"][0])), file.replay.training.record(file.path.parent)
     cluster = Cluster(
-        hosts=int(common["hosts"][0]),
+        hosts=_whole(file.replay.columns["hosts"], common["hosts"][0], name),
         devices_per_host=declared.devices_per_host,
         device=declared.device,
         memory_limit_bytes=declared.memory_limit,
@@ -256,9 +262,9 @@ def _record(file: ReplayFile, row: Mapping[Hashable, Any], problem: Problem) -> 
         return Record(outcome=outcome)
     measured = _number(row, columns["throughput"], problem)
     memory = _number(row, columns["memory"], problem) if "memory" in columns else math.nan
-    if not (math.isfinite(measured) and measured > 0):
+    if not 1 / LARGEST < measured < LARGEST:
         raise InputError(f"a run of `{problem.name}` completed with `{columns['throughput']} = {measured}`", hint="write a positive number")
-    if memory <= 0:
+    if not (math.isnan(memory) or 0 < memory < LARGEST):
         raise InputError(
             f"a run of `{problem.name}` needed `{columns['memory']} = {memory}`", hint="write a positive number, or leave it empty"
         )
@@ -266,8 +272,16 @@ def _record(file: ReplayFile, row: Mapping[Hashable, Any], problem: Problem) -> 
     return Record(outcome=outcome, steps_per_s=rate, memory_bytes=None if math.isnan(memory) else round(memory * _BYTES[units.memory]))
 
 
+def _whole(column: str, value: Any, task: str) -> int:
+    """Return a number of hosts; raises InputError if it is not a whole number from 1 on."""
+    text = str(value).removesuffix(".0")
+    if not re.fullmatch("[0-9]{1,7}", text) or int(text) < 1:
+        raise InputError(f"`{column} = {value}` of `{task}` is not a number of hosts", hint="write a whole number from 1 on")
+    return int(text)
+
+
 def _number(row: Mapping[Hashable, Any], column: str, problem: Problem) -> float:
     try:
         return float(row[column])
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InputError(f"`{column} = {row[column]}` of `{problem.name}` is not a number", hint="correct that row of the table") from None

@@ -21,12 +21,14 @@ import hashlib
 import io
 import json
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from oppa.atomic_write import sync, write_atomically
 from oppa.errors import TableError
+from oppa.regular_file import parse_json, read
 from oppa.table.origin import SCHEMA_VERSION, Origin
 from oppa.table.rows import COLUMNS, TableRow
 
@@ -78,7 +80,7 @@ def read_files(folder: Path) -> tuple[tuple[TableRow, ...], Origin]:
 def _body(path: Path, meta: bytes) -> tuple[int, dict[str, Any]]:
     """Return the schema version and the verified contents of a meta file."""
     try:
-        values = json.loads(meta)
+        values = parse_json(meta)
         version, expected, body = operator.index(values["schema_version"]), values["sha256"], dict(values["table"])
     except (ValueError, KeyError, TypeError):
         raise _damaged(path, "it is truncated, or oppa did not write it") from None
@@ -89,6 +91,8 @@ def _body(path: Path, meta: bytes) -> tuple[int, dict[str, Any]]:
         raise TableError(message, hint="upgrade oppa: a later version made this table")
     if _digest(body) != expected:
         raise _damaged(path, "it was edited after oppa wrote it")
+    if not re.fullmatch("[0-9a-f]{64}", str(body.get("csv_sha256"))) or not isinstance(body.get("csv_bytes"), int):
+        raise _damaged(path, f"it does not describe `{CSV}`")
     return version, body
 
 
@@ -96,14 +100,14 @@ def _rows(path: Path, data: bytes, version: int) -> tuple[TableRow, ...]:
     try:
         lines = csv.DictReader(io.StringIO(data.decode(), newline=""))
         return tuple(TableRow.from_csv(functools.reduce(lambda cells, to: to(cells), _MIGRATIONS[version - 1 :], line)) for line in lines)
-    except (ValueError, KeyError, TypeError) as error:  # the SHA-256 is right: another version of oppa has written it
+    except (ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:  # the SHA-256 is right: another program has written it
         raise _damaged(path, f"its columns do not match: {error}") from error
 
 
 def _origin(path: Path, body: dict[str, Any]) -> Origin:
     try:
         return Origin.from_dict({**body["origin"], "schema_version": SCHEMA_VERSION})
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"its metadata do not match: {error}") from error
 
 
@@ -118,7 +122,7 @@ def _settle(folder: Path) -> None:
     """Rename the CSV of the present meta file if its writer died before that, and delete files that were never committed."""
     meta = folder / META
     with contextlib.suppress(FileNotFoundError, TableError):
-        pending = _pending(folder, _body(meta, meta.read_bytes())[1])
+        pending = _pending(folder, _body(meta, read(meta))[1])
         if pending.exists():
             pending.replace(folder / CSV)
     for leftover in (*folder.glob(".table-*"), *folder.glob(".*.draft")):
@@ -151,7 +155,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 def _bytes(path: Path, *, missing: bytes | None = None) -> bytes:
     try:
-        return path.read_bytes()
+        return read(path)
     except FileNotFoundError:
         if missing is not None:
             return missing

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from oppa import __version__
 from oppa.errors import TableError
 from oppa.problem.detect import this_machine
@@ -95,8 +97,17 @@ class Origin:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the origin that `to_dict` converted; raises TypeError for other values."""
-        return cls(**{**values, "hardware": HardwareFingerprint(**values["hardware"]) if values["hardware"] else None})
+        """Return the origin that `to_dict` converted; raises KeyError, TypeError or ValueError for other values."""
+        hardware = HardwareFingerprint(**values["hardware"]) if values["hardware"] else None
+        found = cls(**{**values, "hardware": hardware})  # an unknown or missing field is an error here, and ignored below
+        try:
+            TypeAdapter(cls).validate_python(dataclasses.asdict(found))
+        except ValidationError as error:
+            (first, *_) = error.errors()
+            raise ValueError(f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}") from None
+        if not {"oppa", "torch"} <= found.versions.keys() or not isinstance(found.problem.get("model"), dict):
+            raise ValueError("its model or its versions are missing")
+        return found
 
     def require_for(self, problem: Problem, *, here: HardwareFingerprint | None = None) -> None:
         """Refuse a problem, a machine or versions for whose throughputs this table does not hold.

@@ -7,13 +7,15 @@ Notation (COPUS section 2.1):
 """
 
 import dataclasses
-import json
 import math
+import sys
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from oppa.problem.configuration import Configuration
+from oppa.regular_file import parse_json
 
+_Number = TypeVar("_Number", int, float)
 Source = Literal["measured", "predicted"]
 
 
@@ -81,15 +83,15 @@ class TableRow:
 
     @classmethod
     def from_csv(cls, cells: Mapping[str, str]) -> Self:
-        """Return the row that `to_csv` wrote; raises KeyError or ValueError for other cells."""
+        """Return the row that `to_csv` wrote; raises KeyError, TypeError or ValueError for other cells."""
         known = {name: _read(cells[name], kind) for name, kind in _KINDS.items()}
         return cls(
-            configuration=Configuration(**known),
-            steps_per_s=float(cells["steps_per_s"]),
-            log_stddev=float(cells["log_stddev"]),
-            memory_bytes=int(cells["memory_bytes"]) if cells["memory_bytes"] else None,
+            configuration=Configuration.checked(known),
+            steps_per_s=_bounded("steps_per_s", float(cells["steps_per_s"]), math.ulp(0.0), sys.float_info.max),
+            log_stddev=_bounded("log_stddev", float(cells["log_stddev"]), 0, 10),
+            memory_bytes=_bounded("memory_bytes", int(cells["memory_bytes"]), 0, 1 << 60) if cells["memory_bytes"] else None,
             source=_SOURCES[cells["source"]],
-            trials=tuple(map(int, cells["trials"].split())),
+            trials=tuple(_bounded("trials", int(each), 0, 1 << 53) for each in cells["trials"].split()),
         )
 
 
@@ -106,4 +108,11 @@ def _spell(value: Any) -> str:
 
 def _read(text: str, kind: Any) -> Any:
     """Return the value of a knob. The size of a bucket may be an integer or a float, and ids distinguish the two."""
-    return text if kind is str else text == "True" if kind is bool else json.loads(text)
+    return text if kind is str else text == "True" if kind is bool else parse_json(text)
+
+
+def _bounded(name: str, value: _Number, least: float, most: float) -> _Number:
+    """Return a number between two bounds; raises ValueError for others, and for NaN."""
+    if not least <= value <= most:
+        raise ValueError(f"`{name} = {value}` is not between {least:g} and {most:g}")
+    return value

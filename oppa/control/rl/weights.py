@@ -18,6 +18,7 @@ from oppa.control.rl.actions import Actions
 from oppa.control.rl.observation import NAMES
 from oppa.control.rl.reward import Reward
 from oppa.errors import InputError
+from oppa.regular_file import open_regular, parse_json
 
 Array = NDArray[np.float64]
 VERSION = 1
@@ -91,8 +92,9 @@ class Weights:
         """Read weights from a file; raise InputError if it is missing, damaged or of another version."""
         again = "make one: `oppa train-policy JOB`"
         try:
+            open_regular(path).close()
             with safe_open(path, "numpy") as file:
-                notes = json.loads((file.metadata() or {}).get("oppa", "null"))
+                notes = parse_json((file.metadata() or {}).get("oppa", "null"))
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         except (OSError, SafetensorError, ValueError) as error:
             raise InputError(f"`{path}` cannot be read: {error}", hint=again) from None
