@@ -129,6 +129,13 @@ def test_an_export_never_overwrites_what_differs(present) -> None:
     assert json.loads((present.folder / written[0]).read_text())["train_micro_batch_size_per_gpu"] == 4
 
 
+def test_a_key_of_the_job_is_changed_as_everywhere(present) -> None:
+    words = ("export", "ds.toml", "dp=8,micro_batch=2", "--to", "deepspeed", "--json")
+    usual, changed = (json.loads(present(*words, *more).stdout) for more in ((), ("--set", "training.precision=fp32")))
+    assert [json.loads(files["ds_config.json"])["bf16"]["enabled"] for files in (usual, changed)] == [True, False]
+    assert "`limit`" in present(*words, "--set", "limit.trials=2", code=2).stderr
+
+
 def test_a_configuration_in_json_is_exported_for_a_job_or_as_its_studys_own(present) -> None:
     found = json.loads(present("tune", "ds.toml", "--study", "s", "--designer", "random", "--json").stdout)
     winner = present("export", "s", "--to", "deepspeed", "--json").stdout

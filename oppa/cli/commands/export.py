@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from oppa.cli.job_options import Changes
+
 SOURCE = "Folder of a study, to export its winner; its best/configuration.json; or a job file."
 SETTING = "Another configuration: an id, `dp=2,micro_batch=4` with the rest at its defaults, or a JSON file."
 FORMAT = "Format of the files: torchrun, deepspeed, colossalai, megatron, megatron-bridge, torchtitan or accelerate."
@@ -16,6 +18,7 @@ def export(
     source: Annotated[Path, typer.Argument(metavar="STUDY|JOB", help=SOURCE, show_default=False)],
     setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
     to: Annotated[str, typer.Option(metavar="FORMAT", help=FORMAT)] = "torchrun",
+    changes: Changes = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON, by name, and write none.")] = False,
@@ -28,7 +31,7 @@ def export(
     from oppa.tuning.resolve_configuration import resolve_configuration
     from oppa.tuning.session import file_name
 
-    problem, configuration = resolve_configuration(source, setting)
+    problem, configuration = resolve_configuration(source, setting, changes=changes or ())
     if configuration is None:
         hint = f"name one: `oppa export {source} dp=2,micro_batch=4`; or export the winner of a study"
         raise InputError(f"the job `{source}` has many configurations, and no `[baseline]`", hint=hint)
