@@ -5,17 +5,16 @@ too deeply to walk, numbers that no column can hold, or aliases that multiply. E
 """
 
 import ast
-import json
-import os
 import re
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from oppa import regular_file
 from oppa.errors import InputError
 from oppa.problem.bounds import DEEPEST, DEEPEST_SOURCE, INTEGERS, MOST_BYTES, MOST_VALUES
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 MOST_DIGITS = 18
 """Digits of a whole number that is surely in INTEGERS."""
 
@@ -23,7 +22,7 @@ MOST_DIGITS = 18
 def read_text(path: Path, *, error: type[InputError] = InputError, hint: str = "") -> str:
     """Return the text of a file; raises `error` unless it is a regular file of UTF-8 text within the bounds."""
     try:
-        text = _bytes(path).decode()
+        text = regular_file.read(path, limit_bytes=MOST_BYTES).decode()
         if "\0" in text:
             raise ValueError("it contains a NUL byte, so it is not text")
     except UnicodeDecodeError:
@@ -40,9 +39,7 @@ def read_text(path: Path, *, error: type[InputError] = InputError, hint: str = "
 def parse_json(text: str, *, source: str, hint: str) -> Any:
     """Return the values of a JSON text; raises InputError if it is not JSON, or exceeds the bounds."""
     try:
-        values = json.loads(text)
-    except RecursionError:
-        raise too_deep(source) from None
+        values = regular_file.parse_json(text)
     except ValueError as problem:
         raise InputError(f"{source} is not JSON: {problem}", hint=hint) from None
     require_bounded(values, source=source)
@@ -79,20 +76,17 @@ def parse_python(text: str, *, hint: str) -> ast.Module:
         raise InputError(f"line {problem.lineno} is not Python: {problem.msg}", hint=hint) from None
     except (RecursionError, MemoryError):  # the parser's stack is limited
         raise too_deep("the file", most=DEEPEST_SOURCE) from None
-    waiting: list[tuple[ast.AST, int]] = [(tree, 0)]
-    while waiting:
-        node, depth = waiting.pop()
+    for node, depth in _walk(tree, ast.iter_child_nodes):
         if depth > DEEPEST_SOURCE:
             raise too_deep("the file", most=DEEPEST_SOURCE)
         if isinstance(node, ast.Constant):
             require_bounded(node.value, source="the file")
-        waiting += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
     return tree
 
 
 def too_deep(source: str, error: type[InputError] = InputError, *, most: int = DEEPEST) -> InputError:
-    """Return the error for values that are nested too deeply."""
-    return error(f"{source} has values more than {most} deep", hint="nest them less deeply")
+    """Return the error for text that is nested too deeply."""
+    return error(f"{source} is nested more than {most} deep", hint="nest it less deeply")
 
 
 def whole_number(text: str) -> int | None:
@@ -102,7 +96,7 @@ def whole_number(text: str) -> int | None:
 
 def require_bounded(values: Any, *, source: str, error: type[InputError] = InputError) -> None:
     """Raise `error` for values that are too deep, too many, or too large, and for text that UTF-8 cannot encode."""
-    for count, (value, depth) in enumerate(_walk(values)):
+    for count, (value, depth) in enumerate(_walk(values, _inside)):
         if depth > DEEPEST:
             raise too_deep(source, error)
         if count > MOST_VALUES:
@@ -110,28 +104,21 @@ def require_bounded(values: Any, *, source: str, error: type[InputError] = Input
         if isinstance(value, int) and value not in INTEGERS:
             number = str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
             raise error(f"{source} has {number}", hint="use whole numbers of at most 64 bits")
-        if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        if isinstance(value, str) and _SURROGATE.search(value):
             raise error(f"{source} has half of a surrogate pair in a string", hint="write the character itself, in UTF-8")
 
 
-def _walk(values: Any) -> Iterator[tuple[Any, int]]:
-    """Yield every key and value, with its depth."""
-    waiting = [(values, 0)]
+def _walk(root: Any, inside: Callable[[Any], Iterable[Any]]) -> Iterator[tuple[Any, int]]:
+    """Yield a value and all that is inside it, with its depth; without recursion, which depth could exhaust."""
+    waiting = [(root, 0)]
     while waiting:
         value, depth = waiting.pop()
         yield value, depth
-        if isinstance(value, Mapping):
-            waiting += [(each, depth + 1) for entry in value.items() for each in entry]
-        elif isinstance(value, list | tuple):
-            waiting += [(each, depth + 1) for each in value]
+        waiting += [(each, depth + 1) for each in inside(value)]
 
 
-def _bytes(path: Path) -> bytes:
-    """Return the contents of a file. A link may lead to it, but opening it must not wait, as that of a FIFO would."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is not a regular file")
-        body = file.read(MOST_BYTES + 1)
-    if len(body) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")
-    return body
+def _inside(value: Any) -> Iterable[Any]:
+    """Return the keys and values of a table, or the entries of a list."""
+    if isinstance(value, Mapping):
+        return [*value.keys(), *value.values()]
+    return value if isinstance(value, list | tuple) else ()

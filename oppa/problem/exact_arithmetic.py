@@ -4,6 +4,7 @@ numpy computes in 64 bits, and a result that does not fit wraps around without a
 in Python's own numbers. Only if every result surely fits, numpy computes; otherwise Python computes row by row, which takes longer.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,7 @@ def exact(operation: Operation) -> Operation:
 
     def compute(left: Any, right: Any) -> Any:
         if not (_is_column(left) or _is_column(right)):
-            return operation(left, right)
+            return _finite(operation(left, right))
         from numpy import errstate  # slow to import, and without columns it is not needed
 
         with errstate(divide="raise", over="raise", invalid="raise"):
@@ -34,6 +35,12 @@ def exact(operation: Operation) -> Operation:
             return operation(_in_python(left), _in_python(right))
 
     return compute
+
+
+def _finite(number: Any) -> Any:
+    if isinstance(number, float) and not math.isfinite(number):
+        raise OverflowError("the result is not finite")
+    return number
 
 
 def negate(number: Any) -> Any:

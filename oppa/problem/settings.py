@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from oppa.errors import InputError
-from oppa.problem.declaration import DeclaredTable, parse, validate
+from oppa.problem.declaration import DeclaredTable, clipped, parse, validate
 
 T = TypeVar("T", bound=DeclaredTable)
 KINDS = (str, int, float, list, dict)
@@ -37,7 +37,7 @@ def with_settings(tables: Mapping[str, Any], words: Sequence[str]) -> dict[str, 
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
                 name = ".".join(path[:depth])
-                raise InputError(f"`--set {word}`: `{name}` is not a table", hint=f"set `{name}` itself")
+                raise InputError(f"`--set {clipped(word)}`: `{name}` is not a table", hint=f"set `{name}` itself")
         table[path[-1]] = value
     return changed
 
@@ -57,7 +57,7 @@ def validate_with(kind: type[T], tables: Mapping[str, Any], words: Sequence[str]
                 break
         else:
             count = len(words)
-        blamed = f"`--set {words[count - 1]}`: " if count else ""
+        blamed = f"`--set {clipped(words[count - 1])}`: " if count else ""
         raise error(f"{blamed}{final.message}", hint=final.hint) from None
 
 
@@ -82,7 +82,7 @@ def _parsed(word: str) -> tuple[list[str], Any]:
         ((key, below),) = below.items()
         path.append(key)
     if not path:
-        raise InputError(f"`--set {word}` is not of the form `section.key=value`", hint="write it as in `--set limits.trials=20`")
+        raise InputError(f"`--set {clipped(word)}` is not of the form `section.key=value`", hint="write it as in `--set limits.trials=20`")
     return path, _value(text)
 
 

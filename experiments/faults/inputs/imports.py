@@ -31,6 +31,7 @@ cluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}
 runner = {name = "torch"}
 training = {precision = "bf16"}
 """
+FOR_MEGATRON = JOB.replace(b'"torch"', b'"simulated"') + b'space = {name = "megatron"}\n'
 SCRIPT = """\
 #!/bin/bash
 GPUS=8; TP=2
@@ -46,13 +47,13 @@ SHELL = {
     "many uses": "A=" + "x" * 100_000 + "\nx " + "$A " * 30_000 + "\n",
     "itself": "A=$A$A\n" * 5_000 + "x --num-layers $A\n",
     "defaults": "x --num-layers " + "${A:-" * 20_000 + "1" + "}" * 20_000 + "\n",
-    "open defaults": "x --num-layers " + "${A:-" * 50_000 + "\n",
+    "open defaults": "x --num-layers " + "${A:-" * 20_000 + "\n",
     "options": "x " + "".join(f"--option-{number} {number} " for number in range(10_000)) + "\n",
-    "one option": "x --num-layers " + "9 " * 100_000 + "\n",
-    "one word": "x --num-layers=" + "9" * 200_000 + "\n",
+    "one option": "x --num-layers " + "9 " * 20_000 + "\n",
+    "one word": "x --num-layers=" + "9" * 50_000 + "\n",
     "quotes": "x '" * 10_001,
-    "switches": "x " + "--parallel" * 20_000 + "\n",
-    "separators": ";&|" * 60_000,
+    "switches": "x " + "--parallel" * 2_000 + "\n",
+    "separators": ";&|" * 20_000,
 }
 """Scripts that grow, or are long."""
 YAML = {
@@ -98,6 +99,11 @@ def read(case: Case, folder: Path) -> None:
     out.unlink()
 
 
+def exported(origin: str, name: str) -> str:
+    """Return the text of a file that a format writes."""
+    return _exported()[origin][name]
+
+
 @functools.cache
 def _exported() -> Mapping[str, Mapping[str, str]]:
     """Return the files that each format writes for one configuration."""
@@ -117,10 +123,10 @@ def _exported() -> Mapping[str, Mapping[str, str]]:
 
 def _structured() -> Iterator[Case]:
     """Yield JSON and YAML with one value of another kind; all JSON is YAML."""
-    deepspeed = json.loads(_exported()["deepspeed"]["ds_config.json"])
+    deepspeed = json.loads(exported("deepspeed", "ds_config.json"))
     tables = {
         "ds_config.json": {**deepspeed, "tensor_parallel": {"autotp_size": 2}, "pipeline": {"stages": 1}, "gradient_clipping": 1.0},
-        "trial.json": {"configuration": json.loads(_exported()["torchrun"]["trial.json"])["configuration"]},
+        "trial.json": {"configuration": json.loads(exported("torchrun", "trial.json"))["configuration"]},
         "accelerate.yaml": {
             "distributed_type": "FSDP",
             "num_machines": 1,
@@ -161,7 +167,7 @@ def _python() -> Iterator[Case]:
         "9" * 5_000,
     )
     for name, origin in texts.items():
-        text = _exported()[origin][name]
+        text = exported(origin, name)
         for number, place in enumerate(re.finditer(r"(?<=[a-z_0-9A-Z]=)[^=\n]+(?=,\n)|(?<=[a-z_0-9A-Z] = )[^=\n]+(?=\n)", text)):
             for index, value in enumerate((*(repr(value) for value in mutations.values()), *others)):
                 yield _case(f"{name}: value {index} at {number}", {name: text[: place.start()] + value + text[place.end() :]})
@@ -196,7 +202,7 @@ def _shell() -> Iterator[Case]:
 
 def _damaged(seed: int) -> Iterator[Case]:
     for name, origin in FORMATS.items():
-        text = SCRIPT if origin == "megatron" else _exported()[origin][name]
+        text = SCRIPT if origin == "megatron" else exported(origin, name)
         for what, body in mutations.damaged(text.encode(), seed, 100):
             yield _case(f"{name}: {what}", {name: body})
 
@@ -222,12 +228,13 @@ def _written() -> Iterator[Case]:
         ("a command", JOB + b"\n[command]\nargv = ['x']\n"),
     ):
         for name, origin in FORMATS.items():
-            text = SCRIPT if origin == "megatron" else _exported()[origin][name]
+            text = SCRIPT if origin == "megatron" else exported(origin, name)
             yield Case(f"import, {name} into a job of {what}", {name: text.encode(), "job.toml": job})
 
 
 def _case(name: str, files: Mapping[str, str | bytes]) -> Case:
-    """Return a case with a job, which the framework's file is imported into."""
+    """Return a case with a job, which the framework's file is imported into; without one where the format makes a job."""
     bodies = {file: text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass") for file, text in files.items()}
-    whole = any(file in ("megatron_args.sh", "accelerate.yaml") for file in files) and not name.endswith(("3", "7"))
-    return Case(f"import, {name}", bodies if whole else {**bodies, "job.toml": JOB})
+    if any(file in ("megatron_args.sh", "accelerate.yaml") for file in files) and not name.endswith(("3", "7")):
+        return Case(f"import, {name}", bodies)
+    return Case(f"import, {name}", {**bodies, "job.toml": FOR_MEGATRON if "pretrain.py" in files else JOB})

@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.faults.case import Case
 from experiments.faults.inputs import mutations
-from experiments.faults.inputs.mutations import Raw
+from experiments.faults.inputs.mutations import Raw, Text
 
 JOB: dict[str, Any] = {
     "name": "job",
@@ -66,7 +66,8 @@ def cases(seed: int) -> Iterator[Case]:
     """Yield every case once, in an order that the seed decides."""
     made = [*_mutated(), *_damaged(seed), *_nested(), *_large()]
     random.Random(seed).shuffle(made)
-    yield from made
+    for name, text in made:
+        yield Case(f"job file, {name}", {"job.toml": mutations.toml_file(text), "config.json": b"{}"})
 
 
 def read(case: Case, folder: Path) -> None:
@@ -81,41 +82,37 @@ def read(case: Case, folder: Path) -> None:
         problem.candidates()
 
 
-def _mutated() -> Iterator[Case]:
+def _mutated() -> Iterator[Text]:
     extra = (*RAW, *(Raw(text) for _, text in mutations.deep("[", "]")), *(Raw(text) for _, text in mutations.deep("{a = ", "}")))
     for name, tables in (("job", JOB), ("own", OWN)):
         for what, changed in mutations.mutated(tables, extra):
-            yield _case(f"{name}: {what}", mutations.toml_file(changed))
+            yield f"{name}: {what}", changed
 
 
-def _damaged(seed: int) -> Iterator[Case]:
+def _damaged(seed: int) -> Iterator[Text]:
     for name, tables in (("job", JOB), ("own", OWN)):
         for what, body in mutations.damaged(_lines(tables), seed, 300):
-            yield _case(f"{name}: {what}", body)
+            yield f"{name}: {what}", body
 
 
-def _nested() -> Iterator[Case]:
+def _nested() -> Iterator[Text]:
     body = mutations.toml_file(JOB)
     for opening, closing in (("a.", "a"), ('"a".', "a"), ("a . ", "a")):
         for name, text in mutations.deep(opening, "", closing):
-            yield _case(f"keys {name}", body + f"{text} = 1\n".encode())
-            yield _case(f"headers {name}", body + f"[{text}]\n".encode())
-    yield _case("many keys", body + "".join(f"a{number} = 1\n" for number in range(20_000)).encode())
-    yield _case("many headers", body + "".join(f"[[a.b{number}]]\n" for number in range(15_000)).encode())
+            yield f"keys {name}", body + f"{text} = 1\n".encode()
+            yield f"headers {name}", body + f"[{text}]\n".encode()
+    yield "many keys", body + "".join(f"a{number} = 1\n" for number in range(20_000)).encode()
+    yield "many headers", body + "".join(f"[[a.b{number}]]\n" for number in range(15_000)).encode()
 
 
-def _large() -> Iterator[Case]:
+def _large() -> Iterator[Text]:
     for number, changes in enumerate(LARGE):
         tables = {**JOB, "space": {"name": "torch"}}
         del tables["baseline"]
         for name, table in changes.items():
             tables[name] = {**tables[name], **table}
         for space in ("torch", "megatron", "colossalai", "command"):
-            yield _case(f"large {number} in {space}", mutations.toml_file({**tables, "space": {"name": space}}))
-
-
-def _case(name: str, body: bytes) -> Case:
-    return Case(f"job file, {name}", {"job.toml": body, "config.json": b"{}"})
+            yield f"large {number} in {space}", {**tables, "space": {"name": space}}
 
 
 def _lines(tables: dict[str, Any]) -> bytes:

@@ -5,6 +5,8 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+Text = tuple[str, bytes | Mapping[str, Any]]
+"""What an input is called, and its text, or the tables that are its text in TOML."""
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f"
 """Terminal escapes, which set a title and clear the screen."""
 LONG = "x" * 20_000
@@ -47,7 +49,7 @@ def values() -> Iterator[Any]:
     yield from FLOATS
     yield from TEXTS
     yield from (True, False, [], {}, [1], [[]], [{}], {"a": 1}, {"": 0}, {ESCAPES: ESCAPES}, {"a" * 5_000: 1}, [1, "a", True, 1.5], [1, 1])
-    yield from (list(range(1, 2_000)), list(range(70_000)), ["a"] * 300, [LONG, ESCAPES], [2**63 - 1, 1], [0, -1], [1.5, 1e308])
+    yield from (list(range(1, 2_000)), list(range(5_000)), ["a"] * 300, [LONG, ESCAPES], [2**63 - 1, 1], [0, -1], [1.5, 1e308])
 
 
 def deep(opening: str, closing: str, inside: str = "1") -> Iterator[tuple[str, str]]:
@@ -123,8 +125,10 @@ def toml(value: Any) -> str:
     return str(value) if isinstance(value, Raw) else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def toml_file(tables: Mapping[str, Any]) -> bytes:
-    """Return the text of a file with these tables."""
+def toml_file(tables: bytes | Mapping[str, Any]) -> bytes:
+    """Return the text of a file with these tables, or a text as it is."""
+    if isinstance(tables, bytes):
+        return tables
     return "".join(f"{toml(key)} = {toml(value)}\n" for key, value in tables.items()).encode()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.faults.case import Case
 from experiments.faults.inputs import mutations
 from experiments.faults.inputs.job_files import RAW
-from experiments.faults.inputs.mutations import Raw
+from experiments.faults.inputs.mutations import Raw, Text
 
 JOB = b"""
 model = {preset = "tiny-4m"}
@@ -96,7 +96,8 @@ def cases(seed: int) -> Iterator[Case]:
     """Yield every case once, in an order that the seed decides."""
     made = [*_mutated(), *_damaged(seed), *_expressions(), *_large(), *_extending()]
     random.Random(seed).shuffle(made)
-    yield from made
+    for name, text in made:
+        yield Case(f"search space, {name}", {"job.toml": JOB, "space.toml": mutations.toml_file(text)})
 
 
 def read(case: Case, folder: Path) -> None:
@@ -107,52 +108,47 @@ def read(case: Case, folder: Path) -> None:
     len(api.load_job(folder / "job.toml").candidates())
 
 
-def _mutated() -> Iterator[Case]:
+def _mutated() -> Iterator[Text]:
     extra = (*RAW, *(Raw(text) for _, text in mutations.deep("[", "]")))
     tables = {**SPACE, "constraint": [CONSTRAINT]}
     for what, changed in mutations.mutated(tables, extra):
-        yield _case(what, mutations.toml_file(changed))
+        yield what, changed
     for what, changed in mutations.mutated(CONSTRAINT, extra):
-        yield _case(f"constraint {what}", mutations.toml_file({**SPACE, "constraint": [changed]}))
+        yield f"constraint {what}", {**SPACE, "constraint": [changed]}
 
 
-def _damaged(seed: int) -> Iterator[Case]:
+def _damaged(seed: int) -> Iterator[Text]:
     headers = [f"[parameters.{name}]\n{mutations.toml_file(entry).decode()}" for name, entry in SPACE["parameters"].items()]
     text = "\n".join([*headers, f"[[constraint]]\n{mutations.toml_file(CONSTRAINT).decode()}"])
-    for what, body in mutations.damaged(text.encode(), seed, 400):
-        yield _case(what, body)
+    yield from mutations.damaged(text.encode(), seed, 400)
 
 
-def _expressions() -> Iterator[Case]:
+def _expressions() -> Iterator[Text]:
     for number, expression in enumerate(EXPRESSIONS):
         changed = {**SPACE, "constraint": [{"expression": expression, "why": "x"}]}
-        yield _case(f"constraint {number}", mutations.toml_file(changed))
+        yield f"constraint {number}", changed
         for name, key in (("zero_stage", "when"), ("tp", "divisors")):
-            yield _case(f"{name}.{key} {number}", mutations.toml_file(mutations.replaced(SPACE, ("parameters", name, key), expression)))
+            yield f"{name}.{key} {number}", mutations.replaced(SPACE, ("parameters", name, key), expression)
     many = [{"expression": f"dp != {number}", "why": "x"} for number in range(3_000)]
     for count in (100, 101, 3_000):
-        yield _case(f"{count} constraints", mutations.toml_file({**SPACE, "constraint": many[:count]}))
+        yield f"{count} constraints", {**SPACE, "constraint": many[:count]}
 
 
-def _large() -> Iterator[Case]:
+def _large() -> Iterator[Text]:
     """Yield spaces whose values are many, or whose values have many combinations."""
     wide = {name: {"values": list(range(1, 4_000))} for name in ("dp", "tp", "pp", "ep", "micro_batch", "model_chunks", "dp_bucket_mb")}
-    yield _case("wide", mutations.toml_file({"parameters": wide}))
+    yield "wide", {"parameters": wide}
     for count in (10, 300, 4_096, 4_097, 30_000):
         values = {"values": list(range(1, count))}
         for name in ("dp", "micro_batch", "dp_bucket_mb"):
-            yield _case(f"{count} of {name}", mutations.toml_file(mutations.replaced(SPACE, ("parameters", name), values)))
+            yield f"{count} of {name}", mutations.replaced(SPACE, ("parameters", name), values)
         texts = {"values": [f"schedule {number}" for number in range(count)]}
-        yield _case(f"{count} schedules", mutations.toml_file(mutations.replaced(SPACE, ("parameters", "schedule"), texts)))
+        yield f"{count} schedules", mutations.replaced(SPACE, ("parameters", "schedule"), texts)
     for low, high in ((1, 2**63 - 1), (2**62, 2**63 - 1), (1, 10**18), (10, 1), (0, 4)):
         entry = {"low": low, "high": high, "factor": 2}
-        yield _case(f"{low} to {high}", mutations.toml_file(mutations.replaced(SPACE, ("parameters", "dp_bucket_mb"), entry)))
+        yield f"{low} to {high}", mutations.replaced(SPACE, ("parameters", "dp_bucket_mb"), entry)
 
 
-def _extending() -> Iterator[Case]:
+def _extending() -> Iterator[Text]:
     for name in ("torch", "torhc", "./space.toml", "../space.toml", "/dev/zero", "/dev/tty", "/", "\0", "a/" * 400):
-        yield _case(f"extends {name[:20]!r}", mutations.toml_file({"extends": name, **SPACE}))
-
-
-def _case(name: str, body: bytes) -> Case:
-    return Case(f"search space, {name}", {"job.toml": JOB, "space.toml": body})
+        yield f"extends {name[:20]!r}", {"extends": name, **SPACE}
