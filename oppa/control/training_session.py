@@ -49,7 +49,7 @@ class ServiceAddress:
 
     job: str
     port: int
-    token: str
+    token: str = dataclasses.field(repr=False)
 
     @classmethod
     def parse(cls, text: str) -> "ServiceAddress":
@@ -58,7 +58,7 @@ class ServiceAddress:
         if match is None:
             hint = f"write `my-job@{LOOPBACK}:8765`, the job's name and the service's address; use an SSH tunnel from another host"
             raise InputError(f"`--control {text}` is not of the form `JOB@{LOOPBACK}:PORT`", hint=hint)
-        if not (token := os.environ.get(TOKEN, "")):
+        if not (token := os.environ.get(TOKEN, "").strip()):
             raise InputError(f"`--control {text}` needs a token", hint=f"set {TOKEN}=`oppa control --table T --token {match['job']}`")
         return cls(match["job"], int(match["port"]), token)
 

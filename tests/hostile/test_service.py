@@ -1,7 +1,9 @@
 """Whatever a connection sends, or does not send, has one answer; the service stays alive, and other jobs are served."""
 
+import asyncio
 import base64
 import contextlib
+import errno
 import http.client
 import json
 import logging
@@ -19,6 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.service import intake
+from oppa.control.service.burst_log import BurstLog
 from oppa.control.service.connections import BoundedConnection, ConnectionLimit
 from oppa.control.service.job import ControlledJob
 from oppa.control.service.server import Service
@@ -311,6 +314,31 @@ def test_a_flood_of_silent_connections_leaves_the_service_alive(tmp_path: Path, 
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
         assert is_healthy(port)
         assert "Traceback" not in log.read_text() and len(log.read_text().splitlines()) < 10
+
+
+def test_a_kind_of_event_has_one_line_in_a_period_and_says_how_many_it_stands_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, now_s = BurstLog(), 0.0
+    monkeypatch.setattr("oppa.control.service.burst_log.time.monotonic", lambda: now_s)
+    for now_s in (0.0, 1.0, 2.0, 9.9, 10.0):  # noqa: B007 - the clock reads it
+        log.warning("full", "refused")
+        log.warning("other", "another event")
+    assert [record.message for record in caplog.records] == [
+        "refused",
+        "another event",
+        "refused (3 more since the last line)",
+        "another event (3 more since the last line)",
+    ]
+
+
+def test_descriptors_that_others_use_up_are_one_line_and_no_traceback(served, caplog: pytest.LogCaptureFixture) -> None:
+    service, _ = served
+    loop = asyncio.new_event_loop()
+    for _ in range(100):
+        service._failed(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "Too many open files")})
+    loop.close()
+    assert [record.message for record in caplog.records] == ["connections wait: Too many open files"]
 
 
 @pytest.mark.parametrize("descriptors", [20, 64, 256, 1024, 10**6])

@@ -84,6 +84,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(kind: str, name: str, tmp
     assert (tmp_path / "other").read_bytes() == b"x" * 32
 
 
+@pytest.mark.slow
 def test_a_second_service_in_the_folder_is_refused(tmp_path: Path, table) -> None:
     with serving(tmp_path, table, GoodputPolicy):
         program = "import sys, pathlib, oppa.control.service.journal as j; j.Journal(pathlib.Path(sys.argv[1]))"
@@ -107,6 +108,14 @@ def test_no_log_has_a_token(tmp_path: Path, table, caplog: pytest.LogCaptureFixt
         with contextlib.suppress(ConnectionClosed):
             said_to_watcher(port, tokens[0])
     assert "control service" in caplog.text and not [token for token in tokens if token in caplog.text]
+
+
+@pytest.mark.parametrize("token", ["secret\n", "sec\r\nret", "sec\x1b[2Jret"])
+def test_nor_one_that_no_header_can_hold(token: str, tmp_path: Path, table, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "oppa")
+    with serving(tmp_path, table, GoodputPolicy) as (_, port), ControlClient(f"127.0.0.1:{port}", token, hello()):
+        until(lambda: "is not reachable" in caplog.text)
+    assert "sec" not in caplog.text and "ret" not in caplog.text and "\x1b" not in caplog.text
 
 
 @pytest.mark.slow

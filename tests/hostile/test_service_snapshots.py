@@ -20,6 +20,7 @@ from oppa.control.service.job import ControlledJob
 from oppa.control.service.job_store import LEAST, UNSAVED, JobStore
 from oppa.control.service.journal import FILE, Journal
 from oppa.control.service.tokens import Tokens
+from oppa.errors import InputError
 from oppa.protocol.messages import Ack, Changed, Decided, StepTaken, Welcome
 from tests.control.services import PRESENT, heard, hello, line, serving, step, worker
 
@@ -127,6 +128,28 @@ def test_a_damaged_snapshot_is_ignored(kind: str, tmp_path: Path, table) -> None
     db.close()
     found, _ = started(tmp_path, table)
     assert found == started(tmp_path, table, policy="")[0]
+
+
+def test_a_damaged_message_costs_no_other_message(tmp_path: Path, table, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, 300)
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("update messages set text = '{\x1b[2J' where number in (7, 8)")
+    db.close()
+    state, replayed = started(tmp_path, table, policy="")
+    assert state["job-0"]["number"] == 300 and replayed == {"job-0": 298}
+    assert caplog.text.count("a message in the journal is damaged") == 1 and "\x1b" not in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["update jobs set hello = '{'", "update jobs set name = 'other'", "update jobs set hello = x'ff'"])
+def test_a_damaged_hello_is_an_error_that_names_the_journal(damage: str, tmp_path: Path, table) -> None:
+    filled(tmp_path, 3)
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute(damage)
+    db.close()
+    with pytest.raises(InputError, match=r"journal\.db` is damaged") as error:
+        started(tmp_path, table)
+    assert "move it away" in error.value.hint
+    Journal(tmp_path).close()
 
 
 @pytest.mark.parametrize("changed", ["policy", "table", "interval"])

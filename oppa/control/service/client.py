@@ -164,9 +164,13 @@ class ControlClient:
             try:
                 await self._converse()
             except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, ProtocolError) as error:
-                _log.info("the control service is not reachable: %s", plain_text(str(error)))
+                _log.info("the control service is not reachable: %s", self._words(error))
             wait_s = FIRST_S if time.monotonic() - begin_s > LONGEST_S else min(2 * wait_s, LONGEST_S)
             await asyncio.sleep(wait_s)
+
+    def _words(self, error: Exception) -> str:
+        """Return an error's message for a log: it may quote the token, and what the other end said."""
+        return plain_text(str(error).replace(self._token, "TOKEN"))
 
     def _connected(self) -> connect:
         return connect(
@@ -225,7 +229,7 @@ class ControlClient:
                 elif isinstance(said, Refused):
                     _log.warning("the control service refused a message: %s", said.reason)
         except (ConnectionClosed, ProtocolError, OSError) as error:
-            _log.info("the connection to the control service was lost: %s", plain_text(str(error)))
+            _log.info("the connection to the control service was lost: %s", self._words(error))
         finally:
             self._news.set()
 

@@ -61,6 +61,15 @@ async def send(connection: ServerConnection, text: str) -> None:
         raise
 
 
+async def close(connection: ServerConnection, code: int, reason: str = "") -> None:
+    """Close a connection; it is cut off if the other end does not read."""
+    try:
+        async with asyncio.timeout(SENT_S):
+            await connection.close(code, reason)
+    except TimeoutError:
+        connection.transport.abort()
+
+
 def sorted_out(texts: list[str | bytes]) -> tuple[list[Received], list[str]]:
     """Separate texts into valid messages, and the errors of the damaged ones."""
     messages, damaged = list[Received](), list[str]()

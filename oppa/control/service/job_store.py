@@ -55,6 +55,7 @@ class JobStore:
         try:
             self.jobs = self._disk.submit(self._restored).result()
         except sqlite3.DatabaseError as error:
+            self._disk.submit(self._journal.close).result()
             raise damaged(folder / FILE, error) from None
 
     def close(self) -> None:

@@ -54,6 +54,7 @@ class Journal:
         except sqlite3.DatabaseError as error:
             raise damaged(folder / FILE, error) from None
         if found is not None and found[0] != VERSION:
+            self._db.close()
             message = f"`{folder / FILE}` has format {found[0]}, but this version of oppa reads {VERSION}"
             raise InputError(message, hint="use the version of oppa that wrote it")
 

@@ -33,7 +33,7 @@ from oppa.atomic_write import write_atomically
 from oppa.control.service.burst_log import BurstLog
 from oppa.control.service.connections import ACCEPTED, BoundedConnection, ConnectionLimit
 from oppa.control.service.factory import ControllerFactory
-from oppa.control.service.intake import next_batch, reading, send, sorted_out
+from oppa.control.service.intake import close, next_batch, reading, send, sorted_out
 from oppa.control.service.job import ControlledJob
 from oppa.control.service.job_store import JobStore
 from oppa.control.service.live_feed import answer_watcher
@@ -169,7 +169,7 @@ class Service:
             pass
         except sqlite3.Error as error:  # the job sends its messages again
             self._bursts.warning("journal", f"the journal cannot be written, so no message is acknowledged: {error}")
-            await connection.close(1011, "the journal cannot be written")
+            await close(connection, 1011, "the journal cannot be written")
 
     async def _show(self, connection: ServerConnection) -> None:
         """Send data to a watcher that has the token."""
@@ -177,7 +177,7 @@ class Service:
             token = await connection.recv()
         if not isinstance(token, str) or not self.tokens.is_of_watcher(token):
             self.refused += 1
-            await connection.close(1008, "the watcher's token is required")
+            await close(connection, 1008, "the watcher's token is required")
             return
         await answer_watcher(connection, self.jobs)
 
@@ -198,14 +198,14 @@ class Service:
             self.refused += 1
             reason = error.message if isinstance(error, ProtocolError) else f"no message within {PATIENCE_S:g} s"
             await send(connection, Refused(reason=reason[:2000]).to_json())
-            await connection.close(1008)
+            await close(connection, 1008)
         finally:
             if self._speaking.get(name) is connection:
                 del self._speaking[name]
 
     def _dismiss(self, older: ServerConnection) -> None:
         """Close a connection in the background: the other end may have vanished, and nobody waits for it."""
-        task = asyncio.create_task(older.close(1008, "a newer connection of the job replaces this one"))
+        task = asyncio.create_task(close(older, 1008, "a newer connection of the job replaces this one"))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -216,7 +216,7 @@ class Service:
             while wrong < WRONG and (texts := await next_batch(read)):
                 wrong += await self._answer(connection, job, texts)
             if wrong >= WRONG:
-                await connection.close(1008, "too many damaged messages")
+                await close(connection, 1008, "too many damaged messages")
 
     async def _answer(self, connection: ServerConnection, job: ControlledJob, texts: list[str | bytes]) -> int:
         """Process a batch of messages: send a decision if due, and acknowledge; return the number of damaged messages."""
