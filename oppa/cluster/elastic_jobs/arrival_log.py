@@ -1,6 +1,5 @@
 """Count recent arrivals in the scheduler's queue. The counts are stored in the spool, so that the next controller continues them."""
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from oppa.cluster.arrivals import Arrivals
 from oppa.cluster.elastic_jobs.spool import ARRIVALS
 from oppa.cluster.scheduler import QueueSnapshot
+from oppa.regular_file import read_json
 from oppa.trials.trial_folder import write_json
 
 
@@ -50,12 +50,12 @@ class ArrivalLog:
     def _remember(self) -> None:
         """Restore the counts of an earlier controller, unless the file is invalid or the clock went back since."""
         try:
-            values: dict[str, Any] = json.loads(self._path.read_text())
+            values: dict[str, Any] = read_json(self._path)
             since, known = float(values["since"]), {str(number) for number in values["known"]}
             times: Sequence[tuple[float, int]] = [(float(at), int(nodes)) for at, nodes in values["came"]]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return
-        if max((since, *(at for at, _ in times))) > time.time():
+        if not all(0 <= at <= time.time() for at in (since, *(at for at, _ in times))):
             return
         self._since, self._known, self._times = since, known, list(times)
         self._arrivals.rate(since)

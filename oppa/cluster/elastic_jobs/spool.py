@@ -17,7 +17,8 @@ releases the lock when that process ends.
 
 import dataclasses
 import fcntl
-import json
+import math
+import operator
 import os
 import re
 import shutil
@@ -31,6 +32,7 @@ from oppa.errors import InputError, RunError, TableError, nearest
 from oppa.pipeline import stored_schedules
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
+from oppa.regular_file import read_json
 from oppa.table import Table
 from oppa.table.files import META
 from oppa.training.run.run_folder import STOP
@@ -42,6 +44,8 @@ DECISIONS, ARRIVALS = "decisions.jsonl", "arrivals.json"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
 FRUITLESS = 3
 """Consecutive starts without a step after which a number of hosts is given up."""
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""Errors by which a damaged file of a spool shows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,12 +128,14 @@ class ElasticJob:
     def read(cls, folder: Path) -> Self:
         """Read a job from its folder; raises RunError if it is damaged."""
         try:
-            values = json.loads((folder / ELASTIC).read_text())
-            sizes = {int(hosts): Configuration.from_dict(each) for hosts, each in values["sizes"].items()}
-            table = ScaleTable.of(values["hosts"], [(int(hosts), speedup) for hosts, speedup in values["speedups"].items()])
-            source, digest = Path(values["source"]), values["sha256"]
-            return cls(folder=folder, hosts=values["hosts"], sizes=sizes, table=table, source=source, digest=digest)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
+            values = read_json(folder / ELASTIC)
+            hosts, source, digest = operator.index(values["hosts"]), Path(values["source"]), str(values["sha256"])
+            sizes = {int(size): Configuration.checked(each) for size, each in values["sizes"].items()}
+            table = ScaleTable.of(hosts, [(int(size), speedup) for size, speedup in values["speedups"].items()])
+            if {size.gpus for size in table.sizes} != sizes.keys():
+                raise ValueError("`sizes` and `speedups` differ")
+            return cls(folder=folder, hosts=hosts, sizes=sizes, table=table, source=source, digest=digest)
+        except (*_UNREADABLE, InputError) as error:
             raise RunError(f"`{folder / ELASTIC}` is damaged: {error!r}", hint="submit the job again, under another name") from None
 
     def require_unchanged_table(self) -> None:
@@ -143,11 +149,11 @@ class ElasticJob:
     def desired(self) -> DesiredState:
         """Return the desired state; the requested number of hosts until another one was decided."""
         try:
-            values = json.loads((self.folder / WANTED).read_text())
+            values = read_json(self.folder / WANTED)
             failed_starts = {int(hosts): int(starts) for hosts, starts in values.get("failed_starts", values.get("vain", {})).items()}
-            start_s = float(values["start_s"]) if values["start_s"] is not None else None
-            found = DesiredState(int(values["hosts"]), failed_starts, start_s, int(values["launches"]), float(values["launched_at"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            start_s = _finite(values["start_s"]) if values["start_s"] is not None else None
+            found = DesiredState(int(values["hosts"]), failed_starts, start_s, int(values["launches"]), _finite(values["launched_at"]))
+        except _UNREADABLE:
             return DesiredState(self.hosts)
         return found if found.hosts in self.sizes else dataclasses.replace(found, hosts=self.hosts)
 
@@ -156,13 +162,14 @@ class ElasticJob:
         write_json(self.folder / WANTED, dataclasses.asdict(dataclasses.replace(self.desired(), **changes)))
 
     def start(self) -> JobStart | None:
-        """Return the last start; None if there was none, or while one is being written."""
+        """Return the last start; None if there was none, or its file is damaged."""
         try:
-            values = json.loads((self.folder / STARTED).read_text())
-            return JobStart(
-                int(values["hosts"]), float(values["at"]), int(values["size"]), int(values["launch"]), bool(values.get("excused"))
+            values = read_json(self.folder / STARTED)
+            start = JobStart(
+                int(values["hosts"]), _finite(values["at"]), int(values["size"]), int(values["launch"]), bool(values.get("excused"))
             )
-        except (OSError, ValueError, KeyError, TypeError):
+            return start if 0 <= start.size < 1 << 62 else None
+        except _UNREADABLE:
             return None
 
     def begun(self) -> JobStart | None:
@@ -172,12 +179,13 @@ class ElasticJob:
 
     def excuse(self) -> None:
         """Exempt the last start from the count of failed ones."""
-        write_json(self.folder / STARTED, {**json.loads((self.folder / STARTED).read_text()), "excused": True})
+        if self.start() is not None:
+            write_json(self.folder / STARTED, {**read_json(self.folder / STARTED), "excused": True})
 
     def supervised(self) -> bool:
         """Return True if a process trains the job; read permission is enough."""
         try:
-            descriptor = os.open(self.folder / HELD, os.O_RDONLY)
+            descriptor = os.open(self.folder / HELD, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
         except FileNotFoundError:  # it was never trained
             return False
         try:
@@ -191,8 +199,8 @@ class ElasticJob:
     def ending(self) -> str:
         """Return the result of the last start: `finished`, `failed`, `stopped` or `revoked`; empty if unknown."""
         try:
-            return str(json.loads((self.folder / ENDING).read_text())["ending"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return str(read_json(self.folder / ENDING)["ending"])
+        except _UNREADABLE:
             return ""
 
     def cancelled(self) -> bool:
@@ -298,6 +306,13 @@ def job_of(spool: Path, name: str) -> ElasticJob:
 def _digest(table: Path) -> str:
     """Return the SHA-256 of the table's rows as recorded in the table's metadata; empty if unreadable."""
     try:
-        return str(json.loads((table / META).read_text())["table"]["csv_sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(read_json(table / META)["table"]["csv_sha256"])
+    except _UNREADABLE:
         return ""
+
+
+def _finite(value: Any) -> float:
+    """Return a number; raises ValueError if it is not finite."""
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"`{value}` is not finite")
+    return number

@@ -8,31 +8,51 @@ has the step at which it starts. Earlier lines of this step and later ones are v
     {"event": "reconfigured", "step": 1, ...}
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from oppa.errors import CheckpointError
+from oppa.regular_file import LIMIT_BYTES, open_regular, parse_json
+from oppa.training.run.ledger_events import MEND, STEP, Line, event_of
+
+__all__ = [
+    "CHANGED",
+    "ENDED",
+    "FILE",
+    "ROLLED_BACK",
+    "STARTED",
+    "STEP",
+    "VALIDATED",
+    "Checksums",
+    "Ledger",
+    "Line",
+    "Tail",
+    "first_step",
+    "latest_steps",
+    "read",
+    "require_whole",
+    "size",
+    "standing",
+]
 
 FILE = "steps.jsonl"
-STARTED, STEP, CHANGED, ROLLED_BACK, VALIDATED, ENDED = "started", "step", "changed", "rolled_back", "validated", "ended"
+STARTED, CHANGED, ROLLED_BACK, VALIDATED, ENDED = "started", "changed", "rolled_back", "validated", "ended"
 
-BLOCK = 2**16
-"""Bytes of one read from the end of the file."""
-
-Line = Mapping[str, Any]
+BLOCK, LINE_BYTES = 2**16, 1 << 24
+"""Bytes of one read from the end of the file, and longest line."""
 
 
 class Ledger:
     """Appends lines for all ranks; one rank has it. Opening it removes an incomplete line that a killed process left."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / FILE).open("a+b")
-        self._file.seek(0)
-        whole = self._file.read().rpartition(b"\n")
-        self._file.truncate(len(whole[0]) + len(whole[1]))
+        end = size(folder)
+        self._file = (folder / FILE).open("ab")
+        self._file.truncate(end)
 
     def write(self, event: str, **facts: Any) -> None:
         """Append a line and pass it to the operating system; `sync` makes it durable."""
@@ -53,18 +73,18 @@ class Tail:
 
     def __init__(self, folder: Path) -> None:
         """Start at the present end of the ledger."""
-        self._path = folder / FILE
-        self._offset = self._path.stat().st_size if self._path.exists() else 0
+        self._folder = folder
+        self._offset = (folder / FILE).stat().st_size if (folder / FILE).exists() else 0
 
     def new(self) -> list[Line]:
-        """Return the complete lines since the last call."""
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
+        """Return the complete lines since the last call; raises CheckpointError if a line is damaged."""
+        with _opened(self._folder) as file:
+            if file is None:
+                return []
             file.seek(self._offset)
-            whole = file.read().rpartition(b"\n")
+            whole = file.read(LIMIT_BYTES).rpartition(b"\n")
         self._offset += len(whole[0]) + len(whole[1])
-        return [json.loads(line) for line in whole[0].splitlines()]
+        return _parsed(self._folder, whole[0].splitlines())
 
 
 class Checksums(Protocol):
@@ -79,20 +99,27 @@ def read(folder: Path) -> list[Line]:
     """Return all complete lines, oldest first; none before the run has started.
 
     Raises:
-        CheckpointError: if a line is damaged.
+        CheckpointError: if a line is damaged, or the ledger is no regular file, or too large.
     """
-    if not (folder / FILE).exists():
-        return []
-    return _parsed(folder, (folder / FILE).read_bytes().rpartition(b"\n")[0].splitlines())
+    with _opened(folder) as file:
+        if file is None:
+            return []
+        if os.fstat(file.fileno()).st_size > LIMIT_BYTES:
+            raise _damaged(folder, f"it has over {LIMIT_BYTES} bytes")
+        return _parsed(folder, file.read().rpartition(b"\n")[0].splitlines())
 
 
 def size(folder: Path) -> int:
-    """Return the bytes of all complete lines, which no attempt removes; 0 before the run has started."""
-    if not (folder / FILE).exists():
-        return 0
-    with (folder / FILE).open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        while end:
+    """Return the bytes of all complete lines, which no attempt removes; 0 before the run has started.
+
+    Raises:
+        CheckpointError: if the last line is too long, or the ledger is no regular file.
+    """
+    with _opened(folder) as file:
+        whole = end = file.seek(0, os.SEEK_END) if file is not None else 0
+        while file is not None and end:
+            if whole - end > LINE_BYTES:
+                raise _too_long(folder)
             begin = max(0, end - BLOCK)
             file.seek(begin)
             found = file.read(end - begin).rfind(b"\n")
@@ -104,13 +131,14 @@ def size(folder: Path) -> int:
 
 def first_step(folder: Path, begin: int) -> Line | None:
     """Return the first step after byte `begin`; None if there is none. Raises CheckpointError as `read` does."""
-    if not (folder / FILE).exists():
-        return None
-    with (folder / FILE).open("rb") as file:
-        file.seek(begin)
-        for text in file:
-            if text.endswith(b"\n") and (line := _parsed(folder, [text])[0])["event"] == STEP:
-                return line
+    with _opened(folder) as file:
+        if file is not None:
+            file.seek(begin)
+            while (text := file.readline(LINE_BYTES)).endswith(b"\n"):
+                if (line := _parsed(folder, [text])[0])["event"] == STEP:
+                    return line
+            if len(text) == LINE_BYTES:
+                raise _too_long(folder)
     return None
 
 
@@ -129,9 +157,9 @@ def latest_steps(folder: Path, count: int, *, begin: int = 0, end: int | None = 
     block, steps = BLOCK, list[Line]()
     while begin < end:
         at = max(begin, end - block)
-        with (folder / FILE).open("rb") as file:
-            file.seek(at)
-            texts = file.read(end - at).splitlines()
+        if block > 4 * LINE_BYTES:
+            raise _too_long(folder)
+        texts = _lines_between(folder, at, end)
         steps = [line for line in _parsed(folder, texts[at > begin :]) if line["event"] == STEP]
         if len(steps) >= count or at == begin:
             break
@@ -139,17 +167,41 @@ def latest_steps(folder: Path, count: int, *, begin: int = 0, end: int | None = 
     return steps[-count:]
 
 
+def _lines_between(folder: Path, begin: int, end: int) -> list[bytes]:
+    with _opened(folder) as file:
+        if file is None:
+            return []
+        file.seek(begin)
+        return file.read(end - begin).splitlines()
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[BinaryIO | None]:
+    """Yield the open ledger, or None before the run has started; raises CheckpointError if it cannot be read."""
+    try:
+        file = open_regular(folder / FILE)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        raise _damaged(folder, str(error.strerror)) from None
+    with file:
+        yield file
+
+
 def _parsed(folder: Path, texts: Sequence[bytes]) -> list[Line]:
     try:
-        lines = [json.loads(text) for text in texts]
-        for line in lines:
-            if not isinstance(line, dict) or "event" not in line:
-                raise ValueError(f"`{line}` is not an event")
-        return lines
-    except ValueError as error:
-        raise CheckpointError(
-            f"`{folder / FILE}` is damaged: {error}", hint="move this file away: the checkpoints in the folder are intact"
-        ) from None
+        return [event_of(parse_json(text)) for text in texts]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _damaged(folder, str(error)) from None
+
+
+def _too_long(folder: Path) -> CheckpointError:
+    return _damaged(folder, f"it has a line of over {LINE_BYTES} bytes")
+
+
+def _damaged(folder: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"`{folder / FILE}` is damaged: {why}", hint=MEND)
 
 
 def standing(lines: Iterable[Line]) -> list[Line]:

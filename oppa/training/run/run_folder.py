@@ -13,10 +13,10 @@ stop                    requests that the training process saves the run and sto
 import contextlib
 import dataclasses
 import fcntl
-import json
+import operator
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import SAME_RESULTS
+from oppa.regular_file import read_json
 from oppa.trials.trial_folder import write_json
 
 SPEC, CHECKPOINTS, ATTEMPTS, PROFILED, LOCK = "run.json", "checkpoints", "attempts", "profiled", ".lock"
@@ -72,23 +73,29 @@ class RunSpec:
             RunError: if `run.json` is missing, damaged or of another version.
         """
         try:
-            values: dict[str, Any] = json.loads((folder / SPEC).read_text())
+            values: dict[str, Any] = read_json(folder / SPEC)
             version = values["version"]
         except FileNotFoundError:
             raise RunError(f"`{folder}` is not a run: it has no `{SPEC}`", hint="make one: `oppa train JOB --run FOLDER`") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"`{folder / SPEC}` is damaged: {error}", hint="start a new run, or restore the file") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _damaged(folder, error) from None
         if version != VERSION:
             raise RunError(
                 f"`{folder}` has format {version}, but this version of oppa reads {VERSION}", hint="use the version of oppa that wrote it"
             )
+        try:
+            return cls._parsed(values)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(folder, error) from None
+
+    @classmethod
+    def _parsed(cls, values: Mapping[str, Any]) -> Self:
+        plan = ((operator.index(due["samples"]), Configuration.checked(due["configuration"])) for due in values["plan"])
         return cls(
             uuid=values["uuid"],
             problem=Problem.from_dict(values["problem"]),
-            configuration=Configuration.from_dict(values["configuration"]),
-            plan=tuple(
-                Planned(samples=due["samples"], configuration=Configuration.from_dict(due["configuration"])) for due in values["plan"]
-            ),
+            configuration=Configuration.checked(values["configuration"]),
+            plan=tuple(Planned(samples=samples, configuration=configuration) for samples, configuration in plan),
             policy=values.get("policy", ""),
         )
 
@@ -110,6 +117,10 @@ class RunSpec:
         """Return the planned configuration of the step that begins with this sample."""
         due = [planned.configuration for planned in self.plan if planned.samples <= samples]
         return due[-1] if due else self.configuration
+
+
+def _damaged(folder: Path, error: Exception) -> RunError:
+    return RunError(f"`{folder / SPEC}` is damaged: {error!r}", hint="start a new run, or restore the file")
 
 
 def checkpoints(folder: Path) -> list[Path]:
