@@ -61,7 +61,7 @@ Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 OptionalName = Annotated[str, AfterValidator(_name)]
 """Name or path, or nothing: one line without control characters, which a terminal and a file system accept."""
 Name = Annotated[str, Field(min_length=1), AfterValidator(_name)]
-_MANY_PARTS = re.compile(rf"""(?:^|[\[{{,])\s*+(?>(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{DEEPEST}}}""", re.MULTILINE)
+_MANY_PARTS = re.compile(rf"""(?:^|[\[{{,])[ \t]*+(?>(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{DEEPEST}}}""", re.MULTILINE)
 """A dotted key that is too deep. tomllib would take quadratic time for it."""
 
 

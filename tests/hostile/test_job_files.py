@@ -114,6 +114,13 @@ def test_a_text_is_bounded(text: str, words: str, job: Callable[[str], Path]) ->
     assert raised.value.hint
 
 
+@pytest.mark.parametrize("text", ["\n", " ", "a", ",", '"', "-", "a.b\n", "[a]\n", "'\n", "{,", '"a" '])
+def test_a_long_text_is_answered(text: str, job: Callable[[str], Path]) -> None:
+    """Nothing takes quadratic time; the suite's own limit ends what does."""
+    with pytest.raises(JobError):
+        load_job(job(text * (200_000 // len(text))))
+
+
 def test_a_key_of_many_parts_is_only_a_key(job: Callable[[str], Path]) -> None:
     """Text in quotes may have as many dots as it likes."""
     dots = "a." * 500
@@ -163,6 +170,7 @@ def test_numbers_beyond_the_bound_have_no_divisors() -> None:
         divisors(10**18)
 
 
+@pytest.mark.slow
 def test_hostile_job_files_are_accepted_or_refused() -> None:
     verdicts = [judge(case, job_files.read) for case in itertools.islice(_small(), 150)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
