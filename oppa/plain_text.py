@@ -2,7 +2,7 @@
 
 import unicodedata
 
-_UNSAFE, _REPLACEMENT = ("Cc", "Cs"), "\N{REPLACEMENT CHARACTER}"
+_UNSAFE, _REPLACEMENT = ("Cc", "Cs"), "\ufffd"
 """Unicode's categories of control characters and of surrogates, and what replaces them."""
 
 
