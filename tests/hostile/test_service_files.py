@@ -1,7 +1,6 @@
 """What the control service stores belongs to its owner alone, and its tokens are in no log."""
 
 import contextlib
-import json
 import logging
 import os
 import stat
@@ -124,15 +123,15 @@ def test_a_pipe_gets_the_address_of_the_live_page_without_its_token(tmp_path: Pa
     words = [sys.executable, "-m", "oppa", "control", "--table", "table", "--port", "0"]
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
-        said = ""
-        while "live page" not in said:
-            said += (line := running.stderr.readline())
-            assert line, said
-        file = tmp_path / "control" / "live-page"
-        address, mode = file.read_text().strip(), stat.S_IMODE(file.stat().st_mode)
-        running.terminate()
+        said, file = "", tmp_path / "control" / "live-page"
+        try:
+            while "live page" not in said:
+                said += (line := running.stderr.readline())
+                assert line, said
+            address, mode = file.read_text().strip(), stat.S_IMODE(file.stat().st_mode)
+        finally:
+            running.terminate()
         said += running.stderr.read()
     token = Tokens.of(tmp_path / "control").of_watcher()
     assert address.endswith(f"/#token={token}") and mode == 0o600 and address.partition("#")[0] in said
     assert token not in said and "cat control/live-page" in said and not file.exists()
-    assert json.dumps(said).isascii()
