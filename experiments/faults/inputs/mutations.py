@@ -17,23 +17,8 @@ NUMBERS = (
 FLOATS = (0.0, -0.5, 0.1, 1.0, 1.5, 1e15, 1e16, 1e308, 5e-324, -1e308)
 TEXTS = (
     *("", " ", "a", "0", "-1", "1e9", "nan", "null", "true", "auto", "*", "..", "/", "/dev/zero", "/dev/stdin", "/proc/self/mem", "~"),
-    *(
-        "../../../../etc/passwd",
-        "a/b",
-        "a.b",
-        "x:y",
-        "{tp}",
-        "{",
-        "}",
-        "{{}}",
-        "{0}",
-        "{tp!r:>9999999999}",
-        "%s",
-        "$(id)",
-        "`id`",
-        "'; x",
-        '"',
-    ),
+    *("../../../../etc/passwd", "a/b", "a.b", "x:y", "{tp}", "{", "}", "{{}}", "{0}", "{tp!r:>9999999999}", "%s"),
+    *("$(id)", "`id`", "'; x", '"'),
     *("\\", "a\nb", "\t", "\u202egnp", "\u2028", "💥", "²", "٣", "ﬀ", "é" * 300, ESCAPES, LONG, "\0", "a\0b", "a" * 256, "/" * 5_000),
     *("1 GiB", "0 B", "1e999 GiB", "-1 s", "9e307 d", "1 s", "5 parsec", "1e-320 s", "16 EiB", "1 Mbit", "h100", "NVIDIA H100 80GB HBM3"),
     *("dp", "devices", "dp * tp", "dp // 0", "dp % (dp - dp) == 0", "(" * 150, "-" * 280 + "dp", "not " * 70 + "dp", "dp == " * 40 + "dp"),
@@ -41,6 +26,8 @@ TEXTS = (
     *("__import__('os').system('id')", "dp == 1e999", "dp == nan", "lambda: 0", "[x for x in dp]", "-9223372036854775808 // -1 == dp"),
 )
 DEPTHS = (3, 40, 70, 500, 20_000)
+JUNK = (b"\0", b"\xff", b"\xed\xa0\x80", b"\x1b[2J", b"\n", b"\r", *(bytes([byte]) for byte in b"[]{}\"'=.#$\\"), b"${")
+"""Bytes that end, open or damage what they stand in."""
 
 
 def values() -> Iterator[Any]:
@@ -83,29 +70,9 @@ def removed(tables: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 def damaged(body: bytes, seed: int, count: int) -> Iterator[tuple[str, bytes]]:
     """Yield a text that is cut, doubled, or has other bytes at a random place."""
     source = random.Random(seed)
-    junk = (
-        b"\0",
-        b"\xff",
-        b"\xed\xa0\x80",
-        b"\x1b[2J",
-        b"[",
-        b"]",
-        b"{",
-        b"}",
-        b'"',
-        b"'",
-        b"=",
-        b"\n",
-        b"\r",
-        b".",
-        b"#",
-        b"$",
-        b"${",
-        b"\\",
-    )
     for number in range(count):
         at, length = source.randrange(len(body)), source.choice((0, 1, 1, 5, 50))
-        other = source.choice((*junk, bytes([source.randrange(256)]), body[at : at + 40], source.choice(junk) * 300))
+        other = source.choice((*JUNK, bytes([source.randrange(256)]), body[at : at + 40], source.choice(JUNK) * 300))
         yield f"damaged {number}", body[:at] + other + body[at + length :]
     yield from (("cut", body[: len(body) // 2]), ("doubled", body + body), ("empty", b""), ("a mark", b"\xef\xbb\xbf" + body))
     yield from (("UTF-16", body.decode().encode("utf-16")), ("Windows", body.replace(b"\n", b"\r\n")), ("zeros", bytes(10_000)))
