@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from oppa.errors import InputError
 from oppa.problem import job as job_file
 from oppa.problem.problem import Problem
+from oppa.redaction import redacted
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
@@ -362,5 +363,5 @@ def _facts(problem: Problem, name: str, resume: Resume | None, *, designer: str,
     from oppa.report.record import provenance
 
     words = ["python", f"oppa.{name}"] if resume is None else [Path(sys.argv[0]).name, *sys.argv[1:]]
-    command = {"command": f"`{shlex.join(words)}`"}
+    command = {"command": f"`{shlex.join(redacted(words))}`"}
     return {**provenance(problem.software), **command, "designer": designer, "seed": str(seed)}

@@ -15,6 +15,7 @@ from pathlib import Path
 from oppa import __version__
 from oppa.errors import InputError
 from oppa.problem.software import Software
+from oppa.redaction import redacted
 from oppa.report.inputs import NAME as INPUTS
 from oppa.report.inputs import Inputs
 from oppa.units import format_bytes
@@ -103,7 +104,7 @@ def provenance(of_trials: Software | None = None) -> dict[str, str]:
     """Return the provenance of this process's figures: command, date, commit, software, hardware, and the software of trials if given."""
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "botorch", "gpytorch", "numpy"))
     return {
-        "command": f"`{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}`",
+        "command": f"`{shlex.join(redacted([Path(sys.argv[0]).name, *sys.argv[1:]]))}`",
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "oppa": f"{__version__}, commit {_commit()}",
         "software": f"Python {platform.python_version()}, {packages}, {platform.system()} {platform.release().split('-')[0]}",

@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from oppa import catalog
 from oppa.atomic_write import draft_beside
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.declaration import DeclaredTable, parse, read
+from oppa.redaction import redacted
 from oppa.trials import logs
 from oppa.trials.trial_folder import write_json
 
@@ -222,7 +224,7 @@ def _run(wanted: Environment, command: list[str], doing: str, more: dict[str, st
     wanted.path.mkdir(parents=True, exist_ok=True)
     log = wanted.path / LOG
     with log.open("ab") as output:
-        output.write(f"$ {' '.join(command)}\n".encode())
+        output.write(f"$ {shlex.join(redacted(command))}\n".encode())
         output.flush()
         ended = subprocess.run(command, env={**os.environ, **(more or {})}, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     if ended.returncode:

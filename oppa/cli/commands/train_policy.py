@@ -90,12 +90,13 @@ def _learn(
     from oppa.control.rl.algorithms import learned
     from oppa.control.rl.evaluation import scores
     from oppa.control.rl.weights import require_writable
+    from oppa.redaction import redacted
 
     reward, learning = options.reward.record(adaptive=problem.training.optimizer == "adamw"), options.learning
     task = _task(problem, _curve(learning.curve, runs, problem), reward, learning.window)
     provenance = {
         "oppa": __version__,
-        "command": shlex.join(["oppa", *sys.argv[1:]]),
+        "command": shlex.join(redacted(["oppa", *sys.argv[1:]])),
         "job": problem.name,
         "curve": [*map(str, runs)] or learning.curve,
     }

@@ -1,0 +1,61 @@
+"""Hide secrets in command lines: passwords, tokens and keys that oppa must not store or show."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+HIDDEN = "***"
+"""Replaces a secret."""
+
+_SECRET = re.compile(r"(secret|passw(or)?d|passphrase|credentials?|(api|access|private)_?key|authorization)(_|$)")
+"""Matches names in lower case that always name a secret."""
+_TOKEN = re.compile(r"(^|_)(token|auth|cookie|key)$")
+"""Matches names that name a secret unless the value is a number or, for a key, short: `--num-token 8`, `--sort-key name`."""
+_ABOUT = re.compile(r"(^|_)(file|path|dir|folder|name|mode|type|policy|length|size|count|url|(pad|eos|bos|unk|mask|cls|sep|image)_token)$")
+"""Matches names about a secret, and those of a tokenizer's special tokens."""
+_REFERENCE = re.compile(r"\$\w+|\$\{[^}]*\}|\$\(.*|\{.*\}|<.*>|\[.*\]|true|false|none|null|\**", re.IGNORECASE)
+"""Matches values that are no secrets: references to a variable, placeholders of a template, special tokens."""
+_NUMBER, _LONG = re.compile(r"[-+]?[0-9.]+"), re.compile(r"[\w+/=.-]{32,}")
+_VALUE = r"(?P<quote>['\"]?)(?P<value>(?:Bearer |Basic )?[^\s'\",;&|]+)"
+_ASSIGNED = re.compile(rf"(?<![\w.-])(?P<name>[A-Za-z][\w.-]*)(?P<between>\s*=\s*|['\"]?:\s*){_VALUE}")
+_SEPARATE = re.compile(rf"(?<![\w.-])(?P<name>--?[A-Za-z][\w.-]*)(?P<between>\s+)(?!-){_VALUE}")
+_SHAPES = re.compile(
+    r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # the login of a URL
+    r"|(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|gh[opsru]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|xox[a-z]-[\w-]{10,}|AIza[\w-]{35}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
+)
+"""Matches secrets by their shape: logins in URLs, and keys of well-known services."""
+
+
+def redacted(words: Sequence[str]) -> list[str]:
+    """Return a command line without its secrets.
+
+    A secret is the value of a variable or an option whose name says so, such as `WANDB_API_KEY=...` or `--password ...`. It is also the
+    login of a URL, or a key with the shape of a well-known service. A reference to a variable, such as `$WANDB_API_KEY`, is no secret.
+    """
+    return list(_redacted(words))
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable or an option of this name holds a secret in this value."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[.\-\s]+", "_", name.lstrip("-")).lower().rstrip("_0123456789")
+    if _ABOUT.search(words) or _REFERENCE.fullmatch(value):
+        return False
+    if words.endswith("key") and not _SECRET.search(words):
+        return bool(_TOKEN.search(words) and _LONG.fullmatch(value))
+    return bool(_SECRET.search(words) or (_TOKEN.search(words) and not _NUMBER.fullmatch(value)))
+
+
+def _redacted(words: Sequence[str]) -> Iterator[str]:
+    before = ""
+    for word in words:
+        if before.startswith("-") and "=" not in before and not word.startswith("-") and is_secret(before, word):
+            yield HIDDEN
+        else:
+            yield _SHAPES.sub(HIDDEN, _SEPARATE.sub(_hidden, _ASSIGNED.sub(_hidden, word)))
+        before = word
+
+
+def _hidden(match: "re.Match[str]") -> str:
+    if not is_secret(match["name"], match["value"]):
+        return match[0]
+    return f"{match['name']}{match['between']}{match['quote']}{HIDDEN}"
