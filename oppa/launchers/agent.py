@@ -3,18 +3,21 @@
 It reads commands from stdin and writes events to stdout, as one short JSON object per line. Longer data goes through the trial folder,
 because srun would interleave long lines of several hosts. All hosts receive the same lines, and each answers with its own number:
 
-    <- {"do": "port"}                                                            host 0: find a free port for the rendezvous
+    <- {"do": "port", "launch_id": 1}  host 0: find a free port for the rendezvous
     <- {"do": "start", "launch_id": 1, "folder": ..., "master": ..., "port": ...}  start the trial in `folder`; `launch_id` counts launches
     <- {"do": "end", "launch_id": 1, "grace_s": 5}  end its remaining processes
     -> {"event": "ready", "host": 0, "name": ...}
-    -> {"event": "port", "host": 0, "port": ...}
+    -> {"event": "port", "host": 0, "launch_id": 1, "port": ...}
     -> {"event": "exit", "host": 0, "launch_id": 1}  its processes on this host have ended; `exit0.json` has the facts
     -> {"event": "ended", "host": 0, "launch_id": 1}  no process is left on this host
     -> {"event": "alive", "host": 0, "launch_id": 1}  at its start, then every few seconds while it runs
 
 When stdin closes, the agent ends everything that it has started, and itself.
+
+A command may arrive twice, late or never. A launch starts once, and not after a later one or its own end. `end` ends no later launch.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -87,18 +90,24 @@ class Agent:
             self._look()
 
     def _do(self, do: str, launch_id: int = 0, folder: str = "", master: str = "", port: int = 0, grace_s: float = 0.0) -> None:
-        if do == "start":
+        if do == "start" and launch_id > self._launch_id:
+            self._end(0.0)  # the command that ends the launch before was lost
             self._launch_id, self._folder, self._exited = launch_id, Path(folder), False
             self._oom_kills = kernel_oom_kills()
             self._start(master, port)
             self._alive_at = 0.0  # so that `_look` reports at once
         elif do == "end":
-            if self._trial is not None:
-                self._trial.end(grace_s)
-            self._trial = None
+            if launch_id >= self._launch_id:
+                self._end(grace_s)
+                self._launch_id = launch_id
             self._tell("ended", launch_id=launch_id)
-        elif self._host == 0:
-            self._tell("port", port=free_port())
+        elif do == "port" and self._host == 0:
+            self._tell("port", launch_id=launch_id, port=free_port())
+
+    def _end(self, grace_s: float) -> None:
+        if self._trial is not None:
+            self._trial.end(grace_s)
+        self._trial = None
 
     def _start(self, master: str, port: int) -> None:
         interface = network.interface_towards(master)
@@ -120,7 +129,8 @@ class Agent:
     def _tell_exit(self, exit: Exit) -> None:
         self._exited = True
         exit = dataclasses.replace(exit, kernel_oom=kernel_oom_kills() > self._oom_kills)
-        write_json(exit_file(self._folder, self._host), dataclasses.asdict(exit))
+        with contextlib.suppress(OSError):  # the trial may have put a directory there, or removed its folder; the tuner finds that
+            write_json(exit_file(self._folder, self._host), dataclasses.asdict(exit))
         self._tell("exit", launch_id=self._launch_id)
 
     def _tell(self, event: str, **facts: Any) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa.regular_file import parse_json
 from oppa.trials import logs
 from oppa.trials.guarded_process import GuardedProcess
 
@@ -15,6 +16,8 @@ READY_S = 120.0
 """Seconds for an agent to start; it imports oppa, perhaps from a slow file system."""
 ANSWER_S = 20.0
 POLL_S = 0.005
+LINE_BYTES = 1 << 16
+"""Longest line of an event."""
 
 Event = dict[str, Any]
 
@@ -36,10 +39,10 @@ class AgentClient:
             self.wait_for("ready", self._hosts, READY_S, on_tick)
             self._ready = True
 
-    def ask_port(self) -> int:
-        """Return a free port of the first host; raises OSError if it does not answer."""
-        self.tell(do="port")
-        return int(self.wait_for("port", 1, ANSWER_S)[0]["port"])
+    def ask_port(self, launch_id: int) -> int:
+        """Return a free port of the first host, for one launch; raises OSError if it does not answer."""
+        self.tell(do="port", launch_id=launch_id)
+        return int(self.wait_for("port", 1, ANSWER_S, launch_id=launch_id)[0]["port"])
 
     def tell(self, **said: Any) -> None:
         """Send a command to all agents. If one has ended, `ended` reports it."""
@@ -48,7 +51,8 @@ class AgentClient:
 
     def events(self) -> list[Event]:
         """Return the events since the last call, without blocking."""
-        heard, self._heard = [*self._heard, *(event for stream in self._streams for event in stream.read())], []
+        lines = [line for stream in self._streams for line in stream.read()]
+        heard, self._heard = [*self._heard, *(event for line in lines if (event := _event(line, self._hosts)))], []
         return heard
 
     def ended(self) -> str:
@@ -58,22 +62,27 @@ class AgentClient:
     def wait_for(self, kind: str, count: int, within_s: float, on_tick: Callable[[], None] = lambda: None, **wanted: Any) -> list[Event]:
         """Wait for an event of this kind, with the fields `wanted`, from `count` hosts; `events` returns all other events.
 
+        A host counts once, however often its event arrives.
+
         Raises:
             OSError: a command has ended, or the events do not arrive within `within_s` seconds.
         """
-        found: list[Event] = []
+        found: dict[int, Event] = {}
         deadline = time.monotonic() + within_s
         while True:
             others: list[Event] = []
             for event in self.events():
-                (found if event["event"] == kind and wanted.items() <= event.items() else others).append(event)
+                if event["event"] == kind and wanted.items() <= event.items():
+                    found.setdefault(event["host"], event)
+                else:
+                    others.append(event)
             self._heard = others
             if len(found) >= count:
-                return found
+                return list(found.values())
             if how := self.ended():
                 raise OSError(f"{how}: {self.last_words() or 'no output'}")
             if time.monotonic() > deadline:
-                missing = sorted(set(range(self._hosts)) - {event["host"] for event in found})
+                missing = sorted(set(range(self._hosts)) - found.keys())
                 raise OSError(f"no answer from host {missing[0]} within {within_s:g} s: {self.last_words() or 'no output'}")
             on_tick()
             time.sleep(POLL_S)
@@ -101,6 +110,16 @@ class AgentClient:
             stream.close()
 
 
+def _event(line: bytes, hosts: int) -> Event | None:
+    """Return the event in a line; None for any other output, and for lines that srun has mixed."""
+    try:
+        event = parse_json(line)
+    except ValueError:
+        return None
+    known = isinstance(event, dict) and isinstance(event.get("event"), str) and type(event.get("host")) is int
+    return event if known and 0 <= event["host"] < hosts else None
+
+
 class _Stream:
     """A command under a guard, with pipes to its stdin and from its stdout."""
 
@@ -115,12 +134,15 @@ class _Stream:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._in, data)
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[bytes]:
+        """Return the lines since the last call; of a line that is too long for an event, only the end is kept."""
+        lines: list[bytes] = []
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._out, 1 << 16):
-                self._rest += data
-        *lines, self._rest = self._rest.split(b"\n")
-        return [json.loads(line) for line in lines if line.startswith(b"{")]
+                *whole, rest = (self._rest + data).split(b"\n")
+                lines += whole
+                self._rest = rest[-LINE_BYTES:]
+        return lines
 
     def ended(self) -> str:
         return self._guard.ended()

@@ -5,7 +5,6 @@ A `HostPool` provides the hosts: a Slurm allocation, or the emulated hosts of th
 
 import contextlib
 import dataclasses
-import json
 import math
 import shutil
 import tempfile
@@ -15,14 +14,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from oppa.errors import EnvironmentLackingError
+from oppa.errors import EnvironmentLackingError, MeasurementError
 from oppa.launchers.agent import AgentTask, exit_file
 from oppa.launchers.agent_client import AgentClient
-from oppa.trials import logs, placement, scratch_dirs
-from oppa.trials.launcher import Exit, ProcessExit
+from oppa.launchers.exit_report import EXIT_BYTES, parse_exit
+from oppa.plain_text import plain_text
+from oppa.trials import logs, placement, scratch_dirs, untrusted_file
+from oppa.trials.launcher import Exit
 from oppa.trials.local import LINGER_S
 from oppa.trials.runner import Runner
-from oppa.trials.trial_folder import TrialSpec
+from oppa.trials.trial_folder import CAUSE, TrialSpec
 
 PATIENCE_S = 5.0
 """Seconds in addition to the grace period in which the hosts must report that no process is left."""
@@ -118,7 +119,7 @@ class HostsLauncher:
         self._launches += 1
         trial = HostsTrial(self, agents, self._place, folder, launch_id=self._launches)
         if not agents.ended():  # otherwise `poll` reports their end
-            master, port = self._place.addresses[0], agents.ask_port()
+            master, port = self._place.addresses[0], agents.ask_port(self._launches)
             agents.tell(do="start", launch_id=self._launches, folder=str(folder.resolve()), master=master, port=port)
         return trial
 
@@ -196,16 +197,22 @@ class HostsTrial:
         if event.get("launch_id") != self._launch_id:
             return  # an event of an earlier trial
         self._heard_at[event["host"]] = time.monotonic()
-        if event["event"] == "exit":
+        if event["event"] == "exit" and event["host"] not in self._exits:
             exit = self._exits[event["host"]] = self._handed_in(event["host"])
             if exit.failure or exit.first_abnormal:
                 self._linger_until = min(self._linger_until, time.monotonic() + LINGER_S)
 
     def _handed_in(self, host: int) -> Exit:
+        """Return how a host's processes ended. They could write in the trial's folder, so the file may hold anything."""
         file = exit_file(self._folder, host)
-        values = json.loads(file.read_text())
-        file.unlink()
-        return Exit(**values | {"processes": tuple(ProcessExit(**each) for each in values["processes"])})
+        try:
+            return parse_exit(untrusted_file.read(file, limit_bytes=EXIT_BYTES) or b"")
+        except (MeasurementError, ValueError, TypeError, KeyError) as error:
+            failure = f"host {self._place.names[host]} reported the end of its processes in a damaged `{file.name}`: {error}"
+            return Exit(failure=plain_text(failure, limit=CAUSE))
+        finally:
+            with contextlib.suppress(OSError):
+                file.unlink()
 
     def _lost(self, how: str) -> Exit:
         told = _merged(self._exits.values())
