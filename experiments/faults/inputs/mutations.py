@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 Text = tuple[str, bytes | Mapping[str, Any]]
-"""What an input is called, and its text, or the tables that are its text in TOML."""
+"""The name of an input, and its text or the tables of its TOML."""
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f"
 """Terminal escapes, which set a title and clear the screen."""
 LONG = "x" * 20_000
@@ -27,7 +27,7 @@ TEXTS = (
 )
 DEPTHS = (3, 40, 70, 500, 20_000)
 JUNK = (b"\0", b"\xff", b"\xed\xa0\x80", b"\x1b[2J", b"\n", b"\r", *(bytes([byte]) for byte in b"[]{}\"'=.#$\\"), b"${")
-"""Bytes that end, open or damage what they stand in."""
+"""Bytes that open, close or damage the text around them."""
 
 
 def values() -> Iterator[Any]:
