@@ -2,24 +2,37 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DONE := .venv/.installed
+PIP := $(BIN)/python -m pip
+INSTALL := $(PIP) install --quiet --no-deps
+TORCH := $(shell grep '^torch==' constraints.txt)
 # Tests run on WORKERS processes; each test starts up to 8 of its own. `make test WORKERS=0` runs all in one process.
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel clean
+.PHONY: help setup lock tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
 
 setup: $(DONE) ## Create .venv with pinned packages, once
 
-# Install torch first, from constraints.txt, so that later packages pull no other build.
+# pip installs no file whose SHA-256 is not in requirements/. torch is chosen first and checked then, because the build that the index prefers
+# may be for CPUs or for CUDA. An installed torch of this version stays. Builds for CUDA need the packages of cuda.txt.
 # Set TORCH_INDEX to an index of CPU builds if the default index has only CUDA builds.
-$(DONE): pyproject.toml constraints.txt
+$(DONE): pyproject.toml $(wildcard requirements/*.txt)
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) --require-hashes --requirement requirements/packages.txt
+	@$(PIP) freeze | grep -q '^$(TORCH)' || { set -x; \
+	$(PIP) download --quiet --no-deps --dest .venv/torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH) && \
+	$(INSTALL) --require-hashes --no-index --find-links .venv/torch --requirement requirements/torch.txt && rm -r .venv/torch; }
+	$(INSTALL) --no-build-isolation --editable .
+	@$(PIP) check >/dev/null || { set -x; $(INSTALL) --require-hashes --requirement requirements/cuda.txt; }
+	@$(PIP) check
 	@touch $(DONE)
+
+lock: ## Write requirements/ from pyproject.toml and constraints.txt, with the hashes of PyPI; needs uv
+	uv pip compile pyproject.toml --quiet --all-extras --constraint constraints.txt --universal --python-version 3.11 \
+	--generate-hashes --no-annotate --no-header | $(PYTHON) requirements/split.py
 
 tune: setup ## Tune the example job on this machine's CPUs, in a new study each time
 	$(BIN)/oppa tune examples/cpu.toml

@@ -17,7 +17,15 @@ cluster = {devices_per_host = 2, device = "CPU", memory_limit = "1 GiB"}
 runner = {name = "torch"}
 limits = {q_min = 2, q_max = 3, repeats = 3}
 """
-EXPECTED_IN_SDIST = ("pyproject.toml", "README.md", "Makefile", "constraints.txt", "tests/installed.py", "runners/client/report.py")
+EXPECTED_IN_SDIST = (
+    "pyproject.toml",
+    "README.md",
+    "Makefile",
+    "constraints.txt",
+    "requirements/torch.txt",
+    "tests/installed.py",
+    "runners/client/report.py",
+)
 
 
 def main(dist: Path) -> None:

@@ -1,0 +1,39 @@
+"""Split a locked list of requirements (stdin), with the hashes of PyPI, into the files that `make setup` installs one after the other.
+
+packages.txt    all packages but the two below
+torch.txt       torch: the files of PyPI, and the CPU builds of PyTorch's own index, whose hashes are in torch-cpu.sha256
+cuda.txt        the packages that only PyPI's builds of torch need
+"""
+
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+HEADER = "# Written by `make lock`.\n"
+_CUDA = re.compile(r"(triton|cuda|nvidia)\b")
+
+
+def main() -> None:
+    """Write the three files."""
+    entries = re.findall(r"^\S.*(?:\n +.*)*\n", sys.stdin.read(), re.MULTILINE)
+    torch = [entry for entry in entries if entry.startswith("torch==")]
+    if not torch:
+        sys.exit("there is no torch in the list: uv has failed")
+    cuda = [entry for entry in entries if _CUDA.match(entry)]
+    packages = [entry for entry in entries if entry not in torch and entry not in cuda]
+    files = {"packages.txt": packages, "torch.txt": [_with_cpu_builds(entry) for entry in torch], "cuda.txt": cuda}
+    for name, found in files.items():
+        (HERE / name).write_text(HEADER + "".join(found))
+
+
+def _with_cpu_builds(entry: str) -> str:
+    """Return torch's entry with the hashes of the CPU builds of its version."""
+    version = entry.partition("==")[2].split()[0]
+    lines = [line.split() for line in (HERE / "torch-cpu.sha256").read_text().splitlines()]
+    if any(not name.startswith(f"torch-{version}+cpu-") for _, name in lines):
+        sys.exit(f"torch-cpu.sha256 is not about torch {version}: take the hashes from https://download.pytorch.org/whl/cpu/torch/")
+    return entry.rstrip("\n") + "".join(f" \\\n    --hash=sha256:{digest}" for digest, _ in lines) + "\n"
+
+
+main()
