@@ -12,11 +12,11 @@ _TOKEN = re.compile(r"(^|_)(token|auth|cookie|key)$")
 """Matches names that name a secret unless the value is a number or, for a key, short: `--num-token 8`, `--sort-key name`."""
 _ABOUT = re.compile(r"(^|_)(file|path|dir|folder|name|mode|type|policy|length|size|count|url|(pad|eos|bos|unk|mask|cls|sep|image)_token)$")
 """Matches names about a secret, and those of a tokenizer's special tokens."""
-_REFERENCE = re.compile(r"\$\w+|\$\{[^}]*\}|\$\(.*|\{.*\}|<.*>|\[.*\]|true|false|none|null|\**", re.IGNORECASE)
+_REFERENCE = re.compile(r"\$\w+|\$\{.*\}|\$\(.*|\{.*\}|<.*>|\[.*\]|true|false|none|null|\**", re.IGNORECASE)
 """Matches values that are no secrets: references to a variable, placeholders of a template, special tokens."""
 _NUMBER, _LONG = re.compile(r"[-+]?[0-9.]+"), re.compile(r"[\w+/=.-]{32,}")
 _VALUE = r"(?P<quote>['\"]?)(?P<value>(?:Bearer |Basic )?[^\s'\",;&|]+)"
-_ASSIGNED = re.compile(rf"(?<![\w.-])(?P<name>[A-Za-z][\w.-]*)(?P<between>\s*=\s*|['\"]?:\s*){_VALUE}")
+_ASSIGNED = re.compile(rf"(?<![\w.-])(?P<name>-{{0,2}}[A-Za-z][\w.-]*)(?P<between>\s*=\s*|['\"]?:\s*){_VALUE}")
 _SEPARATE = re.compile(rf"(?<![\w.-])(?P<name>--?[A-Za-z][\w.-]*)(?P<between>\s+)(?!-){_VALUE}")
 _SHAPES = re.compile(
     r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # the login of a URL
