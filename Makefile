@@ -71,8 +71,9 @@ wheel: setup ## Build wheel and sdist, and test an installation of each
 	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
 	$(BIN)/python tests/installed.py dist
 
-faults: setup ## Repeat the fault tests five times, with all pairs that `make check` samples
-	OPPA_FAULT_REPEATS=5 $(BIN)/python -m pytest -m "faults or nightly" tests
+faults: setup ## Repeat the fault tests five times, with all that `make check` samples, and attack oppa with 20,000 hostile inputs
+	OPPA_FAULT_REPEATS=5 $(PYTEST) -m "faults or nightly" tests
+	$(BIN)/oppa bench faults
 
 bench: setup ## Measure speed, as ratios of interleaved runs
 	$(BIN)/oppa bench all
