@@ -115,7 +115,7 @@ WRONG = (
 """Values of other kinds, for a field of JSON."""
 
 
-def edits(values: Any, *, wrongs: int = 5) -> Iterator[None]:
+def edits(values: Any, *, wrongs: int = 3) -> Iterator[None]:
     """Change each field of nested JSON in place, to some wrong values in turn, and remove it; undo each change afterwards."""
     number = 0
     for holder, key in list(_fields(values)):

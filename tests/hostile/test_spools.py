@@ -174,7 +174,7 @@ def test_no_field_of_a_ledger_has_another_type(held: Held) -> None:  # noqa: F81
     used(folder)
     render(folder)
     for line in lines:
-        for number, _ in enumerate(edits(line, wrongs=8)):
+        for number, _ in enumerate(edits(line)):
             write(folder, lines)
             said(lambda: used(folder))
             said(lambda: status_of(held.job))

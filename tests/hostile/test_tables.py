@@ -179,7 +179,7 @@ def test_a_text_of_the_users_is_read_or_refused(kind: str, tmp_path: Path) -> No
     path = tmp_path / "file"
     path.write_text(text)
     reads(path)
-    for damaged in flipped(text.encode(), 100):
+    for damaged in flipped(text.encode(), 60):
         path.write_bytes(damaged)
         said(lambda: reads(path))
     for cut in range(0, len(text), 7):
