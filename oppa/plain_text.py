@@ -4,6 +4,8 @@ import unicodedata
 
 _UNSAFE, _REPLACEMENT = ("Cc", "Cs"), "\ufffd"
 """Unicode's categories of control characters and of surrogates, and what replaces them."""
+MOST_SHOWN = 200
+"""Most characters of a value in a message."""
 
 
 def one_line(text: str) -> str:
@@ -20,3 +22,8 @@ def plain_text(text: str, *, limit: int | None = None) -> str:
     if limit is not None and len(text) > limit:
         text = f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
     return "".join(_REPLACEMENT if unicodedata.category(each) in _UNSAFE and each not in "\n\t" else each for each in text)
+
+
+def clipped(text: str) -> str:
+    """Return a text for a message; a long one is cut."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

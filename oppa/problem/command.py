@@ -17,10 +17,10 @@ from typing import Any, Self
 import numpy as np
 
 from oppa.errors import JobError, nearest
+from oppa.plain_text import clipped
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
-from oppa.problem.declaration import clipped
 from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.redaction import HIDDEN, redacted

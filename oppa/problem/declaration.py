@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from oppa import units
 from oppa.errors import InputError, nearest
+from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text, require_bounded, too_deep
 from oppa.problem.bounds import DEEPEST, FASTEST_BYTES_PER_S, LARGEST, LONGEST_NAME, LONGEST_PART, LONGEST_S, MOST_BYTES, MOST_MEMORY_BYTES
 
@@ -24,8 +25,8 @@ class DeclaredTable(BaseModel):
 
 
 T = TypeVar("T", bound=DeclaredTable)
-MOST_SHOWN, MOST_LISTED = 200, 64
-"""Most characters of a value in a message, and most values in a list."""
+MOST_LISTED = 64
+"""Most values of a list in a message."""
 
 
 def _quantity(parse_text: Callable[[str], float]) -> BeforeValidator:
@@ -134,11 +135,6 @@ def listing(values: Iterable[object]) -> str:
     if len(texts) > MOST_LISTED:
         texts[MOST_LISTED // 2 : -MOST_LISTED // 2] = ["..."]
     return ", ".join(texts)
-
-
-def clipped(text: str) -> str:
-    """Return a text for a message; a long one is cut."""
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 _TYPES = {

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from oppa.errors import InputError
-from oppa.problem.declaration import DeclaredTable, clipped, parse, validate
+from oppa.plain_text import clipped
+from oppa.problem.declaration import DeclaredTable, parse, validate
 
 T = TypeVar("T", bound=DeclaredTable)
 KINDS = (str, int, float, list, dict)

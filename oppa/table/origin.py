@@ -99,9 +99,9 @@ class Origin:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the origin that `to_dict` converted; raises KeyError, TypeError or ValueError for other values."""
         hardware = HardwareFingerprint(**values["hardware"]) if values["hardware"] else None
-        found = cls(**{**values, "hardware": hardware})  # an unknown or missing field is an error here, and ignored below
+        given = cls(**{**values, "hardware": hardware})  # an unknown or missing field is an error here, and ignored below
         try:
-            TypeAdapter(cls).validate_python(dataclasses.asdict(found))
+            found = TypeAdapter(cls).validate_python(dataclasses.asdict(given))
         except ValidationError as error:
             (first, *_) = error.errors()
             raise ValueError(f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}") from None

@@ -41,6 +41,7 @@ _KINDS: dict[str, Any] = {
     "finished": bool,
 }
 """Types of the fields that readers use."""
+_LEAST = {"step": 0, "global_batch": 1, "micro_batch": 1, "step_time_s": 1e-9}
 
 
 class _Event(dict[str, Any]):
@@ -59,10 +60,10 @@ def event_of(line: Any) -> Line:
     if not isinstance(line, dict) or "event" not in line:
         raise ValueError(f"`{line!r:.100}` is not an event")
     for name, value in line.items():
-        if not isinstance(value, _KINDS.get(name, object)) or not _is_bounded(value):
+        if not isinstance(value, _KINDS.get(name, object)) or not _is_bounded(value) or (name in _LEAST and not value >= _LEAST[name]):
             raise TypeError(f"`{name} = {value!r:.100}`")
     for name in ("configuration", "before", "after"):
-        if isinstance(line.get(name), dict):
+        if name in line and line["event"] != STEP:  # a step has the id alone
             Configuration.checked(line[name])
     if line["event"] == STEP:
         _require_ranges(line)
@@ -79,10 +80,10 @@ def _require_ranges(line: Line) -> None:
 
 
 def _require_change(line: Line) -> None:
-    """Raise AttributeError or TypeError unless a change has durations by name, and a goodput of each option."""
+    """Raise AttributeError or TypeError unless a change has a number of samples, durations by name, and a goodput of each option."""
     weighed = line.get("weighed") or {}
     options = [weighed.get("current"), weighed.get("chosen"), *(weighed.get("best") or ())]
-    numbers = [*line.get("seconds", {}).values(), *(option.get("goodput") for option in options if option)]
+    numbers = [line.get("samples", 0), *line.get("seconds", {}).values(), *(option.get("goodput") for option in options if option)]
     if not all(isinstance(number, _NUMBER) for number in numbers):
         raise TypeError(f"`{numbers!r:.100}` are not numbers")
 

@@ -8,9 +8,9 @@ import re
 from typing import Any
 
 from oppa.errors import InputError
+from oppa.plain_text import clipped
 from oppa.problem.bounded_text import parse_yaml, whole_number
 from oppa.problem.configuration import Configuration
-from oppa.problem.declaration import clipped
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
 from oppa.tuning.formats import deepspeed, launch, stated

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from oppa.errors import InputError
 from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.stage_layout import EVEN, letters, recognised
+from oppa.plain_text import clipped
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import MOST_EXPANDED
 from oppa.problem.configuration import Configuration
-from oppa.problem.declaration import clipped
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
