@@ -8,19 +8,32 @@ HIDDEN = "***"
 
 _SECRET = re.compile(r"(secret|passw(or)?d|passphrase|credentials?|(api|access|private)_?key|authorization)(_|$)")
 """Matches names in lower case that always name a secret."""
-_TOKEN = re.compile(r"(^|_)(token|auth|cookie|key)$")
-"""Matches names that name a secret unless the value is a number or, for a key, short: `--num-token 8`, `--sort-key name`."""
-_ABOUT = re.compile(r"(^|_)(file|path|dir|folder|name|mode|type|policy|length|size|count|url|(pad|eos|bos|unk|mask|cls|sep|image)_token)$")
-"""Matches names about a secret, and those of a tokenizer's special tokens."""
-_REFERENCE = re.compile(r"\$\w+|\$\{.*\}|\$\(.*|\{.*\}|<.*>|\[.*\]|true|false|none|null|\**", re.IGNORECASE)
-"""Matches values that are no secrets: references to a variable, placeholders of a template, special tokens."""
-_NUMBER, _LONG = re.compile(r"[-+]?[0-9.]+"), re.compile(r"[\w+/=.-]{32,}")
-_VALUE = r"(?P<quote>['\"]?)(?P<value>(?:Bearer |Basic )?[^\s'\",;&|]+)"
-_ASSIGNED = re.compile(rf"(?<![\w.-])(?P<name>-{{0,2}}[A-Za-z][\w.-]*)(?P<between>\s*=\s*|['\"]?:\s*){_VALUE}")
+_TOKEN = re.compile(r"(^|_)(token|auth|cookie|key|pwd|sig|signature)$")
+"""Matches names that name a secret, unless their value says otherwise."""
+_SERVICE = re.compile(
+    r"(^|_)((hf|hub|hugging_?face|auth|access|api|bearer|wandb|git(hub|lab)|session|refresh|neptune|client|user)_token)$|^token$"
+)
+"""Matches names of options for the token of a service; `--stop-token END` names one of a vocabulary."""
+_ABOUT = re.compile(
+    r"(^|_)(file|path|dir|folder|name|mode|type|policy|length|size|count|level|url|id|env|var|stdin|(cache|data|dataset|sort|text|group)_key"
+    r"|(pad|eos|bos|unk|mask|cls|sep|image)_token)$"
+)
+"""Matches names about a secret, names of columns, and those of a tokenizer's special tokens."""
+_REFERENCE = re.compile(
+    r"\$\w+|\$\{.*|\$\(.*|`.*|\{.*\}|[{\[]+|<.*>|\[.*\]|[/~@].*|\.{1,2}/.*|(env|file):.*|\**"
+    r"|true|false|none|null|yes|no|on|off|auto|public|anonymous|disabled|iam",
+    re.IGNORECASE,
+)
+"""Matches values that are no secrets: variables, paths, placeholders of a template, special tokens, switches."""
+_NUMBER = re.compile(r"[-+]?[0-9.]+")
+_LONG = {"key": re.compile(r"(?=.*[0-9])[\w+=.-]{32,}"), "token": re.compile(r"(?=.*[0-9])[\w+=.-]{16,}")}
+"""Matches values with the length of a key or a token, under names that do not decide it."""
+_VALUE = r"(?P<quote>['\"]?)(?P<value>(?:Bearer |Basic )?(?:<[^>\s]*>|[^\s'\",;&|]+))"
+_ASSIGNED = re.compile(rf"(?<![\w.-])(?<!\$\{{)(?<!\$\{{\{{)(?P<name>-{{0,2}}[A-Za-z][\w.-]*)(?P<between>\s*=\s*|['\"]?:\s*(?!//)){_VALUE}")
 _SEPARATE = re.compile(rf"(?<![\w.-])(?P<name>--?[A-Za-z][\w.-]*)(?P<between>\s+)(?!-){_VALUE}")
 _SHAPES = re.compile(
     r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # the login of a URL
-    r"|(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|gh[opsru]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
+    r"|(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|sk-(?:proj-|ant-\w{1,12}-)?[A-Za-z0-9_]{20,}|gh[opsru]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
     r"|(?:AKIA|ASIA)[0-9A-Z]{16}|xox[a-z]-[\w-]{10,}|AIza[\w-]{35}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
 )
 """Matches secrets by their shape: logins in URLs, and keys of well-known services."""
@@ -40,9 +53,13 @@ def is_secret(name: str, value: str) -> bool:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[.\-\s]+", "_", name.lstrip("-")).lower().rstrip("_0123456789")
     if _ABOUT.search(words) or _REFERENCE.fullmatch(value):
         return False
-    if words.endswith("key") and not _SECRET.search(words):
-        return bool(_TOKEN.search(words) and _LONG.fullmatch(value))
-    return bool(_SECRET.search(words) or (_TOKEN.search(words) and not _NUMBER.fullmatch(value)))
+    if _SECRET.search(words):
+        return True
+    if (found := _TOKEN.search(words)) is None or _NUMBER.fullmatch(value):
+        return False
+    kind = found[2]
+    is_decided = kind not in _LONG or (kind == "token" and (name.isupper() or _SERVICE.search(words)))
+    return bool(is_decided or _LONG[kind].fullmatch(value))
 
 
 def _redacted(words: Sequence[str]) -> Iterator[str]:

@@ -38,6 +38,7 @@ from oppa.cli.environment import CommandGroup
 from oppa.cli.failure import INTERNAL, exit_code, print_error, print_internal_error
 from oppa.cli.renamed import refuse_renamed
 from oppa.errors import OppaError
+from oppa.trials import processes
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -90,6 +91,7 @@ def _oppa(
 
 def main() -> None:
     """Run the command line, and convert every OppaError to a message and an exit code."""
+    processes.own_children()
     try:
         refuse_renamed(sys.argv[1:])
         app()

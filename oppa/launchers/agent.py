@@ -160,6 +160,7 @@ def exit_file(trial: Path, host: int) -> Path:
 def main() -> None:
     """Serve as the agent that the command line and the environment describe."""
     signal.signal(signal.SIGTERM, _leave)
+    processes.own_children()
     task = AgentTask(**json.loads(sys.argv[1]))
     host = int(os.environ.get(HOST) or os.environ["SLURM_PROCID"])
     end_orphans(task.study)

@@ -4,7 +4,9 @@ docs/reference/bounds.md lists them for users.
 """
 
 LARGEST = 2**31 - 1
-"""Largest count: dimensions of a model, sequences, samples, trials."""
+"""Largest count: dimensions of a model, sequences, trials."""
+MOST_SAMPLES = 2**53
+"""Most samples of a training run, as of the protocol's messages; 15 T tokens in sequences of 4,096 are 3.7e9 samples."""
 MOST_LAYERS, MOST_HOSTS, MOST_DEVICES_PER_HOST = 1_024, 65_536, 1_024
 LARGEST_BATCH = 2**24
 """Most sequences of an optimizer step."""

@@ -15,7 +15,17 @@ from oppa import units
 from oppa.errors import InputError, nearest
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text, require_bounded, too_deep
-from oppa.problem.bounds import DEEPEST, FASTEST_BYTES_PER_S, LARGEST, LONGEST_NAME, LONGEST_PART, LONGEST_S, MOST_BYTES, MOST_MEMORY_BYTES
+from oppa.problem.bounds import (
+    DEEPEST,
+    FASTEST_BYTES_PER_S,
+    LARGEST,
+    LONGEST_NAME,
+    LONGEST_PART,
+    LONGEST_S,
+    MOST_BYTES,
+    MOST_MEMORY_BYTES,
+    MOST_SAMPLES,
+)
 
 
 class DeclaredTable(BaseModel):
@@ -52,6 +62,8 @@ def _name(text: str) -> str:
 Count = Annotated[int, Field(ge=1)]
 JobCount = Annotated[int, Field(ge=1, le=LARGEST)]
 JobNatural = Annotated[int, Field(ge=0, le=LARGEST)]
+Samples = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
+NaturalSamples = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
 Positive = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, _quantity(units.parse_bytes), Field(gt=0, le=MOST_MEMORY_BYTES)]
 Seconds = Annotated[float, _quantity(units.parse_seconds), Field(gt=0, le=LONGEST_S)]
@@ -78,7 +90,7 @@ def parse(text: str, *, source: str, error: type[InputError]) -> dict[str, Any]:
     Raises:
         error: the text is not TOML, and the hint quotes the line; or its values exceed the bounds.
     """
-    if len(text.encode()) > MOST_BYTES:
+    if len(text.encode(errors="surrogatepass")) > MOST_BYTES:
         raise error(f"`{source}` has more than {MOST_BYTES} bytes", hint="shorten it")
     if _MANY_PARTS.search(text):
         raise too_deep(f"`{source}`", error)

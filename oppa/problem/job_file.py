@@ -32,8 +32,10 @@ from oppa.problem.declaration import (
     JobNatural,
     Latency,
     Name,
+    NaturalSamples,
     OptionalName,
     Positive,
+    Samples,
     Seconds,
     listing,
     spell,
@@ -221,8 +223,8 @@ class LimitsTable(DeclaredTable):
 class TrainTable(DeclaredTable):
     """Validates `[train]`: the options of `oppa train`."""
 
-    samples: JobCount | None = None
-    warmup: JobNatural | None = None
+    samples: Samples | None = None
+    warmup: NaturalSamples | None = None
     decay: Literal["none", "linear", "cosine"] | None = None
     final_share: float | None = Field(default=None, ge=0, le=1)
     reference_batch: JobCount | None = None

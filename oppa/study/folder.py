@@ -180,7 +180,8 @@ class Study:
 
     def interrupt(self, lease: Lease, cause: str) -> None:
         """Record that a trial was interrupted; it may run again."""
-        self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": self._clock() - self._started(lease)})
+        seconds = max(0.0, self._clock() - self._started(lease))  # the clock may have stepped back
+        self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": seconds})
 
     def recover(self) -> list[int]:
         """Mark the trials of dead tuners as interrupted, invalidate their leases, and return the ids of these trials."""
@@ -235,10 +236,14 @@ class Study:
         return total
 
     def check(self) -> None:
-        """Raise StudyError unless the study is on disk as this tuner has written it, for the next command to read."""
+        """Make sure that the study can be read by the next command; write it again if a trial has overwritten it.
+
+        Raises:
+            StudyError: nobody can read it any more.
+        """
         self._keep_file()
-        with Study(self.folder, clock=self._clock, host=self._host) as again:
-            again.trials()
+        if not self._was_put_back():
+            self._reopen(rewrite=True)
 
     def trial_folder(self, trial: Lease | Trial) -> Path:
         """Return the folder with the trial's files."""
@@ -297,18 +302,21 @@ class Study:
 
     def _keep_file(self) -> None:
         """Write the study again if its file was removed or replaced since it was opened, and open the new file."""
-        if (found := open_file.identity(self._path)) == self._files:
-            return
+        if (found := open_file.identity(self._path)) != self._files:
+            self._reopen(rewrite=open_file.is_mixed(found, self._files) or not self._was_put_back())
+
+    def _reopen(self, *, rewrite: bool) -> None:
         with database.disk_errors(self.folder), contextlib.closing(self._connection):
-            if open_file.shares_any(found, self._files) or not self._was_put_back():
+            if rewrite:
                 open_file.rewrite(self._connection, self._path)
                 _log.warning("`%s` was removed or changed from outside; it was written again, with all recorded trials", self._path)
         self._connect()
 
     def _was_put_back(self) -> bool:
-        """Return True if the folder holds this study again, as another tuner has written it."""
-        with contextlib.suppress(StudyError), Study(self.folder, clock=self._clock, host=self._host) as found:
-            return found.uuid == self.uuid
+        """Return True if the folder holds this study, with no fewer trials: another tuner has written it again."""
+        with contextlib.suppress(StudyError, sqlite3.Error), Study(self.folder, clock=self._clock, host=self._host) as found:
+            ours, theirs = (each._connection.execute("SELECT COUNT(*) FROM trials").fetchone()[0] for each in (self, found))
+            return found.uuid == self.uuid and theirs >= ours
         return False
 
 

@@ -2,33 +2,55 @@
 
 A trial runs with the rights of the user and can remove the study. The kernel keeps a removed file as long as it is open, and recent changes
 are in the write-ahead log, so that the study can still be read whole.
+
+Nothing here opens the files: POSIX drops all locks of a process on a file when the process closes any descriptor of it, SQLite's included.
 """
 
 import contextlib
 import os
 import sqlite3
+import stat
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from oppa.atomic_write import draft_beside
-from oppa.errors import MeasurementError
-from oppa.trials import untrusted_file
 
-_MAGIC = b"SQLite format 3\0"
-SUFFIXES = ("", "-wal", "-shm")
+SMALLEST_PAGE = 512
+"""Smallest page of SQLite in bytes; a database has whole pages."""
 
-Identity = tuple[tuple[int, int] | None, ...]
-"""Device and inode of the file and of its two companions; None for one that is missing or is not SQLite's."""
+Inode = tuple[int, int]
+"""Device and number of a file."""
+
+
+class Identity(NamedTuple):
+    """The files that a path names at some moment; None for one that is missing, or cannot be SQLite's."""
+
+    database: Inode | None
+    log: Inode | None
+    """The write-ahead log; None on network file systems, which have none."""
+    shared: Inode | None
+    """The index of the log, which processes share in memory."""
 
 
 def identity(path: Path) -> Identity:
-    """Return the identity of the files that `path` names now."""
-    return tuple(_inode(path.with_name(path.name + suffix), magic=b"" if suffix else _MAGIC) for suffix in SUFFIXES)
+    """Return the identity of the database at a path, and of its companions."""
+    return Identity(_inode(path, page=SMALLEST_PAGE), *map(_inode, companions(path)))
 
 
-def shares_any(one: Identity, other: Identity) -> bool:
-    """Return True if two identities have a file in common; a tuner that writes a study again makes all of its files anew."""
-    return any(first is not None and first == second for first, second in zip(one, other, strict=True))
+def companions(path: Path) -> tuple[Path, Path]:
+    """Return the paths of the write-ahead log and of its index."""
+    return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
+
+
+def is_mixed(found: Identity, opened: Identity) -> bool:
+    """Return True if only some of the files were removed or replaced, so that no process can read what the path names now.
+
+    A tuner that writes a study again makes all files anew.
+    """
+    if found.database == opened.database:
+        return found.log is None and opened.log is not None
+    return found.database is None or (found.log is not None and found.log == opened.log)
 
 
 def rewrite(connection: sqlite3.Connection, path: Path) -> None:
@@ -45,18 +67,15 @@ def rewrite(connection: sqlite3.Connection, path: Path) -> None:
             connection.backup(copy)
             if (fault := copy.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {fault}")
-        for suffix in SUFFIXES:
-            named = path.with_name(path.name + suffix)
+        for named in (path, *companions(path)):
             with contextlib.suppress(FileNotFoundError):
                 named.rename(f"{named}{aside}")
 
 
-def _inode(path: Path, *, magic: bytes) -> tuple[int, int] | None:
+def _inode(path: Path, *, page: int = 1) -> Inode | None:
     try:
-        with untrusted_file.opened(path) as file:
-            if file is None or file.read(len(magic)) != magic:
-                return None
-            found = os.fstat(file.fileno())
-    except MeasurementError:
+        found = path.lstat()
+    except OSError:
         return None
-    return found.st_dev, found.st_ino
+    whole = stat.S_ISREG(found.st_mode) and (page == 1 or (found.st_size > 0 and found.st_size % page == 0))
+    return (found.st_dev, found.st_ino) if whole else None

@@ -4,7 +4,6 @@ This module uses the standard library alone and is quick to import, because the 
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
@@ -15,6 +14,7 @@ from typing import NamedTuple
 STUDY_TAG, TUNER_TAG, LAUNCHER_TAG = "OPPA_STUDY", "OPPA_TUNER", "OPPA_LAUNCHER"
 """Environment variables with which every process of oppa is executed. A variable that is set after a fork is not visible from outside."""
 
+_owns_children = False
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
@@ -41,14 +41,20 @@ class _Stat(NamedTuple):
 
 def adopt_orphans() -> None:
     """Make this process, instead of init, the parent of every descendant whose own parent ends (a *subreaper*)."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when the thread of `parent` that started it ends; exit at once if `parent` has ended."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def own_children() -> None:
+    """Declare that this process is a program of oppa: it starts all its children itself, so whatever it adopts is an orphan of a trial."""
+    global _owns_children
+    _owns_children = True
 
 
 def this_process() -> Process:
@@ -88,11 +94,14 @@ def descendants(ancestor: int) -> set[Process]:
 def adopted(known: set[Process]) -> set[Process]:
     """Return the living processes whose parent this subreaper has become, and all below them.
 
-    They are the children in other sessions than its own, as no process below a shim can join this session.
+    They are the children in other sessions than its own, as no process below a shim can join this session. In a user's own program, where
+    the user may have started such children, there are none.
 
     Args:
         known: Children in other sessions that this process has started.
     """
+    if not _owns_children:
+        return set()
     stats, session = _processes(), os.getsid(0)
     roots = {stat.process for stat in stats if stat.parent == os.getpid() and stat.session != session} - known
     return {stat.process for stat in stats if stat.living and stat.process in roots} | _below({each.pid for each in roots}, stats)
@@ -126,6 +135,12 @@ def reap(process: Process) -> None:
     """Collect the exit status of an ended child, so that it does not remain as a zombie."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes  # slow to import, and the command line imports this module
+
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _send(receivers: set[Process], *numbers: int) -> None:

@@ -15,9 +15,31 @@ from oppa.redaction import HIDDEN, redacted
 from oppa.report.record import provenance
 from oppa.trials import environments
 from oppa.tuning.formats import exports
-from tests.cli.test_own_program import JOB, PROGRAM
 from tests.command_line import Oppa
 
+JOB = """
+[model]
+preset = "tiny-1m"
+[batch]
+global_batch = 8
+[cluster]
+devices_per_host = 1
+memory_limit = "1 GiB"
+[command.steps]
+pattern = "step took (?P<ms>[0-9.]+) ms, loss (?P<loss>[0-9.]+)"
+[space.parameters]
+micro_batch = [1, 2, 4]
+[limits]
+trials = 3
+q_min = 2
+q_max = 4
+"""
+PROGRAM = """
+import sys, time
+for step in range(int(sys.argv[2])):
+    time.sleep(0.01)
+    print(f"step took {40 / int(sys.argv[1])} ms, loss {3 / (step + 1)}", flush=True)
+"""
 KEY = "0123456789abcdef0123456789abcdef01234567"
 HF, OPENAI, GITHUB, AWS = f"hf_{'a1' * 17}", f"sk-proj-{'a1' * 20}", f"ghp_{'a1' * 18}", "AKIAIOSFODNN7EXAMPLE"
 JWT = f"eyJ{'a1' * 9}.eyJ{'b2' * 9}.{'c3' * 9}"
@@ -39,6 +61,9 @@ SECRET = (
     ("--client-secret", "hunter2"),
     ("+logger.wandb.apiKey=hunter2",),
     ("--wandb-key", KEY),
+    ("--stop-token", "a1b2c3d4e5f6hunter2"),
+    ("https://x.example.org/data?sv=1&sig=hunter2",),
+    ("https://x.example.org/data?X-Amz-Signature=hunter2",),
     ("curl", "-H", "Authorization: Bearer hunter2"),
     ("--config", '{"api_key": "hunter2"}'),
     ("sh", "-c", "export HF_TOKEN=hunter2; exec python train.py"),
@@ -68,6 +93,25 @@ PLAIN = (
     ("task-aaaaaaaaaaaaaaaaaaaaaaaaaaaa",),
     ("--data", "s3://bucket/key=value"),
     ("--monkey", KEY),
+    ("--hf-token", "/run/secrets/hf"),
+    ("--hf-token", "@/run/secrets/hf"),
+    ("--hf_token", "env:HF_TOKEN"),
+    ("--credentials", "/home/me/.aws/credentials"),
+    ("--api_key_env", "WANDB_API_KEY"),
+    ("--access-key-id", "mine"),
+    ("sh", "-c", "HF_TOKEN=`cat x` exec python train.py"),
+    ("sh", "-c", 'exec python train.py --token "${HF_TOKEN:?x y}"'),
+    *(
+        (f"--{name}-token", value)
+        for name, value in (("stop", "END"), ("eod", "EOD"), ("split", "newline"), ("separator", ";"), ("fim", "FIM"))
+    ),
+    ("--data.eot_token=<|eot|>",),
+    ("--use-auth-token", "yes"),
+    ("dataset.auth=public", "s3.auth=iam", "logger.token=disabled"),
+    ("--config", '{"auth": {"type": "none"}}'),
+    ("--dataset-key", "a_column_with_a_name_that_is_long_1"),
+    ("--name", "sk-a-run-with-quite-a-long-name"),
+    ("--secret-level", "2"),
 )
 
 

@@ -5,6 +5,8 @@ import dataclasses
 import os
 import random
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,6 +202,40 @@ def test_two_tuners_go_on_in_one_file(study: Study) -> None:
         assert [trial.configuration.dp for trial in study.trials()] == [2, 2, 4, 8]
         other.check()
         study.check()
+
+
+LOOK = """
+import sys
+from pathlib import Path
+from oppa.study import Study
+with Study(Path(sys.argv[1])) as study:
+    print(len(study.trials()))
+    if len(sys.argv) > 2:
+        study.open_session({"command": sys.argv[2]})
+"""
+
+
+def look(study: Study, *command: str) -> None:
+    """Open and close the study in a process of its own, as `oppa show` or another tuner does."""
+    subprocess.run([sys.executable, "-c", LOOK, str(study.folder), *command], check=True, capture_output=True)
+
+
+def test_another_process_neither_removes_the_log_nor_loses_what_it_wrote(study: Study) -> None:
+    """Locks of an open study hold against other processes, whatever this one reads of its files."""
+    for number in range(3):
+        study.claim(dataclasses.replace(A, dp=number + 3))
+        look(study)
+        look(study, f"another {number}")
+        study.check()
+    assert [each["command"] for each in study.sessions()] == ["another 0", "another 1", "another 2"]
+    assert len(study.running()) == 3 and not list(study.folder.glob("*.replaced-*"))
+
+
+def test_a_clock_that_steps_back_damages_nothing(tmp_path: Path) -> None:
+    now = iter([1000.0] * 3 + [990.0] * 10)
+    with Study.create(tmp_path / "s", {"name": "a problem"}, "f", clock=lambda: next(now)) as study:
+        study.interrupt(study.claim(A), "asked to")
+        assert [trial.outcome for trial in study.trials()] == ["interrupted"] and not study.damaged()
 
 
 def test_a_file_that_nobody_can_read_is_no_success(study: Study) -> None:

@@ -1,5 +1,6 @@
 """Represent a job in the service: its controller, the steps it has reported, and the data for the live page."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ class ControlledJob:
 
     def __init__(self, hello: Hello, control: Callable[[Hello], Controller]) -> None:
         self.name, self.controller = hello.job, control(hello)
+        self.terms = json.dumps([hello.scaling, hello.warmup_samples, hello.reconfiguration_s])
+        """What the controller takes from the hello for good, as JSON."""
         self.number = 0
         """Largest message number accepted so far."""
         self.unsaved = 0

@@ -66,13 +66,14 @@ class JobStore:
         self._disk.submit(self._journal.close).result()
         self._disk.shutdown()
 
-    async def begin(self, hello: Hello) -> ControlledJob:
-        """Store a hello, and return its job, which is created if it is new."""
+    async def begin(self, hello: Hello) -> tuple[ControlledJob, int]:
+        """Store a hello; return its job, which is created if it is new, and the number of its last message on disk."""
         await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.begin, hello.job, hello.to_json())
         job = self.jobs.get(hello.job) or self.jobs.setdefault(hello.job, ControlledJob(hello, self._control))
         job.controller.total_samples = hello.total_samples
+        number = job.number  # an older connection may still add messages that wait for the disk
         await self.on_disk()
-        return job
+        return job, number
 
     def take(self, job: ControlledJob, message: StepTaken | Changed, text: str) -> None:
         """Process a message of a job, and queue its JSON text for the disk unless its number was accepted before."""
@@ -156,13 +157,13 @@ class JobStore:
         try:
             if (stored := self._journal.snapshot(hello.job)) is None:
                 return None
-            if (state := stored.verified(self._control.basis)) is not None:
-                job = ControlledJob(hello, self._control)
+            job = ControlledJob(hello, self._control)
+            if (state := stored.verified(job, self._control.basis)) is not None:
                 job.restore(state)
                 return job
         except Exception as error:  # noqa: BLE001 - a snapshot is a cache, so any error means a full replay
             _log.info("job `%s`: its snapshot cannot be read: %r", hello.job, error)
-        _log.warning("job `%s`: its snapshot is for another policy, table or version, or damaged: all messages are replayed", hello.job)
+        _log.warning("job `%s`: its snapshot is damaged, or for another policy, table, hello or version: all are replayed", hello.job)
         return None
 
     def _replay(self, job: ControlledJob, text: str) -> None:

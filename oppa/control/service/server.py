@@ -191,8 +191,8 @@ class Service:
                 hello = from_job(await connection.recv())
             if not isinstance(hello, Hello) or hello.job != name:
                 raise ProtocolError(f"the first message is not the hello of `{name}`")
-            job = await self._store.begin(hello)
-            await send(connection, Welcome(number=job.number).to_json())
+            job, stored = await self._store.begin(hello)
+            await send(connection, Welcome(number=stored).to_json())
             await self._take_in(connection, job)
         except (ProtocolError, TimeoutError) as error:
             self.refused += 1
