@@ -34,11 +34,11 @@ class Identity(NamedTuple):
 
 
 def identity(path: Path) -> Identity:
-    """Return the identity of the database at a path, and of its companions."""
-    return Identity(_inode(path, page=SMALLEST_PAGE), *map(_inode, companions(path)))
+    """Return the identity of the database at a path, and of its log."""
+    return Identity(_inode(path, page=SMALLEST_PAGE), *map(_inode, log_files(path)))
 
 
-def companions(path: Path) -> tuple[Path, Path]:
+def log_files(path: Path) -> tuple[Path, Path]:
     """Return the paths of the write-ahead log and of its index."""
     return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
 
@@ -67,7 +67,7 @@ def rewrite(connection: sqlite3.Connection, path: Path) -> None:
             connection.backup(copy)
             if (fault := copy.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {fault}")
-        for named in (path, *companions(path)):
+        for named in (path, *log_files(path)):
             with contextlib.suppress(FileNotFoundError):
                 named.rename(f"{named}{aside}")
 
