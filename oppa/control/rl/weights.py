@@ -112,7 +112,7 @@ class Weights:
                 provenance=dict(notes["provenance"]),
             )
             found._require_whole()
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise InputError(f"`{path}` is damaged: {error}", hint=again) from None
         return found
 

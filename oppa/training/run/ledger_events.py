@@ -1,5 +1,6 @@
 """Check the events that a ledger holds, for readers of a file that may be damaged."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ _KINDS: dict[str, Any] = {
     "loss": _NUMBER | None,
     "accuracy": _NUMBER | None,
     "noise_scale": _NUMBER | None,
-    "learning_rate": _NUMBER | None,
+    "learning_rate": _NUMBER,
     "variance_ratio": _NUMBER | None,
     "health": str,
     "samples": int | list,
@@ -41,7 +42,9 @@ _KINDS: dict[str, Any] = {
     "finished": bool,
 }
 """Types of the fields that readers use."""
-_LEAST = {"step": 0, "global_batch": 1, "micro_batch": 1, "step_time_s": 1e-9}
+_BOUNDS = {"step": (0, 1e18), "global_batch": (1, 1e18), "micro_batch": (1, 1e18)}
+_BOUNDS |= {"step_time_s": (1e-9, 1e12), "elapsed_s": (0, 1e12), "time": (0, 1e12)}
+"""Least and largest values of fields with which readers compute."""
 
 
 class _Event(dict[str, Any]):
@@ -60,20 +63,26 @@ def event_of(line: Any) -> Line:
     if not isinstance(line, dict) or "event" not in line:
         raise ValueError(f"`{line!r:.100}` is not an event")
     for name, value in line.items():
-        if not isinstance(value, _KINDS.get(name, object)) or not _is_bounded(value) or (name in _LEAST and not value >= _LEAST[name]):
+        if not isinstance(value, _KINDS.get(name, object)) or not _is_bounded(value):
             raise TypeError(f"`{name} = {value!r:.100}`")
+    for name, (least, most) in _BOUNDS.items():
+        if name in line and not least <= line[name] <= most:
+            raise ValueError(f"`{name} = {line[name]}` is not between {least:g} and {most:g}")
     for name in ("configuration", "before", "after"):
         if name in line and line["event"] != STEP:  # a step has the id alone
             Configuration.checked(line[name])
     if line["event"] == STEP:
-        _require_ranges(line)
+        _require_step(line)
     elif "after" in line:
         _require_change(line)
     return _Event(line)
 
 
-def _require_ranges(line: Line) -> None:
-    """Raise TypeError unless the samples of a step and of its replicas are ranges."""
+def _require_step(line: Line) -> None:
+    """Raise TypeError unless the samples of a step and of its replicas are ranges, and the id of its configuration is plain text."""
+    configuration = line.get("configuration", "")
+    if not isinstance(configuration, str) or not configuration.isprintable():
+        raise TypeError(f"`configuration = {configuration!r:.100}`")
     for numbers, length in [(line.get("samples", [0, 0]), 2), *((share, 3) for share in line.get("shares", ()))]:
         if not isinstance(numbers, list) or len(numbers) != length or any(type(each) is not int or each < 0 for each in numbers):
             raise TypeError(f"`{numbers!r:.100}` is not a range of samples")
@@ -84,8 +93,8 @@ def _require_change(line: Line) -> None:
     weighed = line.get("weighed") or {}
     options = [weighed.get("current"), weighed.get("chosen"), *(weighed.get("best") or ())]
     numbers = [line.get("samples", 0), *line.get("seconds", {}).values(), *(option.get("goodput") for option in options if option)]
-    if not all(isinstance(number, _NUMBER) for number in numbers):
-        raise TypeError(f"`{numbers!r:.100}` are not numbers")
+    if not all(isinstance(number, _NUMBER) and math.isfinite(number) for number in numbers):
+        raise TypeError(f"`{numbers!r:.100}` are not finite numbers")
 
 
 def _is_bounded(value: Any) -> bool:
