@@ -42,7 +42,7 @@ _KINDS: dict[str, Any] = {
     "finished": bool,
 }
 """Types of the fields that readers use."""
-_BOUNDS = {"step": (0, 1e18), "global_batch": (1, 1e18), "micro_batch": (1, 1e18)}
+_BOUNDS: dict[str, tuple[float, float]] = {"step": (0, 1e18), "global_batch": (1, 1e18), "micro_batch": (1, 1e18)}
 _BOUNDS |= {"step_time_s": (1e-9, 1e12), "elapsed_s": (0, 1e12), "time": (0, 1e12)}
 """Least and largest values of fields with which readers compute."""
 
