@@ -16,7 +16,7 @@ MOST_REPEATS = 1_000
 LARGEST_SEED = 2**63 - 1
 LONGEST_S = 366 * 86_400
 """Longest duration, in seconds."""
-MOST_MEMORY_BYTES, FASTEST_BYTES_PER_S = 2**60, 10**15
+MOST_MEMORY_BYTES, FASTEST_BYTES_PER_S = 2**60, 10**18
 
 LONGEST_NAME, LONGEST_PART = 1_000, 255
 """Most bytes of a name or a path, and of the part of a path between two slashes."""

@@ -32,7 +32,7 @@ COUNTED = {
     "limits.q_min": bounds.MOST_STEPS,
     "limits.q_max": bounds.MOST_STEPS,
     "limits.repeats": bounds.MOST_REPEATS,
-    "train.samples": bounds.LARGEST,
+    "train.samples": bounds.MOST_SAMPLES,
     "train.profile_steps": bounds.MOST_STEPS,
     "launcher.parallel": bounds.LARGEST,
 }
