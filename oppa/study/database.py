@@ -14,6 +14,7 @@ from typing import Any
 
 from oppa.atomic_write import draft_beside
 from oppa.errors import StudyError
+from oppa.regular_file import parse_json
 from oppa.study.migrations import SCHEMA_VERSION, create_tables, migrate, require_known, version_of
 
 FILE = "study.db"
@@ -140,10 +141,10 @@ def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:
         StudyError: a value is missing or damaged.
     """
     try:
-        meta = {row["key"]: json.loads(row["value"]) for row in connection.execute("SELECT key, value FROM meta")}
+        meta = {row["key"]: parse_json(row["value"]) for row in connection.execute("SELECT key, value FROM meta")}
         if not isinstance(meta["problem"], dict) or not all(isinstance(meta[name], str) for name in ("uuid", "fingerprint", "host")):
             raise ValueError("a value has another type")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         hint = "start a new study; the files of its trials are still there"
         raise StudyError(f"the facts of the study are damaged: {error}", hint=hint) from None
     return meta

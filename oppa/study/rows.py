@@ -3,8 +3,6 @@
 A trial is a program of the user that can write any file of the user's, and disks fail. Damage to one row must not cost the others.
 """
 
-import json
-import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
 from oppa.errors import StudyError
 from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
+from oppa.regular_file import parse_json
 from oppa.study.records import BASELINE, SEARCH, VERIFICATION, Lease, Prediction, Trial
 from oppa.trials.trial_folder import BOUNDS, Outcome
 
@@ -22,7 +21,6 @@ _StepTime = Annotated[float, Field(ge=_LEAST_S, le=_MOST_S)]
 _Rate = Annotated[float, Field(ge=1 / _MOST_S, le=1 / _LEAST_S)]
 _Spread = Annotated[float, Field(ge=0, le=1 / _LEAST_S**2)]
 _Bytes = Annotated[int, Field(ge=0, le=BOUNDS["memory_bytes"][1])]
-_TYPES = typing.get_type_hints(Configuration)
 
 
 class _Prediction(BaseModel):
@@ -104,29 +102,18 @@ def read_lease(row: Mapping[str, Any]) -> Lease:
 
 
 def read_configuration(text: str) -> Configuration:
-    """Return the configuration that a row holds as JSON.
-
-    Raises:
-        StudyError: it is not one: a parameter is missing, is unknown, has another type, or is not positive.
-    """
+    """Return the configuration that a row holds as JSON; raises StudyError if it is not one."""
     try:
-        configuration = Configuration.from_dict(json.loads(text))
-    except (ValueError, TypeError, RecursionError) as error:
+        return Configuration.checked(parse_json(text))
+    except (ValueError, TypeError) as error:
         raise StudyError(f"`configuration` is not a configuration: {error}") from None
-    for name, kind in _TYPES.items():
-        value = getattr(configuration, name)
-        if not (type(value) is kind or (kind is float and type(value) is int)):
-            raise StudyError(f"`{name} = {value!r}` is not of type {kind.__name__}")
-        if kind in (int, float) and (value < 0 if name == "zero_stage" else value <= 0):
-            raise StudyError(f"`{name} = {value!r}` is too small")
-    return configuration
 
 
 def read_json(row: Mapping[str, Any], column: str) -> dict[str, Any]:
     """Return the JSON object of a column; raises StudyError if it holds anything else."""
     try:
-        values = json.loads(row[column])
-    except (ValueError, TypeError, RecursionError):
+        values = parse_json(row[column])
+    except (ValueError, TypeError):
         values = None
     if not isinstance(values, dict):
         raise StudyError(f"`{column}` is no JSON object")

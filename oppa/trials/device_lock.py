@@ -9,14 +9,14 @@ import fcntl
 import logging
 import os
 import platform
-import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import platformdirs
 
-from oppa.errors import StudyError
+from oppa import private_files
+from oppa.errors import OppaError, StudyError
 from oppa.problem.cluster import Cluster
 from oppa.trials.monitor import writable
 
@@ -52,12 +52,10 @@ def private_folder() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(runtime, "oppa") if runtime and Path(runtime).is_dir() else platformdirs.user_state_path("oppa")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise StudyError(f"`{folder}` cannot be made: {error.strerror}", hint="set XDG_RUNTIME_DIR to a folder of yours") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise StudyError(f"`{folder}` is not a folder of yours alone", hint=f"remove it, or run `chmod 700 {folder}`")
+        private_files.private_folder(folder)
+    except OppaError as error:
+        hint = f"remove it, run `chmod 700 {folder}`, or set XDG_RUNTIME_DIR to a folder of yours"
+        raise StudyError(f"`{folder}` is not a folder of yours alone: {error.message}", hint=hint) from error
     return folder
 
 

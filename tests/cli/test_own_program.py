@@ -10,31 +10,9 @@ import pytest
 
 from oppa import catalog
 from tests.command_line import Oppa
+from tests.own_program import JOB, PROGRAM
 from tests.trials.conftest import make_environment
 
-JOB = """
-[model]
-preset = "tiny-1m"
-[batch]
-global_batch = 8
-[cluster]
-devices_per_host = 1
-memory_limit = "1 GiB"
-[command.steps]
-pattern = "step took (?P<ms>[0-9.]+) ms, loss (?P<loss>[0-9.]+)"
-[space.parameters]
-micro_batch = [1, 2, 4]
-[limits]
-trials = 3
-q_min = 2
-q_max = 4
-"""
-PROGRAM = """
-import sys, time
-for step in range(int(sys.argv[2])):
-    time.sleep(0.01)
-    print(f"step took {40 / int(sys.argv[1])} ms, loss {3 / (step + 1)}", flush=True)
-"""
 COMMAND = ("--", sys.executable, "program.py", "{micro_batch}", "1000")
 
 

@@ -16,30 +16,8 @@ from oppa.report.record import provenance
 from oppa.trials import environments
 from oppa.tuning.formats import exports
 from tests.command_line import Oppa
+from tests.own_program import JOB, PROGRAM
 
-JOB = """
-[model]
-preset = "tiny-1m"
-[batch]
-global_batch = 8
-[cluster]
-devices_per_host = 1
-memory_limit = "1 GiB"
-[command.steps]
-pattern = "step took (?P<ms>[0-9.]+) ms, loss (?P<loss>[0-9.]+)"
-[space.parameters]
-micro_batch = [1, 2, 4]
-[limits]
-trials = 3
-q_min = 2
-q_max = 4
-"""
-PROGRAM = """
-import sys, time
-for step in range(int(sys.argv[2])):
-    time.sleep(0.01)
-    print(f"step took {40 / int(sys.argv[1])} ms, loss {3 / (step + 1)}", flush=True)
-"""
 KEY = "0123456789abcdef0123456789abcdef01234567"
 HF, OPENAI, GITHUB, AWS = f"hf_{'a1' * 17}", f"sk-proj-{'a1' * 20}", f"ghp_{'a1' * 18}", "AKIAIOSFODNN7EXAMPLE"
 JWT = f"eyJ{'a1' * 9}.eyJ{'b2' * 9}.{'c3' * 9}"

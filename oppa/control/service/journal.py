@@ -9,9 +9,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from oppa.control.service.private_files import make_private, private_folder
 from oppa.control.service.snapshot import Snapshot
 from oppa.errors import EnvironmentLackingError, InputError
+from oppa.private_files import make_private, private_folder
 
 FILE = "journal.db"
 LOCKED_S = 2.0

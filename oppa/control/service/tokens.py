@@ -12,8 +12,8 @@ import secrets
 from pathlib import Path
 
 from oppa.atomic_write import write_atomically
-from oppa.control.service.private_files import open_private, private_folder
 from oppa.errors import EnvironmentLackingError, InputError
+from oppa.private_files import open_private, private_folder
 
 SECRET = "secret"
 _BYTES = 32

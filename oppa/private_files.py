@@ -1,4 +1,4 @@
-"""Keep the service's files from other users: its folder and its files belong to the user, and nobody else can enter or read them."""
+"""Keep files from other users: a folder and its files belong to the user, and nobody else can enter or read them."""
 
 import os
 import stat
