@@ -47,7 +47,7 @@ def parse_json(text: str, *, source: str, hint: str) -> Any:
 
 
 def parse_yaml(text: str, *, hint: str) -> Any:
-    """Return the values of a YAML text without aliases; raises InputError if it is not YAML, or exceeds the bounds."""
+    """Return the values of a YAML text; raises InputError if it is not YAML, has an alias, or exceeds the bounds."""
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -55,7 +55,7 @@ def parse_yaml(text: str, *, hint: str) -> Any:
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError("it has an alias, such as `*name`: write the values themselves")
+                raise InputError("the file cannot be read: it has an alias, such as `*name`", hint="write the values themselves")
             return super().compose_node(parent, index)
 
     try:
