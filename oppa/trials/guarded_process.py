@@ -21,7 +21,7 @@ class GuardedProcess:
     """A command that runs under a shim, with a unique tag in its environment. Messages call the command `name`.
 
     The constructor makes this process a subreaper. If the shim is killed, the guarded processes become children of this process, and
-    `close` still finds them, whatever they did to their environment.
+    `close` still finds them. In a program of oppa it finds them even if they have cleared their environment.
     """
 
     def __init__(
