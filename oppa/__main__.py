@@ -9,7 +9,7 @@ REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Load the command line and run it; exit with code 130 if a stop is requested."""
+    """Load the command line and run it; exit with code 130 if a stop is requested, and ignore later requests."""
     try:
         for number in REQUESTS:
             if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
@@ -19,6 +19,9 @@ def main() -> None:
         cli.main()
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        for number in (signal.SIGINT, *REQUESTS):
+            signal.signal(number, signal.SIG_IGN)  # Python gives them their default actions as it ends, and a default action kills
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

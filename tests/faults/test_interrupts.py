@@ -66,3 +66,19 @@ def test_a_request_to_stop_is_followed_at_any_moment(moment: int, number: signal
             assert tuner.returncode == 0 or not study.running() or study.recover()
         again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_that_comes_as_python_ends_changes_no_exit_code(number: signal.Signals) -> None:
+    program = f"""
+import os, sys
+from oppa.__main__ import main
+
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid()):
+        kill(process, {int(number)})
+
+sys.argv, late = ["oppa", "--version"], Late()
+main()
+"""
+    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, timeout=60).returncode == 0
