@@ -5,7 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from oppa.errors import EnvironmentLackingError, InputError, nearest
+from oppa.errors import EnvironmentLackingError, InputError, require_known
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -79,6 +79,5 @@ def find(kind: str, name: str, *, base: Path | None = None) -> Path:
         if not path.exists():
             raise InputError(f"`{path}` does not exist", hint=f"use one of the {kind.replace('_', ' ')} {', '.join(names(kind))}")
         return path.resolve()
-    if name not in names(kind):
-        raise InputError(f"`{name}` is not one of the {kind.replace('_', ' ')}", hint=nearest(name, names(kind)))
+    require_known(name, names(kind), f"`{name}` is not one of the {kind.replace('_', ' ')}")
     return root() / kind / (name if kind == "runners" else f"{name}.toml")

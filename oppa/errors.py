@@ -19,7 +19,7 @@ OppaError                    base: the message states what is wrong, with the va
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class OppaError(Exception):
@@ -88,3 +88,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1)
     return f"did you mean `{close[0]}`?" if close else f"use one of {', '.join(names)}"
+
+
+def require_known(word: str, known: Collection[str], message: str, *, error: type[InputError] = InputError) -> None:
+    """Raise an error with this message and the hint of `nearest`, unless the word is known."""
+    if word not in known:
+        raise error(message, hint=nearest(word, known))

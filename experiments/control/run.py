@@ -11,7 +11,7 @@ from experiments.control import resharding, step_overhead
 from experiments.control.resharding import Speedup, speedups
 from experiments.control.step_overhead import BATCHES, ON_CPU, STATISTICS, AdditionalWork, Overhead, on_cuda, overheads
 from experiments.profile.real import RealComparison, active_profile
-from oppa.errors import InputError, nearest
+from oppa.errors import require_known
 from oppa.problem.detect import this_machine
 from oppa.report.record import Section
 
@@ -76,8 +76,7 @@ PARTS: Mapping[str, Part] = {"statistics": statistics_part, "cuda": cuda_part, "
 def chosen(names: Sequence[str] | None) -> Mapping[str, Part]:
     """Return the named parts, or all of PARTS if no names are given; raises InputError for an unknown name."""
     for name in names or ():
-        if name not in PARTS:
-            raise InputError(f"`{name}` is not a part of this benchmark", hint=nearest(name, PARTS))
+        require_known(name, PARTS, f"`{name}` is not a part of this benchmark")
     return {name: part for name, part in PARTS.items() if names is None or name in names}
 
 

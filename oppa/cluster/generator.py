@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.cluster.job import TraceJob
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, require_known
 
 DAY_S = 86_400.0
 PRETRAIN = "Pretrain"
@@ -143,8 +143,7 @@ ARRANGED = 0.005
 
 def like(name: str) -> TraceProfile:
     """Return the profile of this name; raises InputError for an unknown name."""
-    if name not in LIKE:
-        raise InputError(f"`--like {name}` is unknown", hint=nearest(name, LIKE))
+    require_known(name, LIKE, f"`--like {name}` is unknown")
     return LIKE[name]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from oppa.cluster.scaling import Running, ScaleDecision, Settings, grow, shared_out
-from oppa.errors import InputError, nearest
+from oppa.errors import require_known
 
 Possible = Callable[[Running, int], bool]
 """Returns True if the placement allows a job to hold this number of GPUs."""
@@ -67,8 +67,7 @@ NAMES = ("none", "greedy", "flextrain", "elasticflow")
 
 def policy_of(name: str, settings: Settings) -> ScalingPolicy | None:
     """Return the policy of this name, or None for `none`; raises InputError for an unknown name."""
-    if name not in NAMES:
-        raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, NAMES))
+    require_known(name, NAMES, f"`--policy {name}` is unknown")
     if name == "greedy":
         return Growing(dataclasses.replace(settings, threshold=0.0))
     if name == "elasticflow":

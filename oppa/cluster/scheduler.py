@@ -11,7 +11,7 @@ from typing import Protocol
 
 from oppa import extensions
 from oppa.cluster.elastic_jobs.spool import ElasticJob
-from oppa.errors import InputError, nearest
+from oppa.errors import require_known
 from oppa.extensions import OptionValue
 
 GROUP = "oppa.schedulers"
@@ -100,8 +100,7 @@ def make_scheduler(name: str, options: Mapping[str, OptionValue]) -> Scheduler:
         EnvironmentLackingError: it imports a package that is not installed.
     """
     found = extensions.parts(GROUP, BUILT_IN)
-    if name not in found:
-        raise InputError(f"`{name}` is not a scheduler", hint=nearest(name, found))
+    require_known(name, found, f"`{name}` is not a scheduler")
     kind = extensions.load_class(found[name].value, kind="scheduler", protocol=Scheduler)
     extensions.require_options(options, getattr(kind, "options", ()), owner=f"the scheduler `{name}`")
     scheduler: Scheduler = kind(options)

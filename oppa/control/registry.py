@@ -18,7 +18,7 @@ from oppa.control.policies.static import StaticPolicy
 from oppa.control.rl.policy import ExploringPolicy, LearnedPolicy
 from oppa.control.rl.weights import Weights
 from oppa.control.throughput_index import ThroughputIndex
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, nearest, require_known
 
 POLICIES: Mapping[str, Callable[..., Policy]] = {
     "goodput": GoodputPolicy,
@@ -47,8 +47,7 @@ def policy_of(text: str, weights: Weights | None = None) -> Callable[[Throughput
     """
     name, *settings = text.split(",")
     known_names = {**POLICIES, **LEARNED}
-    if name not in known_names:
-        raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, known_names))
+    require_known(name, known_names, f"`--policy {name}` is unknown")
     if (name in LEARNED) != (weights is not None):
         hint = (
             "make them with `oppa train-policy JOB`, and give them: `oppa train JOB --weights FILE`"

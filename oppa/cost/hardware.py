@@ -7,7 +7,7 @@ from pydantic import Field
 
 from oppa import catalog
 from oppa.cost.coefficients import Belief, CoefficientTable, load_beliefs
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, require_known
 from oppa.problem.cluster import Cluster, Link, usable_of
 from oppa.problem.declaration import Count, DeclaredTable, Positive, Source, read
 from oppa.problem.devices import CATALOG, CPU, GENERIC, identify
@@ -117,8 +117,7 @@ def load_hardware(name: str) -> Hardware:
     file = read(_File, path, error=InputError)
     known = [key for model in _MODELS for key in load_beliefs(model)]
     for key in file.coefficients:
-        if key not in known:
-            raise InputError(f"`{path}`: `[coefficients]` has no key `{key}`", hint=nearest(key, known))
+        require_known(key, known, f"`{path}`: `[coefficients]` has no key `{key}`")
     memory_bytes, on_cpu = round(file.memory.bytes), path.stem == CPU
     return Hardware(
         name=path.stem,

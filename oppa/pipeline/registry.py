@@ -2,7 +2,7 @@
 
 import functools
 
-from oppa.errors import InputError, nearest
+from oppa.errors import require_known
 from oppa.pipeline import schedules
 from oppa.pipeline.costs import Costs
 from oppa.pipeline.graph import PipelineShape, Schedule
@@ -26,8 +26,7 @@ def build_schedule(name: str, *, ranks: int, micro_batches: int, chunks: int = 1
     Raises:
         InputError: the schedule is unknown, or does not allow these chunks or micro-batches.
     """
-    if name not in SCHEDULES:
-        raise InputError(f'`schedule = "{name}"` is unknown', hint=nearest(name, SCHEDULES))
+    require_known(name, SCHEDULES, f'`schedule = "{name}"` is unknown')
     if name != SEARCH:
         return schedules.build_schedule(name, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
     equal = Costs(forward_s=[1.0] * ranks, backward_s=[1.0] * ranks, weight_s=[1.0] * ranks)

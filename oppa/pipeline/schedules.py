@@ -16,7 +16,7 @@ These schedules assume equal times. `oppa.pipeline.search` finds one for measure
 import functools
 from collections.abc import Callable, Iterable
 
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, require_known
 from oppa.pipeline.graph import KINDS, Action, PipelineShape, Schedule
 from oppa.pipeline.schedule_builder import ScheduleBuilder
 from oppa.pipeline.v_schedules import dualpipe_v, zb_v
@@ -32,8 +32,7 @@ def build_schedule(name: str, *, ranks: int, micro_batches: int, chunks: int = 1
     Raises:
         InputError: the schedule is unknown, or does not allow these chunks or micro-batches.
     """
-    if name not in SCHEDULES:
-        raise InputError(f'`schedule = "{name}"` is unknown', hint=nearest(name, SCHEDULES))
+    require_known(name, SCHEDULES, f'`schedule = "{name}"` is unknown')
     least, most = CHUNKS[name]
     if not least <= chunks <= (most or chunks):
         hint = f"use {least}" if least == most else f"use at least {least}"

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from oppa.errors import JobError, nearest
+from oppa.errors import JobError, nearest, require_known
 from oppa.plain_text import clipped
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
@@ -284,8 +284,7 @@ def _chosen(choice: Choice, values: Values) -> list[Value]:
 
 
 def _check_parameter(where: str, parameter: str) -> None:
-    if parameter not in PARAMETERS:
-        raise JobError(f"`{where}`: unknown parameter `{parameter}`", hint=nearest(parameter, PARAMETERS))
+    require_known(parameter, PARAMETERS, f"`{where}`: unknown parameter `{parameter}`", error=JobError)
 
 
 def _check_template(template: str, known: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, nearest, require_known
 from oppa.problem.candidates import Candidates, enumerate_candidates
 from oppa.problem.configuration import parse_id
 from oppa.problem.declaration import listing, spell
@@ -166,8 +166,7 @@ def _entry(part: str, space: SearchSpace) -> tuple[str, Value]:
 
 
 def _checked(name: str, text: str, space: SearchSpace) -> tuple[str, Value]:
-    if name not in space.names:
-        raise InputError(f"`{name}` is not a parameter of the space `{space.name}`", hint=nearest(name, space.names))
+    require_known(name, space.names, f"`{name}` is not a parameter of the space `{space.name}`")
     parameter = space[name]
     for value in parameter.values:
         if text.lower() in (str(value).lower(), spell(value)):

@@ -7,7 +7,7 @@ modules.
 
 import dataclasses
 
-from oppa.errors import InputError, nearest
+from oppa.errors import require_known
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,5 @@ FRAMEWORKS = {
 
 def framework_of(space: str) -> Framework:
     """Return the framework whose search space has this name; raises InputError if it is not simulated."""
-    if space not in FRAMEWORKS:
-        raise InputError(f"the search space `{space}` is not simulated", hint=nearest(space, FRAMEWORKS))
+    require_known(space, FRAMEWORKS, f"the search space `{space}` is not simulated")
     return FRAMEWORKS[space]

@@ -10,7 +10,7 @@ import typing
 from pydantic import Field
 
 from oppa import catalog
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, require_known
 from oppa.problem.cluster import Cluster
 from oppa.problem.declaration import Count, DeclaredTable, Positive, Source, parse, validate
 
@@ -99,8 +99,7 @@ class SimulatedHardware(DeclaredTable):
     def peak_flops_per_s(self, precision: str) -> float:
         """Return the peak of dense matrix products in operations per second; raises InputError for an unknown precision."""
         peaks = self.device.flops_per_s.by_precision()
-        if precision not in peaks:
-            raise InputError(f'`precision = "{precision}"` is not simulated', hint=nearest(precision, peaks))
+        require_known(precision, peaks, f'`precision = "{precision}"` is not simulated')
         return peaks[precision]
 
 
@@ -112,8 +111,7 @@ def simulated_devices() -> list[str]:
 @functools.cache
 def load_hardware(device: str) -> SimulatedHardware:
     """Return the hardware of a device; raises InputError if it has no file, or its file is wrong."""
-    if device not in simulated_devices():
-        raise InputError(f'`device = "{device}"` is not simulated', hint=nearest(device, simulated_devices()))
+    require_known(device, simulated_devices(), f'`device = "{device}"` is not simulated')
     path = catalog.root() / "priors" / FOLDER / f"{device}.toml"
     return read_hardware(path.read_text(), source=path.name)
 

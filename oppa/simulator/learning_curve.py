@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from oppa import catalog
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, require_known
 from oppa.problem.declaration import DeclaredTable, Positive, Source, read
 from oppa.problem.training import Scaling
 from oppa.table.goodput import goodput
@@ -98,8 +98,7 @@ class LearningCurve:
         """Return a curve of `priors/learning_curves`; raises InputError for an unknown name."""
         folder = catalog.root() / "priors" / FOLDER
         known = sorted(path.stem for path in folder.glob("*.toml"))
-        if name not in known:
-            raise InputError(f"the learning curve `{name}` does not exist", hint=nearest(name, known))
+        require_known(name, known, f"the learning curve `{name}` does not exist")
         return cls.read(folder / f"{name}.toml")
 
     @classmethod

@@ -18,7 +18,7 @@ import pandas as pd
 from pydantic import Field
 
 from oppa import catalog
-from oppa.errors import EnvironmentLackingError, InputError, SpaceError, nearest
+from oppa.errors import EnvironmentLackingError, InputError, SpaceError, nearest, require_known
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.declaration import Bytes, Count, DeclaredTable, Seconds, parse
@@ -138,8 +138,7 @@ def load_task(path: Path, settings: Sequence[str] = ()) -> BenchmarkTask:
     tasks = {task.name: task for task in replay_tasks(file, read_table(file, _table(path, file.replay.table)))}
     if name is None:
         raise InputError(f"`{path}` has several tasks", hint=f"name one of {', '.join(tasks)} with `--set task=NAME`")
-    if str(name) not in tasks:
-        raise InputError(f"`{path}` has no task `{name}`", hint=nearest(str(name), tasks))
+    require_known(str(name), tasks, f"`{path}` has no task `{name}`")
     return tasks[str(name)]
 
 
@@ -167,8 +166,7 @@ def read_replay_file(path: Path, settings: Sequence[str] = ()) -> ReplayFile:
         raise SpaceError(f"`{path.name}` has no `[replay]`", hint="describe the columns of the table there, as nanotron-h100.toml does")
     table = validate_with(_Replayed, {"replay": declared["replay"]}, settings, error=SpaceError).replay
     for name in table.columns:
-        if name not in (*FACTS, *PARAMETERS):
-            raise SpaceError(f"`[replay.columns]`: `{name}` is unknown", hint=nearest(name, (*FACTS, *PARAMETERS)))
+        require_known(name, (*FACTS, *PARAMETERS), f"`[replay.columns]`: `{name}` is unknown", error=SpaceError)
     for name in ("model", "hosts", "outcome", "throughput", "dp", "tp", "pp", "micro_batch"):
         if name not in table.columns:
             raise SpaceError(f"`[replay.columns]` lacks `{name}`", hint=f'add `{name} = "..."` with the name of its column')
@@ -255,8 +253,7 @@ def _record(file: ReplayFile, row: Mapping[Hashable, Any], problem: Problem) -> 
     """
     columns, units = file.replay.columns, file.replay.units
     word = str(row[columns["outcome"]])
-    if word not in file.replay.outcomes:
-        raise InputError(f"`{columns['outcome']} = {word}` is not a known outcome", hint=nearest(word, file.replay.outcomes))
+    require_known(word, file.replay.outcomes, f"`{columns['outcome']} = {word}` is not a known outcome")
     outcome = file.replay.outcomes[word]
     if outcome != "completed":
         return Record(outcome=outcome)

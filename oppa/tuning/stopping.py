@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from scipy.stats import t as student
 
-from oppa.errors import InputError, nearest
+from oppa.errors import require_known
 from oppa.problem.training import Limits
 from oppa.trials.monitor import StopRule
 from oppa.trials.throughput import ThroughputEstimate, estimate, paper_estimate, warm_up_steps
@@ -127,8 +127,7 @@ RULES = {"sure": sure, "paper": paper, "paper-bound": paper_bound, "never": neve
 
 def make_rule(name: str, limits: Limits) -> StopTest:
     """Return the rule of that name; raises InputError for an unknown one."""
-    if name not in RULES:
-        raise InputError(f"`stopping = {name}` is unknown", hint=nearest(name, RULES))
+    require_known(name, RULES, f"`stopping = {name}` is unknown")
     return RULES[name](limits)
 
 

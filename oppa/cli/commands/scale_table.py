@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oppa.errors import InputError, RunError
+from oppa.errors import InputError, RunError, require_known
 
 if TYPE_CHECKING:
     from oppa.pipeline.scaling import Entry, ScaleCandidate, ScaledJob
@@ -171,13 +171,11 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _schedules(text: str) -> list[str]:
-    from oppa.errors import nearest
     from oppa.pipeline.registry import SCHEDULES
 
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in SCHEDULES:
-            raise InputError(f"`--schedules {name}` is unknown", hint=nearest(name, SCHEDULES))
+        require_known(name, SCHEDULES, f"`--schedules {name}` is unknown")
     if not names:
         raise InputError("`--schedules` names no schedule", hint=f"use some of {FIRST}")
     return names

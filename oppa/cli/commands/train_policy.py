@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, require_known
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,8 +64,7 @@ def train_policy(
     from oppa.control.rl.algorithms import ALGORITHMS
     from oppa.problem.job import load_job
 
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"`--algorithm {algorithm}` is unknown", hint=nearest(algorithm, ALGORITHMS))
+    require_known(algorithm, ALGORITHMS, f"`--algorithm {algorithm}` is unknown")
     own = [word for word in changes or () if word.startswith(OWN)]
     options, of_job = read_options(LearningOptions, own), [word for word in changes or () if word not in own]
     problem = load_job(job, settings=of_job)

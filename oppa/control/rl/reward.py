@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
 from oppa.control.decision import HEALTHY, JobState
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, require_known
 
 Form = Literal["goodput", "per-sample", "paper"]
 CONSTANTS = ("alpha", "beta", "delta", "eta")
@@ -49,8 +49,7 @@ class Reward:
     """True if the optimizer adapts its steps to gradients, as AdamW does; with SGD the noise term is 0."""
 
     def __post_init__(self) -> None:
-        if self.form not in get_args(Form):
-            raise InputError(f"`{self.form}` is not a form of the reward", hint=nearest(self.form, get_args(Form)))
+        require_known(self.form, get_args(Form), f"`{self.form}` is not a form of the reward")
         if wrong := [name for name in CONSTANTS if not 0 <= getattr(self, name) < math.inf]:
             raise InputError(f"`{wrong[0]} = {getattr(self, wrong[0])}` is negative or not finite", hint="give 0 or more")
 

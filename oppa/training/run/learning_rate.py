@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from oppa.errors import InputError, nearest
+from oppa.errors import require_known
 from oppa.problem.training import RunOptions
 
 SCALINGS = {"sqrt": 0.5, "linear": 1.0, "none": 0.0}
@@ -50,8 +50,7 @@ def learning_rate(
 
 def scale(scaling: str, global_batch: float, reference_batch: int) -> float:
     """Return the factor of the learning rate at a global batch (`sqrt`: COPUS eq. 9); raises InputError for an unknown rule."""
-    if scaling not in SCALINGS:
-        raise InputError(f"`scaling = {scaling}` is unknown", hint=nearest(scaling, SCALINGS))
+    require_known(scaling, SCALINGS, f"`scaling = {scaling}` is unknown")
     return float((global_batch / reference_batch) ** SCALINGS[scaling])
 
 

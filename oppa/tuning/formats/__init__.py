@@ -1,6 +1,6 @@
 """Translates configurations to frameworks' own files and back, with a module for each format."""
 
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, require_known
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import accelerate, colossalai, deepspeed, megatron, megatron_bridge, torchrun, torchtitan
@@ -19,8 +19,7 @@ FORMATS: dict[str, Format] = {
 
 def format_named(name: str) -> Format:
     """Return a format by its name; raises InputError if there is none."""
-    if name not in FORMATS:
-        raise InputError(f"`{name}` is not a format", hint=nearest(name, FORMATS))
+    require_known(name, FORMATS, f"`{name}` is not a format")
     return FORMATS[name]
 
 
