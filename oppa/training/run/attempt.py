@@ -16,7 +16,7 @@ from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import ChangeFacts, StepFacts
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase
 from oppa.training.run import ledger
-from oppa.training.run.ledger import Ledger
+from oppa.training.run.ledger import Ledger, note
 from oppa.training.run.notes import RunNotes
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
@@ -93,8 +93,7 @@ class Attempt:
                     self._follow(step.directive, run)
                     stopped = step.directive.stop
             self._save(run, must=True)
-            if self._ledger is not None:
-                self._ledger.write(ledger.ENDED, time=time.time(), step=run.steps, samples=run.samples, finished=run.done)
+            note(self._ledger, ledger.ENDED, run, finished=run.done)
 
     @contextlib.contextmanager
     def _gone_on(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> Iterator[TrainingRun]:
@@ -129,14 +128,7 @@ class Attempt:
 
     def _begin(self, run: TrainingRun, checkpoint: Path | None) -> None:
         self._ledger = Ledger(self.folder)
-        self._ledger.write(
-            ledger.STARTED,
-            time=time.time(),
-            step=run.steps,
-            samples=run.samples,
-            checkpoint=checkpoint and checkpoint.name,
-            configuration=run.configuration.to_dict(),
-        )
+        note(self._ledger, ledger.STARTED, run, checkpoint=checkpoint and checkpoint.name, configuration=run.configuration.to_dict())
 
     def _wishes(self, run: TrainingRun) -> Directive | None:
         """Return rank 0's directive for the end of the step that begins now; None if there is nothing to do."""
@@ -147,7 +139,6 @@ class Attempt:
         back_to = self._back_to(run, decision.before_step) if decision and decision.before_step is not None else ""
         save = time.monotonic() - self._saved_s >= self.spec.problem.run_options.checkpoint_s
         stop = self._stop_requested()
-        assert self._ledger is not None
         passes = self._schedule.found(run, self._ledger)
         if not (change or back_to or save or passes or stop):
             return None
@@ -155,9 +146,8 @@ class Attempt:
 
     def _profiled(self, profile: PipelineProfile, run: TrainingRun) -> None:
         """Store the profile of the run's first steps, and search for a schedule if the configuration requires it."""
-        assert self._ledger is not None
         write_json(self.folder / PROFILE, profile.to_dict())
-        self._ledger.write("profiled", time=time.time(), step=run.steps, samples=run.samples, step_s=profile.step_s)
+        note(self._ledger, "profiled", run, step_s=profile.step_s)
         self._schedule.search(run.configuration)
 
     def _planned(self, run: TrainingRun) -> ControllerDecision:
@@ -168,19 +158,18 @@ class Attempt:
         for checkpoint in checkpoints(self.folder):
             if steps_of(checkpoint) <= step:
                 return checkpoint.name
-        assert self._ledger is not None
         failure = f"no checkpoint from before step {step} is kept"
-        self._ledger.write("not_rolled_back", time=time.time(), step=run.steps, samples=run.samples, failure=failure)
+        note(self._ledger, "not_rolled_back", run, failure=failure)
         _log.warning("the weights were not restored: %s", failure)
         return ""
 
     def _note(self, step: Step, run: TrainingRun) -> None:
         """Write the step to the ledger, and report it to the controller and `on_step`."""
-        assert self._ledger is not None
         known, facts = step.noise_scale, self._facts(step, run)
-        self._ledger.write(
+        note(
+            self._ledger,
             ledger.STEP,
-            time=time.time(),
+            run,
             step=facts.step,
             samples=[step.samples.start, step.samples.stop],
             shares=step.shares,
@@ -229,17 +218,16 @@ class Attempt:
             return
         begin_s, found = time.monotonic(), run.validate()
         self._accuracy = found.accuracy
-        if self._ledger is not None:
-            self._ledger.write(
-                ledger.VALIDATED,
-                time=time.time(),
-                step=step.number,
-                samples=run.samples,
-                elapsed_s=run.elapsed_s,
-                loss=_number(found.loss),
-                accuracy=found.accuracy,
-                seconds=time.monotonic() - begin_s,
-            )
+        note(
+            self._ledger,
+            ledger.VALIDATED,
+            run,
+            step=step.number,
+            elapsed_s=run.elapsed_s,
+            loss=_number(found.loss),
+            accuracy=found.accuracy,
+            seconds=time.monotonic() - begin_s,
+        )
 
     def _require_finite(self, step: Step) -> None:
         if not step.updated:
@@ -268,18 +256,8 @@ class Attempt:
         seconds = time.monotonic() - begin_s
         if self._controller is not None and run.mesh.rank == 0:
             self._controller.changed(ChangeFacts.model_construct(before=before, after=configuration, seconds=seconds))
-        if self._ledger is not None:
-            self._ledger.write(
-                ledger.ROLLED_BACK,
-                time=time.time(),
-                step=run.steps,
-                samples=run.samples,
-                checkpoint=checkpoint.name,
-                before=before.to_dict(),
-                after=configuration.to_dict(),
-                seconds={"restore": seconds},
-                **self._reasons(),
-            )
+        facts = {"before": before.to_dict(), "after": configuration.to_dict(), "seconds": {"restore": seconds}, **self._reasons()}
+        note(self._ledger, ledger.ROLLED_BACK, run, checkpoint=checkpoint.name, **facts)
         if configuration != before:
             self._schedule.end_search()
         self._schedule.take_up(run, self._ledger)
@@ -301,20 +279,18 @@ class Attempt:
                     failure=change.failure[:2000],
                 )
             )
-        if self._ledger is not None:
-            self._ledger.write(
-                "refused" if change.failure and not change.seconds else "undone" if change.failure else ledger.CHANGED,
-                time=time.time(),
-                step=run.steps,
-                samples=run.samples,
-                before=change.before.to_dict(),
-                after=(configuration if change.failure else change.after).to_dict(),
-                **({"local_batches": local_batches} if local_batches else {}),
-                seconds=change.seconds,
-                received_bytes=change.received_bytes,
-                failure=change.failure,
-                **self._reasons(),
-            )
+        note(
+            self._ledger,
+            "refused" if change.failure and not change.seconds else "undone" if change.failure else ledger.CHANGED,
+            run,
+            before=change.before.to_dict(),
+            after=(configuration if change.failure else change.after).to_dict(),
+            **({"local_batches": local_batches} if local_batches else {}),
+            seconds=change.seconds,
+            received_bytes=change.received_bytes,
+            failure=change.failure,
+            **self._reasons(),
+        )
         if change.seconds:  # empty if nothing has changed
             if "rebatch" not in change.seconds:
                 self._schedule.end_search()
@@ -340,14 +316,7 @@ class Attempt:
             _log.warning("the checkpoint was not saved: %s", error.message)
             return
         if self._ledger is not None:
-            self._ledger.write(
-                "saved",
-                time=time.time(),
-                step=run.steps,
-                samples=run.samples,
-                checkpoint=folder.name,
-                seconds=time.monotonic() - begin_s,
-            )
+            note(self._ledger, "saved", run, checkpoint=folder.name, seconds=time.monotonic() - begin_s)
             self._ledger.sync()
             for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
                 shutil.rmtree(old, ignore_errors=True)

@@ -11,13 +11,17 @@ has the step at which it starts. Earlier lines of this step and later ones are v
 import contextlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from oppa.errors import CheckpointError
 from oppa.regular_file import LIMIT_BYTES, open_regular, parse_json
 from oppa.training.run.ledger_events import MEND, STEP, Line, event_of
+
+if TYPE_CHECKING:
+    from oppa.training.run.training_run import TrainingRun
 
 __all__ = [
     "CHANGED",
@@ -33,6 +37,7 @@ __all__ = [
     "Tail",
     "first_step",
     "latest_steps",
+    "note",
     "read",
     "require_whole",
     "size",
@@ -66,6 +71,12 @@ class Ledger:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def note(ledger: Ledger | None, event: str, run: "TrainingRun", **facts: Any) -> None:
+    """Append a line with the time and the run's step and samples, which `facts` may replace; do nothing on a rank without the ledger."""
+    if ledger is not None:
+        ledger.write(event, **{"time": time.time(), "step": run.steps, "samples": run.samples, **facts})
 
 
 class Tail:

@@ -6,7 +6,6 @@ it returns to an earlier length, it uses the schedule that it found then.
 """
 
 import logging
-import time
 from pathlib import Path
 
 from oppa.errors import InputError, OppaError
@@ -14,7 +13,7 @@ from oppa.pipeline import stored_schedules
 from oppa.pipeline.from_configuration import searches, shape_of
 from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
-from oppa.training.run.ledger import Ledger
+from oppa.training.run.ledger import Ledger, note
 from oppa.training.run.run_folder import SCALES
 from oppa.training.run.schedule_search_process import ORDER, ScheduleSearch
 from oppa.training.run.training_run import TrainingRun
@@ -43,7 +42,7 @@ class SearchedRunSchedule:
         if text := run.broadcast(self._stored(run.configuration) if run.mesh.rank == 0 else ""):
             run.set_schedule(parse_schedule(text, ORDER))
             self._taken = True
-            _write(ledger, "order_taken_up", run)
+            note(ledger, "order_taken_up", run)
 
     def search(self, configuration: Configuration) -> None:
         """Start a search for a schedule from the run's profile, unless a stored schedule is used."""
@@ -51,7 +50,7 @@ class SearchedRunSchedule:
             self.end_search()
             self._searching = ScheduleSearch(self._folder, configuration)
 
-    def found(self, run: TrainingRun, ledger: Ledger) -> str:
+    def found(self, run: TrainingRun, ledger: Ledger | None) -> str:
         """Return the schedule that was found since the last step, as CSV text, and store it; empty if none was found."""
         if self._searching is None:
             return ""
@@ -68,7 +67,7 @@ class SearchedRunSchedule:
         schedule = parse_schedule(passes, ORDER)
         if schedule.shape != shape_of(run.configuration):  # the batch has changed during the search
             return ""
-        _write(ledger, "reordered", run, **found)
+        note(ledger, "reordered", run, **found)
         try:
             stored_schedules.store(self._folder, run.configuration, schedule)
         except OSError as error:
@@ -90,8 +89,3 @@ class SearchedRunSchedule:
             except InputError as error:
                 _log.warning("%s; searching for a schedule", error.message)
         return ""
-
-
-def _write(ledger: Ledger | None, event: str, run: TrainingRun, **facts: object) -> None:
-    if ledger is not None:
-        ledger.write(event, time=time.time(), step=run.steps, samples=run.samples, **facts)
