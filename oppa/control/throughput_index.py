@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oppa.control.decision import Option
-from oppa.errors import TableError
+from oppa.errors import InputError, TableError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Scaling
 from oppa.table.goodput import goodput
@@ -71,6 +71,12 @@ class ThroughputIndex:
     def configurations(self) -> Sequence[Configuration]:
         """Return the configurations of all rows, with every micro-batch."""
         return self._rows.configurations
+
+    def largest_batch(self, maximum: float) -> float:
+        """Return the largest global batch up to `maximum`; raises InputError if there is none."""
+        if not (below := self.batches[self.batches <= maximum]).size:
+            raise InputError(f"`maximum = {maximum:g}` is below all batches of the table", hint=f"give at least {self.batches.min():g}")
+        return float(below.max())
 
     def goodputs(self, noise_scale: float) -> Array:
         """Return the goodput of every candidate, shape (n,)."""

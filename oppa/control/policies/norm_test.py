@@ -46,10 +46,7 @@ class NormTestPolicy(Policy):
             raise InputError(
                 f"`interval = {interval}`, `growth = {growth}` are out of range", hint="give at least 1 step, and a factor above 1"
             )
-        if not (throughputs.batches <= maximum).any():
-            raise InputError(
-                f"`maximum = {maximum:g}` is below all batches of the table", hint=f"give at least {throughputs.batches.min():g}"
-            )
+        throughputs.largest_batch(maximum)
         self._throughputs, self._eta, self._maximum, self._growth, self._form = throughputs, eta, maximum, growth, form
         self.interval, self.measures = interval, groups_of(form, workers=2)  # the job itself checks if it has several workers
 

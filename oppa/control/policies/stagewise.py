@@ -9,7 +9,6 @@ import math
 from oppa.control.decision import Decision, JobState, Limit, Policy, stay
 from oppa.control.policies.layout_selection import Bounds, asking, with_batch
 from oppa.control.throughput_index import ThroughputIndex
-from oppa.errors import InputError
 
 SHARES = (0.025, 0.025, 0.95)
 """Share of all samples in each stage."""
@@ -29,12 +28,8 @@ class StagewisePolicy(Policy):
     restless = True
 
     def __init__(self, throughputs: ThroughputIndex, *, maximum: float = math.inf) -> None:
-        if not (throughputs.batches <= maximum).any():
-            raise InputError(
-                f"`maximum = {maximum:g}` is below all batches of the table", hint=f"give at least {throughputs.batches.min():g}"
-            )
         self._throughputs = throughputs
-        self._maximum = float(throughputs.batches[throughputs.batches <= maximum].max())
+        self._maximum = throughputs.largest_batch(maximum)
 
     def decide(self, state: JobState) -> Decision:
         """Return a decision with the batch of the present stage."""

@@ -53,3 +53,10 @@ def fill(parameter: Tensor, whole: Tensor) -> None:
     height = -(-whole.shape[0] // replicas.size())
     start = height * replicas.get_local_rank()
     parameter.to_local().copy_(whole[start : start + height])
+
+
+def local_gradient(parameter: nn.Parameter) -> Tensor:
+    """Return this rank's part of the gradient that a parameter has."""
+    gradient: Tensor | None = parameter.grad
+    assert gradient is not None
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

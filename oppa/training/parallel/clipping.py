@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from oppa.training.model.weights import local_gradient
 from oppa.training.parallel.data_parallel import of_expert
 from oppa.training.parallel.gradient_layout import GradientPlacement, layout_of_stages
 from oppa.training.parallel.mesh import Mesh
@@ -50,7 +50,7 @@ class Clipping:
         Returns:
             Whether the norm is finite; if not, the gradients stay.
         """
-        named = {name: (_local(parameter), share) for name, (parameter, share) in self._own.items() if parameter.grad is not None}
+        named = {name: (local_gradient(parameter), share) for name, (parameter, share) in self._own.items() if parameter.grad is not None}
         squares = torch.zeros(len(self._order()), dtype=torch.float64, device=self._mesh.device)
         gradients = [gradient for gradient, _ in named.values()]
         if gradients:
@@ -96,9 +96,3 @@ def _share(name: str, placement: GradientPlacement, mesh: Mesh) -> float:
     replica = (mesh.expert_dp if of_expert(name) else mesh.dp).index if averaged_alike else 0
     peer = mesh.tp.index if placement.copies > 1 else 0
     return float(replica == peer == 0)
-
-
-def _local(parameter: nn.Parameter) -> Tensor:
-    gradient: Tensor | None = parameter.grad
-    assert gradient is not None
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

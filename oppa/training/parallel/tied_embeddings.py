@@ -5,11 +5,10 @@ Both start with the same weights and get the sum of both gradients, so they stay
 
 from collections.abc import Sequence
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import nn
 
+from oppa.training.model.weights import local_gradient
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.profiler.memory import beyond_the_limit
 
@@ -30,15 +29,9 @@ class TiedEmbeddings:
 
     def sum_gradients(self) -> None:
         """Set the gradient of each copy to the sum of both."""
-        gradients = [_local(copy) for copy in self._copies]
+        gradients = [local_gradient(copy) for copy in self._copies]
         if len(gradients) == 2:
             gradients[0] += gradients[1]
             gradients[1].copy_(gradients[0])
         elif gradients:
             dist.all_reduce(gradients[0], group=self._ends)
-
-
-def _local(copy: nn.Parameter) -> Tensor:
-    gradient: torch.Tensor | None = copy.grad
-    assert gradient is not None
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

@@ -85,11 +85,10 @@ class NormTest:
 
         Args:
             samples: Samples of each micro-batch of this rank, in the order of their backward passes.
-            loss_scale: Factor of the loss, beyond the one that makes the step's gradient a mean.
+            loss_scale: As in `GradientStatistics.step`.
 
         Raises:
-            InputError: if `samples` is empty, has a value that is not positive, or does not match the backward passes
-                (`GradientNorms.take`).
+            InputError: as `GradientStatistics.step`.
         """
         if not self.statistics.paused:
             self.statistics.step(samples, loss_scale=loss_scale)

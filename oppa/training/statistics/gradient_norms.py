@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from oppa.errors import InputError
+from oppa.training.model.weights import local_gradient
 from oppa.training.parallel.gradient_layout import GradientPlacement
 
 Norm = Callable[[Tensor], Tensor]
@@ -119,7 +120,7 @@ class GradientNorms:
         """
         seen = [self._checked(name, len(weights)) for name in self._parameters]
         means = [
-            None if parameter.grad is None else self._norms[name](_local(parameter.grad)) for name, parameter in self._parameters.items()
+            None if parameter.grad is None else self._norms[name](local_gradient(parameter)) for name, parameter in self._parameters.items()
         ]
         values = [*itertools.chain.from_iterable(seen), *(mean for mean in means if mean is not None)]
         if not values:
@@ -169,8 +170,3 @@ def _averages(module: nn.Module) -> Callable[[], bool]:
         return lambda: False
     there = weakref.ref(module)
     return lambda: (ddp := there()) is not None and ddp.require_backward_grad_sync
-
-
-def _local(gradient: Tensor) -> Tensor:
-    """Return this rank's part of a gradient."""
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
