@@ -84,39 +84,22 @@ def _sensible(job: TraceJob, where: str) -> TraceJob:
 
 
 def _oppa(cells: Mapping[str, str]) -> TraceJob:
-    kind = cells.get("type") or ""
-    priority = cells.get("priority") or ""
-    return TraceJob(
-        name=cells["job_id"],
-        arrival_s=float(cells["submit_s"]),
-        duration_s=float(cells["duration_s"]),
-        gpus=int(cells["gpu_num"]),
-        kind=kind,
-        priority=int(priority) if priority else _priority(kind),
-    )
+    job = _job(cells["job_id"], float(cells["submit_s"]), cells["duration_s"], int(cells["gpu_num"]), cells.get("type") or "")
+    return dataclasses.replace(job, priority=int(priority)) if (priority := cells.get("priority")) else job
 
 
 def _acme(cells: Mapping[str, str]) -> TraceJob:
-    return TraceJob(
-        name=cells["job_id"],
-        arrival_s=datetime.fromisoformat(cells["submit_time"]).timestamp(),
-        duration_s=float(cells["duration"]),
-        gpus=int(float(cells["gpu_num"] or 0)),
-        kind=cells["type"],
-        priority=_priority(cells["type"]),
-    )
+    arrival_s = datetime.fromisoformat(cells["submit_time"]).timestamp()
+    return _job(cells["job_id"], arrival_s, cells["duration"], int(float(cells["gpu_num"] or 0)), cells["type"])
 
 
 def _kalos(cells: Mapping[str, str]) -> TraceJob:
-    kind = cells["job_class"]
-    return TraceJob(
-        name=cells["job_id"],
-        arrival_s=float(cells["arrival_s"]),
-        duration_s=float(cells["duration_s_lo"]),
-        gpus=int(cells["num_gpus"]),
-        kind=kind,
-        priority=_priority(kind),
-    )
+    return _job(cells["job_id"], float(cells["arrival_s"]), cells["duration_s_lo"], int(cells["num_gpus"]), cells["job_class"])
+
+
+def _job(name: str, arrival_s: float, duration: str, gpus: int, kind: str) -> TraceJob:
+    priority = PRIORITIES.get(kind.lower(), 1)
+    return TraceJob(name=name, arrival_s=arrival_s, duration_s=float(duration), gpus=gpus, kind=kind, priority=priority)
 
 
 _READERS: Sequence[tuple[Sequence[str], Callable[[Mapping[str, str]], TraceJob]]] = (
@@ -153,7 +136,3 @@ def _of_philly(entry: Mapping[str, Any], number: int, path: Path) -> TraceJob | 
 
 def _philly_s(text: str) -> float:
     return datetime.strptime(text, _PHILLY_TIME).timestamp()
-
-
-def _priority(kind: str) -> int:
-    return PRIORITIES.get(kind.lower(), 1)

@@ -159,6 +159,12 @@ _TYPES = {
     "model_type": ("a table", "write its keys below a line `[...]`"),
     "dict_type": ("a table", "write its keys below a line `[...]`"),
 }
+_BOUNDS = {
+    "greater_than": ("small", "more than", "gt"),
+    "greater_than_equal": ("small", "at least", "ge"),
+    "less_than": ("large", "less than", "lt"),
+    "less_than_equal": ("large", "at most", "le"),
+}
 
 
 def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: ErrorDetails, source: str) -> tuple[str, str]:
@@ -178,14 +184,6 @@ def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: Error
             return f"{within} lacks `{key}`", f"add `{key} = ...`; its keys are {', '.join(known)}"
         case "literal_error":
             return f"{at} is not legal", f"use one of {context['expected']}".replace("'", '"')
-        case "greater_than":
-            return f"{at} is too small", f"use more than {_bound(context['gt'])}"
-        case "greater_than_equal":
-            return f"{at} is too small", f"use at least {_bound(context['ge'])}"
-        case "less_than":
-            return f"{at} is too large", f"use less than {_bound(context['lt'])}"
-        case "less_than_equal":
-            return f"{at} is too large", f"use at most {_bound(context['le'])}"
         case "string_too_long":
             return f"{at} is too long", f"use at most {context['max_length']} characters"
         case "too_long":
@@ -196,6 +194,9 @@ def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: Error
             return f"{at} is not finite", "write a finite number"
         case "quantity":
             return f"{at}: {clipped(context['message'])}", context["hint"]
+        case type_ if type_ in _BOUNDS:
+            side, limit, key = _BOUNDS[type_]
+            return f"{at} is too {side}", f"use {limit} {_bound(context[key])}"
         case type_ if type_ in _TYPES:
             return f"{at} is not {_TYPES[type_][0]}", _TYPES[type_][1]
     return f"{at} is not legal", detail["msg"]

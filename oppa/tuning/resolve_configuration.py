@@ -29,18 +29,15 @@ def resolve_configuration(
     from oppa.problem.job import load_job
     from oppa.problem.study_settings import with_changes
 
-    if not isinstance(source, Path):
-        problem = with_changes(source, changes)
-        return problem, _meant(setting, problem, batches) if setting else problem.baseline
-    if source.is_dir():
+    if isinstance(source, Path) and source.is_dir():
         problem, configuration = _of_study(source, setting, batches)
         return with_changes(problem, changes), configuration
-    if is_json(source):
+    if isinstance(source, Path) and is_json(source):
         if setting:
             raise InputError(f"both `{source}` and `{setting}` name a configuration", hint="remove one of them")
         problem, configuration = _of_study(_study_around(source), str(source), batches)
         return with_changes(problem, changes), configuration
-    problem = load_job(source, settings=changes)
+    problem = load_job(source, settings=changes) if isinstance(source, Path) else with_changes(source, changes)
     return problem, _meant(setting, problem, batches) if setting else problem.baseline
 
 
