@@ -4,8 +4,8 @@ import pytest
 
 from oppa.control.decision import JobState
 from oppa.problem.configuration import Configuration
-from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
+from tests.jobs import problem_of
 
 JOB = """
 model = {preset = "tiny-1m"}
@@ -46,10 +46,9 @@ def at(layout, global_batch, **changes) -> JobState:
 @pytest.fixture(scope="session")
 def table_of(tmp_path_factory):
     """Makes a table of rows."""
-    path = tmp_path_factory.mktemp("job") / "job.toml"
-    path.write_text(JOB)
     facts = {"study": "a", "method": "exhaustive", "complete": True, "candidates": 12, "trials": 12, "spent_s": 1.0, "created_at": 1e9}
-    origin = Origin.of(load_job(path), **facts, loss_bound=None, expected_loss=None, command="oppa profile")
+    problem = problem_of(JOB, tmp_path_factory.mktemp("job"))
+    origin = Origin.of(problem, **facts, loss_bound=None, expected_loss=None, command="oppa profile")
     return lambda rows: Table(rows=tuple(rows), origin=origin)
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from oppa.problem.configuration import Configuration
-from oppa.problem.job import load_job
 from oppa.study import Prediction, Study
 from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
+from tests.jobs import problem_of
 
 JOB = """
 model = {preset = "tiny-1m"}
@@ -114,9 +114,7 @@ FILLS = {
 
 @pytest.fixture(scope="session")
 def problem(tmp_path_factory):
-    path = tmp_path_factory.mktemp("job") / "job.toml"
-    path.write_text(JOB)
-    return load_job(path)
+    return problem_of(JOB, tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="session")

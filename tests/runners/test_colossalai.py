@@ -1,14 +1,13 @@
 """ColossalAI trains the same model as the torch runner, whichever knob is turned; what does not fit, or hangs, is ended and told."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from oppa.problem.model import Model
 from oppa.trials import processes
-from tests.runners.conftest import TINY, Run, name_of, running
+from tests.runners.conftest import TINY, Alone, Run, name_of, running
 
 GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=400)
 """Grouped-query attention, stages of unequal length, and a vocabulary that ColossalAI pads."""
@@ -23,24 +22,12 @@ BF16_TOLERANCE = 1e-3
 beside a float32 copy that the optimizer steps, averages gradients in bf16, and rounds even the frequencies of rotary positions."""
 
 INTERLEAVED = {"pp": 2, "schedule": "interleaved", "model_chunks": 2}
-Alone = Callable[[Model, str], tuple[float, ...]]
 pytestmark = [pytest.mark.slow, pytest.mark.environment]
 
 
 @pytest.fixture(scope="module")
 def colossalai(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     yield from running("colossalai", tmp_path_factory.mktemp("colossalai"))
-
-
-@pytest.fixture(scope="module")
-def torch(colossalai: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    yield from running("torch", tmp_path_factory.mktemp("torch"))
-
-
-@pytest.fixture(scope="module")
-def alone(torch: Run) -> Alone:
-    """Losses of one process of the torch runner, by model and precision."""
-    return functools.cache(lambda model, precision: torch({"micro_batch": 8}, model, precision=precision).losses)
 
 
 FP32 = [

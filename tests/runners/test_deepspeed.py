@@ -1,9 +1,8 @@
 """DeepSpeed trains the same model as the torch runner, whichever knob is turned; what does not fit, or cannot run, is told."""
 
 import dataclasses
-import functools
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,9 +11,8 @@ import pytest
 from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.job import load_job
-from oppa.problem.model import Model
 from oppa.problem.training import Training
-from tests.runners.conftest import TINY, Run, configured, name_of, running
+from tests.runners.conftest import TINY, Alone, Run, configured, name_of, running
 
 GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=259)
 """Grouped-query attention, stages of unequal length, and a vocabulary that no tp divides."""
@@ -29,24 +27,12 @@ BF16_TOLERANCE = 1e-3
 beside a float32 copy that the optimizer steps."""
 
 ROOT = Path(__file__).parents[2]
-Alone = Callable[[Model, str], tuple[float, ...]]
 MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
 def deepspeed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     yield from running("deepspeed", tmp_path_factory.mktemp("deepspeed"))
-
-
-@pytest.fixture(scope="module")
-def torch(deepspeed: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    yield from running("torch", tmp_path_factory.mktemp("torch"))
-
-
-@pytest.fixture(scope="module")
-def alone(torch: Run) -> Alone:
-    """Losses of one process of the torch runner, by model and precision."""
-    return functools.cache(lambda model, precision: torch({"micro_batch": 8}, model, precision=precision).losses)
 
 
 DATA = [

@@ -3,8 +3,8 @@
 import pytest
 
 from oppa.problem.configuration import Configuration
-from oppa.problem.job import load_job
 from oppa.table import HardwareFingerprint, Origin, Table, TableRow
+from tests.jobs import problem_of
 
 JOB = """
 model = {preset = "tiny-1m"}
@@ -33,9 +33,7 @@ def row(*, log_stddev=0.02, trials=(1,), steps_per_s=None, **parameters) -> Tabl
 
 @pytest.fixture(scope="session")
 def problem(tmp_path_factory):
-    path = tmp_path_factory.mktemp("job") / "job.toml"
-    path.write_text(JOB)
-    return load_job(path)
+    return problem_of(JOB, tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="session")

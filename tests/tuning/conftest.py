@@ -1,17 +1,16 @@
 """A small problem on CPUs, and two made-up truths about it: a landscape of our own, and the cost model with planted coefficients."""
 
 import math
-from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
-from oppa.problem.job import load_job
 from oppa.study import Trial
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers import make_designer
 from oppa.tuning.designers.oppa import Oppa
+from tests.jobs import problem_of
 
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
@@ -35,9 +34,7 @@ def make_problem(tmp_path_factory):
         for old, new in replacements:
             assert old in text
             text = text.replace(old, new)
-        path: Path = tmp_path_factory.mktemp("job") / "job.toml"
-        path.write_text(text)
-        return load_job(path)
+        return problem_of(text, tmp_path_factory.mktemp("job"))
 
     return make
 

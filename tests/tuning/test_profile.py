@@ -9,7 +9,6 @@ import torch
 from experiments.profile.regret import regret, trajectories
 from experiments.profile.simulated import simulate_profile
 from oppa.problem.batches import batches_of, over
-from oppa.problem.job import load_job
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.executor import SimulatedExecutor
 from oppa.simulator.simulator import Simulator
@@ -21,6 +20,7 @@ from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.profile import Keeper, profile
 from oppa.tuning.search import TrialExecutor
 from oppa.tuning.stopping import never, precise
+from tests.jobs import problem_of
 
 JOB = """
 model = {preset = "bert-base"}
@@ -46,9 +46,7 @@ BATCHES = (32, 64, 128, 256)
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    path = tmp_path_factory.mktemp("job") / "job.toml"
-    path.write_text(JOB)
-    problem = over(load_job(path), BATCHES)
+    problem = over(problem_of(JOB, tmp_path_factory.mktemp("job")), BATCHES)
     return BenchmarkTask(name="small", problem=problem, candidates=problem.candidates(), simulator=Simulator.of(problem))
 
 

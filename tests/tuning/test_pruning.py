@@ -7,9 +7,9 @@ import pytest
 from oppa.cost.workload import workload_of
 from oppa.problem.batches import over
 from oppa.problem.configuration import Configuration
-from oppa.problem.job import load_job
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.pruning import Pruning
+from tests.jobs import problem_of
 
 JOB = """
 model = {preset = "tiny-1m", seq_len = 64}
@@ -30,9 +30,7 @@ RAN_OUT = Configuration(dp=4, global_batch=64, micro_batch=8, dp_bucket_mb=25)
 
 @pytest.fixture(scope="module")
 def ruled_out(tmp_path_factory):
-    path = tmp_path_factory.mktemp("job") / "job.toml"
-    path.write_text(JOB)
-    problem = over(load_job(path), (16, 32, 64, 128))
+    problem = over(problem_of(JOB, tmp_path_factory.mktemp("job")), (16, 32, 64, 128))
     candidates = problem.candidates()
     pruning = Pruning(workload_of(problem, candidates))
     pruning.learn(
