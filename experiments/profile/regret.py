@@ -18,34 +18,12 @@ from oppa.table.goodput import best_at_each, goodput
 POINTS = 50
 Rate = Callable[[Configuration], float | None]
 """Function from a configuration to its true steps per second, or None if it does not fit."""
-
-
-def _fast(progress: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 1 - (1 - progress) ** 3
-
-
-def _slow(progress: NDArray[np.float64]) -> NDArray[np.float64]:
-    return progress**3
-
-
-def _plateau(progress: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.minimum(1.0, 2.5 * progress) * 0.6
-
-
-def _jump(progress: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(progress < 0.7, 0.3 * progress, 0.9)
-
-
-def _wave(progress: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.clip(0.5 * progress + 0.35 + 0.35 * np.sin(3 * np.pi * progress), 0.0, 1.0)
-
-
 SHAPES: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-    "fast growth": _fast,
-    "slow growth": _slow,
-    "plateau": _plateau,
-    "late jump": _jump,
-    "up and down": _wave,
+    "fast growth": lambda progress: 1 - (1 - progress) ** 3,
+    "slow growth": lambda progress: progress**3,
+    "plateau": lambda progress: np.minimum(1.0, 2.5 * progress) * 0.6,
+    "late jump": lambda progress: np.where(progress < 0.7, 0.3 * progress, 0.9),
+    "up and down": lambda progress: np.clip(0.5 * progress + 0.35 + 0.35 * np.sin(3 * np.pi * progress), 0.0, 1.0),
 }
 """Logarithm of the noise scale, scaled to 0..1 between its ends, as a function of the progress of training from 0 to 1.
 

@@ -14,7 +14,7 @@ These schedules assume equal times. `oppa.pipeline.search` finds one for measure
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from oppa.errors import InputError, require_known
 from oppa.pipeline.graph import KINDS, Action, PipelineShape, Schedule
@@ -22,7 +22,6 @@ from oppa.pipeline.schedule_builder import ScheduleBuilder
 from oppa.pipeline.v_schedules import dualpipe_v, zb_v
 
 F, B, W = KINDS
-_ActionsOf = Callable[[int], Iterable[Action]]
 
 
 @functools.lru_cache(maxsize=512)
@@ -37,39 +36,8 @@ def build_schedule(name: str, *, ranks: int, micro_batches: int, chunks: int = 1
     if not least <= chunks <= (most or chunks):
         hint = f"use {least}" if least == most else f"use at least {least}"
         raise InputError(f'`model_chunks = {chunks}` is not possible with `schedule = "{name}"`', hint=hint)
-    return SCHEDULES[name](PipelineShape(ranks=ranks, micro_batches=micro_batches, chunks=chunks, folded=name in FOLDED))
-
-
-def _gpipe(shape: PipelineShape) -> Schedule:
-    return _schedule(shape, lambda rank: [Action(kind, rank, each) for kind in (F, B) for each in range(shape.micro_batches)], split=False)
-
-
-def _memory_minimal(shape: PipelineShape) -> Schedule:
-    return _schedule(shape, lambda rank: _one_by_one(shape, rank), split=False)
-
-
-def _one_forward_one_backward(shape: PipelineShape) -> Schedule:
-    return _schedule(shape, lambda rank: _alternating(shape, rank, hop=1), split=False)
-
-
-def _interleaved(shape: PipelineShape) -> Schedule:
-    return _schedule(shape, lambda rank: _alternating(shape, rank, hop=2), split=False)
-
-
-def _zero_bubble(shape: PipelineShape) -> Schedule:
-    return _schedule(shape, lambda rank: _alternating(shape, rank, hop=1, late=rank), split=True)
-
-
-def _zero_bubble_with_memory(shape: PipelineShape) -> Schedule:
-    return _schedule(shape, lambda rank: _alternating(shape, rank, hop=2, late=2 * rank), split=True)
-
-
-def _folded_zero_bubble(shape: PipelineShape) -> Schedule:
-    return _schedule(shape, lambda rank: zb_v(shape, rank), split=True)
-
-
-def _dual_pipe(shape: PipelineShape) -> Schedule:
-    return _schedule(shape, lambda rank: dualpipe_v(shape, rank), split=True)
+    shape = PipelineShape(ranks=ranks, micro_batches=micro_batches, chunks=chunks, folded=name in FOLDED)
+    return Schedule(shape=shape, split=name in SPLIT, ranks=tuple(tuple(SCHEDULES[name](shape, rank)) for rank in range(ranks)))
 
 
 def one_by_one(shape: PipelineShape, *, split: bool) -> Schedule:
@@ -82,17 +50,18 @@ def one_by_one(shape: PipelineShape, *, split: bool) -> Schedule:
     return Schedule(shape=shape, split=split, apart=split, ranks=ranks)
 
 
-SCHEDULES = {
-    "gpipe": _gpipe,
-    "1f1b": _one_forward_one_backward,
-    "interleaved": _interleaved,
-    "memory-minimal": _memory_minimal,
-    "zb-h1": _zero_bubble,
-    "zb-h2": _zero_bubble_with_memory,
-    "interleaved-zb": _zero_bubble,
-    "zb-v": _folded_zero_bubble,
-    "dualpipe-v": _dual_pipe,
+SCHEDULES: Mapping[str, Callable[[PipelineShape, int], Iterable[Action]]] = {
+    "gpipe": lambda shape, rank: [Action(kind, rank, each) for kind in (F, B) for each in range(shape.micro_batches)],
+    "1f1b": lambda shape, rank: _alternating(shape, rank, hop=1),
+    "interleaved": lambda shape, rank: _alternating(shape, rank, hop=2),
+    "memory-minimal": lambda shape, rank: _one_by_one(shape, rank),
+    "zb-h1": lambda shape, rank: _alternating(shape, rank, hop=1, late=rank),
+    "zb-h2": lambda shape, rank: _alternating(shape, rank, hop=2, late=2 * rank),
+    "interleaved-zb": lambda shape, rank: _alternating(shape, rank, hop=1, late=rank),
+    "zb-v": zb_v,
+    "dualpipe-v": dualpipe_v,
 }
+"""The actions of a rank, by the name of the schedule."""
 FOLDED = ("zb-v", "dualpipe-v")
 SPLIT = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "dualpipe-v")
 """Schedules in which weights' gradients are actions of their own."""
@@ -102,10 +71,6 @@ CHUNKS = (
     | dict.fromkeys(FOLDED, (2, 2))
 )
 """Smallest and largest number of chunks of a rank; a largest number of 0 means no bound."""
-
-
-def _schedule(shape: PipelineShape, actions_of: _ActionsOf, *, split: bool) -> Schedule:
-    return Schedule(shape=shape, split=split, ranks=tuple(tuple(actions_of(rank)) for rank in range(shape.ranks)))
 
 
 def _alternating(shape: PipelineShape, rank: int, *, hop: int, late: int | None = None) -> list[Action]:
