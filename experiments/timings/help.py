@@ -1,13 +1,12 @@
 """Measure the extra time of `oppa --help` over a typer program with two empty commands."""
 
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from experiments.timings.interleaved import Measure, in_turn, spread
+from experiments.timings.interleaved import Measure, compared
 from oppa.report.record import Section
 
 BARE = """\
@@ -36,15 +35,9 @@ def help_overhead(repeats: int) -> list[Section]:
         bare = Path(folder) / "bare.py"
         bare.write_text(BARE)
         ours, theirs = _timed(sys.executable, "-m", "oppa", "--help"), _timed(sys.executable, str(bare), "--help")
-        ours(), theirs()
-        pairs = in_turn(ours, theirs, repeats)
-    extra = [a - b for a, b in pairs]
-    rows = [
-        ("`oppa --help`", spread([a for a, _ in pairs])),
-        ("bare typer program", spread([b for _, b in pairs])),
-        ("difference", spread(extra)),
-    ]
-    text = f"{repeats} pairs in turn; `oppa --help` adds {statistics.median(extra):.3f} s (median; the target is at most 0.1 s)."
+        names = ("`oppa --help`", "bare typer program", "difference")
+        rows, extra_s = compared(ours, theirs, repeats, names=names, by=lambda own_s, bare_s: own_s - bare_s)
+    text = f"{repeats} pairs in turn; `oppa --help` adds {extra_s:.3f} s (median; the target is at most 0.1 s)."
     return [Section(title="Help", text=text, columns=("program", "seconds: median (min - max)"), rows=rows)]
 
 

@@ -5,7 +5,6 @@ the same observations, one by one and in turn. The first step is not timed.
 """
 
 import math
-import statistics
 import time
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from experiments.timings.interleaved import in_turn, spread
+from experiments.timings.interleaved import compared, spread
 from oppa import catalog
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
@@ -180,17 +179,11 @@ def _against_stock(process: GaussianProcess, repeats: int) -> Section:
                 _ = posterior.mean, posterior.variance
         return time.perf_counter() - start
 
-    ours(), theirs()
-    pairs = in_turn(ours, theirs, repeats)
-    ratios = [stock / own for own, stock in pairs]
-    figures = [
-        ("oppa, s", spread([own for own, _ in pairs])),
-        ("BoTorch, s", spread([stock for _, stock in pairs])),
-        ("BoTorch / oppa", spread(ratios)),
-    ]
+    names = ("oppa, s", "BoTorch, s", "BoTorch / oppa")
+    figures, ratio = compared(ours, theirs, repeats, names=names, by=lambda own, stock: stock / own)
     text = (
         f"Both compute mean and variance of one model at {len(rows):,} candidates given {len(process.noise)} observations, in turn. "
-        f"oppa is {statistics.median(ratios):.0f} times faster."
+        f"oppa is {ratio:.0f} times faster."
     )
     return Section(title="Posterior", text=text, columns=("path", "median (min - max)"), rows=figures)
 

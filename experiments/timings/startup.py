@@ -1,11 +1,10 @@
 """Measure the time to a trial's first step: forked from a fork server, against a cold torchrun."""
 
 import dataclasses
-import statistics
 import tempfile
 from pathlib import Path
 
-from experiments.timings.interleaved import Measure, in_turn, spread
+from experiments.timings.interleaved import Measure, compared
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.cluster import Cluster
@@ -28,15 +27,9 @@ def startup(repeats: int) -> list[Section]:
     cold = dataclasses.replace(warm, warm=False, command=TORCHRUN)
     with tempfile.TemporaryDirectory() as folder, _launcher(warm) as forked, _launcher(cold) as executed:
         ours, theirs = _set_up(forked, Path(folder) / "warm"), _set_up(executed, Path(folder) / "cold")
-        ours(), theirs()
-        pairs = in_turn(ours, theirs, repeats)
-    ratios = [cold_s / warm_s for warm_s, cold_s in pairs]
-    rows = [
-        ("fork server, s", spread([warm_s for warm_s, _ in pairs])),
-        ("torchrun, s", spread([cold_s for _, cold_s in pairs])),
-        ("torchrun / fork server", spread(ratios)),
-    ]
-    text = f"{RANKS} ranks, {repeats} pairs in turn: the fork server is {statistics.median(ratios):.1f} times faster."
+        names = ("fork server, s", "torchrun, s", "torchrun / fork server")
+        rows, ratio = compared(ours, theirs, repeats, names=names, by=lambda warm_s, cold_s: cold_s / warm_s)
+    text = f"{RANKS} ranks, {repeats} pairs in turn: the fork server is {ratio:.1f} times faster."
     return [Section(title="Trial set-up", text=text, columns=("start", "median (min - max)"), rows=rows)]
 
 
