@@ -1,5 +1,6 @@
-"""Find what an installation contains, in a checkout or a wheel: search spaces, priors, runners, and how to install an extra."""
+"""Find what an installation has: search spaces, priors, runners, published measurements, and how to install an extra."""
 
+import os
 import re
 import shlex
 import sys
@@ -54,6 +55,11 @@ def _requirements(extra: str) -> list[str]:
 
     named = (re.match(r"([^;]+);.*\bextra == ['\"]([\w-]+)['\"]", line) for line in requires("oppa") or ())
     return [found[1].strip() for found in named if found and found[2] == extra]
+
+
+def data_folder() -> Path:
+    """Return the folder of published measurements, which may not exist: OPPA_DATA, else `../shared/data`."""
+    return Path(os.environ.get("OPPA_DATA") or "../shared/data")
 
 
 def names(kind: str) -> list[str]:

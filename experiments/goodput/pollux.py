@@ -107,7 +107,7 @@ def workload(name: str) -> PolluxWorkload:
 
 
 def _read(file: str, name: str) -> pd.DataFrame:
-    everything = pd.read_csv(published.folder() / file)
+    everything = pd.read_csv(catalog.data_folder() / file)
     return everything[everything["app"] == name]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from oppa.bench import published
+from oppa import catalog
 from oppa.bench.held_out import RAN
 from oppa.report.record import Section
 
@@ -61,7 +61,7 @@ def skipped(what: str, lacking: Mapping[str, str]) -> Section:
     """Return a section that replaces all tables and lists the missing files."""
     return Section(
         title=f"The {what} against published measurements: SKIPPED",
-        text=f"`{published.folder()}` lacks the published measurements. Add them, or name their folder in OPPA_DATA.",
+        text=f"`{catalog.data_folder()}` lacks the published measurements. Add them, or name their folder in OPPA_DATA.",
         columns=("missing file", "content"),
         rows=list(lacking.items()),
     )

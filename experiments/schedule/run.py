@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.simulator.run import FILES, KNOWN_SCHEDULES, LAYERS_AND_ENDS, SCHEDULES, STAGE_TIMES
+from oppa import catalog
 from oppa.bench import published
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.pipeline import schedules
@@ -70,9 +71,9 @@ def measure(times: Path | None, tell: Callable[[str], None]) -> list[ScheduleRow
     """
     if not times and (lacking := published.missing({STAGE_TIMES: FILES[STAGE_TIMES]})):
         raise EnvironmentLackingError(
-            f"`{published.folder()}` lacks {', '.join(lacking)}", hint="use --times with a file, or name its folder in OPPA_DATA"
+            f"`{catalog.data_folder()}` lacks {', '.join(lacking)}", hint="use --times with a file, or name its folder in OPPA_DATA"
         )
-    profiled = read_profiled(times or published.folder() / STAGE_TIMES)
+    profiled = read_profiled(times or catalog.data_folder() / STAGE_TIMES)
     rows: list[ScheduleRow] = []
     for each in profiled:
         tell(f"{each.model or 'a model'}, {each.costs.ranks} stages, {each.micro_batches} micro-batches")
@@ -146,14 +147,14 @@ def _rates(rows: Sequence[ScheduleRow]) -> Section:
     return Section(
         title="Bubble rates at profiled stage times",
         text="Sizes are stages x micro-batches. Peak memory counts activations of a micro-batch; 1F1B holds one for each stage. "
-        f"Published: {'Qi et al. 2024, tables 5 and 8' if known else f'SKIPPED, `{published.folder() / SCHEDULES}` does not exist'}.",
+        f"Published: {'Qi et al. 2024, tables 5 and 8' if known else f'SKIPPED, `{catalog.data_folder() / SCHEDULES}` does not exist'}.",
         columns=("model", "schedule", ">bubble", "published", ">peak memory", ">seconds"),
         rows=lines,
     )
 
 
 def _published() -> dict[tuple[str, int, int, str | None], float]:
-    path = published.folder() / SCHEDULES
+    path = catalog.data_folder() / SCHEDULES
     if not path.exists():
         return {}
     rates = pd.read_csv(path).dropna(subset="bubble_rate").to_dict("records")

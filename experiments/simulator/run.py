@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.lib.prediction_error import all_reduce_section, error, skipped, task_section, task_table
+from oppa import catalog
 from oppa.bench import published
 from oppa.bench.held_out import RAN
 from oppa.bench.tasks import load_suite
@@ -71,8 +72,8 @@ def all_reduce_errors() -> pd.DataFrame:
 
 def bubble_rates() -> pd.DataFrame:
     """Return published bubble rates together with those of oppa's schedules at the same stage times."""
-    times = pd.read_csv(published.folder() / STAGE_TIMES)
-    rates = pd.read_csv(published.folder() / SCHEDULES).dropna(subset="bubble_rate")
+    times = pd.read_csv(catalog.data_folder() / STAGE_TIMES)
+    rates = pd.read_csv(catalog.data_folder() / SCHEDULES).dropna(subset="bubble_rate")
     rates = rates[rates["schedule"].isin(KNOWN_SCHEDULES)].merge(times, on=["model", "pp", "microbatches"])
     return rates.assign(executed=[_bubble_rate(row) for row in rates.to_dict("records")])
 

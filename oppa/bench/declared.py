@@ -5,7 +5,6 @@ This module imports nothing heavy, because `oppa bench` compares every record wi
 
 import dataclasses
 import json
-import os
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -50,11 +49,6 @@ def simulated_job(name: str) -> Path:
     return Path("runners", "simulated", "jobs", f"{name}.toml")
 
 
-def data_folder() -> Path:
-    """Return the folder of measured data, which may not exist."""
-    return Path(os.environ.get("OPPA_DATA") or "../shared/data")
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """Holds the inputs that a benchmark declares."""
@@ -78,7 +72,7 @@ class Declared:
             paths |= dict.fromkeys([*map(Path, COST_MODEL), *(_hardware(job) for job in self.jobs)])
         paths |= dict.fromkeys(map(Path, self.files))
         known = {path.as_posix(): content_hash(here / path) for path in paths}
-        measured = {f"{DATA}{name}": content_hash(data_folder() / name) for name in self.data}
+        measured = {f"{DATA}{name}": content_hash(catalog.data_folder() / name) for name in self.data}
         return Inputs(arguments=arguments, tasks=self.tasks, files={**known, **measured})
 
     @property
@@ -89,7 +83,7 @@ class Declared:
     @property
     def lacking(self) -> list[str]:
         """Return the names of the measured data files that are missing."""
-        return [name for name in self.data if not (data_folder() / name).is_file()]
+        return [name for name in self.data if not (catalog.data_folder() / name).is_file()]
 
     def only(self, tasks: Collection[str]) -> "Declared":
         """Return the declaration restricted to some tasks; raises InputError for an unknown task."""

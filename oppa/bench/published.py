@@ -4,12 +4,10 @@ The variable OPPA_DATA names the folder; the default is `../shared/data`, relati
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pandas as pd
 
 from oppa import catalog
-from oppa.bench.declared import data_folder
 from oppa.errors import EnvironmentLackingError
 from oppa.simulator.replay_file import read_replay_file
 from oppa.units import GIB
@@ -23,14 +21,9 @@ FILES = {
 DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 
 
-def folder() -> Path:
-    """Return the folder of the data, which may not exist."""
-    return data_folder()
-
-
 def missing(files: Mapping[str, str] = FILES) -> dict[str, str]:
     """Return the files that are missing, with their descriptions."""
-    return {name: holds for name, holds in files.items() if not (folder() / name).is_file()}
+    return {name: holds for name, holds in files.items() if not (catalog.data_folder() / name).is_file()}
 
 
 def nanotron_rows() -> pd.DataFrame:
@@ -80,7 +73,7 @@ def all_reduces(gpu: str) -> pd.DataFrame:
 
 
 def _read(name: str) -> pd.DataFrame:
-    path = folder() / name
+    path = catalog.data_folder() / name
     if not path.is_file():
         raise EnvironmentLackingError(f"`{path}` does not exist: {FILES[name]}", hint="name its folder: `OPPA_DATA=...`")
     return pd.read_csv(path)

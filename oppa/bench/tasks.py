@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from oppa import catalog
-from oppa.bench import declared, published
+from oppa.bench import declared
 from oppa.bench.declared import CPU_JOB, CPU_TABLE, simulated_job
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.configuration import PARAMETERS, Configuration
@@ -109,7 +109,7 @@ def _declaration(suite: str) -> Path:
 def _table(suite: str, name: str) -> Path:
     """Return the path of a suite's table, in the folder of its declaration or else in that of published measurements."""
     local = _declaration(suite).parent / name
-    path = local if local.is_file() else published.folder() / name
+    path = local if local.is_file() else catalog.data_folder() / name
     if not path.is_file():
         raise EnvironmentLackingError(f"`{path}` does not exist", hint="name the table: `--table CSV`, or its folder: `OPPA_DATA=...`")
     return path

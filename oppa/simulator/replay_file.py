@@ -8,7 +8,6 @@ models      the model for each value of the model column; batch, cluster, traini
 
 import dataclasses
 import math
-import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -117,11 +116,6 @@ def is_replay_file(path: Path) -> bool:
         return False
 
 
-def data_folder() -> Path:
-    """Return the folder of published measurements, which may not exist: OPPA_DATA, else `../shared/data`."""
-    return Path(os.environ.get("OPPA_DATA") or "../shared/data")
-
-
 def load_task(path: Path, settings: Sequence[str] = ()) -> BenchmarkTask:
     """Return one of the tasks of a search space file with `[replay]`.
 
@@ -144,10 +138,10 @@ def load_task(path: Path, settings: Sequence[str] = ()) -> BenchmarkTask:
 
 def _table(path: Path, name: str) -> Path:
     """Return the path of a file's table."""
-    found = next((folder / name for folder in (path.parent, Path(), data_folder()) if (folder / name).is_file()), None)
+    found = next((folder / name for folder in (path.parent, Path(), catalog.data_folder()) if (folder / name).is_file()), None)
     if found is None:
         hint = "name the table: `--set replay.table=CSV`, or its folder: `OPPA_DATA=...`"
-        raise EnvironmentLackingError(f"`{data_folder() / name}` does not exist", hint=hint)
+        raise EnvironmentLackingError(f"`{catalog.data_folder() / name}` does not exist", hint=hint)
     return found
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from experiments.registry import SUITES
 from oppa import catalog
-from oppa.bench.declared import data_folder
 from oppa.bench.registry import benchmarks
+from oppa.catalog import data_folder
 from oppa.report.inputs import Inputs
 
 SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name != "ci"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oppa.bench.published import folder
+from oppa.catalog import data_folder
 from oppa.cluster.generator import PRETRAIN, SEREN, generate, like
 from oppa.cluster.job import TraceJob
 from oppa.cluster.traces import read_trace, write_trace
@@ -67,9 +67,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 KALOS = "acme_kalos_llm_jobs.csv"
 
 
-@pytest.mark.skipif(not (folder() / KALOS).is_file(), reason=f"NOT TESTED against a published trace: {folder()} lacks {KALOS}")
+@pytest.mark.skipif(not (data_folder() / KALOS).is_file(), reason=f"NOT TESTED against a published trace: {data_folder()} lacks {KALOS}")
 def test_kalos_as_it_is_published() -> None:
-    jobs = read_trace(folder() / KALOS)
+    jobs = read_trace(data_folder() / KALOS)
     assert len(jobs) == 319 and max(job.gpus for job in jobs) <= 2_416 and jobs[0].arrival_s == 0
     assert {job.kind for job in jobs} == {"Pretrain", "Other_or_SFT"}
 

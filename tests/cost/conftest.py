@@ -75,4 +75,4 @@ def framework_problem() -> Callable[..., Problem]:
 def published_data() -> None:
     """What others measured; the tests that need it say that they were skipped."""
     if lacking := published.missing():
-        pytest.skip(f"NOT TESTED against published measurements: `{published.folder()}` lacks {', '.join(lacking)} (set OPPA_DATA)")
+        pytest.skip(f"NOT TESTED against published measurements: `{catalog.data_folder()}` lacks {', '.join(lacking)} (set OPPA_DATA)")

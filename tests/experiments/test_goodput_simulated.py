@@ -20,7 +20,7 @@ from tests.experiments.comparisons import compared as made_up
 
 measured = pytest.mark.skipif(
     bool(published.missing(pollux.FILES)),
-    reason=f"NOT TESTED against published measurements: {published.folder()} lacks {list(pollux.FILES)}",
+    reason=f"NOT TESTED against published measurements: {catalog.data_folder()} lacks {list(pollux.FILES)}",
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.simulator import run as bench
 from oppa import catalog
-from oppa.bench.published import folder
+from oppa.catalog import data_folder
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.presets import PRESETS
@@ -61,5 +61,5 @@ def plan(**values) -> Configuration:
 @pytest.fixture(scope="session")
 def published_runs() -> None:
     """What others measured; the tests that need it say that they were skipped."""
-    if lacking := [name for name in bench.FILES if not (folder() / name).is_file()]:
-        pytest.skip(f"NOT TESTED against published measurements: `{folder()}` lacks {', '.join(lacking)} (set OPPA_DATA)")
+    if lacking := [name for name in bench.FILES if not (data_folder() / name).is_file()]:
+        pytest.skip(f"NOT TESTED against published measurements: `{data_folder()}` lacks {', '.join(lacking)} (set OPPA_DATA)")
