@@ -7,6 +7,7 @@ from typing import Any
 from experiments.goodput import page, restarts
 from experiments.goodput import run as runs
 from experiments.goodput.sections import change_section, time_section
+from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import begin
 from oppa import catalog
 from oppa.bench.registry import inputs
@@ -18,7 +19,7 @@ def record(folder: Path, seeds: int, tell: Callable[[str], None]) -> Path:
     begin(folder, inputs("goodput", seeds=seeds))
     runs.run(folder, catalog.root() / "runs" / "goodput", range(seeds), tell)
     restarts.record(folder, page.comparison_of(folder), tell)
-    return page.write_page(folder)
+    return written_page(folder, page.page(folder))
 
 
 def to_json(folder: Path, _tell: Callable[[str], None]) -> dict[str, Any]:

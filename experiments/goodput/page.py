@@ -7,7 +7,7 @@ from typing import Any
 from experiments.goodput import restarts
 from experiments.goodput.figures import all_figures
 from experiments.goodput.sections import GoodputComparison, change_section, seed_section, table_section, time_section
-from experiments.lib.recorded_page import Page, page_of, written_page
+from experiments.lib.recorded_page import Page, page_of
 from experiments.lib.run_trace import Track, facts_of, pooled, recorded
 from oppa.table import Table
 
@@ -39,11 +39,6 @@ def to_json(comparison: GoodputComparison, folder: Path) -> dict[str, Any]:
         "seeds": comparison.seeds,
         **facts_of(folder, recorded(folder, COMMAND)),
     }
-
-
-def write_page(folder: Path) -> Path:
-    """Write the page and its figures to the folder of the runs."""
-    return written_page(folder, page(folder))
 
 
 def page(folder: Path) -> Page:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import begin
 from experiments.norm_test import page
 from experiments.norm_test import run as runs
@@ -16,7 +17,7 @@ def record(folder: Path, seeds: int, tell: Callable[[str], None]) -> Path:
     """Train what the folder lacks, and write the page."""
     begin(folder, inputs("norm-test", seeds=seeds))
     runs.run(folder, catalog.root() / "runs" / "norm-test", range(seeds), tell)
-    return page.write_page(folder)
+    return written_page(folder, page.page(folder))
 
 
 def to_json(folder: Path, _tell: Callable[[str], None]) -> dict[str, Any]:

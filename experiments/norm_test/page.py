@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.lib.recorded_page import Page, page_of, written_page
+from experiments.lib.recorded_page import Page, page_of
 from experiments.lib.run_trace import Track, facts_of, recorded
 from experiments.norm_test.schemes import CONSTANTS, is_norm_test, matching
 from oppa.report.figures import Axis, Series, lines
@@ -82,11 +82,6 @@ def to_json(results: NormTestResults, folder: Path) -> dict[str, Any]:
     at_size = {name: statistics.median(found) for name in results.by_scheme if (found := _lower_at_size(results, name))}
     below = {"validation_loss_below_constant": lower, "validation_loss_below_constant_of_its_size": at_size}
     return {"schemes": schemes, **below, **facts_of(folder, recorded(folder, COMMAND))}
-
-
-def write_page(folder: Path) -> Path:
-    """Write the page and its figures to the folder of the runs."""
-    return written_page(folder, page(folder))
 
 
 def page(folder: Path) -> Page:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import begin
 from experiments.policies import page, variations
 from experiments.policies import run as runs
@@ -18,7 +19,7 @@ def record(folder: Path, seeds: int, tell: Callable[[str], None]) -> Path:
     begin(folder, inputs("policies", seeds=seeds))
     for part in (runs, variations):
         part.run(folder, catalog.root() / "runs" / "policies", range(seeds), tell)
-    return page.write_page(folder)
+    return written_page(folder, page.page(folder))
 
 
 def to_json(folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:

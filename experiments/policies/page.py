@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.lib.recorded_page import Page, page_of, written_page
+from experiments.lib.recorded_page import Page, page_of
 from experiments.lib.run_trace import Track, facts_of, recorded, time_to_accuracy
 from experiments.policies.run import LEARNED, LEARNED_FIRST, PROPORTIONAL, STATIC
 from experiments.policies.variations import OF, VARIATIONS
@@ -24,8 +24,6 @@ TARGET = 0.95
 VARIED_TARGET = 0.9
 """Target accuracy of the variations, some of which train more slowly."""
 COLUMNS = (">to the target, s", ">over seeds", ">sooner", ">steps", ">bsz.", ">all, s", ">loss", ">accuracy", ">seeds")
-SIZED = (STATIC, PROPORTIONAL)
-"""Policies with one variant per batch; the best variant represents the policy."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,11 +89,6 @@ def to_json(results: PolicyResults, folder: Path) -> dict[str, Any]:
         for policy, name in results.policies.items()
     }
     return {"target_accuracy": TARGET, "policies": policies, **facts_of(folder, recorded(folder, COMMAND))}
-
-
-def write_page(folder: Path) -> Path:
-    """Write the page and its figures to the folder of the runs."""
-    return written_page(folder, page(folder))
 
 
 def page(folder: Path) -> Page:

@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.profile.regret import Regret, decided, regret
 from oppa import catalog
-from oppa.errors import EnvironmentLackingError, InfeasibleError
+from oppa.errors import InfeasibleError
 from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.problem.batches import batches_of, over, parse_batches
 from oppa.problem.configuration import Configuration
@@ -107,10 +107,7 @@ def active_profile(tell: Tell, *, repeats: int = REPEATS) -> RealComparison:
 
 
 def _problem() -> Problem:
-    path = catalog.root() / JOB
-    if not path.is_file():
-        raise EnvironmentLackingError(f"`{path}` does not exist", hint="run it from a checkout")
-    return over(load_job(path), parse_batches(BATCHES))
+    return over(load_job(catalog.root() / JOB), parse_batches(BATCHES))
 
 
 def _profiled(problem: Problem, profiler: Profiler, folder: Path) -> Table:

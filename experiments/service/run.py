@@ -37,7 +37,6 @@ from oppa.control.service.factory import ControllerFactory
 from oppa.control.service.job_store import JobStore
 from oppa.control.service.journal import Journal
 from oppa.control.throughput_index import ThroughputIndex
-from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.protocol.messages import Ack, StepFacts, StepTaken, from_service
@@ -161,9 +160,7 @@ def measure(tell: Tell, load: Load | None = None) -> ServiceFigures:
 
 def _table(rows: int) -> Table:
     """Return a table of layouts, batch sizes and micro-batches, with throughputs that saturate."""
-    path = catalog.root() / "examples" / "cpu.toml"
-    if not path.is_file():
-        raise EnvironmentLackingError(f"`{path}` does not exist", hint="run it from a checkout")
+    job = load_job(catalog.root() / "examples" / "cpu.toml")
     facts = {
         "study": "none",
         "method": "exhaustive",
@@ -173,7 +170,7 @@ def _table(rows: int) -> Table:
         "spent_s": 1.0,
         "created_at": 0.0,
     }
-    origin = Origin.of(load_job(path), simulated=True, **facts, loss_bound=None, expected_loss=None, command="oppa bench service")
+    origin = Origin.of(job, simulated=True, **facts, loss_bound=None, expected_loss=None, command="oppa bench service")
     found = []
     for number in range(rows):
         layout, batch = divmod(number, 10)

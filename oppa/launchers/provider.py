@@ -123,11 +123,6 @@ class HostProvider(Protocol):
         ...
 
 
-def launcher_names() -> list[str]:
-    """Return the names of all launchers, built-in and installed."""
-    return sorted(extensions.parts(GROUP, BUILT_IN))
-
-
 def make_provider(name: str) -> HostProvider:
     """Return the launcher of that name.
 

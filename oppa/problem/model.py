@@ -148,14 +148,6 @@ class Model:
         return self.forward_flops_per_sequence / self.seq_len
 
     @property
-    def training_flops_per_token(self) -> float:
-        """Return the operations per token of a forward and a backward pass, without recomputation.
-
-        Each product has two in the backward pass.
-        """
-        return 3 * self.flops_per_token
-
-    @property
     def _attention_matrices(self) -> int:
         return 2 * self.hidden * (self.hidden + self.kv_width)
 

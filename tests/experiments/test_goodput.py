@@ -14,6 +14,7 @@ from experiments.goodput import page, restarts
 from experiments.goodput.gains import gains
 from experiments.goodput.sections import GoodputComparison, change_section, changes_of, largest_change, seed_section, time_section
 from experiments.goodput.variants import variants
+from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
 from experiments.lib.run_trace import Track, hash_of, layout_of, pooled, time_to
 from oppa.errors import EnvironmentLackingError, InputError
@@ -124,7 +125,7 @@ def test_the_page_is_made_of_the_records_alone(tmp_path, table, monkeypatch) -> 
     (tmp_path / "runs" / "origins.json").write_text(
         json.dumps({"goodput-0": {"command": "`oppa train`", "date": "2026-01-01", "oppa": "1"}})
     )
-    text = page.write_page(tmp_path).read_text()
+    text = written_page(tmp_path, page.page(tmp_path)).read_text()
     assert "| gain" in text and hash_of((tmp_path / "runs").glob("*.csv.gz")) in text
     told = page.to_json(page.comparison_of(tmp_path), tmp_path)
     assert told["runs"] == 12 and told["seeds"] == 4 and told["time_to_loss_gain_mean"] > 0.3
