@@ -33,8 +33,7 @@ SHORT = ("help", "start-up", "prior", "machine")
 NANOTRON = Declared(files=(REPLAY.as_posix(), *COST_MODEL, "priors/hardware/H100.toml"), data=("nanotron_h100.csv",))
 """Inputs of the benchmarks on the measurements of nanotron."""
 PRIOR = Declared(
-    files=(*NANOTRON.files, "priors/hardware/A100-80GB.toml"),
-    data=(*NANOTRON.data, "korthikanti_recompute_a100.csv", "nccl_allreduce.csv"),
+    files=(*NANOTRON.files, "priors/hardware/A100-80GB.toml"), data=(*NANOTRON.data, "korthikanti_recompute_a100.csv", "nccl_allreduce.csv")
 )
 _TIMINGS = {
     "help": Declared(),
@@ -273,10 +272,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         seeds=3,
     ),
     "policies-simulated": _with_own_record(
-        "policies-simulated",
-        Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX),
-        repeats=10,
-        smallest="--tasks 8",
+        "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
     ),
     "schedule": with_own_command(
         "schedules of a pipeline, by name and searched",

@@ -170,10 +170,7 @@ def _figure_11(ran: Sequence[SimulatedTrace]) -> str:
                 drawn.append(Series(name=f"{policy}, {scaling}", x=x, y=y))
         panels[title] = drawn
     return lines(
-        panels,
-        x=Axis(label="share of pretraining jobs that is elastic"),
-        y=Axis(label="relative to no scale-up"),
-        description="Figure 11",
+        panels, x=Axis(label="share of pretraining jobs that is elastic"), y=Axis(label="relative to no scale-up"), description="Figure 11"
     )
 
 

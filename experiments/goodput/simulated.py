@@ -58,11 +58,7 @@ PUBLISHED: Mapping[str, Mapping[int, Layout]] = {
 }
 """Layouts of the paper's pessimistic and optimistic CBS baselines (table 1): the best at its first batch, and the best for large ones."""
 NOISE_FIRST, NOISE_AGE, NOISE_GROWTH = 16.0, 4000.0, 1.1
-HELPS: Mapping[str, Mapping[str, Any]] = {
-    "always": {"saturating": False},
-    "while-noisy": {},
-    "never": {"scaling": "none"},
-}
+HELPS: Mapping[str, Mapping[str, Any]] = {"always": {"saturating": False}, "while-noisy": {}, "never": {"scaling": "none"}}
 """Arguments of `goodput` in each world. Worlds differ in how a larger learning rate helps, and thus in what a step is worth."""
 WORDS: Mapping[str, str] = {"always": "at every batch (eq. 8)", "while-noisy": "while there is noise", "never": "at no batch"}
 FLOOR, FALL, LOSS_AGE, LOSS_POWER = 1.7, 9.0, 400.0, 0.45

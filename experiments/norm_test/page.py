@@ -190,11 +190,7 @@ def _size(scheme: str) -> float:
 
 def _figures(results: NormTestResults) -> dict[str, tuple[str, str]]:
     """Return caption and SVG by file name."""
-    return {
-        "schedules.svg": _schedules(results),
-        "validation.svg": _validation(results),
-        "gap.svg": _gap(results),
-    }
+    return {"schedules.svg": _schedules(results), "validation.svg": _validation(results), "gap.svg": _gap(results)}
 
 
 def _schedules(results: NormTestResults) -> tuple[str, str]:

@@ -223,10 +223,7 @@ def _speedups(rounds: Sequence[Round]) -> str:
     predicted_s = statistics.median(predict(each.profile, schedule_of(base)).step_s for each in rounds)
     known = {base: (measured_s, predicted_s)} | {configuration: (row.measured_s, row.predicted_s) for configuration, row in rows.items()}
     panels = {}
-    for title, those in (
-        ("stages alone", [each for each in known if each.dp == 1]),
-        ("replicas and stages", _best(known)),
-    ):
+    for title, those in (("stages alone", [each for each in known if each.dp == 1]), ("replicas and stages", _best(known))):
         drawn = sorted(those, key=lambda each: each.devices)
         panels[title] = [
             Series(name=name, x=[each.devices for each in drawn], y=[of[at] / known[each][at] for each in drawn])

@@ -113,11 +113,7 @@ def stopping(repeats: int) -> list[Section]:
 def figures(repeats: int) -> dict[str, str]:
     """Return SVG by file name, after figures 14, 10 and 15 of the paper; results are shared with `stopping` through a cache."""
     found, errors = searches(repeats), estimate_errors(repeats)
-    round_, best, count = (
-        Axis(label="round"),
-        Axis(label="share of the best value"),
-        Axis(label="repetitions so far", log=True),
-    )
+    round_, best, count = (Axis(label="round"), Axis(label="share of the best value"), Axis(label="repetitions so far", log=True))
     steps, off = Axis(label="steps", log=True), Axis(label="median error, %")
     by_job = {str(job): _error_lines(of) for job, of in errors.groupby("job")}
     drawn = {

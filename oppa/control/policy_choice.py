@@ -75,8 +75,7 @@ def _require_not_worse(weights: Weights, eval_runs: Sequence[Path], baseline: st
         raise InputError("`--policy rl` needs recorded runs that show that it is not worse than the baseline policy", hint=hint)
     if needs_table(baseline) and baseline != "static":
         raise InputError(
-            f"`--policy rl,baseline={baseline}`: `{baseline}` chooses from a table, which has no local batches",
-            hint="use `static`",
+            f"`--policy rl,baseline={baseline}`: `{baseline}` chooses from a table, which has no local batches", hint="use `static`"
         )
     if len({folder.resolve() for folder in eval_runs}) < len(eval_runs):
         raise InputError("a run is named twice with `--eval-run`", hint="name each run once")

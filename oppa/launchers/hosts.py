@@ -144,13 +144,7 @@ class HostsLauncher:
             folder, runs = str(self._runner.folder), self._runner.trains_runs
             task = AgentTask(runner=folder, runs=runs, study=self._study, hosts=hosts, grace_s=self._grace_s)
             environment = placement.environment(self._runner, self._study, packages=self._folder / "packages")
-            self._agents = AgentClient(
-                self._place.commands(task),
-                hosts=hosts,
-                environment=environment,
-                grace_s=self._grace_s,
-                log=log,
-            )
+            self._agents = AgentClient(self._place.commands(task), hosts=hosts, environment=environment, grace_s=self._grace_s, log=log)
         return self._agents
 
 

@@ -51,18 +51,7 @@ HOPELESS = {
 """Pending reasons that never resolve."""
 HOPELESS_S = 4.0
 """Seconds that such a reason must last, because Slurm may report one for a second right after submission."""
-ENDED = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "REVOKED",
-    "TIMEOUT",
-}
+ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 """Final states of a job."""
 FORGOTTEN, SILENT = "FORGOTTEN", "SILENT"
 """States that oppa adds: Slurm has removed the record of the job, and Slurm does not answer."""

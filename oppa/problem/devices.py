@@ -131,12 +131,7 @@ def devices() -> dict[str, Device]:
 
 def _read(id_: str) -> Device:
     file = read(_File, catalog.find(CATALOG, id_), error=InputError)
-    return Device(
-        id=id_,
-        memory_bytes=round(file.memory.bytes),
-        names=_sets([id_, *file.aliases]),
-        shared=_sets(file.shared_aliases),
-    )
+    return Device(id=id_, memory_bytes=round(file.memory.bytes), names=_sets([id_, *file.aliases]), shared=_sets(file.shared_aliases))
 
 
 def _sets(names: Sequence[str]) -> frozenset[frozenset[str]]:

@@ -147,9 +147,7 @@ def _surrogate(problem: Problem, candidates: Candidates, trials: Sequence[Trial]
     except ArithmeticError:  # no covariance fits the trials, but the page still shows them
         return None
     return SurrogateReport(
-        trials=len(known),
-        sensitivities=sensitivities(designer, candidates),
-        sections=sections(surrogate_summaries(designer, candidates)),
+        trials=len(known), sensitivities=sensitivities(designer, candidates), sections=sections(surrogate_summaries(designer, candidates))
     )
 
 

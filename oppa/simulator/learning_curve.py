@@ -148,8 +148,7 @@ class _Seen:
         if len(validations) < 5 or len(batches) != 1:
             hint = "set `validation` and `validate_every` in [train] for a model whose outputs are classes, and use one batch size"
             raise InputError(
-                f"the run has {len(validations)} validations of accuracy and {len(batches)} batch sizes; a curve needs 5 and 1",
-                hint=hint,
+                f"the run has {len(validations)} validations of accuracy and {len(batches)} batch sizes; a curve needs 5 and 1", hint=hint
             )
         steps, accuracies, means, logs = (np.array(column, np.float64) for column in zip(*validations, strict=True))
         best = np.maximum.accumulate(accuracies)

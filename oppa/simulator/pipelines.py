@@ -117,11 +117,7 @@ class Pipelines:
         if not _schedule(layout).split:
             backward, weight = tuple(map(sum, zip(backward, weight, strict=True))), ()
         return Times(
-            forward_s=forward,
-            backward_s=backward,
-            weight_s=weight,
-            transfer_s=self._transfers_s(layout),
-            sender_waits=layout.sender_waits,
+            forward_s=forward, backward_s=backward, weight_s=weight, transfer_s=self._transfers_s(layout), sender_waits=layout.sender_waits
         )
 
     def _seconds(self, layout: PipelineSettings, stage: StageCosts) -> tuple[float, float, float]:

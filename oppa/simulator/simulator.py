@@ -51,11 +51,7 @@ class Simulator:
         """Return the simulator of a problem; raises InputError as the constructor does."""
         space = problem.space
         return cls(
-            problem.model,
-            problem.cluster,
-            precision=problem.training.precision,
-            framework=space.name,
-            balanced=space.balanced_stages,
+            problem.model, problem.cluster, precision=problem.training.precision, framework=space.name, balanced=space.balanced_stages
         )
 
     def step_time_s(self, configuration: Configuration) -> float:

@@ -120,10 +120,7 @@ def refined(table: Table, observations: Iterable[StepTimeObservation], *, common
     )
     rows = [
         dataclasses.replace(
-            row,
-            steps_per_s=float(median),
-            log_stddev=float(log_stddev),
-            source="measured" if row.configuration in seen else row.source,
+            row, steps_per_s=float(median), log_stddev=float(log_stddev), source="measured" if row.configuration in seen else row.source
         )
         for row, median, log_stddev in zip(table.rows, medians, log_stddevs, strict=True)
     ]

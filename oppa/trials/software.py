@@ -174,13 +174,7 @@ def _answer(python: Path) -> tuple[Software, set[str]]:
     """
     given = {**os.environ, "PYTHONSAFEPATH": "1"}
     completed = subprocess.run(
-        [str(python), "-c", _ASK],
-        env=given,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=ANSWER_S,
-        check=True,
+        [str(python), "-c", _ASK], env=given, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S, check=True
     )
     answer = json.loads(completed.stdout.strip().splitlines()[-1])
     changed = {name for name, value in answer["environment"].items() if given.get(name) != value and not _MANAGED.fullmatch(name)}

@@ -40,7 +40,5 @@ def _refusing(name: str) -> Callable[[], None]:
 
 for _name in () if checkout.is_checkout() else checkout.NAMES:
     bench.command(
-        _name,
-        help="Run an experiment; it needs a checkout.",
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        _name, help="Run an experiment; it needs a checkout.", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
     )(_refusing(_name))

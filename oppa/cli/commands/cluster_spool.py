@@ -102,10 +102,7 @@ def run(
     raise typer.Exit(int(bool(controller.damaged) or any(status.ending in ("failed", "given up") for status in found)))
 
 
-def status(
-    spool: Spool,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the jobs as JSON on stdout.")] = False,
-) -> None:
+def status(spool: Spool, as_json: Annotated[bool, typer.Option("--json", help="Print the jobs as JSON on stdout.")] = False) -> None:
     """List the elastic jobs of a spool: their hosts, steps and losses.
 
     Exit codes: 0 listed, 2 wrong input.
@@ -136,10 +133,7 @@ def status(
     style.print_section(Section(title="Elastic jobs", text=f"In {spool}.{why}", columns=columns, rows=cells))
 
 
-def cancel(
-    spool: Spool,
-    name: Name,
-) -> None:
+def cancel(spool: Spool, name: Name) -> None:
     """Cancel an elastic job: it stops after its present step, and keeps a checkpoint.
 
     Exit codes: 0 cancelled, 2 wrong input.
@@ -153,10 +147,7 @@ def cancel(
     style.err().print(f"cancelled: {job.folder}; {when}; `oppa cluster retry {spool} {name}` resumes it", markup=False, soft_wrap=True)
 
 
-def retry(
-    spool: Spool,
-    name: Name,
-) -> None:
+def retry(spool: Spool, name: Name) -> None:
     """Let `oppa cluster run` resume an elastic job that was cancelled or has failed, from its newest checkpoint.
 
     Exit codes: 0 queued, 2 wrong input.

@@ -53,14 +53,7 @@ def tune(
     view = SessionView("--study")
     with view.running(unfinished if as_json else None):
         found = api.tune(
-            question,
-            study=study,
-            trials=trials,
-            designer=designer,
-            seed=seed,
-            launcher=launcher,
-            callback=view,
-            resume=view.resume,
+            question, study=study, trials=trials, designer=designer, seed=seed, launcher=launcher, callback=view, resume=view.resume
         )
     print_result(found.search, found.equivalence, why_ended=found.ended, exported=found.exported)
     if as_json:

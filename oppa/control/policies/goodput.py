@@ -152,13 +152,7 @@ class GoodputPolicy(Policy):
             bearable = near & (worth >= current.goodput * (1 - self._margin))
             chosen, onward = self._step_to(far.configuration, worth, bearable, present.global_batch), far.configuration
         return _Weighed(
-            state=state,
-            growth=self._growth,
-            factor=factor,
-            enough=enough,
-            enough_elsewhere=enough_elsewhere,
-            chosen=chosen,
-            onward=onward,
+            state=state, growth=self._growth, factor=factor, enough=enough, enough_elsewhere=enough_elsewhere, chosen=chosen, onward=onward
         )
 
     def _step_to(self, far: Configuration, worth: Array, among: Mask, batch: int) -> Option | None:

@@ -26,12 +26,7 @@ class ControllerFactory:
     """
 
     def __init__(
-        self,
-        table: Table | None,
-        policy_of: Callable[[ThroughputIndex | None], Policy],
-        *,
-        every: int = EVERY,
-        policy: str = "",
+        self, table: Table | None, policy_of: Callable[[ThroughputIndex | None], Policy], *, every: int = EVERY, policy: str = ""
     ) -> None:
         self._throughputs = ThroughputIndex(table) if table else None
         self._policy_of, self._every = policy_of, every

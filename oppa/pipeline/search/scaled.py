@@ -39,14 +39,7 @@ def searched(
             return
         try:
             found = choose(
-                job.profile,
-                shape,
-                dp=dp,
-                zero_stage=job.zero_stage,
-                limit_bytes=job.limit_bytes,
-                stages=stages,
-                nodes=nodes,
-                enough=enough,
+                job.profile, shape, dp=dp, zero_stage=job.zero_stage, limit_bytes=job.limit_bytes, stages=stages, nodes=nodes, enough=enough
             )
         except InputError:  # it does not fit in any order
             continue

@@ -66,13 +66,7 @@ class Mesh:
 
 @contextlib.contextmanager
 def open_mesh(
-    configuration: Configuration,
-    cluster: Cluster,
-    *,
-    rank: int,
-    world: int,
-    rendezvous: str,
-    timeout_s: float = COLLECTIVE_TIMEOUT_S,
+    configuration: Configuration, cluster: Cluster, *, rank: int, world: int, rendezvous: str, timeout_s: float = COLLECTIVE_TIMEOUT_S
 ) -> Iterator[Mesh]:
     """Join the job's process groups, and destroy them at the end.
 

@@ -81,12 +81,7 @@ class StepProfiling:
                 weights[part] = weights.get(part, 0) + parameter.numel() * parameter.element_size()
         updated = sum(weights.values()) / (configuration.dp if configuration.zero_stage else 1)
         step_s, passes_s, update_s = map(statistics.median, zip(*self._steps_s or [(0.0, 0.0, 0.0)], strict=True))
-        mine = {
-            "seen": self._seen,
-            "weights": weights,
-            "passes_s": passes_s,
-            "update_byte_s": update_s / updated if updated else 0.0,
-        }
+        mine = {"seen": self._seen, "weights": weights, "passes_s": passes_s, "update_byte_s": update_s / updated if updated else 0.0}
         everyones: list[Any] = [None] * self._mesh.world
         dist.all_gather_object(everyones, mine)
         found = PipelineProfile(

@@ -127,12 +127,7 @@ class Oppa:
             points = without_batch(points, candidates)
             cost, points_of_rate = parts, torch.cat([points, parts.prior_share()[:, None]], dim=1)
         self.log_rate = GaussianProcess(
-            points_of_rate,
-            layouts,
-            cost,
-            layout=RATE_LAYOUT,
-            residual=RATE_RESIDUAL,
-            nugget=RATE_NUGGET * math.sqrt(problem.cluster.hosts),
+            points_of_rate, layouts, cost, layout=RATE_LAYOUT, residual=RATE_RESIDUAL, nugget=RATE_NUGGET * math.sqrt(problem.cluster.hosts)
         )
         self.log_slack = GaussianProcess(points, layouts, slack, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, nugget=MEMORY_NUGGET)
         self.pruning = Pruning(work)
