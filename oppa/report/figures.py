@@ -79,7 +79,7 @@ def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, descripti
             axes.set_ylabel("")
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        _legend(figure, [_key(name, **_way(_look(name, names), points[name])) for name in names], width=width)
+        _legend(figure, [legend_key(name, **_way(_look(name, names), points[name])) for name in names], width=width)
 
     width = WIDTH if columns == 1 else 3.2 * columns
     return render(draw, width=width, height=HEIGHT if len(panels) == 1 else 2.5 * rows + 0.4, description=description)
@@ -99,7 +99,7 @@ def scatter(drawn: Sequence[Series], *, x: Axis, y: Axis, description: str, limi
                 mark(limit, color=STAND_INS["soft"], linewidth=0.9, linestyle=DASHES[1])
         _scattered(axes, drawn, names, x, y)
         _finish(axes, x, y)
-        _legend(figure, [_key(name, **_mark(_look(name, names))) for name in names])
+        _legend(figure, [legend_key(name, **_mark(_look(name, names))) for name in names])
 
     return render(draw, width=WIDTH, height=WIDTH * 0.85, description=description)
 
@@ -122,7 +122,7 @@ def timeline(
             axes.set_xlabel("")
             _strip(strip, lost, names)
             strip.set_xlabel(x.label)
-        _legend(figure, [*(_key(name, **_mark(_look(name, names))) for name in names), _key(incumbent.name, **best)])
+        _legend(figure, [*(legend_key(name, **_mark(_look(name, names))) for name in names), legend_key(incumbent.name, **best)])
 
     return render(draw, width=WIDTH, height=HEIGHT + 0.15 * len(lost), description=description)
 
@@ -208,7 +208,8 @@ def _ticks(low: float, high: float) -> Locator:
     return LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,))
 
 
-def _key(name: str, **look: Any) -> Line2D:
+def legend_key(name: str, **look: Any) -> Line2D:
+    """Return an entry of a legend, which is drawn in this look."""
     return Line2D([], [], label=name, **look)
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from oppa.report.figures import COLOURS, DASHES
+from oppa.report.figures import COLOURS, DASHES, legend_key
 from oppa.report.svg import STAND_INS, render
 from oppa.study.records import QUANTILE
 from oppa.table import ParallelStrategy, TableRow
@@ -83,16 +82,12 @@ def _finish(axes: Axes, batches: Sequence[int]) -> None:
 
 def _legend(figure: Figure, named: Sequence[ParallelStrategy], *, others: int, switching: bool) -> None:
     """Draw the legend: the strategies above the axes, the meaning of the marks below."""
-    strategies = [_key(strategy.id, marker=MARKERS[place % len(MARKERS)], **_stroke(place)) for place, strategy in enumerate(named)]
+    strategies = [legend_key(strategy.id, marker=MARKERS[place % len(MARKERS)], **_stroke(place)) for place, strategy in enumerate(named)]
     ink, hollow = STAND_INS["ink"], {"markerfacecolor": STAND_INS["paper"], "markeredgecolor": STAND_INS["soft"]}
-    meanings = [_key("fastest", linestyle="", marker="*", markersize=11, color=ink, markeredgewidth=0)]
-    meanings.append(_key("predicted, not measured", linestyle="", marker="o", **hollow))
-    meanings += [_key("fastest strategy changes", color=STAND_INS["soft"], linewidth=0.8, linestyle=DASHES[1])] if switching else []
-    meanings += [_key(f"{others} other strategies", **PALE)] if others else []
+    meanings = [legend_key("fastest", linestyle="", marker="*", markersize=11, color=ink, markeredgewidth=0)]
+    meanings.append(legend_key("predicted, not measured", linestyle="", marker="o", **hollow))
+    meanings += [legend_key("fastest strategy changes", color=STAND_INS["soft"], linewidth=0.8, linestyle=DASHES[1])] if switching else []
+    meanings += [legend_key(f"{others} other strategies", **PALE)] if others else []
     look: dict[str, Any] = {"columnspacing": 1.4, "handletextpad": 0.5, "borderpad": 0}
     figure.legend(strategies, [strategy.id for strategy in named], loc="outside upper left", ncols=3, **look)
     figure.legend(meanings, [str(key.get_label()) for key in meanings], loc="outside lower left", ncols=4, **look)
-
-
-def _key(name: str, **look: Any) -> Line2D:
-    return Line2D([], [], label=name, **look)

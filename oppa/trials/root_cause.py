@@ -57,9 +57,8 @@ def root_cause(stderr: str) -> RootCause | None:
     if killed:
         return RootCause(line=f"rank {killed[0][0]} was killed by {_name(killed[0][1])}", rank=killed[0][0], signal=killed[0][1])
     if ours := primary or [each for each in own if each.rank in (None, rank)]:
-        chosen = ours[
-            0 if len(own) < len(exceptions) else -1
-        ]  # under a launcher ranks fail one after the other, so the first one is the cause
+        # Under a launcher, ranks fail one after the other, so the first one is the cause.
+        chosen = ours[0 if len(own) < len(exceptions) else -1]
         return dataclasses.replace(chosen, rank=rank if chosen.rank is None else chosen.rank)
     line = _last_line(text)
     return RootCause(line=line, rank=rank, raised=False) if line else next(iter(own), None)

@@ -98,11 +98,8 @@ def _run(
     finally:
         running.end(limits.grace_s)
     monitor.poll()
-    return _verdict(folder, spec, monitor, exit or Exit(), limits=limits, kernel_oom=_any_oom(exit, oom_kills))
-
-
-def _any_oom(exit: Exit | None, before: int) -> bool:
-    return (exit is not None and exit.kernel_oom) or kernel_oom_kills() > before
+    ended = exit or Exit()
+    return _verdict(folder, spec, monitor, ended, limits=limits, kernel_oom=ended.kernel_oom or kernel_oom_kills() > oom_kills)
 
 
 def _verdict(folder: Path, spec: TrialSpec, monitor: TrialMonitor, exit: Exit, *, limits: Limits, kernel_oom: bool) -> TrialVerdict:

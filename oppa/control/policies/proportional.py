@@ -4,6 +4,7 @@ The global batch stays fixed, and each worker's share is proportional to its spe
 the same time, and none waits.
 """
 
+import operator
 from collections.abc import Sequence
 
 from oppa.control.decision import Decision, DecisionKind, JobState, Limit, Policy, stay
@@ -40,7 +41,7 @@ class ProportionalPolicy(Policy):
             return stay(state, "workers report no speeds: only pure data parallelism has local batches", Limit.UNKNOWN)
         speeds = [worker.local_batch / worker.compute_s for worker in workers]
         wanted = shared_out(present.global_batch, speeds)
-        before_s, after_s = max(worker.compute_s for worker in workers), _slowest_s(wanted, speeds)
+        before_s, after_s = max(worker.compute_s for worker in workers), max(map(operator.truediv, wanted, speeds))
         saved = 1 - after_s / before_s
         reason = f"shares of {present.global_batch} by speed: the slowest worker's own time falls by {max(0.0, saved):.0%}"
         if wanted == tuple(worker.local_batch for worker in workers) or saved <= self._margin:
@@ -65,7 +66,3 @@ def shared_out(total: int, speeds: Sequence[float]) -> tuple[int, ...]:
         latest = max((worker for worker in range(len(speeds)) if shares[worker] > 1), key=lambda worker: shares[worker] / speeds[worker])
         shares[latest] -= 1
     return tuple(shares)
-
-
-def _slowest_s(shares: Sequence[int], speeds: Sequence[float]) -> float:
-    return max(share / speed for share, speed in zip(shares, speeds, strict=True))
