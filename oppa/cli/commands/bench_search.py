@@ -93,9 +93,7 @@ def _print(
     plain = [run for run in runs if run.variation == PLAIN]
     counted, apart = ([run for run in plain if (run.task in headline) == wanted] for wanted in (True, False))
     if as_json:
-        import json
-
-        typer.echo(json.dumps(to_json(counted, apart, comparison.trials, environment), indent=1))
+        style.print_json(to_json(counted, apart, comparison.trials, environment))
         return
     for section in comparison_sections(counted, apart, comparison.trials):
         style.print_section(section)

@@ -1,6 +1,5 @@
 """`oppa cluster submit`, `run`, `status`, `cancel` and `retry`: manage elastic jobs on a real cluster."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,6 +106,7 @@ def status(spool: Spool, as_json: Annotated[bool, typer.Option("--json", help="P
 
     Exit codes: 0 listed, 2 wrong input.
     """
+    from oppa.cli.views import style
     from oppa.cluster.elastic_jobs.spool import ElasticJob, folders
     from oppa.cluster.elastic_jobs.status import status_of
     from oppa.errors import OppaError
@@ -121,9 +121,8 @@ def status(spool: Spool, as_json: Annotated[bool, typer.Option("--json", help="P
         sizes = {"hosts": found.hosts, "wanted": found.desired, "asks_for": found.job.hosts}
         rows.append({"name": folder.name, "state": found.state, **sizes, "steps": found.steps, "loss": found.loss})
     if as_json:
-        typer.echo(json.dumps({"jobs": rows}, indent=1))
+        style.print_json({"jobs": rows})
         return
-    from oppa.cli.views import style
     from oppa.report.record import Section
 
     names = ("name", "state", "hosts", "wanted", "asks_for", "steps")

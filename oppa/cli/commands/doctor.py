@@ -15,9 +15,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
     found = [*host.checks(), *places.checks()]
     if as_json:
         import dataclasses
-        import json
 
-        typer.echo(json.dumps([dataclasses.asdict(check) for check in found], indent=1))
+        style.print_json([dataclasses.asdict(check) for check in found])
     else:
         table = style.table(("", "check", "found", "what it means"))
         for check in found:

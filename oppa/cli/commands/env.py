@@ -41,9 +41,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print the enviro
 
     found = environments.known()
     if as_json:
-        import json
-
-        typer.echo(json.dumps([_plain(each) for each in found], indent=1))
+        style.print_json([_plain(each) for each in found])
         return
     table = style.table(("", "runner", "state", "packages", "folder"))
     for each in found:

@@ -1,6 +1,5 @@
 """`oppa export STUDY --to deepspeed`: write a configuration as a framework's own files, ready to run."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +36,7 @@ def export(
         raise InputError(f"the job `{source}` has many configurations, and no `[baseline]`", hint=hint)
     files = exported(to, problem, configuration)
     if as_json:
-        typer.echo(json.dumps(files, indent=1))
+        style.print_json(files)
         return
     folder = out or _folder(source, setting, f"{file_name(problem.name)}-{to}", to)
     if not force:

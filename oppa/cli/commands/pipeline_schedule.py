@@ -63,9 +63,7 @@ def pipeline_schedule(
         _write(found, out, f"{schedule} of {profiled.model or times.name}")
     figures = _figures(found, profiled.costs, schedule, profiled.model, limit)
     if as_json:
-        import json
-
-        typer.echo(json.dumps(figures, indent=1))
+        style.print_json(figures)
         return
     _print(found, figures)
 

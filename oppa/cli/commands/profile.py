@@ -35,8 +35,9 @@ def profile(
     Exit codes: 0 done, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
     from oppa import api
+    from oppa.cli.views import style
     from oppa.cli.views.profile_view import print_table
-    from oppa.cli.views.session_view import SessionView, print_json
+    from oppa.cli.views.session_view import SessionView
     from oppa.problem.settings import parse_settings
     from oppa.tuning.outcomes import no_table
 
@@ -57,4 +58,4 @@ def profile(
         )
     print_table(found)
     if as_json:
-        print_json(found.to_dict())
+        style.print_json(found.to_dict())

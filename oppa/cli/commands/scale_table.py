@@ -58,7 +58,7 @@ def scale_table(
     folder = out or run / SCALES
     _write(folder, entries, spec)
     if as_json:
-        typer.echo(json.dumps({"table": str(folder), "entries": [_plain(entry) for entry in entries]}, indent=1))
+        style.print_json({"table": str(folder), "entries": [_plain(entry) for entry in entries]})
     else:
         style.print_section(_section(entries, job, spec))
     kept = sum(not entry.left_out for entry in entries)

@@ -45,7 +45,6 @@ def train(
     from oppa import api
     from oppa.cli.views import style
     from oppa.cli.views.run_view import RunSessionView, print_ended
-    from oppa.cli.views.session_view import print_json
 
     view = RunSessionView()
     with view.caught():
@@ -64,5 +63,5 @@ def train(
         )
     code = print_ended(result)
     if as_json:
-        print_json(result.to_dict())
+        style.print_json(result.to_dict())
     raise typer.Exit(code)

@@ -39,7 +39,8 @@ def tune(
     Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
     from oppa import api
-    from oppa.cli.views.session_view import SessionView, print_json
+    from oppa.cli.views import style
+    from oppa.cli.views.session_view import SessionView
     from oppa.cli.views.summary import print_result
     from oppa.tuning.outcomes import unfinished
 
@@ -48,7 +49,7 @@ def tune(
         from oppa.cli.views.plan_view import print_plan
 
         plan = api.plan(question, trials=trials, designer=designer, seed=seed, launcher=launcher)
-        print_json(plan.to_dict()) if as_json else print_plan(plan)
+        style.print_json(plan.to_dict()) if as_json else print_plan(plan)
         return
     view = SessionView("--study")
     with view.running(unfinished if as_json else None):
@@ -57,7 +58,7 @@ def tune(
         )
     print_result(found.search, found.equivalence, why_ended=found.ended, exported=found.exported)
     if as_json:
-        print_json(found.values)
+        style.print_json(found.values)
 
 
 def _question(file: Path, command: Sequence[str], changes: Sequence[str]) -> "Problem | BenchmarkTask":

@@ -1,14 +1,12 @@
 """Show a session on stderr: its problem, its trials, and how to resume it after an interruption."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from oppa.cli.trial_session import again_with, resumable
+from oppa.cli.views import style
 from oppa.cli.views.search_view import make_search_view
 from oppa.cli.views.summary import print_problem
 from oppa.errors import InfeasibleError
@@ -44,7 +42,7 @@ class SessionView:
                 yield
         except InfeasibleError as error:
             if unfinished is not None and self.folder is not None:
-                print_json(unfinished(self.folder, error.message))
+                style.print_json(unfinished(self.folder, error.message))
             raise
 
     def resume(self, folder: Path) -> list[str]:
@@ -65,8 +63,3 @@ class SessionView:
             view = make_profile_view(study, self._interruption, problem, session.profiler, bound=self._loss)
         with resumable(self.resume(study.folder)), view as watcher:
             yield watcher
-
-
-def print_json(values: Any) -> None:
-    """Print JSON values to stdout."""
-    typer.echo(json.dumps(values, indent=1))

@@ -1,11 +1,14 @@
 """Format oppa's tables and lines, for a terminal and for a pipe."""
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from oppa.units import format_bytes, format_number, format_uncertain
 
@@ -45,6 +48,11 @@ def _console(*, stderr: bool) -> "Console":
 
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(stderr=stderr, highlight=False, width=None if is_terminal else PIPE_WIDTH)
+
+
+def print_json(values: Any) -> None:
+    """Print JSON values to stdout."""
+    typer.echo(json.dumps(values, indent=1))
 
 
 def private_link(url: str, file: Path) -> str:
