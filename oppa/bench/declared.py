@@ -69,7 +69,7 @@ class Declared:
         here = catalog.root()
         paths = {path: None for job in self.jobs for path in task_files(job)}
         if self.cost_model:
-            paths |= dict.fromkeys([*map(Path, COST_MODEL), *(_hardware(job) for job in self.jobs)])
+            paths |= dict.fromkeys([*map(Path, COST_MODEL), *(_prior(_device(_toml(job))) for job in self.jobs)])
         paths |= dict.fromkeys(map(Path, self.files))
         known = {path.as_posix(): content_hash(here / path) for path in paths}
         measured = {f"{DATA}{name}": content_hash(catalog.data_folder() / name) for name in self.data}
@@ -172,10 +172,6 @@ def _spaces(name: str) -> Iterator[Path]:
         path = Path("search_spaces", f"{name}.toml")
         yield path
         name = str(_toml(path).get("extends", ""))
-
-
-def _hardware(job: Path) -> Path:
-    return _prior(_device(_toml(job)))
 
 
 def _prior(device: str) -> Path:

@@ -10,7 +10,7 @@ Suites:
 import dataclasses
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def cpu_task() -> BenchmarkTask:
     table = pd.read_csv(root / CPU_TABLE)
     searched = table[table.purpose == SEARCH]
     knobs = [name for name in PARAMETERS if name in table.columns]  # the table may predate some parameters
-    records = {_configuration(row, knobs): _record(row) for row in searched.to_dict("records")}
+    records = {Configuration.from_dict({name: row[name] for name in knobs}): _record(row) for row in searched.to_dict("records")}
     rates = table[table.outcome == "completed"].groupby(knobs).steps_per_s
     spreads = [float(np.log(group).std()) for _, group in rates if len(group) > 2]
     noise = ReplayNoise(trial=statistics.mean(spreads), setup_s=float(searched.setup_s.median()))
@@ -113,10 +113,6 @@ def _table(suite: str, name: str) -> Path:
     if not path.is_file():
         raise EnvironmentLackingError(f"`{path}` does not exist", hint="name the table: `--table CSV`, or its folder: `OPPA_DATA=...`")
     return path
-
-
-def _configuration(row: Mapping[Hashable, Any], knobs: Iterable[str]) -> Configuration:
-    return Configuration.from_dict({name: row[name] for name in knobs})
 
 
 def _record(row: Mapping[Hashable, Any]) -> Record:

@@ -126,7 +126,8 @@ def entries(model: PublishedModel, *, replicas: bool, most: float = 4.0, divisio
         replicas: True if the number of replicas may change, too. If False, only stages change, and training stays the same.
     """
     job = job_of(model, division)
-    ways = {gpus: _ways(job, gpus, None if replicas else [model.dp]) for gpus in _sizes(model, most)}
+    allowed, sizes = None if replicas else [model.dp], range(model.gpus, int(most * model.gpus) + 1, max(STAGE, model.gpus // STEPS))
+    ways = {gpus: list(candidates(job, gpus, replicas=allowed, schedules=SCHEDULES)) for gpus in sizes}
     return tuple(scale_table(job, ways, (model.gpus, _as_run(job, model)), ways.keys()))
 
 
@@ -134,14 +135,6 @@ def table_of(model: PublishedModel, *, replicas: bool, most: float = 4.0, divisi
     """Return the scale table of the model: the entries that are not left out."""
     found = entries(model, replicas=replicas, most=most, division=division)
     return ScaleTable.of(model.gpus, [(entry.devices, entry.speedup) for entry in found if not entry.left_out])
-
-
-def _sizes(model: PublishedModel, most: float) -> range:
-    return range(model.gpus, int(most * model.gpus) + 1, max(STAGE, model.gpus // STEPS))
-
-
-def _ways(job: ScaledJob, gpus: int, replicas: list[int] | None) -> list[ScaleCandidate]:
-    return list(candidates(job, gpus, replicas=replicas, schedules=SCHEDULES))
 
 
 def elasticity(*, replicas: bool, models: Sequence[PublishedModel] = MODELS) -> dict[int, Elasticity]:

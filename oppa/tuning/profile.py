@@ -62,7 +62,8 @@ class Keeper:
         trials = searched(self._executor.study.trials())
         if not (known := self._profiler.known()):
             return None
-        method, loss = _method(self._profiler), loss_of(self._profiler)
+        method: Method = "active" if isinstance(self._profiler, ActiveProfiling) else "exhaustive"
+        loss = loss_of(self._profiler)
         origin = Origin.of(
             self._executor.problem,
             simulated=self._simulated,
@@ -164,7 +165,3 @@ def rows(known: Sequence[Known], candidates: Candidates, trials: Sequence[Trial]
 def loss_of(profiler: Profiler) -> Loss | None:
     """Return the expected loss as last assessed; None if the profiler assesses none."""
     return profiler.loss if isinstance(profiler, ActiveProfiling) else None
-
-
-def _method(profiler: Profiler) -> Method:
-    return "active" if isinstance(profiler, ActiveProfiling) else "exhaustive"

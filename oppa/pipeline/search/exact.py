@@ -105,11 +105,9 @@ class _Program:
                 for mine, theirs in zip(starts, self._starts[need], strict=True):
                     self.model.add(mine >= theirs + self._durations[need] + self._lags[code])
 
-    def _codes(self, rank: int) -> list[int]:
-        return [code for code, holder in enumerate(self.task.rank_of) if holder == rank]
-
     def _keep_apart(self, rank: int) -> None:
-        model, codes, stages = self.model, self._codes(rank), self.task.shape.stages
+        model, stages = self.model, self.task.shape.stages
+        codes = [code for code, holder in enumerate(self.task.rank_of) if holder == rank]
         intervals = [model.new_fixed_size_interval_var(start, self._durations[code], "") for code in codes for start in self._starts[code]]
         model.add_no_overlap(intervals)
         first = self._starts[self.task.stages_of[rank][0]][0]

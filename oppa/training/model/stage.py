@@ -53,7 +53,7 @@ class ModelStage(nn.Module):
         self.head_dim, self.dtype, self.tp = model.head_dim, dtype, tp
         self.rotary, self.classifies = not model.learned_positions, model.patch > 0
         first, last = 0 in parts, model.layers + 1 in parts
-        self.embedding = _embedding(model, tp) if first else None
+        self.embedding = (PatchEmbedding(model) if model.patch else TokenEmbedding(model, tp)) if first else None
         layers = [part - 1 for part in parts if 1 <= part <= model.layers]
         self.blocks = nn.ModuleDict({str(index): Block(model, tp, recompute, ep, micro_batches) for index in layers})
         self.norm = norm_of(model) if last else None
@@ -81,10 +81,6 @@ class ModelStage(nn.Module):
             return out
         assert self.embedding is not None
         return F.linear(x, self.embedding.get_parameter("weight"))
-
-
-def _embedding(model: Model, tp: Slice) -> nn.Module:
-    return PatchEmbedding(model) if model.patch else TokenEmbedding(model, tp)
 
 
 def _head(model: Model, tp: Slice, *, first: bool) -> nn.Module | None:

@@ -134,7 +134,8 @@ class Attempt:
         """Return rank 0's directive for the end of the step that begins now; None if there is nothing to do."""
         decision = self._controller.wanted(run.configuration) if self._controller else self._planned(run)
         wanted = (decision.configuration, decision.local_batches) if decision else None
-        change, local_batches = wanted if wanted and wanted not in (_present(run), self._refused) else (None, ())
+        present = run.configuration, run.local_batches
+        change, local_batches = wanted if wanted and wanted not in (present, self._refused) else (None, ())
         self._decision = decision
         back_to = self._back_to(run, decision.before_step) if decision and decision.before_step is not None else ""
         save = time.monotonic() - self._saved_s >= self.spec.problem.run_options.checkpoint_s
@@ -320,11 +321,6 @@ class Attempt:
             self._ledger.sync()
             for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
                 shutil.rmtree(old, ignore_errors=True)
-
-
-def _present(run: TrainingRun) -> tuple[Configuration, tuple[int, ...]]:
-    """Return the present configuration and local batches of a run."""
-    return run.configuration, run.local_batches
 
 
 def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:
