@@ -1,7 +1,7 @@
 """Measure how much a search depends on its prior and on q_min: OPPA's table 6 and figure 25, from the runs of the variations."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -66,13 +66,21 @@ def q_min_section(runs: Sequence[Run]) -> Section | None:
     return Section(title="Steps before early termination (Figure 25)", text=text, columns=columns, rows=rows) if groups else None
 
 
+ENDS: Mapping[str, Callable[[Run], Sequence[float]]] = {
+    "seconds": lambda run: run.seconds,
+    "trials": lambda run: [float(number) for number in range(1, len(run.steps) + 1)],
+    "training steps": lambda run: [float(total) for total in np.cumsum(run.steps)],
+}
+"""Amounts spent by the end of each trial of a run, by unit."""
+
+
 def q_min_figures(runs: Sequence[Run]) -> Mapping[str, tuple[str, str]]:
     """Return figure 25 against seconds, trials and training steps, as caption and SVG by file name; empty without such runs."""
     groups = _groups(runs, STEPS)
     if not groups:
         return {}
     panels = {}
-    for label, ends in (("seconds", _seconds), ("trials", _trials), ("training steps", _steps)):
+    for label, ends in ENDS.items():
         points = grid([ends(run)[-1] for group in groups.values() for run in group], least=2.0)
         panels[label] = [
             band(f"q_min {_q_min(name)}", points, [at(ends(run), run.best_at, points) for run in group]) for name, group in groups.items()
@@ -97,15 +105,3 @@ def _q_min(variation: str) -> str:
 
 def _seeds(groups: Mapping[str, Sequence[Run]]) -> int:
     return len({run.seed for group in groups.values() for run in group})
-
-
-def _seconds(run: Run) -> Sequence[float]:
-    return run.seconds
-
-
-def _trials(run: Run) -> Sequence[float]:
-    return [float(number) for number in range(1, len(run.steps) + 1)]
-
-
-def _steps(run: Run) -> Sequence[float]:
-    return [float(total) for total in np.cumsum(run.steps)]
