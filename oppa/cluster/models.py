@@ -56,7 +56,8 @@ class PublishedModel:
     """Parameters that are active for each token."""
     parameters: float
     layers: int
-    heads: int
+    heads: int = 2
+    """Prediction heads; all three models have two."""
     batch: int
     sequence: int
     dp: int
@@ -74,46 +75,13 @@ class PublishedModel:
 
 
 SMALL = PublishedModel(
-    name="small",
-    active=1e9,
-    parameters=7e9,
-    layers=15,
-    heads=2,
-    batch=1024,
-    sequence=8_192,
-    dp=1,
-    pp=4,
-    hidden=1_536,
-    save_s=20,
-    start_s=60,
+    name="small", active=1e9, parameters=7e9, layers=15, batch=1024, sequence=8_192, dp=1, pp=4, hidden=1_536, save_s=20, start_s=60
 )
 MEDIUM = PublishedModel(
-    name="medium",
-    active=6e9,
-    parameters=60e9,
-    layers=29,
-    heads=2,
-    batch=256,
-    sequence=32_768,
-    dp=2,
-    pp=4,
-    hidden=4_096,
-    save_s=30,
-    start_s=90,
+    name="medium", active=6e9, parameters=60e9, layers=29, batch=256, sequence=32_768, dp=2, pp=4, hidden=4_096, save_s=30, start_s=90
 )
 LARGE = PublishedModel(
-    name="large",
-    active=30e9,
-    parameters=600e9,
-    layers=61,
-    heads=2,
-    batch=768,
-    sequence=8_192,
-    dp=4,
-    pp=8,
-    hidden=7_168,
-    save_s=60,
-    start_s=180,
+    name="large", active=30e9, parameters=600e9, layers=61, batch=768, sequence=8_192, dp=4, pp=8, hidden=7_168, save_s=60, start_s=180
 )
 MODELS = (SMALL, MEDIUM, LARGE)
 

@@ -166,13 +166,14 @@ def _mark(look: int) -> Style:
     return {"linestyle": "", "marker": MARKERS[look % len(MARKERS)], "color": color, "markeredgewidth": 0}
 
 
-def _stroke(look: int) -> Style:
+def stroke(look: int) -> Style:
+    """Return the style of a line: its colour and dashes."""
     return {"color": STAND_INS[COLOURS[look % len(COLOURS)]], "linestyle": DASHES[look % len(DASHES)]}
 
 
 def _way(look: int, points: int) -> Style:
     """Return the style of a line; a single point gets a mark, because a line would be invisible."""
-    return _mark(look) if points == 1 else _stroke(look)
+    return _mark(look) if points == 1 else stroke(look)
 
 
 def _visible(drawn: Sequence[Series], x: Axis, y: Axis) -> list[NDArray[np.intp]]:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from oppa.report.figures import COLOURS, DASHES, legend_key
+from oppa.report.figures import COLOURS, DASHES, legend_key, stroke
 from oppa.report.svg import STAND_INS, render
 from oppa.study.records import QUANTILE
 from oppa.table import ParallelStrategy, TableRow
@@ -51,7 +51,7 @@ def _coloured(axes: Axes, curve: Mapping[int, TableRow], place: int) -> None:
     factors = [math.exp(QUANTILE * row.log_stddev) for row in rows]
     low, high = ([value * factor**side for value, factor in zip(samples, factors, strict=True)] for side in (-1, 1))
     axes.fill_between(batches, low, high, color=colour, alpha=0.16, linewidth=0, zorder=3)
-    axes.plot(batches, samples, **_stroke(place), zorder=4)
+    axes.plot(batches, samples, **stroke(place), zorder=4)
     _marks(axes, rows, colour, marker=MARKERS[place % len(MARKERS)], markersize=5, zorder=5)
 
 
@@ -66,10 +66,6 @@ def _points(rows: Sequence[TableRow]) -> tuple[list[int], list[float]]:
     return [row.configuration.global_batch for row in rows], [row.samples_per_s for row in rows]
 
 
-def _stroke(place: int) -> dict[str, Any]:
-    return {"color": STAND_INS[COLOURS[place % len(COLOURS)]], "linestyle": DASHES[place % len(DASHES)]}
-
-
 def _finish(axes: Axes, batches: Sequence[int]) -> None:
     axes.set(xlabel="global batch, sequences", ylabel="samples/s", xscale="log")
     axes.set_ylim(bottom=0)
@@ -82,7 +78,7 @@ def _finish(axes: Axes, batches: Sequence[int]) -> None:
 
 def _legend(figure: Figure, named: Sequence[ParallelStrategy], *, others: int, switching: bool) -> None:
     """Draw the legend: the strategies above the axes, the meaning of the marks below."""
-    strategies = [legend_key(strategy.id, marker=MARKERS[place % len(MARKERS)], **_stroke(place)) for place, strategy in enumerate(named)]
+    strategies = [legend_key(strategy.id, marker=MARKERS[place % len(MARKERS)], **stroke(place)) for place, strategy in enumerate(named)]
     ink, hollow = STAND_INS["ink"], {"markerfacecolor": STAND_INS["paper"], "markeredgecolor": STAND_INS["soft"]}
     meanings = [legend_key("fastest", linestyle="", marker="*", markersize=11, color=ink, markeredgewidth=0)]
     meanings.append(legend_key("predicted, not measured", linestyle="", marker="o", **hollow))
