@@ -21,6 +21,8 @@ from oppa.simulator.benchmark_task import BenchmarkTask
 
 OUTCOMES = {"completed": "c", "terminated_early": "t", "out_of_memory": "m", "failed": "f"}
 DIGITS = 5
+Key = tuple[str, str, int, str]
+"""Task, designer, seed and variation of a run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,8 @@ class Run:
     thinking_s: float
 
     @property
-    def key(self) -> tuple[str, str, int, str]:
-        """Return the task, designer, seed and variation."""
+    def key(self) -> Key:
+        """Return the key of the run."""
         return self.task, self.designer, self.seed, self.variation
 
     @classmethod

@@ -12,7 +12,7 @@ from typing import Any
 
 from oppa.bench.declared import DESIGNERS
 from oppa.bench.run_designer import run_designer
-from oppa.bench.runs import Log, Run
+from oppa.bench.runs import Key, Log, Run
 from oppa.bench.tasks import SUITES, load_suite, suite_inputs
 from oppa.bench.variations import PLAIN, VARIATIONS, Variation
 from oppa.simulator.benchmark_task import BenchmarkTask
@@ -57,54 +57,31 @@ def compare(comparison: Comparison, tasks: Sequence[BenchmarkTask], log: Log | N
         on_run: Called with each new run, the number of runs that are done, and their total.
     """
     done = {run.key: run for run in log.read()} if log else {}
-    wanted = list(_jobs(comparison, tasks))
-    missing = [job for job in wanted if job.key not in done]
-    for run in _run_jobs(missing):
+    wanted = list(_keys(comparison, tasks))
+    missing = [key for key in wanted if key not in done]
+    for run in _runs(comparison, missing):
         if log:
             log.append(run)
         done[run.key] = run
-        on_run(run, len(wanted) - len(missing) + sum(job.key in done for job in missing), len(wanted))
-    return [done[job.key] for job in wanted]
+        on_run(run, len(wanted) - len(missing) + sum(key in done for key in missing), len(wanted))
+    return [done[key] for key in wanted]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    suite: str
-    table: Path | None
-    task: str
-    designer: str
-    seed: int
-    variation: str
-    trials: int
-
-    @property
-    def key(self) -> tuple[str, str, int, str]:
-        return self.task, self.designer, self.seed, self.variation
-
-
-def _jobs(comparison: Comparison, tasks: Sequence[BenchmarkTask]) -> Iterator[_Job]:
-    """Yield the runs one seed at a time, so that an interrupted comparison covers every designer and task."""
+def _keys(comparison: Comparison, tasks: Sequence[BenchmarkTask]) -> Iterator[Key]:
+    """Yield the keys of the runs one seed at a time, so that an interrupted comparison covers every designer and task."""
     for seed in range(comparison.seeds):
         for variation in comparison.variations if seed < VARIED_SEEDS else (PLAIN,):
             for task in tasks:
                 for designer in comparison.designers if variation == PLAIN else ("oppa",):
-                    yield _Job(
-                        suite=comparison.suite,
-                        table=comparison.table,
-                        task=task.name,
-                        designer=designer,
-                        seed=seed,
-                        variation=variation,
-                        trials=comparison.trials,
-                    )
+                    yield task.name, designer, seed, variation
 
 
-def _run_jobs(jobs: Sequence[_Job]) -> Iterator[Run]:
+def _runs(comparison: Comparison, keys: Sequence[Key]) -> Iterator[Run]:
     """Yield the runs as they end, with one process per core; each is single-threaded and depends only on its seed."""
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, initializer=_settle, initargs=(os.getpid(),))
     try:
-        for future in concurrent.futures.as_completed([pool.submit(_run_job, job) for job in jobs]):
+        for future in concurrent.futures.as_completed([pool.submit(_run, comparison, *key) for key in keys]):
             yield future.result()
     except BaseException:
         for worker in multiprocessing.active_children():  # the next call repeats their runs
@@ -120,12 +97,12 @@ def _settle(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run_job(job: _Job) -> Run:
-    variation = VARIATIONS[job.variation]
-    task = variation.task(_tasks(job.suite, job.table, variation)[job.task])
-    designer = variation.designer(job.designer, task, job.seed)
-    records = run_designer(task, designer, variation.rule(job.designer, task), seed=job.seed, trials=job.trials)
-    return Run.of(task, job.designer, job.seed, job.variation, records)
+def _run(comparison: Comparison, task_name: str, designer_name: str, seed: int, variation_name: str) -> Run:
+    variation = VARIATIONS[variation_name]
+    task = variation.task(_tasks(comparison.suite, comparison.table, variation)[task_name])
+    designer = variation.designer(designer_name, task, seed)
+    records = run_designer(task, designer, variation.rule(designer_name, task), seed=seed, trials=comparison.trials)
+    return Run.of(task, designer_name, seed, variation_name, records)
 
 
 @functools.cache
