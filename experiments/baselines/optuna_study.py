@@ -22,8 +22,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
 from oppa.problem.candidates import Candidates
-from oppa.problem.encoding import ONE_HOT, column_names, encode
+from oppa.problem.encoding import column_names, encode
 from oppa.problem.problem import Problem
+from oppa.problem.space import Parameter
 from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, free, groups
 from oppa.tuning.designers.random_search import RandomSearch
@@ -106,7 +107,7 @@ class Space:
         labels = [label.split("=")[0] for label in column_names(candidates)]
         self._columns = {name: [column for column, label in enumerate(labels) if label == name] for name in names}
         self._first = {name: first for name, (_, first, _) in zip(names, coded, strict=True)}
-        self.distributions = {name: _distribution(name, len(first)) for name, first in self._first.items()}
+        self.distributions = {name: _distribution(candidates.space[name], len(first)) for name, first in self._first.items()}
 
     def __len__(self) -> int:
         return len(self._points)
@@ -131,5 +132,5 @@ def _names(candidates: Candidates) -> list[str]:
     return others if groups(candidates, others).max() + 1 == len(candidates) else names
 
 
-def _distribution(name: str, values: int) -> BaseDistribution:
-    return CategoricalDistribution(range(values)) if name in ONE_HOT else IntDistribution(0, values - 1)
+def _distribution(parameter: Parameter, values: int) -> BaseDistribution:
+    return CategoricalDistribution(range(values)) if parameter.scale == "one-hot" else IntDistribution(0, values - 1)

@@ -60,7 +60,7 @@ class PoolRequest:
             study="bench",
             trial=0,
             configuration=self.layouts[layout],
-            model=self.model,
+            stated_model=self.model,
             cluster=Cluster(devices_per_host=self.ranks, device=self.device, memory_limit_bytes=1 << 40),
             training=Training(),
             steps=1,

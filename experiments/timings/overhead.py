@@ -101,7 +101,7 @@ def problem_of(size: int) -> Problem:
     space = read_space((catalog.root() / "search_spaces" / "colossalai.toml").read_text(), name="colossalai", facts=facts)
     return Problem(
         name="step",
-        model=model,
+        stated_model=model,
         global_batch=1024,
         cluster=cluster,
         runner=Path("colossalai"),

@@ -42,7 +42,7 @@ def _set_up(launcher: LocalLauncher, folder: Path) -> Measure:
         study="bench",
         trial=0,
         configuration=Configuration(dp=2, tp=2, global_batch=8, micro_batch=4),
-        model=PRESETS["tiny-1m"],
+        stated_model=PRESETS["tiny-1m"],
         cluster=Cluster(devices_per_host=RANKS, memory_limit_bytes=1 << 30),
         training=Training(),
         steps=2,

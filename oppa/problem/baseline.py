@@ -1,19 +1,20 @@
 """Complete a configuration that is given in whole or in part: `[baseline]` of a job file, JSON, or a framework's own file.
 
-The rest follows: tp and pp are 1, dp is the number of devices divided by tp * pp, and every other parameter has its default.
+The rest follows: tp, pp and other degrees are 1, dp is the number of devices divided by them, and every other parameter has its default.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from oppa.errors import InputError, nearest
 from oppa.problem.bounded_text import parse_json, read_text
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.declaration import listing, shown, spell
 from oppa.problem.infeasibility import is_empty
 from oppa.problem.selector import violations
-from oppa.problem.space import DERIVED, Parameter, SearchSpace, Value
+from oppa.problem.space import DERIVED, Parameter, SearchSpace
 
 ROUNDED = ("dp_bucket_mb", "zero_bucket_mb")
 """Bucket sizes. A file may state any size, but the space has only a few, so the nearest is used."""
@@ -28,10 +29,10 @@ def complete(space: SearchSpace, given: Mapping[str, Value]) -> Configuration:
     if "micro_batch" not in given:
         raise InputError("the micro-batch is missing", hint="set `micro_batch`, in sequences per rank")
     defaults = {parameter.name: parameter.default for parameter in space.parameters}
-    tp, pp = int(given.get("tp", 1)), int(given.get("pp", 1))
-    layout = {"tp": tp, "pp": pp, "dp": max(1, int(space.facts["devices"]) // (tp * pp))}
+    others = {name: max(1, int(given.get(name, 1))) for name in space.degrees if name != "dp"}
+    layout = {**others, "dp": max(1, int(space.facts["devices"]) // math.prod(others.values()))}
     known = {name: value for name, value in given.items() if name in space.names}
-    return Configuration.from_dict({**defaults, **layout, "global_batch": space.facts["global_batch"], **known})
+    return space.configuration({**defaults, **layout, "global_batch": space.facts["global_batch"], **known})
 
 
 def at_rest(space: SearchSpace, configuration: Configuration) -> Configuration:
@@ -43,8 +44,8 @@ def at_rest(space: SearchSpace, configuration: Configuration) -> Configuration:
     for parameter in space.parameters:
         columns = {**space.facts, **values, DERIVED: configuration.num_microbatches}
         matters = parameter.when is None or bool(parameter.when(columns))
-        values[parameter.name] = _nearest(parameter, getattr(configuration, parameter.name)) if matters else parameter.default
-    return Configuration.from_dict(values)
+        values[parameter.name] = _nearest(parameter, configuration[parameter.name]) if matters else parameter.default
+    return space.configuration(values)
 
 
 def alike(name: str, given: Value, taken: Value) -> bool:
@@ -56,7 +57,7 @@ def alike(name: str, given: Value, taken: Value) -> bool:
 
 def require_legal(space: SearchSpace, configuration: Configuration) -> Configuration:
     """Return the configuration; raises InputError, which names what it violates, if it is not a candidate."""
-    setting = {name: getattr(configuration, name) for name in space.names}
+    setting = {name: configuration[name] for name in space.names}
     for name, value in setting.items():
         if value not in space[name].values:
             raise InputError(f"`{name} = {shown(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
@@ -69,7 +70,7 @@ def require_legal(space: SearchSpace, configuration: Configuration) -> Configura
 
 def _is_candidate(space: SearchSpace, configuration: Configuration) -> bool:
     """Return whether a configuration is among the candidates, without enumerating them."""
-    values = {name: getattr(configuration, name) for name in space.names}
+    values = {name: configuration[name] for name in space.names}
     if space.listed is not None:
         return tuple(values.values()) in space.listed
     alone = space
@@ -119,8 +120,8 @@ def loaded(space: SearchSpace, path: Path) -> Configuration:
 def table(space: SearchSpace, configuration: Configuration) -> str:
     """Return the text of a table `[baseline]` for a configuration: its layout, and every value that is not the default."""
     shown = [name for name in space.names if name in ("dp", "tp", "pp", "micro_batch")]
-    shown += [name for name in space.names if name not in shown and getattr(configuration, name) != space[name].default]
-    return "[baseline]\n" + "".join(f"{name} = {spell(getattr(configuration, name))}\n" for name in shown)
+    shown += [name for name in space.names if name not in shown and configuration[name] != space[name].default]
+    return "[baseline]\n" + "".join(f"{name} = {spell(configuration[name])}\n" for name in shown)
 
 
 def _nearest(parameter: Parameter, value: Value) -> Value:

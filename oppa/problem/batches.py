@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from oppa.errors import InputError, JobError
 from oppa.problem.candidates import enumerate_candidates
+from oppa.problem.configuration import Value
 from oppa.problem.declaration import listing
 from oppa.problem.expressions import ValueKind, parse
 from oppa.problem.infeasibility import why_empty
 from oppa.problem.problem import Problem
-from oppa.problem.space import Parameter, SearchSpace, Value, kinds_of
+from oppa.problem.space import Parameter, SearchSpace, kinds_of
 from oppa.problem.space_file import divisors
 
 GLOBAL_BATCH = "global_batch"

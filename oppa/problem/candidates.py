@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from oppa.errors import SpaceError
 from oppa.problem.bounds import INTEGERS, MOST_CANDIDATES
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.exact_arithmetic import divide, multiply
-from oppa.problem.space import DERIVED, Facts, Parameter, SearchSpace, Value
+from oppa.problem.space import DERIVED, Facts, Parameter, SearchSpace
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16]
 
@@ -44,12 +44,12 @@ class Candidates:
     def configuration(self, index: int) -> Configuration:
         """Return the candidate at a position."""
         values = {parameter.name: parameter.values[self.codes[parameter.name][index]] for parameter in self.space.parameters}
-        return Configuration.from_dict({"global_batch": self.space.facts["global_batch"], **values})
+        return self.space.configuration({"global_batch": self.space.facts["global_batch"], **values})
 
     def column(self, name: str) -> NDArray[Any]:
         """Return the values of a parameter or of `num_microbatches`, shape (n,); a parameter that the space lacks has its default."""
         columns = _Columns(self.space.facts, self.space, self.codes)
-        return np.broadcast_to(columns[name] if name in columns else getattr(DEFAULTS, name), len(self))
+        return np.broadcast_to(columns[name] if name in columns else DEFAULTS[name], len(self))
 
     def matters(self, parameter: Parameter) -> NDArray[np.bool_]:
         """Return in which candidates the parameter's condition holds, shape (n,); in the others it has its default."""
@@ -60,10 +60,10 @@ class Candidates:
         """Return the position of a configuration; raises SpaceError if it is not a candidate."""
         try:
             key = sum(
-                parameter.values.index(getattr(configuration, parameter.name)) * weight
+                parameter.values.index(configuration[parameter.name]) * weight
                 for parameter, weight in zip(self.space.parameters, _weights(self.space), strict=True)
             )
-        except ValueError:
+        except (ValueError, KeyError):
             key = -1
         index = int(np.searchsorted(self._keys, key))
         if index == len(self) or self.configuration(index) != configuration:

@@ -10,9 +10,9 @@ steps       how to read steps from the program's output, if it does not report t
 import dataclasses
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from oppa.errors import JobError, nearest, require_known
 from oppa.plain_text import clipped
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
-from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.problem.configuration import PARAMETERS, Configuration, Value, is_name
 from oppa.problem.model import Model
+from oppa.problem.space import Parameter
 from oppa.problem.training import Training
 from oppa.redaction import HIDDEN, redacted
 
@@ -36,9 +37,10 @@ ABOUT = {
 }
 GIVEN = ("steps", "folder")
 """Optimizer steps of the trial, and its folder."""
-NAMES = (*PARAMETERS, *DERIVED, *TOKENS, *(name for names in ABOUT.values() for name in names), *GIVEN)
+RESERVED = (*DERIVED, *TOKENS, *(name for names in ABOUT.values() for name in names), *GIVEN)
+"""Placeholders that are no parameters."""
+NAMES = (*PARAMETERS, *RESERVED)
 
-Value = int | float | str | bool
 Values = Mapping[str, Value]
 Choice = dict[str, dict[str, Value]]
 """Name of one parameter, with the value to set for each of its values."""
@@ -57,13 +59,13 @@ class Argument:
 
     def words_for(self, values: Values) -> tuple[str, ...]:
         """Return the words for the parameter's value; empty if `by_value` lacks it, as it may if the parameter does not matter."""
-        return self.words if self.by_value is None else self.by_value.get(_spelled(values[self.parameter]), ())
+        return self.words if self.by_value is None else self.by_value.get(spelled(values[self.parameter]), ())
 
     def require(self, value: Value) -> None:
         """Raise JobError if a value has no entry."""
-        if self.by_value is not None and _spelled(value) not in self.by_value:
-            hint = f"add `{_spelled(value)} = [...]` to it, or leave the value out of [space.parameters]"
-            raise JobError(f"`[command.arguments.{self.parameter}]` has no entry for `{_spelled(value)}`", hint=hint)
+        if self.by_value is not None and spelled(value) not in self.by_value:
+            hint = f"add `{spelled(value)} = [...]` to it, or leave the value out of [space.parameters]"
+            raise JobError(f"`[command.arguments.{self.parameter}]` has no entry for `{spelled(value)}`", hint=hint)
 
     @property
     def templates(self) -> Iterator[str]:
@@ -103,8 +105,9 @@ class StepFormat:
     """Describes how lines of output report steps: a pattern with named groups.
 
     `s` or `ms` is the time of a step; without them it is the time between two lines. `step` is the number of the step that a line reports,
-    counted from any start. `done` is the number of steps done, 0 at first, as in progress bars. Without either, each line is a step. `loss`
-    and `memory_gib` are passed on. A line that matches `out_of_memory` states why the program fails.
+    counted from any start. `done` is the number of steps done, 0 at first, as in progress bars. Without either, each line is a step.
+    `per_s` and `tokens_per_s` are rates. `loss` and `memory_gib` are passed on. A line that matches `out_of_memory` states why the program
+    fails.
     """
 
     pattern: str
@@ -113,11 +116,22 @@ class StepFormat:
     """Name of the known program whose pattern it is; empty for a pattern of the user's own."""
     batches_per_step: str = "1"
     """Template of the number of counted batches per optimizer step, for programs that count batches."""
+    better: Literal["", "higher", "lower"] = ""
+    """Which values of the group `value` are better, if each line states the objective; empty: throughput is the objective."""
+    unit: str = ""
+    """Unit of the objective."""
 
     @property
     def name(self) -> str:
         """Return the declaration as the job file has it."""
         return f'format = "{self.format}"' if self.format else f"pattern = '{self.pattern}'"
+
+    def objective(self, steps_per_s: float) -> float:
+        """Return the objective of a trial, in its unit, from what was measured as the rate of its lines.
+
+        A trial's rate is in lines per second, or the objective itself if higher values are better, or its reciprocal.
+        """
+        return 1 / steps_per_s if self.better == "lower" else steps_per_s
 
     def batches(self, values: Values) -> int:
         """Return how many counted lines make an optimizer step of a configuration."""
@@ -135,31 +149,38 @@ class LaunchCommand:
 
     @property
     def parameters(self) -> set[str]:
-        """Return the parameters of a configuration that the command uses; only they can be tuned.
+        """Return the parameters that the command names; only they, and those for which the space has words, can be tuned.
 
         `dp`, which the number of ranks determines, and `global_batch` are always among them.
         """
         named = self.placeholders | {argument.parameter for argument in self.arguments}
         named |= self._chosen
         implied = {"micro_batch"} if named & IMPLY_MICRO_BATCH else set()
-        return (named & set(PARAMETERS)) | implied | {"dp", "global_batch"}
+        return named - {*RESERVED, *(file.name for file in self.files)} | implied | {"dp", "global_batch"}
 
     @property
     def placeholders(self) -> set[str]:
         """Return the names in braces in its words and files."""
         return {name for template in self._templates for name in names_in(template)}
 
-    def check(self) -> None:
-        """Raise JobError for an unknown placeholder or parameter, for a secret, or for an invalid pattern."""
+    def check_names(self, parameters: Collection[str]) -> None:
+        """Raise JobError for an unknown placeholder or parameter.
+
+        Args:
+            parameters: Names of the search space's parameters.
+        """
         for template in self._templates:
-            _check_template(template, {*NAMES, *(file.name for file in self.files)})
+            check_template(template, {*NAMES, *parameters, *(file.name for file in self.files)})
+        for argument in self.arguments:
+            message = f"`[command.arguments]`: unknown parameter `{argument.parameter}`"
+            require_known(argument.parameter, {*PARAMETERS, *parameters}, message, error=JobError)
+
+    def check(self) -> None:
+        """Raise JobError for a malformed template, for a secret, or for an invalid pattern."""
+        for template in self._templates:
+            check_template(template)
         for words in self._lines:
             _check_secrets(words)
-        for argument in self.arguments:
-            if argument.parameter not in PARAMETERS:
-                raise JobError(
-                    f"`[command.arguments]`: unknown parameter `{argument.parameter}`", hint=nearest(argument.parameter, PARAMETERS)
-                )
         if self.steps is not None:
             _check_pattern("pattern", self.steps.pattern)
             _check_batches(self.steps.batches_per_step)
@@ -172,8 +193,8 @@ class LaunchCommand:
                 argument.require(value)
         for key, to in (entry for file in self.files for entry in file.keys.items()):
             if isinstance(to, dict) and parameter in to and not _chosen(to, {parameter: value}):
-                hint = f"add `{_spelled(value)} = ...` to it, or leave the value out of [space.parameters]"
-                raise JobError(f"`{key}` has no value for `{parameter} = {_spelled(value)}`", hint=hint)
+                hint = f"add `{spelled(value)} = ...` to it, or leave the value out of [space.parameters]"
+                raise JobError(f"`{key}` has no value for `{parameter} = {spelled(value)}`", hint=hint)
 
     def require_words_for(self, candidates: Candidates) -> None:
         """Raise JobError if a value that matters in one of the candidates has no words.
@@ -197,7 +218,7 @@ class LaunchCommand:
             copies: Paths of the rewritten configuration files, by name.
         """
         words = [*self.argv, *(word for argument in self.arguments for word in argument.words_for(values))]
-        known = {name: _spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
+        known = {name: spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
         return [word.format_map(known) for word in words]
 
     def pinned(self, programs: Mapping[str, str]) -> Self:
@@ -235,9 +256,16 @@ class LaunchCommand:
         for file in self.files:
             yield from ((f"{key}={to}",) for key, to in file.keys.items() if isinstance(to, str))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as they are written to JSON."""
+        values = dataclasses.asdict(self)
+        if self.steps and not self.steps.better:
+            values["steps"] = {name: value for name, value in values["steps"].items() if name not in ("better", "unit")}
+        return values
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the command that `dataclasses.asdict` wrote, from JSON."""
+        """Return the command that `to_dict` wrote, from JSON."""
         arguments = (
             Argument(
                 parameter=each["parameter"],
@@ -254,13 +282,24 @@ class LaunchCommand:
         )
 
 
-def values_of(configuration: Configuration, model: Model, cluster: Cluster, training: Training, *, steps: int, folder: Path) -> Values:
-    """Return the values that a template may name, for one trial."""
+def argument_of(parameter: Parameter) -> Argument:
+    """Return the words that the search space declares for a parameter."""
+    if isinstance(parameter.words, Mapping):
+        return Argument(parameter=parameter.name, by_value=dict(parameter.words))
+    return Argument(parameter=parameter.name, words=parameter.words)
+
+
+def values_of(
+    configuration: Configuration, model: Model | None, cluster: Cluster, training: Training, *, steps: int, folder: Path
+) -> Values:
+    """Return the values that a template may name, for one trial; those of the model if there is one."""
     records = {Cluster: cluster, Model: model, Training: training}
-    about = {name: getattr(records[kind], name) for kind, names in ABOUT.items() for name in names}
+    about = {name: getattr(records[kind], name) for kind, names in ABOUT.items() for name in names if records[kind]}
     derived = {name: getattr(configuration, name) for name in DERIVED}
-    tokens = dict(zip(TOKENS, (size * model.seq_len for size in (configuration.micro_batch, configuration.global_batch)), strict=True))
-    return {**configuration.to_dict(), **derived, **tokens, **about, "steps": steps, "folder": str(folder)}
+    sizes = (configuration.micro_batch, configuration.global_batch)
+    tokens = dict(zip(TOKENS, (size * model.seq_len for size in sizes), strict=True)) if model else {}
+    given = {name: configuration[name] for name in configuration.names}
+    return {**given, **derived, **tokens, **about, "steps": steps, "folder": str(folder)}
 
 
 def value_of(template: str, values: Values) -> Value:
@@ -268,7 +307,7 @@ def value_of(template: str, values: Values) -> Value:
     names = list(names_in(template))
     if len(names) == 1 and template == f"{{{names[0]}}}":
         return values[names[0]]
-    return template.format_map({name: _spelled(value) for name, value in values.items()})
+    return template.format_map({name: spelled(value) for name, value in values.items()})
 
 
 def names_in(template: str) -> Iterator[str]:
@@ -279,15 +318,12 @@ def names_in(template: str) -> Iterator[str]:
 def _chosen(choice: Choice, values: Values) -> list[Value]:
     """Return the value that a choice sets, in a list; empty if the choice lacks the parameter's value."""
     ((parameter, by_value),) = choice.items()
-    value = _spelled(values[parameter])
+    value = spelled(values[parameter])
     return [by_value[value]] if value in by_value else []
 
 
-def _check_parameter(where: str, parameter: str) -> None:
-    require_known(parameter, PARAMETERS, f"`{where}`: unknown parameter `{parameter}`", error=JobError)
-
-
-def _check_template(template: str, known: Iterable[str]) -> None:
+def check_template(template: str, known: Collection[str] | None = None) -> None:
+    """Raise JobError if a template is malformed, or has a placeholder that is not among the known ones; None: all are known."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -295,8 +331,9 @@ def _check_template(template: str, known: Iterable[str]) -> None:
     if "\0" in template:
         raise JobError(f"`{clipped(template)}` has a NUL character, which no program receives", hint="remove it")
     for _, name, form, conversion in parts:
-        if name is not None and (name not in known or form or conversion):
-            hint = f"{nearest(name, known)}; write {{{{ and }}}} for braces"
+        if name is not None and ((known is not None and name not in known) or not name or form or conversion):
+            own = f"; declare a knob of your own by its values, `{{{name}=4:2,4,8}}`" if is_name(name) else ""
+            hint = f"{nearest(name, known or NAMES)}{own}; write {{{{ and }}}} for braces"
             raise JobError(f"`{clipped(template)}`: `{{{name}}}` is not a known placeholder", hint=hint)
 
 
@@ -311,7 +348,7 @@ def _check_secrets(words: Sequence[str]) -> None:
 
 
 def _check_batches(template: str) -> None:
-    _check_template(template, NAMES)
+    check_template(template, NAMES)
     names = list(names_in(template))
     if not re.fullmatch("[1-9][0-9]*", template) and (len(names) != 1 or template != f"{{{names[0]}}}"):
         hint = 'write a number, or `batches_per_step = "{num_microbatches}"`'
@@ -328,6 +365,6 @@ def _check_pattern(key: str, pattern: str) -> None:
         raise JobError(f"`[command.steps]`: `{key} = '{clipped(pattern)}'` is not a regular expression: {error}", hint=hint) from None
 
 
-def _spelled(value: Value) -> str:
+def spelled(value: Value) -> str:
     """Return a value as programs read it: `true`, not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)

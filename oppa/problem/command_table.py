@@ -47,7 +47,7 @@ class StepsTable(DeclaredTable):
         if self.format and self.format not in formats():
             raise JobError(f"`[command.steps]`: `format = {shown(self.format)}` is unknown", hint=nearest(self.format, formats()))
         known = formats().get(self.format or "", {})
-        given = {"out_of_memory": self.out_of_memory} if self.out_of_memory else {}
+        given: dict[str, Any] = {"out_of_memory": self.out_of_memory} if self.out_of_memory else {}
         batches = str(self.batches_per_step or "1")
         if known.get("counts") == "batches" and self.batches_per_step is None:
             batches = self._accumulation(named)

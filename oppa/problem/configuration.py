@@ -1,18 +1,44 @@
-"""Define a parallelism configuration: every parameter of OPPA's Table 1, with the field's names.
+"""Define a parallelism configuration: the parameters of OPPA's Table 1, with the field's names, and the knobs that a search space adds.
 
 A parameter that a choice makes inactive has its default, so that no two configurations mean the same run.
 """
 
 import dataclasses
+import functools
+import math
 import re
 import zlib
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
+
+from oppa.problem.bounds import LARGEST_STORED, LONGEST_TEXT
+
+Value = bool | int | float | str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """Describes the value of a parameter that the search space of the job declares, and that has no field of its own."""
+
+    name: str
+    value: Value
+    degree: bool = False
+    """True for a parallel degree: the product of all degrees is the number of devices."""
+    short: str = ""
+    """Its part of an id; empty: the name."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what else than the value makes up the knob, as JSON has it."""
+        return {**({"degree": True} if self.degree else {}), **({"short": self.short} if self.short else {})}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Describes one way to run the job (OPPA App. C.1, Table 1). `_mb` is MiB, as in the frameworks' own options."""
+    """Describes one way to run the job (OPPA App. C.1, Table 1). `_mb` is MiB, as in the frameworks' own options.
+
+    `configuration["NAME"]` is the value of any parameter, with a field or among the knobs.
+    """
 
     dp: int
     tp: int = 1
@@ -31,11 +57,31 @@ class Configuration:
     recompute: str = "none"
     stage_layout: str = "even"
     """Parts of the model on each pipeline stage: `even`, `balanced`, or stage by stage (`oppa.pipeline.stage_layout`)."""
+    knobs: tuple[Knob, ...] = ()
+    """Further parameters, in the order of the search space."""
+
+    def __getitem__(self, name: str) -> Value:
+        """Return the value of a parameter; raises KeyError for an unknown name."""
+        if name in _DEFAULTS:
+            return getattr(self, name)  # type: ignore[no-any-return]
+        for knob in self.knobs:
+            if knob.name == name:
+                return knob.value
+        raise KeyError(name)
+
+    def get(self, name: str, default: Value) -> Value:
+        """Return the value of a parameter, or the default if the configuration has no such parameter."""
+        return self[name] if name in _DEFAULTS or any(knob.name == name for knob in self.knobs) else default
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all parameters."""
+        return (*PARAMETERS, *(knob.name for knob in self.knobs)) if self.knobs else PARAMETERS
 
     @property
     def devices(self) -> int:
-        """Return the number of ranks of the job."""
-        return self.dp * self.tp * self.pp
+        """Return the number of ranks of the job: the product of all degrees."""
+        return self.dp * self.tp * self.pp * math.prod(int(knob.value) for knob in self.knobs if knob.degree)
 
     @property
     def num_microbatches(self) -> int:
@@ -46,65 +92,126 @@ class Configuration:
     def id(self) -> str:
         """Return a readable and unique name, such as `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`.
 
-        A short hash at its end encodes other values that are not the default.
+        Knobs follow as `cp2`; ids with knobs lack `tp1`, `pp1`, `z0` and `mbs1`. A short hash at the end encodes other values that are not
+        the default, and texts that no file name can have.
         """
-        parts = [f"dp{self.dp}", f"tp{self.tp}", f"pp{self.pp}"]
+        every = not self.knobs
+        parts = [f"dp{self.dp}"]
+        parts += [f"tp{self.tp}"] if every or self.tp != 1 else []
+        parts += [f"pp{self.pp}"] if every or self.pp != 1 else []
         parts += [f"ep{self.ep}"] if self.ep > 1 else []
-        parts += [f"z{self.zero_stage}", f"mbs{self.micro_batch}"]
+        parts += [f"z{self.zero_stage}"] if every or self.zero_stage else []
+        parts += [f"mbs{self.micro_batch}"] if every or self.micro_batch != 1 else []
         parts += [f"mc{self.model_chunks}"] if self.model_chunks > 1 else []
         parts += [self.schedule] if self.schedule != "1f1b" else []
         parts += [f"rc{self.recompute}"] if self.recompute != "none" else []
         parts += [f"sl{self.stage_layout}"] if self.stage_layout == "balanced" else []
         rest = {name: getattr(self, name) for name in _HASHED if getattr(self, name) not in (_DEFAULTS[name], "balanced")}
+        for knob in self.knobs:
+            text = f"{knob.short or knob.name}{str(knob.value).lower() if isinstance(knob.value, bool) else knob.value}"
+            if _IN_IDS.fullmatch(str(knob.value)):
+                parts.append(text)
+            else:
+                rest[knob.name] = knob.value
         parts += [f"{zlib.crc32(repr(sorted(rest.items())).encode()):08x}"[:6]] if rest else []
         return "_".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values by field name, as they are written to JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}  # `asdict` takes ten times as long, and messages hold several
+        """Return plain values by name, as they are written to JSON; `knobs` has what else there is to know of a knob, such as a degree."""
+        values = {name: getattr(self, name) for name in PARAMETERS}  # `asdict` takes ten times as long, and messages hold several
+        if self.knobs:
+            values |= {knob.name: knob.value for knob in self.knobs}
+            facts = {knob.name: knob.facts for knob in self.knobs if knob.facts}
+            values |= {_KNOBS: facts} if facts else {}
+        return values
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the configuration that `to_dict` wrote."""
-        return cls(**values)
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the configuration that `to_dict` wrote; raises TypeError if values are missing."""
+        if values.keys() <= _DEFAULTS.keys():
+            return cls(**values)
+        facts = values.get(_KNOBS, {})
+        others = (name for name in values if name not in _DEFAULTS and name != _KNOBS)
+        knobs = tuple(Knob(name=name, value=values[name], **facts.get(name, {})) for name in others)
+        return cls(**{name: value for name, value in values.items() if name in _DEFAULTS}, knobs=knobs)
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:
         """Return a configuration from values that others may have edited.
 
         Raises:
-            TypeError: a parameter is unknown, missing or of another type.
+            TypeError: a parameter is missing, not a parameter's name, or of another type.
             ValueError: a number is negative, not finite or too large, or a degree is 0.
         """
-        found = cls(**values)
-        for field in dataclasses.fields(cls):
-            value = getattr(found, field.name)
-            kind = int | float if field.type is float else field.type
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # type: ignore[arg-type]
-                raise TypeError(f"`{field.name} = {value!r:.100}`")
-            if not isinstance(value, str) and not (field.name in _DEGREES) <= value < 1 << 53:
-                raise ValueError(f"`{field.name} = {value!r:.100}`")
+        if not isinstance(values, Mapping):
+            raise TypeError(f"`{values!r:.100}` is not a table")
+        found = cls.from_dict(values)
+        for name, kind in kinds().items():
+            value = getattr(found, name)
+            if not _is_of(value, kind):
+                raise TypeError(f"`{name} = {value!r:.100}`")
+            if not isinstance(value, str) and not (name in _DEGREES) <= value < LARGEST_STORED:
+                raise ValueError(f"`{name} = {value!r:.100}` is {'too large' if value > 1 else 'not positive'}")
+        for knob in found.knobs:
+            if not is_name(knob.name) or not isinstance(knob.degree, bool) or not isinstance(knob.short, str):
+                raise TypeError(f"`{knob.name!r:.100}` is not a parameter")
+            if not is_value(knob.value) or (knob.degree and (type(knob.value) is not int or knob.value < 1)):
+                raise ValueError(f"`{knob.name} = {knob.value!r:.100}`")
         return found
 
 
+_KNOBS = "knobs"
 _DEGREES = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
 """Parameters that are at least 1."""
 _HASHED = ("dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p", "stage_layout")
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Configuration)}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Configuration) if field.name != _KNOBS}
 PARAMETERS = tuple(_DEFAULTS)
-_SHORT = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mbs": "micro_batch", "mc": "model_chunks"}
+"""Parameters that have fields; a search space may declare others."""
+SHORTS = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mbs": "micro_batch", "mc": "model_chunks"}
+_IN_IDS = re.compile(r"[A-Za-z0-9.+-]{1,40}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
-def parse_id(id: str) -> dict[str, int | str] | None:
+def is_name(name: object) -> bool:
+    """Return whether a parameter can have this name: letters, digits and `_`."""
+    return isinstance(name, str) and name != _KNOBS and _NAME.fullmatch(name) is not None
+
+
+@functools.cache
+def kinds() -> dict[str, type]:
+    """Return the type of each parameter that has a field."""
+    hints = get_type_hints(Configuration)
+    return {name: hints[name] for name in PARAMETERS}
+
+
+def is_value(value: object) -> bool:
+    """Return whether a knob can have this value: true or false, a number within the bounds, or a text without control characters."""
+    if isinstance(value, str):
+        return value.isprintable() and 0 < len(value) <= LONGEST_TEXT
+    return isinstance(value, bool) or (isinstance(value, int | float) and -LARGEST_STORED < value < LARGEST_STORED)
+
+
+def _is_of(value: object, kind: type) -> bool:
+    """Return whether a value has a type, as JSON counts: a whole number may be meant as a float, and `true` is no number."""
+    return type(value) is kind or (kind is float and type(value) is int)
+
+
+def parse_id(id: str, *, knobs: bool = False) -> dict[str, int | str] | None:
     """Return the parameters that an id states, with defaults for those that it omits; None for a text that is not an id.
 
     The values that a hash encodes are not returned.
+
+    Args:
+        id: The id, without its knobs.
+        knobs: Whether it had knobs.
     """
     found: dict[str, int | str] = {"ep": 1, "model_chunks": 1, "schedule": "1f1b", "recompute": "none", "stage_layout": "even"}
+    if knobs:
+        found |= {"tp": 1, "pp": 1, "zero_stage": 0, "micro_batch": 1}
     for part in id.split("_"):
         match = re.fullmatch(r"([a-z]+)([0-9]+)", part)
-        if match and match[1] in _SHORT:
-            found[_SHORT[match[1]]] = int(match[2])
+        if match and match[1] in SHORTS:
+            found[SHORTS[match[1]]] = int(match[2])
         elif part.startswith("rc"):
             found["recompute"] = part.removeprefix("rc")
         elif part.startswith("sl"):

@@ -4,8 +4,8 @@ import numpy as np
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Value
 from oppa.problem.problem import Problem
-from oppa.problem.space import Value
 from oppa.units import format_bytes, format_count
 
 Triple = tuple[int, int, int]
@@ -13,12 +13,13 @@ Triple = tuple[int, int, int]
 
 def job(problem: Problem) -> str:
     """Return a line that describes the model, the batch and the cluster."""
-    model, cluster = problem.model, problem.cluster
+    model, cluster = problem.stated_model, problem.cluster
     hosts = f"{cluster.hosts} hosts × " if cluster.hosts > 1 else ""
-    return (
-        f"{model.name}, {format_count(model.parameter_count)} parameters, batch {_batches(problem)} × {model.seq_len} tokens, "
-        f"{hosts}{cluster.devices_per_host} × {cluster.device}, {_memory(cluster)} each"
-    )
+    devices = f"{hosts}{cluster.devices_per_host} × {cluster.device}, {_memory(cluster)} each"
+    if model is None:
+        return devices
+    parameters = format_count(model.parameter_count)
+    return f"{model.name}, {parameters} parameters, batch {_batches(problem)} × {model.seq_len} tokens, {devices}"
 
 
 def _memory(cluster: Cluster) -> str:

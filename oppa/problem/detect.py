@@ -33,7 +33,7 @@ def this_machine(root: Path = _ROOT) -> Machine:
 
     torch is loaded to detect GPUs only if the NVIDIA driver is present.
     """
-    cores, memory_bytes = _cores(root), _memory_bytes(root)
+    cores, memory_bytes = _cores(root), physical_memory(root)
     if not (root / "proc/driver/nvidia").exists() and not (root / "dev/nvidia0").exists():
         return Machine(cores=cores, memory_bytes=memory_bytes)
     import torch
@@ -128,7 +128,7 @@ def _cores(root: Path) -> float:
     return min(cores, int(quota) / int(period)) if quota.isdigit() and period.isdigit() else cores
 
 
-def _memory_bytes(root: Path) -> int:
+def physical_memory(root: Path = Path("/")) -> int:
     """Return the bytes of physical memory, or the control group's limit if that is less."""
     lines = (root / "proc/meminfo").read_text().splitlines()
     physical = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:"))

@@ -4,6 +4,8 @@ Notation (n candidates, p columns):
     log2       degrees and sizes: a doubling is the same distance everywhere
     ordinal    stages and levels: equal distances in the order of the space file
     one-hot    kinds without an order: a corner for each
+
+The search space declares the scale of a parameter, or its values imply it (`Parameter.scale`).
 """
 
 import numpy as np
@@ -11,9 +13,6 @@ from numpy.typing import NDArray
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.space import Parameter
-
-ONE_HOT = ("schedule", "stage_layout")
-ORDINAL = ("zero_stage", "recompute")
 
 
 def encode(candidates: Candidates) -> NDArray[np.float64]:
@@ -42,10 +41,10 @@ def _scales_of(parameter: Parameter, candidates: Candidates) -> list[tuple[str, 
     codes = np.flatnonzero(np.bincount(candidates.codes[parameter.name], minlength=len(parameter.values)))
     if len(codes) < 2:
         return []
-    if parameter.name in ONE_HOT:
+    if parameter.scale == "one-hot":
         corners = np.eye(len(parameter.values))
         return [(f"{parameter.name}={parameter.values[code]}", corners[code]) for code in codes]
-    if parameter.name in ORDINAL or isinstance(parameter.default, bool):
+    if parameter.scale == "ordinal":
         steps = np.arange(len(parameter.values), dtype=np.float64)
     else:
         steps = np.log2(np.array(parameter.values, dtype=np.float64))

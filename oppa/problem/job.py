@@ -1,7 +1,9 @@
 """Read `job.toml`: the model, the cluster and the limits. Every error names what to write instead."""
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ConfigDict
 
@@ -11,16 +13,21 @@ from oppa.problem.baseline import declared as declared_baseline
 from oppa.problem.bounded_text import read_text
 from oppa.problem.command import LaunchCommand
 from oppa.problem.command_table import CommandTable
-from oppa.problem.declaration import DeclaredTable, OptionalName, parse, read
+from oppa.problem.configuration import Configuration
+from oppa.problem.declaration import DeclaredTable, OptionalName, listing, parse, read, validate
 from oppa.problem.infeasibility import require_some
+from oppa.problem.inline_choices import InlineChoices, read_inline_choices
 from oppa.problem.job_file import JobFile, SearchSpaceTable
+from oppa.problem.model import MODEL_HINT
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.space import Facts, SearchSpace
-from oppa.problem.space_file import narrow, read_space
+from oppa.problem.space_file import ParameterTable, narrow, read_space
 
 COMMAND = "command"
 """Name of the runner for the user's own launch line."""
+PROGRAM = "program"
+"""Name of the search space of a launch line whose model is not stated."""
 
 
 def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (), argv: Sequence[str] = ()) -> Problem:
@@ -44,16 +51,22 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     if "hosts" in parse_settings(settings).get("cluster", {}):
         declared.pop("baseline", None)
     job = validate_with(JobFile, declared, settings, error=JobError)
-    model, cluster, training = job.model.record(path.parent), job.cluster.record(), job.training.record(path.parent)
-    command = _command(job, argv, path.parent)
+    cluster, training = job.cluster.record(program=job.model is None), job.training.record(path.parent)
+    model = job.model.record(path.parent) if job.model else None
+    global_batch = job.batch.global_batch if job.batch else cluster.devices
+    line = read_inline_choices(argv or (job.command.argv if job.command else ()))
+    command = _command(job, line.words, path.parent)
     runner = catalog.find("runners", COMMAND if command else job.runner.name, base=path.parent)
-    facts = facts_of(model, job.batch.global_batch, cluster, training)
-    space = _space(job.space, facts, runner=runner, folder=path.parent, used=command.parameters if command else None)
+    if command is None and (job.model is None or job.batch is None):
+        lacking, hint = ("[model]", MODEL_HINT) if job.model is None else ("[batch]", "add `[batch]` with `global_batch = ...`")
+        raise JobError(f"the job lacks {lacking}", hint=hint)
+    facts = facts_of(model, global_batch, cluster, training)
+    space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command)
     require_some(space)
     return Problem(
         name=job.name or path.stem,
-        model=model,
-        global_batch=job.batch.global_batch,
+        stated_model=model,
+        global_batch=global_batch,
         cluster=cluster,
         runner=runner,
         command=command,
@@ -63,7 +76,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         run_options=job.train.record(training.optimizer),
         search_options=job.designer.record(path.parent),
         launcher=job.launcher.record(),
-        baseline=declared_baseline(space, job.baseline) if job.baseline is not None else None,
+        baseline=_baseline(space, job.baseline, line),
     )
 
 
@@ -71,31 +84,75 @@ def _command(job: JobFile, argv: Sequence[str], folder: Path) -> LaunchCommand |
     """Return the user's own launch line, None if there is none."""
     table = job.command or (CommandTable() if argv else None)
     if table is None:
+        if job.objective:
+            raise JobError("`[objective]` needs a program that prints it", hint="give its launch line after `--`, or in [command]")
         if job.runner.name == COMMAND:
             raise JobError("there is no command to run", hint="give it after `--`, or as `argv = [...]` in [command]")
         return None
     named = job.runner.name if "name" in job.runner.model_fields_set else COMMAND
     if named != COMMAND:
         raise JobError(f"the runner `{named}` cannot start a command of your own", hint="remove either the runner or the command")
-    return table.record(argv, folder)
+    if job.objective and table.steps:
+        raise JobError("`[objective]` and [command.steps] both read the program's output", hint="remove one of them")
+    command = table.record(argv, folder)
+    return dataclasses.replace(command, steps=job.objective.record()) if job.objective else command
 
 
-def _space(table: SearchSpaceTable, facts: Facts, *, runner: Path, folder: Path, used: Collection[str] | None) -> SearchSpace:
-    """Return the search space that the job names, else the runner's.
+def _space(
+    table: SearchSpaceTable, line: InlineChoices, facts: Facts, *, runner: Path, folder: Path, command: LaunchCommand | None
+) -> SearchSpace:
+    """Return the search space that the job names, else the runner's, with the job's own knobs.
 
     It is narrowed to the job's choices, and to the parameters that the runner honours or the command uses.
     """
     declared = _runner(runner)
-    name = table.name or declared.search_space
+    name = table.name or (declared.search_space if "layers" in facts else PROGRAM)
     if not name:
         raise JobError(
             f"the runner `{runner.name}` names no search space",
             hint=f"add `[space] name = ...`: {', '.join(catalog.names('search_spaces'))}",
         )
     file = catalog.find("search_spaces", name, base=folder if table.name else runner)
-    space = read_space(read_text(file, error=JobError), name=file.stem, facts=facts)
-    honoured = used if used is not None else space.names if declared.parameters is None else declared.parameters
-    return narrow(space, table.parameters, honoured=honoured, runner=runner.name)
+    given = _together(table.parameters, line)
+    text, named = read_text(file, error=JobError), command.parameters if command else set(declared.parameters or ())
+    knobs = {name: _knob(name, stated, line) for name, stated in given.items() if name in named or isinstance(stated, dict)}
+    space = read_space(text, name=file.stem, facts=facts, knobs=knobs)
+    for name, table_of in knobs.items():
+        given[name] = table_of.values or list(space[name].values)
+        if not (name in named or space[name].env or (command and space[name].words)):
+            hint = f"name it in the launch line, as `{{{name}}}`, or give it `words` or `env`" if command else "give it an `env`"
+            raise JobError(f"nothing uses the parameter `{name}`", hint=hint)
+        if space[name].is_knob and len(space[name].values) == 1:
+            hint = "add a value, or write it into the launch line or the environment"
+            raise JobError(f"`{name} = {listing(space[name].values)}` leaves nothing to choose", hint=hint)
+    honoured = set(space.names if declared.parameters is None else declared.parameters)
+    if command is not None:
+        command.check_names(space.names)
+        honoured = named | {known.name for known in space.parameters if known.words}
+    return narrow(space, given, honoured=honoured, runner=runner.name)
+
+
+def _together(parameters: Mapping[str, Any], line: InlineChoices) -> dict[str, Any]:
+    """Return the choices of the job file and those of its launch line; raises JobError if both state the same parameter."""
+    if twice := parameters.keys() & line.choices.keys():
+        name = min(twice)
+        raise JobError(f"`{name}` has choices in the launch line and in [space.parameters]", hint="remove one of them")
+    return {**parameters, **{name: list(values) for name, values in line.choices.items()}}
+
+
+def _knob(name: str, stated: object, line: InlineChoices) -> ParameterTable:
+    """Return the parameter that a job declares: by a table as in a search space file, or by its values."""
+    if isinstance(stated, dict):
+        return validate(ParameterTable, stated, error=JobError, source=f"[space.parameters.{name}]")
+    return ParameterTable(values=stated if isinstance(stated, list) else [stated], default=line.present.get(name))
+
+
+def _baseline(space: SearchSpace, given: Mapping[str, Any] | None, line: InlineChoices) -> Configuration | None:
+    """Return the configuration that the user runs at present: of `[baseline]`, and of the present values in the launch line."""
+    if given is None and not line.present:
+        return None
+    present = {**({} if given else {"micro_batch": space["micro_batch"].default}), **line.present}
+    return declared_baseline(space, {**present, **(given or {})}, where="[baseline]" if given else "the launch line")
 
 
 class _RunnerTable(DeclaredTable):

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from oppa.errors import JobError, nearest
 from oppa.extensions import OptionValue
+from oppa.plain_text import clipped
 from oppa.problem.allocation import ALLOCATION, read_allocation
 from oppa.problem.bounds import (
     LARGEST_BATCH,
@@ -23,6 +25,7 @@ from oppa.problem.bounds import (
     MOST_STEPS,
 )
 from oppa.problem.cluster import Cluster, Link
+from oppa.problem.command import StepFormat
 from oppa.problem.command_table import CommandTable
 from oppa.problem.declaration import (
     Bandwidth,
@@ -40,6 +43,7 @@ from oppa.problem.declaration import (
     listing,
     spell,
 )
+from oppa.problem.detect import physical_memory
 from oppa.problem.devices import CPU, memory_of
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
@@ -121,8 +125,11 @@ class ClusterTable(DeclaredTable):
     intra_host: LinkTable | None = None
     inter_host: LinkTable | None = None
 
-    def record(self) -> Cluster:
+    def record(self, *, program: bool = False) -> Cluster:
         """Return the cluster.
+
+        Args:
+            program: Whether the job is a program without a stated model. On CPUs, the machine's memory is then its limit.
 
         Raises:
             JobError: GPUs have a CPU quota, or the number of quotas is wrong; there is no allocation to use; or no memory limit is given
@@ -143,7 +150,7 @@ class ClusterTable(DeclaredTable):
             hosts=given.hosts if given and self.hosts == ALLOCATION else int(self.hosts),
             devices_per_host=count,
             device=device,
-            memory_limit_bytes=self.memory_limit or memory_of(device),
+            memory_limit_bytes=self.memory_limit or (physical_memory() // count if program and device == CPU else memory_of(device)),
             memory_limit_stated=self.memory_limit is not None,
             cpus_per_device=tuple(own) if isinstance(own, list) else own or (given.cpus_per_device if given else None),
             intra_host=self.intra_host.record() if self.intra_host else None,
@@ -295,15 +302,38 @@ class DesignerTable(DeclaredTable):
         return SearchOptions(**{**given, **({"beta": None} if self.beta == "bound" else {})})
 
 
+class ObjectiveTable(DeclaredTable):
+    """Validates `[objective]`: a number in a program's output that takes the place of throughput."""
+
+    pattern: str
+    unit: str = Field(default="", max_length=40, pattern=r"^\P{Cc}*$")
+    better: Literal["higher", "lower"] = "higher"
+
+    def record(self) -> StepFormat:
+        """Return how lines state the objective; raises JobError for a pattern without the group `value`, or with one that states a time."""
+        try:
+            groups = re.compile(self.pattern).groupindex
+        except (re.error, OverflowError, RecursionError) as error:
+            message = f"`[objective]`: `pattern = '{clipped(self.pattern)}'` is not a regular expression: {error}"
+            raise JobError(message, hint=_OBJECTIVE) from None
+        if "value" not in groups or groups.keys() & {"s", "ms", "per_s", "tokens_per_s", "done"}:
+            raise JobError(f"`[objective]`: `pattern = '{clipped(self.pattern)}'` has no group `value`", hint=_OBJECTIVE)
+        return StepFormat(pattern=self.pattern, better=self.better, unit=self.unit)
+
+
+_OBJECTIVE = "write `pattern = 'images/s: (?P<value>[0-9.]+)'`; of the other groups, it may have `step`, `loss` and `memory_gib`"
+
+
 class JobFile(DeclaredTable):
     """Validates a whole `job.toml`."""
 
     name: str | None = Field(default=None, pattern=r"^\w[\w.-]*$", max_length=LONGEST_NAME)
-    model: ModelTable
-    batch: BatchTable
+    model: ModelTable | None = None
+    batch: BatchTable | None = None
     cluster: ClusterTable
     runner: RunnerTable = RunnerTable()
     command: CommandTable | None = None
+    objective: ObjectiveTable | None = None
     space: SearchSpaceTable = SearchSpaceTable()
     training: TrainingTable = TrainingTable()
     limits: LimitsTable = LimitsTable()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from oppa.errors import JobError
+from oppa.problem.configuration import Value
 from oppa.problem.declaration import parse, shown, spell
-from oppa.problem.space import Value
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^#\n,}]*?)"""
 

@@ -10,6 +10,9 @@ count as none.
 
 import dataclasses
 
+MODEL_HINT = "add `[model]` with `preset = ...`, or with its dimensions"
+"""Hint of an error for want of a model."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:

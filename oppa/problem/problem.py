@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from oppa import catalog
+from oppa.errors import JobError
 from oppa.problem.cluster import Cluster
-from oppa.problem.command import LaunchCommand
+from oppa.problem.command import LaunchCommand, StepFormat, argument_of, spelled
 from oppa.problem.configuration import Configuration
-from oppa.problem.model import Model
+from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.training import LauncherChoice, Limits, RunOptions, SearchOptions, Training
@@ -31,7 +32,8 @@ class Problem:
 
     name: str
     """Name of the job: letters, digits, `_`, `.` and `-`; whatever else a file is called becomes `-`."""
-    model: Model
+    stated_model: Model | None
+    """The model, if the job states it; `model` is for whatever needs one."""
     global_batch: int
     """Sequences per optimizer step."""
     cluster: Cluster
@@ -57,6 +59,13 @@ class Problem:
         """Make the name one word, as scripts, sources and Slurm have it in their text."""
         object.__setattr__(self, "name", _NOT_IN_NAMES.sub("-", self.name).strip(".-")[:_NAME_LENGTH] or "job")
 
+    @property
+    def model(self) -> Model:
+        """Return the model; raises JobError if the job states none, as one of a program that only its launch line describes."""
+        if self.stated_model is None:
+            raise JobError(f"the job `{self.name}` has no [model], and this needs its dimensions", hint=MODEL_HINT)
+        return self.stated_model
+
     def candidates(self) -> "Candidates":
         """Return every valid configuration."""
         from oppa.problem.candidates import enumerate_candidates
@@ -64,9 +73,28 @@ class Problem:
         return enumerate_candidates(self.space)
 
     @property
+    def objective(self) -> StepFormat | None:
+        """Return how lines state the objective; None if it is throughput."""
+        steps = self.command.steps if self.command else None
+        return steps if steps and steps.better else None
+
+    @property
     def pinned_command(self) -> LaunchCommand | None:
         """Return the launch line as trials start it, with the programs that PATH resolved when the study began."""
         return self.command.pinned(self.software.programs) if self.command and self.software else self.command
+
+    def launch_line(self, configuration: Configuration) -> LaunchCommand | None:
+        """Return the pinned launch line, with the search space's own words for parameters that matter and that the line does not name."""
+        line = self.pinned_command
+        if line is None:
+            return None
+        named = line.parameters - {"dp"}
+        own = (known for known in self.space.active(configuration) if known.words and known.name not in named)
+        return dataclasses.replace(line, arguments=(*line.arguments, *map(argument_of, own)))
+
+    def variables(self, configuration: Configuration) -> dict[str, str]:
+        """Return the environment variables that parameters set in a trial."""
+        return {known.env: spelled(configuration[known.name]) for known in self.space.active(configuration) if known.env}
 
     @property
     def fingerprint(self) -> str:
@@ -85,11 +113,11 @@ class Problem:
         """Return plain values, as they are written to JSON, enough to build the problem again without any of its files."""
         return {
             "name": self.name,
-            "model": dataclasses.asdict(self.model),
+            "model": dataclasses.asdict(self.stated_model) if self.stated_model else None,
             "global_batch": self.global_batch,
             "cluster": self.cluster.to_dict(),
             "runner": self.runner.name if self.runner.parent == catalog.root() / "runners" else str(self.runner),
-            **({"command": dataclasses.asdict(self.command)} if self.command else {}),
+            **({"command": self.command.to_dict()} if self.command else {}),
             "training": self.training.to_dict(),
             "space": self.space.to_dict(),
             "limits": dataclasses.asdict(self.limits),
@@ -103,11 +131,12 @@ class Problem:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the problem that `to_dict` wrote; raises InputError if the runner is missing."""
-        model, cluster, training = Model(**values["model"]), Cluster.from_dict(values["cluster"]), Training(**values["training"])
+        model = Model(**values["model"]) if values["model"] else None
+        cluster, training = Cluster.from_dict(values["cluster"]), Training(**values["training"])
         facts = facts_of(model, values["global_batch"], cluster, training)
         return cls(
             name=values["name"],
-            model=model,
+            stated_model=model,
             global_batch=values["global_batch"],
             cluster=cluster,
             runner=catalog.find("runners", values["runner"]),
@@ -123,15 +152,15 @@ class Problem:
         )
 
 
-def facts_of(model: Model, global_batch: int, cluster: Cluster, training: Training) -> Facts:
-    """Return the values that expressions of a search space may name in addition to its parameters."""
+def facts_of(model: Model | None, global_batch: int, cluster: Cluster, training: Training) -> Facts:
+    """Return the values that expressions of a search space may name in addition to its parameters; those of a model if there is one."""
     dimensions = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts")
     kinds = ("gated", "biases", "qkv_bias", "tied", "norm", "learned_positions", "token_types", "patch", "causal")
     sizes = ("devices", "hosts", "devices_per_host", "device")
     return {
-        **{name: getattr(model, name) for name in (*dimensions, *kinds)},
+        **({name: getattr(model, name) for name in (*dimensions, *kinds)} if model else {}),
         **{name: getattr(cluster, name) for name in sizes},
         "global_batch": global_batch,
         "precision": training.precision,
-        "own_module": bool(model.entry_point),
+        **({"own_module": bool(model.entry_point)} if model else {}),
     }

@@ -7,6 +7,7 @@ Notation:
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 
 from oppa.errors import InputError, nearest, require_known
 from oppa.problem.candidates import Candidates, enumerate_candidates
-from oppa.problem.configuration import parse_id
+from oppa.problem.configuration import Value, parse_id
 from oppa.problem.declaration import listing, spell
 from oppa.problem.infeasibility import is_empty
-from oppa.problem.space import DERIVED, Constraint, Parameter, SearchSpace, Value, needs
+from oppa.problem.space import DERIVED, Constraint, Parameter, SearchSpace, needs
 
 Setting = Mapping[str, Value]
 
@@ -42,7 +43,7 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
     if "=" in text:
         setting = values_of(text, candidates.space)
         return setting, matching(candidates, setting)
-    if (values := parse_id(text)) is None:
+    if (values := _parsed(text, candidates.space)) is None:
         raise InputError(f"`{text}` is not a configuration", hint="write `dp=2,tp=1`, or an id that `oppa space` lists")
     setting = dict(_checked(name, str(value), candidates.space) for name, value in values.items() if name in candidates.space.names)
     matches = matching(candidates, setting)
@@ -51,6 +52,17 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
         hint = nearest(text, [candidates.configuration(int(index)).id for index in matches])
         raise InputError(f"no configuration of the space has the id `{text}`", hint=hint)
     return setting, named
+
+
+def _parsed(text: str, space: SearchSpace) -> dict[str, int | str] | None:
+    """Return the parameters that an id states, knobs included; None for a text that is not an id."""
+    shorts = {parameter.short or parameter.name: parameter.name for parameter in space.parameters if parameter.is_knob}
+    if not shorts:
+        return parse_id(text)
+    part = rf"_({'|'.join(map(re.escape, sorted(shorts, key=len, reverse=True)))})([^_]+)"
+    stated: dict[str, int | str] = {shorts[short]: value for short, value in re.findall(part, text)}
+    values = parse_id(re.sub(part, "", text), knobs=True)
+    return None if values is None else values | stated
 
 
 def values_of(text: str, space: SearchSpace) -> Setting:

@@ -1,6 +1,8 @@
 """Define a search space: its parameters, when each matters, and the constraints.
 
 parameter    one setting of a configuration: its legal values, those that this job searches, and the framework's default
+degree       parameter that counts ranks; the product of all degrees is the number of devices
+knob         parameter without a field of `Configuration`, which only the search space knows
 condition    `when` a parameter matters; otherwise it has its default, so that no two configurations mean the same run
 constraint   what every configuration must satisfy, with the reason in words
 facts        other values that expressions may name: dimensions of model, batch and cluster
@@ -8,18 +10,25 @@ facts        other values that expressions may name: dimensions of model, batch 
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from oppa.errors import SpaceError
 from oppa.problem.bounded_text import whole_number
+from oppa.problem.configuration import PARAMETERS, Configuration, Knob, Value
 from oppa.problem.expressions import Expression, ValueKind, parse
 from oppa.problem.parameter_values import is_value_of
 
-Value = bool | int | float | str
 Facts = Mapping[str, int | str]
 
 DERIVED = "num_microbatches"
 """Name that is derived from `global_batch`, `dp` and `micro_batch`."""
+DEGREES = ("dp", "tp", "pp")
+"""Degrees that need not be declared as such."""
+
+Scale = Literal["log2", "ordinal", "one-hot"]
+Words = tuple[str, ...] | Mapping[str, tuple[str, ...]]
+"""Words of a launch line for a parameter: the same for all its values, or by value."""
+_SCALES: Mapping[str, Scale] = {"schedule": "one-hot", "stage_layout": "one-hot", "zero_stage": "ordinal", "recompute": "ordinal"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,35 @@ class Parameter:
     """Expression whose divisors are the values; empty: they are not divisors."""
     open: bool | tuple[Value, ...] = False
     """Further values that a job may give, though they are not searched otherwise: True for any, or these."""
+    degree: bool = False
+    """True for a further degree, besides `DEGREES`."""
+    short: str = ""
+    """Its part of an id; empty: the name."""
+    stated_scale: Scale | None = None
+    words: Words = ()
+    """Words that it adds to a launch line that does not name it; empty: none."""
+    env: str = ""
+    """Environment variable that has its value in a trial; empty: none."""
+    changes: Literal["speed", "learning"] = "speed"
+    """What it changes; one that changes the learning varies only if the job gives its choices."""
+
+    @property
+    def is_knob(self) -> bool:
+        """Return whether configurations have no field for it."""
+        return self.name not in PARAMETERS
+
+    @property
+    def scale(self) -> Scale:
+        """Return how the surrogate sees its values.
+
+        Doublings of positive numbers are equally far apart, as are the levels of others in their order; texts are unordered kinds.
+        """
+        if self.stated_scale or self.name in _SCALES:
+            return self.stated_scale or _SCALES[self.name]
+        if isinstance(self.default, str):
+            return "one-hot"
+        positive = all(not isinstance(value, str) and value > 0 for value in self.values)
+        return "log2" if positive and not isinstance(self.default, bool) else "ordinal"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as they are written to JSON."""
@@ -46,7 +84,31 @@ class Parameter:
             "when": self.when.text if self.when else None,
             "divides": self.divides,
             **({"open": list(self.open) if isinstance(self.open, tuple) else True} if self.open else {}),
+            **{name: getattr(self, name) for name, usual in _OPTIONS.items() if getattr(self, name) != usual},
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], kinds: Mapping[str, ValueKind]) -> Self:
+        """Return the parameter that `to_dict` wrote, as JSON has it."""
+        options = {name: values[name] for name in _OPTIONS if name in values}
+        if isinstance(words := options.get("words", ()), Mapping):
+            options["words"] = {value: tuple(each) for value, each in words.items()}
+        elif words:
+            options["words"] = tuple(words)
+        return cls(
+            name=values["name"],
+            values=tuple(values["values"]),
+            choices=tuple(values["choices"]),
+            default=values["default"],
+            when=parse(values["when"], kinds) if values["when"] else None,
+            divides=values["divides"],
+            open=tuple(found) if isinstance(found := values.get("open", False), list) else found,
+            **options,
+        )
+
+    def knob(self, value: Value) -> Knob:
+        """Return the knob of a configuration that has this value."""
+        return Knob(name=self.name, value=value, degree=self.degree, short=self.short)
 
     def meant(self, given: object) -> Value | None:
         """Return what is given as a further value of an open parameter.
@@ -59,6 +121,10 @@ class Parameter:
             return None
         fits = given in self.open if isinstance(self.open, tuple) else self.open and is_value_of(self.name, given)
         return given if fits else None
+
+
+_OPTIONS: Mapping[str, Any] = {"degree": False, "short": "", "stated_scale": None, "words": (), "env": "", "changes": "speed"}
+"""Fields of a parameter that are stored if they are not as usual."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +158,24 @@ class SearchSpace:
     def names(self) -> tuple[str, ...]:
         """Return the names of the parameters."""
         return tuple(parameter.name for parameter in self.parameters)
+
+    @property
+    def degrees(self) -> tuple[str, ...]:
+        """Return the names of all degrees."""
+        return (*DEGREES, *(parameter.name for parameter in self.parameters if parameter.degree))
+
+    def configuration(self, values: Mapping[str, Value]) -> Configuration:
+        """Return the configuration with these values, of which the space has some; a knob that they lack has its default.
+
+        A parameter that is a field, and that the values lack, has the field's default.
+        """
+        knobs = tuple(known.knob(values.get(known.name, known.default)) for known in self.parameters if known.is_knob)
+        return Configuration(**{name: values[name] for name in PARAMETERS if name in values}, knobs=knobs)  # type: ignore[arg-type]
+
+    def active(self, configuration: Configuration) -> list[Parameter]:
+        """Return the parameters that matter in a configuration, because their condition holds or they have none."""
+        values = {**self.facts, **{name: configuration[name] for name in configuration.names}, DERIVED: configuration.num_microbatches}
+        return [parameter for parameter in self.parameters if parameter.when is None or bool(parameter.when(values))]
 
     def ready(self, *, after: int) -> list[Constraint]:
         """Return the constraints whose last name gets its value from the `after`-th parameter; 0: from the facts alone."""
@@ -153,18 +237,7 @@ class SearchSpace:
     def from_dict(cls, values: dict[str, Any], facts: Facts) -> Self:
         """Return the space that `to_dict` wrote, for given facts."""
         kinds = kinds_of({entry["name"]: entry["default"] for entry in values["parameters"]}, facts)
-        parameters = [
-            Parameter(
-                name=entry["name"],
-                values=tuple(entry["values"]),
-                choices=tuple(entry["choices"]),
-                default=entry["default"],
-                when=parse(entry["when"], kinds) if entry["when"] else None,
-                divides=entry["divides"],
-                open=tuple(found) if isinstance(found := entry.get("open", False), list) else found,
-            )
-            for entry in values["parameters"]
-        ]
+        parameters = [Parameter.from_dict(entry, kinds) for entry in values["parameters"]]
         constraints = [Constraint(expression=parse(entry["expression"], kinds), why=entry["why"]) for entry in values["constraints"]]
         return cls(
             name=values["name"],

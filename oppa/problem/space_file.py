@@ -4,27 +4,29 @@ The values of a parameter are listed (`values`). Or they are the divisors of an 
 factor in a range (`low`, `high`, `factor`). Parameters are resolved from top to bottom: a condition names only parameters above it.
 """
 
+import keyword
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.bounded_text import read_text
-from oppa.problem.bounds import LARGEST, LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS
-from oppa.problem.configuration import PARAMETERS
+from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS
+from oppa.problem.command import NAMES, RESERVED, check_template, spelled
+from oppa.problem.configuration import PARAMETERS, SHORTS, Value, is_name
 from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
 from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
-from oppa.problem.parameter_values import is_value_of, kinds, least_of
-from oppa.problem.space import Constraint, Facts, Parameter, SearchSpace, Value, kinds_of, needs
+from oppa.problem.parameter_values import describe_values, is_value_of, least_of, meant_by
+from oppa.problem.space import DEGREES, Constraint, Facts, Parameter, Scale, SearchSpace, Words, kinds_of, needs
 
-UNIVERSAL_CONSTRAINTS = (
-    ("dp * tp * pp == devices", "every device runs one rank"),
-    ("global_batch % (dp * micro_batch) == 0", "every data-parallel rank takes whole micro-batches of the global batch"),
-)
-"""Constraints that no framework's file can remove, because they define the terms."""
+OURS = ("PATH", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables that each rank of a trial gets, besides those that begin with `OPPA_`."""
+WHOLE_BATCHES = ("global_batch % (dp * micro_batch) == 0", "every data-parallel rank takes whole micro-batches of the global batch")
+"""Constraint that no framework's file can remove, as it defines the terms; the other one is that all degrees make up the devices."""
 
 INDISPENSABLE = ("dp", "tp", "pp", "micro_batch")
 
@@ -41,6 +43,12 @@ class ParameterTable(DeclaredTable):
     when: str | None = None
     open: bool | list[Any] = False
     """Further values that a job may give, though they are not searched otherwise: True for any, or these."""
+    degree: bool = False
+    short: str = Field(default="", pattern=r"^([A-Za-z][A-Za-z0-9]{0,20})?$")
+    scale: Scale | None = None
+    words: str | list[str] | dict[str, list[str]] = Field(default_factory=list)
+    env: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")
+    changes: Literal["speed", "learning"] = "speed"
 
 
 class ConstraintTable(DeclaredTable):
@@ -66,28 +74,41 @@ class SpaceTable(DeclaredTable):
     """Meaning of the columns of a table of measurements (oppa.simulator.replay_file)."""
 
 
-def read_space(text: str, *, name: str, facts: Facts) -> SearchSpace:
+def read_space(text: str, *, name: str, facts: Facts, knobs: Mapping[str, ParameterTable] | None = None) -> SearchSpace:
     """Return the search space that a file declares, for the facts of one problem.
+
+    Args:
+        knobs: Further parameters, of a job's own; the file's take precedence.
 
     Raises:
         SpaceError: the file is wrong.
     """
     try:
-        return _read_space(text, name, facts)
+        return _read_space(text, name, facts, knobs or {})
     except SpaceError as error:
         raise SpaceError(f"search space `{name}`: {error.message}", hint=error.hint) from None
 
 
-def _read_space(text: str, name: str, facts: Facts) -> SearchSpace:
+def _read_space(text: str, name: str, facts: Facts, knobs: Mapping[str, ParameterTable]) -> SearchSpace:
     table = _table(text, name)
-    _check_names(table.parameters)
-    domains = {key: _domain(key, entry, facts) for key, entry in table.parameters.items()}
+    for key, entry in knobs.items():
+        if key in table.parameters and entry.model_fields_set - {"values", "default"}:
+            raise SpaceError(f"`{key}` is declared already", hint=f"give only its choices: `{key} = [...]`")
+    stated = table.parameters | {key: entry for key, entry in knobs.items() if key not in table.parameters}
+    _check_names(stated, facts)
+    domains = {key: _domain(key, entry, facts) for key, entry in stated.items()}
     kinds = kinds_of({key: values[0] for key, values in domains.items()}, facts)
-    parameters = tuple(_parameter(key, table.parameters[key], values, kinds) for key, values in domains.items())
-    stated = [*UNIVERSAL_CONSTRAINTS, *((entry.expression, entry.why) for entry in table.constraint)]
-    constraints = tuple(Constraint(expression=parse_expression(expression, kinds), why=why) for expression, why in stated)
+    parameters = tuple(_parameter(key, stated[key], values, kinds) for key, values in domains.items())
+    every = " * ".join([*DEGREES, *(each.name for each in parameters if each.degree)])
+    laws = [
+        (f"{every} == devices", "every device runs one rank"),
+        WHOLE_BATCHES,
+        *((entry.expression, entry.why) for entry in table.constraint),
+    ]
+    constraints = tuple(Constraint(expression=parse_expression(expression, kinds), why=why) for expression, why in laws)
     space = SearchSpace(name=name, parameters=parameters, constraints=constraints, facts=facts, balanced_stages=table.balanced_stages)
     _check_order(space)
+    _check_words(space)
     return space
 
 
@@ -104,7 +125,9 @@ def _table(text: str, name: str, extending: tuple[str, ...] = ()) -> SpaceTable:
 
 
 def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collection[str], runner: str) -> SearchSpace:
-    """Return the space with the choices that a job gives; a parameter that the runner does not honour has its default.
+    """Return the space with the choices that a job gives.
+
+    A parameter that the runner does not honour has its default, as has one that changes the learning and for which nothing is given.
 
     Raises:
         JobError: a parameter is unknown, a value is illegal, or the runner does not honour a choice.
@@ -114,7 +137,9 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
             space = space.with_value({name: value})
         space = space.restricted(name, *_choices(space, name, values if isinstance(values, list) else [values]))
     for parameter in space.parameters:
-        if parameter.name in honoured:
+        if parameter.name in honoured or parameter.env:
+            if parameter.changes == "learning" and parameter.name not in given:
+                space = space.restricted(parameter.name, parameter.default)
             continue
         if parameter.name in given and parameter.choices != (parameter.default,):
             hint = f"leave it at {spell(parameter.default)}; the runner honours {', '.join(sorted(honoured))}"
@@ -142,14 +167,29 @@ def _typed(value: object) -> tuple[ValueKind, object]:
     return ValueKind.of(value), value if isinstance(value, Value) else repr(value)
 
 
-def _check_names(names: Collection[str]) -> None:
-    tunable = [name for name in PARAMETERS if name != "global_batch"]
-    for name in names:
-        if name not in tunable:
-            raise SpaceError(f"`[parameters.{name}]` is not a parameter of a configuration", hint=nearest(name, tunable))
+def _check_names(parameters: Mapping[str, ParameterTable], facts: Facts) -> None:
+    for name, entry in parameters.items():
+        require_free(name, facts, where=f"[parameters.{name}]")
+        if entry.degree and name in PARAMETERS and name not in DEGREES:
+            raise SpaceError(f"`[parameters.{name}]`: `degree = true`, but `{name}` does not count ranks", hint="remove it")
+    shorts = [entry.short or name for name, entry in parameters.items()]
+    for short in (entry.short for entry in parameters.values() if entry.short):
+        if short in SHORTS or shorts.count(short) > 1:
+            raise SpaceError(f'`short = "{short}"` is the short name of another parameter', hint="choose another one, or none")
     for name in INDISPENSABLE:
-        if name not in names:
-            raise SpaceError(f"`[parameters]` lacks `{name}`", hint=f"declare {', '.join(INDISPENSABLE)} in every space")
+        if name not in parameters:
+            hint = nearest(name, [other for other in parameters if other not in PARAMETERS])
+            raise SpaceError(f"`[parameters]` lacks `{name}`", hint=f"declare {', '.join(INDISPENSABLE)} in every space; {hint}")
+
+
+def require_free(name: str, facts: Facts, *, where: str) -> None:
+    """Raise SpaceError if a parameter cannot have this name, because it is no word or means something else already."""
+    if not is_name(name):
+        raise SpaceError(f"`{where}`: `{shown(name)}` cannot be the name of a parameter", hint="use letters, digits and `_`")
+    if meant := meant_by(name):
+        raise SpaceError(f"`{where}` is not a parameter of a configuration", hint=f"did you mean `{meant}`?")
+    if name in (*facts, *RESERVED) or keyword.iskeyword(name):
+        raise SpaceError(f"`{where}`: `{name}` has a meaning already", hint=f"choose another name, such as `my_{name}`")
 
 
 def _domain(name: str, entry: ParameterTable, facts: Facts) -> tuple[Value, ...]:
@@ -205,9 +245,9 @@ def _check_values(name: str, values: Sequence[Any]) -> None:
     least = least_of(name)
     for value in values:
         if not is_value_of(name, value) or (ValueKind.of(value) is ValueKind.NUMBER and value < least):
-            kind = kinds()[name].__name__
-            hint = f"its values are of type {kind}" + ("" if kind in ("str", "bool") else f", at least {least} and at most {LARGEST}")
-            raise SpaceError(f"`{shown(value)}` cannot be a value of `{name}`", hint=hint)
+            raise SpaceError(f"`{shown(value)}` cannot be a value of `{name}`", hint=describe_values(name))
+        if ValueKind.of(value) is not ValueKind.of(values[0]):
+            raise SpaceError(f"the values of `{name}` are {listing(values)}", hint="write values of one type")
     if len(values) > MOST_CHOICES:
         raise SpaceError(f"`{name}` has {len(values)} values", hint=f"list at most {MOST_CHOICES}")
     if not values or len(set(values)) < len(values):
@@ -222,7 +262,51 @@ def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kind
     others = entry.open if isinstance(entry.open, bool) else tuple(entry.open)
     if isinstance(others, tuple):
         _check_values(name, others)
-    return Parameter(name=name, values=values, choices=values, default=default, when=when, divides=entry.divisors or "", open=others)
+    if entry.degree and not all(type(value) is int and value >= 1 for value in values):
+        raise SpaceError(f"`{name}` is a degree with the values {listing(values)}", hint="degrees are whole numbers from 1 on")
+    if entry.scale == "log2" and not all(not isinstance(value, str) and value > 0 for value in values):
+        raise SpaceError(f'`{name}` has `scale = "log2"` and the values {listing(values)}', hint="use positive numbers, or another scale")
+    return Parameter(
+        name=name,
+        values=values,
+        choices=values,
+        default=default,
+        when=when,
+        divides=entry.divisors or "",
+        open=others,
+        degree=entry.degree and name not in DEGREES,
+        short=entry.short,
+        stated_scale=entry.scale,
+        words=_words(entry.words),
+        env=entry.env,
+        changes=entry.changes,
+    )
+
+
+def _words(stated: str | list[str] | dict[str, list[str]]) -> Words:
+    """Return the words of a parameter; a text is split as a shell splits it."""
+    if isinstance(stated, dict):
+        return {value: tuple(words) for value, words in stated.items()}
+    return tuple(shlex.split(stated) if isinstance(stated, str) else stated)
+
+
+def _check_words(space: SearchSpace) -> None:
+    """Raise SpaceError if words name something unknown, or are for a value that the parameter does not have."""
+    for parameter in space.parameters:
+        by_value = parameter.words if isinstance(parameter.words, Mapping) else {"": parameter.words}
+        for value, words in by_value.items():
+            known = list(map(spelled, parameter.values))
+            if value and value not in known:
+                raise SpaceError(f"`[parameters.{parameter.name}]` has words for `{value}`, which is no value", hint=nearest(value, known))
+            try:
+                for word in words:
+                    check_template(word, (*NAMES, *space.names))
+            except JobError as error:
+                raise SpaceError(f"`[parameters.{parameter.name}]`: {error.message}", hint=error.hint) from None
+        if parameter.env.startswith("OPPA_") or parameter.env in OURS:
+            raise SpaceError(
+                f"`[parameters.{parameter.name}]`: oppa itself sets `{parameter.env}` in a trial", hint="choose another variable"
+            )
 
 
 def _check_order(space: SearchSpace) -> None:

@@ -17,7 +17,7 @@ from pydantic.functional_validators import AfterValidator, PlainValidator
 
 from oppa.errors import ProtocolError
 from oppa.plain_text import plain_text
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import PARAMETERS, Configuration, kinds
 from oppa.problem.training import Scaling
 from oppa.protocol.worker import WorkerState
 
@@ -45,7 +45,7 @@ _fields: dict[str, Any] = {
         else field,
         ...,
     )
-    for name, field in Configuration.__annotations__.items()
+    for name, field in kinds().items()
 }
 _Fields = create_model("_Fields", __config__=_STRICT, **_fields)
 _worker_fields: dict[str, Any] = {
@@ -53,7 +53,8 @@ _worker_fields: dict[str, Any] = {
     for name, field in WorkerState.__annotations__.items()
 }
 _WorkerFields = create_model("_WorkerFields", __config__=_STRICT, **_worker_fields)
-_SIZES = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
+MOST_KNOBS = 100
+"""Most parameters of a configuration that have no field."""
 
 
 def _configuration(values: object) -> Configuration:
@@ -63,12 +64,15 @@ def _configuration(values: object) -> Configuration:
     """
     if isinstance(values, Configuration):
         return values
-    _Fields.model_validate(values)
-    assert isinstance(values, dict)
-    found = Configuration(**values)
-    if wrong := [name for name in _SIZES if getattr(found, name) < 1]:
-        raise ValueError(f"`{wrong[0]} = {getattr(found, wrong[0])}` is not positive")
-    return found
+    if not isinstance(values, dict):
+        raise ValueError("a configuration is a table")
+    _Fields.model_validate({name: value for name, value in values.items() if name in PARAMETERS})
+    if len(values) > len(PARAMETERS) + MOST_KNOBS:
+        raise ValueError(f"a configuration has at most {MOST_KNOBS} knobs")
+    try:
+        return Configuration.checked(values)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _even(values: object) -> Configuration:

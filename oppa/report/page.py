@@ -137,10 +137,13 @@ def _again(trials: Sequence[Trial]) -> set[int]:
 
 
 def _surrogate(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> SurrogateReport | None:
-    """Return what the designer `oppa` learns from the trials of any designer; None if nothing was measured, or the fit fails."""
+    """Return what the designer `oppa` learns from the trials of any designer.
+
+    Return None if the job has no model, nothing was measured, or the fit fails.
+    """
     known = [trial for trial in trials if trial.counts and trial.purpose != VERIFICATION]
     known = known[:: math.ceil(len(known) / MOST_FITTED) or 1]
-    if not any(trial.steps_per_s for trial in known):
+    if problem.stated_model is None or not any(trial.steps_per_s for trial in known):
         return None
     try:
         designer = fitted(problem, candidates, known)

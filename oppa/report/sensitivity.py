@@ -8,8 +8,8 @@ import dataclasses
 import numpy as np
 
 from oppa.problem.candidates import Candidates
+from oppa.problem.configuration import Value
 from oppa.problem.describe import varying
-from oppa.problem.space import Value
 from oppa.tuning.designers.oppa import Oppa
 
 

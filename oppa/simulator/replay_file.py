@@ -160,7 +160,9 @@ def read_replay_file(path: Path, settings: Sequence[str] = ()) -> ReplayFile:
         raise SpaceError(f"`{path.name}` has no `[replay]`", hint="describe the columns of the table there, as nanotron-h100.toml does")
     table = validate_with(_Replayed, {"replay": declared["replay"]}, settings, error=SpaceError).replay
     for name in table.columns:
-        require_known(name, (*FACTS, *PARAMETERS), f"`[replay.columns]`: `{name}` is unknown", error=SpaceError)
+        require_known(
+            name, {*FACTS, *PARAMETERS, *declared.get("parameters", {})}, f"`[replay.columns]`: `{name}` is unknown", error=SpaceError
+        )
     for name in ("model", "hosts", "outcome", "throughput", "dp", "tp", "pp", "micro_batch"):
         if name not in table.columns:
             raise SpaceError(f"`[replay.columns]` lacks `{name}`", hint=f'add `{name} = "..."` with the name of its column')
@@ -192,14 +194,14 @@ def replay_tasks(file: ReplayFile, rows: pd.DataFrame, noise: ReplayNoise | None
 
 
 def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: ReplayNoise) -> BenchmarkTask:
-    parameters = {meaning: column for meaning, column in file.replay.columns.items() if meaning in PARAMETERS}
+    parameters = {meaning: column for meaning, column in file.replay.columns.items() if meaning not in FACTS}
     problem = _problem(file, name, rows)
     space = problem.space.from_rows({meaning: rows[column].tolist() for meaning, column in parameters.items()})
     problem = dataclasses.replace(problem, space=space)
     records: dict[Configuration, Record] = {}
     for row in rows.to_dict("records"):
         given = {meaning: row[column] for meaning, column in parameters.items()}
-        configuration = Configuration(**{"global_batch": problem.global_batch, **given})
+        configuration = space.configuration({"global_batch": problem.global_batch, **given})
         record = _record(file, row, problem)
         records[configuration] = max(records.get(configuration, record), record, key=lambda each: each.steps_per_s or 0.0)
     largest = file.replay.headline_hosts
@@ -229,7 +231,7 @@ def _problem(file: ReplayFile, name: str, rows: pd.DataFrame) -> Problem:
     batch = file.replay.batch.global_batch
     return Problem(
         name=name,
-        model=model,
+        stated_model=model,
         global_batch=batch,
         cluster=cluster,
         runner=catalog.find("runners", RUNNER),

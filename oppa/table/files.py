@@ -6,8 +6,8 @@
     .table.lock          held by the process that writes
 
 Versions of the schema, in table.meta.json:
-    1    rows may lack `stage_layout`
-    2    the present one
+    1, 2    all columns of parameters are those of `Configuration`
+    3       the present one: `knobs` describes the columns of further parameters
 
 A write is committed when the new table.meta.json takes its name. At that moment its CSV has the temporary name; it is renamed next. A
 reader takes the CSV that the meta file names, under either name. So a writer that dies in between has written the table nevertheless.
@@ -16,13 +16,12 @@ reader takes the CSV that the meta file names, under either name. So a writer th
 import contextlib
 import csv
 import fcntl
-import functools
 import hashlib
 import io
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +29,21 @@ from oppa.atomic_write import sync, write_atomically
 from oppa.errors import TableError
 from oppa.regular_file import parse_json, read
 from oppa.table.origin import SCHEMA_VERSION, Origin
-from oppa.table.rows import COLUMNS, TableRow
-
-Cells = Mapping[str, str]
-"""A line of `table.csv` by column."""
+from oppa.table.rows import TableRow, columns, described
 
 CSV, META, LOCK = "table.csv", "table.meta.json", ".table.lock"
 
-_MIGRATIONS: tuple[Callable[[Cells], Cells], ...] = (lambda cells: {"stage_layout": "even", **cells},)
-"""The change of a row from version n + 1 to the next, at index n."""
 _DAMAGED = "make it again: `oppa profile` with this folder resumes its study"
 
 
 def write_files(folder: Path, rows: Sequence[TableRow], origin: Origin) -> None:
     """Write both files, durably and at once; raises TableError if the disk refuses."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *(row.to_csv() for row in rows)])
+    knobs = described(rows)
+    csv.writer(text, lineterminator="\n").writerows([columns(knobs), *(row.to_csv(knobs) for row in rows)])
     data = text.getvalue().encode()
     body = {"rows": len(rows), "csv_bytes": len(data), "csv_sha256": _sha256(data), "origin": origin.to_dict()}
+    body |= {"knobs": knobs} if knobs else {}
     meta = json.dumps({"schema_version": SCHEMA_VERSION, "sha256": _digest(body), "table": body}, indent=1) + "\n"
     with _disk_errors(folder), _alone(folder):
         _settle(folder)
@@ -69,16 +65,16 @@ def read_files(folder: Path) -> tuple[tuple[TableRow, ...], Origin]:
             )
         while True:
             meta = _bytes(folder / META)
-            version, body = _body(folder / META, meta)
+            body = _body(folder / META, meta)
             data = _bytes(_pending(folder, body), missing=b"") or _bytes(folder / CSV)
             if _sha256(data) == body["csv_sha256"]:
-                return _rows(folder / CSV, data, version), _origin(folder / META, body)
+                return _rows(folder / CSV, data, body.get("knobs", {})), _origin(folder / META, body)
             if _bytes(folder / META) == meta:  # else a writer was faster, and there is a newer table to read
                 raise _damaged(folder / CSV, _what_became(data, body))
 
 
-def _body(path: Path, meta: bytes) -> tuple[int, dict[str, Any]]:
-    """Return the schema version and the verified contents of a meta file."""
+def _body(path: Path, meta: bytes) -> dict[str, Any]:
+    """Return the verified contents of a meta file."""
     try:
         values = parse_json(meta)
         version, expected, body = operator.index(values["schema_version"]), values["sha256"], dict(values["table"])
@@ -93,13 +89,13 @@ def _body(path: Path, meta: bytes) -> tuple[int, dict[str, Any]]:
         raise _damaged(path, "it was edited after oppa wrote it")
     if not re.fullmatch("[0-9a-f]{64}", str(body.get("csv_sha256"))) or not isinstance(body.get("csv_bytes"), int):
         raise _damaged(path, f"it does not describe `{CSV}`")
-    return version, body
+    return body
 
 
-def _rows(path: Path, data: bytes, version: int) -> tuple[TableRow, ...]:
+def _rows(path: Path, data: bytes, knobs: Mapping[str, Mapping[str, Any]]) -> tuple[TableRow, ...]:
     try:
         lines = csv.DictReader(io.StringIO(data.decode(), newline=""))
-        return tuple(TableRow.from_csv(functools.reduce(lambda cells, to: to(cells), _MIGRATIONS[version - 1 :], line)) for line in lines)
+        return tuple(TableRow.from_csv(line, knobs) for line in lines)
     except (ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:  # the SHA-256 is right: another program has written it
         raise _damaged(path, f"its columns do not match: {error}") from error
 
@@ -122,7 +118,7 @@ def _settle(folder: Path) -> None:
     """Rename the CSV of the present meta file if its writer died before that, and delete files that were never committed."""
     meta = folder / META
     with contextlib.suppress(FileNotFoundError, TableError):
-        pending = _pending(folder, _body(meta, read(meta))[1])
+        pending = _pending(folder, _body(meta, read(meta)))
         if pending.exists():
             pending.replace(folder / CSV)
     for leftover in (*folder.glob(".table-*"), *folder.glob(".*.draft")):

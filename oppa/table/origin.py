@@ -18,7 +18,7 @@ from oppa.errors import TableError
 from oppa.problem.detect import this_machine
 from oppa.problem.problem import Problem
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of the files that hold a table; `oppa.table.files` migrates those of earlier versions."""
 
 Method = Literal["active", "exhaustive", "predicted"]

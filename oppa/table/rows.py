@@ -9,10 +9,11 @@ Notation (COPUS section 2.1):
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar
 
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import PARAMETERS, Configuration, kinds
 from oppa.regular_file import parse_json
 
 _Number = TypeVar("_Number", int, float)
@@ -75,16 +76,28 @@ class TableRow:
         variance = self.log_stddev**2
         return self.steps_per_s * math.sqrt(math.expm1(variance) * math.exp(variance))
 
-    def to_csv(self) -> list[str]:
-        """Return the cells of the row, in the order of `COLUMNS`."""
+    def to_csv(self, knobs: Iterable[str] = ()) -> list[str]:
+        """Return the cells of the row, in the order of `columns(knobs)`."""
         derived = {"devices": self.configuration.devices, "trials": " ".join(map(str, self.trials))}
         cells = {**self.configuration.to_dict(), **derived}
-        return [_spell(cells[name] if name in cells else getattr(self, name)) for name in COLUMNS]
+        return [_spell(cells[name] if name in cells else getattr(self, name)) for name in columns(knobs)]
 
     @classmethod
-    def from_csv(cls, cells: Mapping[str, str]) -> Self:
-        """Return the row that `to_csv` wrote; raises KeyError, TypeError or ValueError for other cells."""
-        known = {name: _read(cells[name], kind) for name, kind in _KINDS.items()}
+    def from_csv(cls, cells: Mapping[str, str], knobs: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> Self:
+        """Return the row that `to_csv` wrote.
+
+        Args:
+            cells: Texts by column; a parameter without a column has its default.
+            knobs: What the table states of each knob, as `described` returns it.
+
+        Raises:
+            KeyError, TypeError, ValueError: the cells are others.
+        """
+        stated = (name for name in PARAMETERS if name in cells or name in _NEEDED)
+        known: dict[str, Any] = {name: _read(cells[name], kinds()[name]) for name in stated}
+        if knobs:
+            known |= {name: _read(cells[name], _TYPES[facts["type"]]) for name, facts in knobs.items()}
+            known["knobs"] = {name: {key: value for key, value in facts.items() if key != "type"} for name, facts in knobs.items()}
         return cls(
             configuration=Configuration.checked(known),
             steps_per_s=_bounded("steps_per_s", float(cells["steps_per_s"]), math.ulp(0.0), sys.float_info.max),
@@ -95,10 +108,28 @@ class TableRow:
         )
 
 
-_KINDS = {field.name: field.type for field in dataclasses.fields(Configuration)}
 _SOURCES: dict[str, Source] = {"measured": "measured", "predicted": "predicted"}
-COLUMNS = ("devices", *_KINDS, "steps_per_s", "samples_per_s", "stddev", "log_stddev", "memory_bytes", "source", "trials")
-"""Columns of `table.csv`: one per knob, then the estimates. Columns that follow from others are written for people, and not read."""
+_NEEDED = tuple(field.name for field in dataclasses.fields(Configuration) if field.default is dataclasses.MISSING)
+_ESTIMATES = ("steps_per_s", "samples_per_s", "stddev", "log_stddev", "memory_bytes", "source", "trials")
+_TYPES = {kind.__name__: kind for kind in (bool, int, float, str)}
+
+
+def columns(knobs: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the columns of `table.csv`: one per parameter, then the estimates.
+
+    Columns that follow from others are written for people, and not read.
+    """
+    return ("devices", *PARAMETERS, *knobs, *_ESTIMATES)
+
+
+def described(rows: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
+    """Return what a table states of its knobs, so that their columns can be read: the type, and the facts of `Knob`.
+
+    All rows have the same knobs. A type is float if some value is.
+    """
+    first = rows[0].configuration.knobs if rows else ()
+    types = {knob.name: {type(row.configuration[knob.name]) for row in rows} for knob in first}
+    return {knob.name: {"type": (float if float in types[knob.name] else type(knob.value)).__name__, **knob.facts} for knob in first}
 
 
 def _spell(value: Any) -> str:

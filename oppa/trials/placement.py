@@ -85,7 +85,7 @@ def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bo
     world, ranks = spec.configuration.devices, seat.ranks(spec)
     argv = None if warm else runner.argv(nproc=len(ranks), folder=folder)
     names = [[str(group)] for group in groups.ranks] if groups else [[]] * len(ranks)
-    shared = {"OPPA_TRIAL": str(folder), **_interfaces(seat)}
+    shared = {**spec.environment, "OPPA_TRIAL": str(folder), **_interfaces(seat)}
     if runner.command:
         return [RankPlacement(rank=None, world=world, argv=argv, environment=shared | _torchrun(seat, spec), groups=names[0])]
     common = {

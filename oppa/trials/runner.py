@@ -16,8 +16,9 @@ from pydantic_core import PydanticCustomError
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.command import LaunchCommand, names_in
-from oppa.problem.configuration import PARAMETERS
+from oppa.problem.configuration import PARAMETERS, is_name
 from oppa.problem.declaration import DeclaredTable, read
+from oppa.problem.parameter_values import meant_by
 from oppa.problem.space import SearchSpace
 from oppa.trials import environments
 
@@ -25,7 +26,7 @@ MANIFEST = "runner.toml"
 
 
 def _parameter(name: str) -> str:
-    if name not in PARAMETERS:
+    if meant_by(name) or not is_name(name):
         facts = {"message": f"unknown parameter `{name}`", "hint": nearest(name, PARAMETERS)}
         raise PydanticCustomError("quantity", "{message}", facts)
     return name

@@ -8,6 +8,7 @@ The folder holds these files:
     stop                 made by oppa; rank 0 checks for it at each step boundary and informs the other ranks
     last_step            number of the last step; written by rank 0 of a program that informs the other ranks in no other way
     reporter             made by the host that reports the steps, for a command on several hosts
+    recognised           name of the format in which a command prints its steps, if none is declared and one was recognised
     stdout.log           output of the trial's processes
     stderr.log           their error output
 """
@@ -19,18 +20,18 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from oppa.atomic_write import write_atomically
-from oppa.errors import MeasurementError
+from oppa.errors import JobError, MeasurementError
 from oppa.plain_text import plain_text
 from oppa.problem.cluster import Cluster
 from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import Configuration
-from oppa.problem.model import Model
+from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.problem import Problem
 from oppa.problem.training import Training
 from oppa.trials import untrusted_file
 
 SPEC, MEASUREMENTS, REPORT, STOP, LAST_STEP = "trial.json", "measurements.jsonl", "outcome.json", "stop", "last_step"
-REPORTER = "reporter"
+REPORTER, RECOGNISED = "reporter", "recognised"
 LINE_BYTES, CALL_BYTES, REPORT_BYTES = 64 << 10, 4 << 20, 1 << 20
 """Longest line of `measurements.jsonl`, most bytes of it that one call reads, and longest `outcome.json`."""
 CAUSE, TRACEBACK = 4_000, 64_000
@@ -47,13 +48,22 @@ class TrialSpec:
     study: str
     trial: int
     configuration: Configuration
-    model: Model
+    stated_model: Model | None
     cluster: Cluster
     training: Training
     steps: int
     memory_limit_enforced: bool = True
     command: LaunchCommand | None = None
     """The launch line that the runner `command` starts; None for other runners."""
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Environment variables that parameters of the configuration set."""
+
+    @property
+    def model(self) -> Model:
+        """Return the model; raises JobError if the job states none, which only a launch line may."""
+        if self.stated_model is None:
+            raise JobError("the job has no [model], which this runner needs", hint=MODEL_HINT)
+        return self.stated_model
 
     @classmethod
     def of(cls, problem: Problem, configuration: Configuration, *, study: str, trial: int, steps: int) -> Self:
@@ -62,27 +72,34 @@ class TrialSpec:
             study=study,
             trial=trial,
             configuration=configuration,
-            model=problem.model,
+            stated_model=problem.stated_model,
             cluster=problem.cluster,
             training=problem.training,
             steps=steps,
-            command=problem.pinned_command,
+            command=problem.launch_line(configuration),
+            environment=problem.variables(configuration),
         )
 
     def write(self, folder: Path) -> None:
         """Make the trial folder, and write its `trial.json`."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / SPEC, dataclasses.asdict(self))
+        write_json(folder / SPEC, self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as they are written to JSON."""
+        values = dataclasses.asdict(self)
+        return {**values, "configuration": self.configuration.to_dict(), "model": values.pop("stated_model")}
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read what `write` has written."""
         values = json.loads((folder / SPEC).read_text())
+        model = values.pop("model")
         return cls(
             **{
                 **values,
-                "configuration": Configuration(**values["configuration"]),
-                "model": Model(**values["model"]),
+                "configuration": Configuration.from_dict(values["configuration"]),
+                "stated_model": Model(**model) if model else None,
                 "cluster": Cluster.from_dict(values["cluster"]),
                 "training": Training(**values["training"]),
                 "command": LaunchCommand.from_dict(values["command"]) if values.get("command") else None,

@@ -41,7 +41,7 @@ def write_best(study: Study, problem: Problem, best: Trial) -> ExportedBest:
     """Write `best/`: configuration.json, trial.json, run.sh, README.md, and a folder for each format that can express the winner."""
     folder, configuration = study.folder / "best", best.configuration
     TrialSpec.of(problem, configuration, study=study.uuid, trial=best.id, steps=torchrun.STEPS).write(folder)
-    write_json(folder / "configuration.json", dataclasses.asdict(configuration))
+    write_json(folder / "configuration.json", configuration.to_dict())
     made = {name: found for name, found in exports(problem, configuration).items() if name != RUNNERS_OWN}
     for name, found in made.items():
         _forget(folder / name, FORMATS[name].FILES)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 
 from oppa.errors import InfeasibleError
-from oppa.problem.configuration import PARAMETERS
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.trials.output import NO_STEP
@@ -82,5 +81,5 @@ def _kind(trial: Trial) -> str:
 def _is_explained(failures: Sequence[Trial], known: Sequence[Trial]) -> bool:
     """Return whether the failures share a parameter value that no trial with a step had: it may be the cause, and others may run."""
     ran = [trial.configuration for trial in known if trial.step_times_s]
-    shared = {name: {getattr(trial.configuration, name) for trial in failures} for name in PARAMETERS}
-    return bool(ran) and any(len(own) == 1 and not own & {getattr(each, name) for each in ran} for name, own in shared.items())
+    shared = {name: {trial.configuration[name] for trial in failures} for name in failures[0].configuration.names}
+    return bool(ran) and any(len(own) == 1 and not own & {each[name] for each in ran} for name, own in shared.items())

@@ -30,7 +30,9 @@ class Trial:
 
     def require_its_ranks(self):
         """End the program if the launch line starts more or fewer ranks than the trial has; oppa would measure something else."""
-        of = math.prod(self.spec["configuration"][name] for name in ("dp", "tp", "pp"))
+        values = self.spec["configuration"]
+        further = [name for name, facts in values.get("knobs", {}).items() if facts.get("degree")]
+        of = math.prod(values[name] for name in ("dp", "tp", "pp", *further))
         if "WORLD_SIZE" in os.environ and self.world != of:
             cause = f"the launch line starts {self.world} ranks, but the trial has {of}"
             self.end("failed", cause=cause, rank=self.rank)

@@ -1,8 +1,8 @@
 """Run the user's own launch line as a trial: fill it in, rewrite configuration files, start it, and read its steps if it reports none.
 
-A program that reports its steps itself (report.py) replaces this process. For any other program, each line of output is matched against the
-declared pattern. The program is ended once it has taken the steps of the trial, or oppa has seen enough. If there are several hosts, each
-runs one such process; the first that reads a step is the one that reports.
+Each line of output is matched against the declared pattern, or against those of known formats. The program is ended once it has taken the
+steps of the trial, or oppa has seen enough. A program that reports its steps itself (report.py) is only watched to its end. If there are
+several hosts, each runs one such process; the first that reads a step is the one that reports.
 """
 
 import contextlib
@@ -18,12 +18,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules in this folder
 
 import report
+from recognition import Recognition
 from rewriting import rewrite
 from steps import StepCounter, facts_of
 
-from oppa.problem.command import values_of
+from oppa.problem.command import OUT_OF_MEMORY, values_of
 from oppa.trials.root_cause import ESCAPES, PREFIX
-from oppa.trials.trial_folder import REPORT, REPORTER, TrialSpec
+from oppa.trials.trial_folder import MEASUREMENTS, RECOGNISED, REPORT, REPORTER, TrialSpec
 
 LOOK_S = 0.5
 
@@ -31,7 +32,7 @@ LOOK_S = 0.5
 def main(folder):
     """Run the trial in `folder`, and return the program's exit code."""
     spec = TrialSpec.read(folder)
-    values = values_of(spec.configuration, spec.model, spec.cluster, spec.training, steps=spec.steps, folder=folder)
+    values = values_of(spec.configuration, spec.stated_model, spec.cluster, spec.training, steps=spec.steps, folder=folder)
     host = int(os.environ.get("PET_NODE_RANK", "0"))
     own = folder / f"host{host}" if host else folder  # the folder that oppa.trials.logs returns
     copies = {}
@@ -41,10 +42,15 @@ def main(folder):
     argv = spec.command.words(values, copies)
     sys.stdout.write(f"$ {' '.join(argv)}\n")
     sys.stdout.flush()
-    if spec.command.steps is None:
-        os.execvp(argv[0], argv)
-    counter = StepCounter(per_step=spec.command.steps.batches(values), ranks=spec.cluster.devices_per_host, now_s=time.monotonic())
-    return Follower(report.Trial(folder), spec.command.steps, wanted=spec.steps, counter=counter).run(argv)
+    steps = spec.command.steps
+    counter = StepCounter(
+        per_step=steps.batches(values) if steps else 1,
+        ranks=spec.cluster.devices_per_host,
+        now_s=time.monotonic(),
+        tokens=values.get("tokens_per_step", 1),
+        better=steps.better if steps else "",
+    )
+    return Follower(report.Trial(folder), steps, wanted=spec.steps, counter=counter).run(argv)
 
 
 class Follower:
@@ -53,8 +59,9 @@ class Follower:
     def __init__(self, trial, steps, *, wanted, counter):
         self.trial, self.wanted, self.counter = trial, wanted, counter
         self.reporting = None
-        self.pattern = re.compile(steps.pattern)
-        self.out_of_memory = re.compile(steps.out_of_memory)
+        self.pattern = re.compile(steps.pattern) if steps else None
+        self.recognition = Recognition()
+        self.out_of_memory = re.compile(steps.out_of_memory if steps else OUT_OF_MEMORY)
         self.enough, self.lacking = False, ""
 
     def run(self, argv):
@@ -64,7 +71,11 @@ class Follower:
         """
         program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for lines in lines_of(program):
-            self.read(lines, time.monotonic())
+            try:
+                self.read([ESCAPES.sub("", line) for line in lines], time.monotonic())
+            except ValueError as error:
+                self.trial.end("failed", cause=str(error))
+                self.enough = True
             if self.enough or self.is_over_elsewhere():
                 program.terminate()  # oppa ends the processes that it leaves, as after any trial
                 return 0
@@ -75,9 +86,11 @@ class Follower:
             die_of(-code)
         return code
 
-    def read(self, lines, now_s):
+    def read(self, texts, now_s):
         """Read lines of output that came at once, and report the steps that they complete."""
-        texts = [ESCAPES.sub("", line) for line in lines]
+        if self.pattern is None:
+            self.recognise(texts, now_s)
+            return
         found = [self.pattern.search(text) for text in texts]
         others = [PREFIX.sub("", text, count=1).rstrip() for text, match in zip(texts, found, strict=True) if not match]
         lacking = (text for text in others if self.out_of_memory.search(text) and not text.startswith(" "))
@@ -88,9 +101,24 @@ class Follower:
                 stop = not self.trial.step(step.seconds, memory_bytes=step.memory_bytes, loss=step.loss)
                 self.enough = stop or self.trial.next_step >= self.wanted
 
+    def recognise(self, texts, now_s):
+        """Read lines by the format of which they are, once there are enough of them and if the program does not report by itself."""
+        lines = self.recognition.read(texts, now_s)
+        if not lines or self.reports_by_itself():
+            return
+        name = self.recognition.name
+        self.pattern = self.recognition.patterns[name]
+        (self.trial.folder / RECOGNISED).write_text(name)
+        for earlier, then_s in lines:
+            self.read(earlier, then_s)
+
+    def reports_by_itself(self):
+        """Return True if the program has reported a step, which this process has not."""
+        return not self.trial.next_step and (self.trial.folder / MEASUREMENTS).stat().st_size > 0
+
     def is_over_elsewhere(self):
         """Return True if another host reports, and has reported the end of the trial."""
-        return not self.reporting and (self.trial.folder / REPORT).exists()
+        return self.pattern is not None and not self.reporting and (self.trial.folder / REPORT).exists()
 
     def reports(self):
         """Return True if this host is the one that reports: the first that calls this."""

@@ -2,7 +2,7 @@
 
 Notation:
     unit      the thing that the program counts: an optimizer step, or one of `per_step` batches
-    facts     the named groups of a line that matched: `step` or `done`, `s` or `ms`, `loss`, `memory_gib`; and `source`, its rank's prefix
+    facts     the named groups of a line that matched: `step` or `done`, a time or rate, `loss`, `memory_gib`; `source`, a rank's prefix
     at_s      time at which the last unit was seen
     rest      units seen that make no whole step yet, and the seconds that they took
 
@@ -24,7 +24,8 @@ import math
 import re
 
 GIB = 1 << 30
-SECONDS = {"s": 1.0, "ms": 1e-3}
+TIMES, RATES = {"s": 1.0, "ms": 1e-3}, {"per_s": 1.0}
+"""Named groups that state the seconds of a unit, or the units in a second, each with its factor."""
 SOURCE = re.compile(r"(?:\[(?:rank|default)\d+\]:\s?)+")
 """The prefix of one rank's lines, by torch and by torchrun (`--tee`); `default` is the role of ranks that have no other."""
 LATE = 1
@@ -130,8 +131,19 @@ class Numbers:
 class StepCounter:
     """Turns lines into steps. A program may count from 0, from 1 or from any number, and start again in each epoch, however short."""
 
-    def __init__(self, *, per_step=1, ranks, now_s):
+    def __init__(self, *, per_step=1, ranks, now_s, tokens=1, better=""):
+        """Begin to count.
+
+        Args:
+            per_step: Units of an optimizer step.
+            ranks: Ranks that may print.
+            now_s: The time.
+            tokens: Tokens of a unit, of which lines may state the rate.
+            better: `higher` or `lower` if lines state an objective, whose value then takes the place of a rate or of a time.
+        """
         self.per_step, self.ranks = per_step, ranks
+        self.times = TIMES | ({"value": 1.0} if better == "lower" else {})
+        self.rates = RATES | {"tokens_per_s": float(tokens)} | ({"value": 1.0} if better == "higher" else {})
         self.sources, self.seen, self.total = {}, {}, 0  # the numbers and the units of each source; the most units
         self.at_s = now_s
         self.rest, self.rest_s = 0, 0.0
@@ -167,12 +179,27 @@ class StepCounter:
             self.rest, self.rest_s = 0, 0.0
         facts = unit.facts
         self.rest += 1
-        self.rest_s += next((float(facts[name]) * scale for name, scale in SECONDS.items() if facts.get(name)), share_s)
+        self.rest_s += self.seconds(facts, share_s)
         if self.rest < self.per_step:
             return None
         step = Step(seconds=self.rest_s, loss=finite(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))
         self.rest, self.rest_s = 0, 0.0
         return step
+
+    def seconds(self, facts, otherwise):
+        """Return the seconds that a line states, directly or as a rate; else `otherwise`.
+
+        Raises:
+            ValueError: The number is not positive.
+        """
+        for names, power in ((self.times, 1), (self.rates, -1)):
+            for name, factor in names.items():
+                if facts.get(name):
+                    number = float(facts[name].replace(",", ""))
+                    if not (number > 0 and math.isfinite(number)):
+                        raise ValueError(f"the program prints `{facts[name]}`, but times, rates and objectives must be positive")
+                    return factor * number**power
+        return otherwise
 
 
 def facts_of(text, match):

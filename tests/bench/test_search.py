@@ -43,7 +43,7 @@ def small_task(noise: float = 0.0) -> BenchmarkTask:
     space = read_space(SPACE, name="small", facts=facts_of(model, 8, cluster, training))
     problem = Problem(
         name="small",
-        model=model,
+        stated_model=model,
         global_batch=8,
         cluster=cluster,
         runner="none",

@@ -20,7 +20,7 @@ def written(folder: Path, configuration: Configuration = PRESENT) -> Path:
     """A run of eight layers on two stages, on devices with room for 500 bytes."""
     problem = Problem(
         name="test",
-        model=TINY,
+        stated_model=TINY,
         global_batch=8,
         cluster=Cluster(devices_per_host=2, memory_limit_bytes=500),
         runner=catalog.root() / "runners" / "torch",

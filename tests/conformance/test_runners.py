@@ -79,8 +79,8 @@ def framework(name):
     """One of the frameworks' runners on two CPU ranks."""
     launcher = launched(catalog.find("runners", name))
     cluster = Cluster(devices_per_host=2, memory_limit_bytes=1 << 30)
-    fits = dataclasses.replace(script_spec(""), configuration=FITS, model=TINY, cluster=cluster, steps=STEPS)
-    large = dataclasses.replace(fits, model=LARGE, cluster=dataclasses.replace(cluster, memory_limit_bytes=8 << 20))
+    fits = dataclasses.replace(script_spec(""), configuration=FITS, stated_model=TINY, cluster=cluster, steps=STEPS)
+    large = dataclasses.replace(fits, stated_model=LARGE, cluster=dataclasses.replace(cluster, memory_limit_bytes=8 << 20))
     return Case(name, functools.partial(run_trial, launcher), fits, large, dataclasses.replace(fits, steps=5000), launcher)
 
 

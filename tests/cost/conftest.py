@@ -59,7 +59,7 @@ def framework_problem() -> Callable[..., Problem]:
         declared = read_space(catalog.find("search_spaces", space).read_text(), name=space, facts=facts)
         return Problem(
             name="job",
-            model=PRESETS[model],
+            stated_model=PRESETS[model],
             global_batch=global_batch,
             cluster=cluster,
             runner=Path(space),

@@ -26,7 +26,7 @@ def spec(study, trial, script):
         study=study,
         trial=trial,
         configuration=Configuration(dp=RANKS, global_batch=8, micro_batch=1),
-        model=Model(layers=2, hidden=8, heads=2, kv_heads=2, ffn=16, vocab=32, seq_len=8),
+        stated_model=Model(layers=2, hidden=8, heads=2, kv_heads=2, ffn=16, vocab=32, seq_len=8),
         cluster=Cluster(devices_per_host=RANKS, memory_limit_bytes=1 << 30),
         training=Training(corpus=script),
         steps=STEPS,

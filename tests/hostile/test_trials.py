@@ -42,7 +42,7 @@ def run(launcher: LocalLauncher, tmp_path: Path) -> Callable[[str], TrialResult]
             study=STUDY,
             trial=0,
             configuration=Configuration(dp=1, global_batch=8, micro_batch=1),
-            model=Model(layers=2, hidden=8, heads=2, kv_heads=2, ffn=16, vocab=32, seq_len=8),
+            stated_model=Model(layers=2, hidden=8, heads=2, kv_heads=2, ffn=16, vocab=32, seq_len=8),
             cluster=Cluster(devices_per_host=1, memory_limit_bytes=1 << 30),
             training=Training(),
             steps=4,

@@ -110,7 +110,7 @@ def test_configurations_keep_their_ids(size) -> None:
         ({"configuration": {**PRESENT.to_dict(), "dp": 0}}, "`dp = 0` is not positive"),
         ({"configuration": {**PRESENT.to_dict(), "global_batch": 9}}, "does not divide `global_batch = 9`"),
         ({"configuration": {**PRESENT.to_dict(), "schedule": "x" * 41}}, "schedule"),
-        ({"configuration": {**PRESENT.to_dict(), "mood": 1}}, "mood"),
+        ({"configuration": {**PRESENT.to_dict(), "mood": [1]}}, "mood"),
         ({"configuration": {"dp": 1}}, "configuration"),
         ({"configuration": None}, "configuration"),
         ({"type": "order"}, "order"),

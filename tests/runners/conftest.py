@@ -66,7 +66,7 @@ def _trial(
         study="00000000-test-of-runners",
         trial=0,
         configuration=configuration,
-        model=model,
+        stated_model=model,
         cluster=Cluster(devices_per_host=configuration.devices, memory_limit_bytes=limit_bytes),
         training=Training(**{"learning_rate": 3e-3, **training}),  # type: ignore[arg-type]
         steps=4,

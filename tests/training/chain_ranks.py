@@ -67,7 +67,7 @@ def run(folder: Path, ranks: Ranks) -> list[float | str]:
         study="tests",
         trial=1,
         configuration=first,
-        model=model,
+        stated_model=model,
         cluster=Cluster(devices_per_host=first.devices, memory_limit_bytes=1 << 30),
         training=training,
         steps=1,

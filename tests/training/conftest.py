@@ -62,7 +62,7 @@ class Trials:
             study="tests",
             trial=self._count,
             configuration=configuration,
-            model=model,
+            stated_model=model,
             cluster=cluster,
             training=Training(**{"learning_rate": 3e-3, **training}),  # type: ignore[arg-type]
             steps=steps,

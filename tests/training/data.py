@@ -12,7 +12,7 @@ from oppa.trials.trial_folder import TrialSpec
 def spec_of(model: Model, *, seed: int = 0) -> TrialSpec:
     configuration, cluster = Configuration(dp=1, global_batch=8, micro_batch=8), Cluster(devices_per_host=1, memory_limit_bytes=1)
     training = Training(seed=seed)
-    return TrialSpec(study="tests", trial=1, configuration=configuration, model=model, cluster=cluster, training=training, steps=1)
+    return TrialSpec(study="tests", trial=1, configuration=configuration, stated_model=model, cluster=cluster, training=training, steps=1)
 
 
 def source(model: Model, *, seed: int = 0) -> Source:

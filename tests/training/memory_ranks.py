@@ -85,9 +85,9 @@ def run(folder: Path, rank: int, world: int) -> dict[str, list[int]]:
     order = json.loads((folder / "order.json").read_text())
     first, *others = (Configuration(**values) for values in order["layouts"])
     model, cluster = Model(**order["model"]), Cluster(devices_per_host=world, memory_limit_bytes=1 << 34)
-    spec = TrialSpec(study="", trial=0, configuration=first, model=model, cluster=cluster, training=Training(), steps=STEPS)
+    spec = TrialSpec(study="", trial=0, configuration=first, stated_model=model, cluster=cluster, training=Training(), steps=STEPS)
     gc.disable()  # nothing may wait for it
     tiny = dataclasses.replace(model, hidden=8 * model.heads, ffn=8 * model.heads)
-    chain(dataclasses.replace(spec, model=tiny), others, folder / "first", rank)  # what code needs that runs for the first time
+    chain(dataclasses.replace(spec, stated_model=tiny), others, folder / "first", rank)  # what code needs that runs for the first time
     with exact_pages(torch.device("cpu")):
         return chain(spec, others, folder / "second", rank)

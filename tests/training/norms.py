@@ -19,7 +19,7 @@ STEPS = 2
 
 def spec_of(configuration: Configuration, model: Model) -> TrialSpec:
     training, cluster = Training(learning_rate=0.0), Cluster(devices_per_host=configuration.devices, memory_limit_bytes=1 << 30)
-    return TrialSpec(study="", trial=0, configuration=configuration, model=model, cluster=cluster, training=training, steps=STEPS)
+    return TrialSpec(study="", trial=0, configuration=configuration, stated_model=model, cluster=cluster, training=training, steps=STEPS)
 
 
 def whole(model: Model, monkeypatch: pytest.MonkeyPatch) -> ModelStage:

@@ -72,7 +72,7 @@ class Runs:
         cluster = Cluster(devices_per_host=configuration.devices, memory_limit_bytes=4 << 30)
         problem = Problem(
             name="test",
-            model=model,
+            stated_model=model,
             global_batch=configuration.global_batch,
             cluster=cluster,
             runner=catalog.root() / "runners" / "torch",

@@ -28,7 +28,7 @@ LAYOUTS = [configured(dp=2, pp=2), configured(dp=4, micro_batch=1), configured(d
 
 def spec_of(configuration: Configuration) -> TrialSpec:
     cluster = Cluster(devices_per_host=1, memory_limit_bytes=4 << 30)
-    return TrialSpec(study="s", trial=0, configuration=configuration, model=TINY, cluster=cluster, training=Training(), steps=1)
+    return TrialSpec(study="s", trial=0, configuration=configuration, stated_model=TINY, cluster=cluster, training=Training(), steps=1)
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def script_spec(script="steps 4 0.01", *, ranks=2, steps=4, **cluster):
         study=STUDY,
         trial=0,
         configuration=Configuration(dp=ranks, global_batch=8, micro_batch=1),
-        model=Model(layers=2, hidden=8, heads=2, kv_heads=2, ffn=16, vocab=32, seq_len=8),
+        stated_model=Model(layers=2, hidden=8, heads=2, kv_heads=2, ffn=16, vocab=32, seq_len=8),
         cluster=Cluster(devices_per_host=ranks, memory_limit_bytes=1 << 30, **cluster),
         training=Training(corpus=script),
         steps=steps,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 if TYPE_CHECKING:
-    from oppa.problem.configuration import Configuration
+    from oppa.problem.configuration import Configuration, Value
     from oppa.problem.problem import Problem
-    from oppa.problem.space import Value
     from oppa.tuning.formats.adoption import Draft, Take
     from oppa.tuning.formats.format import Reading
 

@@ -28,7 +28,7 @@ class RunNotes:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as a manifest holds them."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "configuration": self.configuration.to_dict()}
 
     @classmethod
     def of(cls, manifest: Manifest, folder: Path) -> Self:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppa import catalog, extensions
 from oppa.errors import EnvironmentLackingError, InputError, nearest
+from oppa.problem.model import MODEL_HINT
 
 if TYPE_CHECKING:  # the help prints DEFAULT, and must not wait for numpy
     from oppa.cost.coefficients import Belief
@@ -32,6 +33,8 @@ DESIGNERS = {
     "exhaustive": "oppa.tuning.designers.exhaustive:Exhaustive",
 }
 """Short names of designers, each with its `module:Class`; a checkout adds those of `experiments/baselines/designers.toml`."""
+WITH_PRIOR = ("oppa", "oppa-no-early-stop", "oppa-paper")
+"""Designers whose prior is the cost model. For a job without a model, the first two are `oppa-no-prior`."""
 _EXTRAS: dict[str, str] = {}
 """Extras of `pyproject.toml` that designers need."""
 
@@ -73,6 +76,11 @@ def make_designer(
         EnvironmentLackingError: the designer needs another library, which is not installed.
     """
     require_designer(name)
+    if problem.stated_model is None and name in WITH_PRIOR:
+        if beliefs is not None or name == "oppa-paper":
+            what = "starts from another study" if beliefs is not None else "needs its prior"
+            raise InputError(f"the designer `{name}` {what}, which only a job with [model] can", hint=MODEL_HINT)
+        name = "oppa-no-prior"
     if beliefs is not None:
         if name != "oppa":
             raise InputError(f"the designer `{name}` cannot start from another study", hint="use `--designer oppa`")

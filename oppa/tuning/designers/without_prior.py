@@ -1,5 +1,6 @@
-"""Implements `oppa` without its prior, an ablation: a constant replaces the cost model, and memory has no prior.
+"""Implements `oppa` without its prior: a constant replaces the cost model, and memory has no prior.
 
+It is what `oppa` does for a program whose model is not stated; for others it is an ablation.
 The processes, the acquisition and beta are those of `oppa`. The constant is uncertain by many orders of magnitude. As nothing else
 explains them, the residual is as wide as the throughputs and memories of one job differ. Choices are random at first and after too many
 failures in a row.
@@ -9,10 +10,8 @@ import math
 from collections.abc import Sequence, Set
 
 import torch
-from torch import Tensor
 
-from oppa.cost.coefficients import Belief, Coefficients
-from oppa.cost.workload import Workload, workload_of
+from oppa.cost.coefficients import Belief
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
@@ -29,21 +28,21 @@ from oppa.tuning.designers.oppa import (
 )
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
-from oppa.tuning.surrogate.cost_model import CostModel
+from oppa.tuning.surrogate.constant import Constant
 from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 RESIDUAL = 0.7
 """Expected distance between candidates, as a standard deviation of logarithms."""
-CONSTANT = {"constant": Belief(median=1.0, spread=10.0, source="an uninformative prior")}
+CONSTANT = Belief(median=1.0, spread=10.0, source="an uninformative prior")
 
 
 class WithoutPrior:
     """Implements the designer `oppa-no-prior`."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
-        work, points = workload_of(problem, candidates), encoded(candidates)
+        points = encoded(candidates)
         self._limit_bytes = problem.cluster.usable_bytes
-        layouts, constant = torch.from_numpy(groups(candidates, LAYOUT)), CostModel(_constant, work, CONSTANT)
+        layouts, constant = torch.from_numpy(groups(candidates, LAYOUT)), Constant(CONSTANT, len(candidates))
         rate_nugget = RATE_NUGGET * math.sqrt(problem.cluster.hosts)
         self._log_rate = GaussianProcess(points, layouts, constant, layout=RATE_LAYOUT, residual=RESIDUAL, nugget=rate_nugget)
         self._log_slack = GaussianProcess(points, layouts, constant, layout=MEMORY_LAYOUT, residual=RESIDUAL, nugget=MEMORY_NUGGET)
@@ -75,7 +74,3 @@ class WithoutPrior:
 
     def _at_random(self) -> bool:
         return at_random(self._seen, first=1, failures=FAILURES_IN_A_ROW)
-
-
-def _constant(work: Workload, coefficients: Coefficients) -> Tensor:
-    return coefficients["constant"].expand(len(work))

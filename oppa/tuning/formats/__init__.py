@@ -30,7 +30,7 @@ def read(name: str, problem: Problem, files: Files) -> Reading:
         InputError: they cannot be read, or state a value that its parameter cannot have.
     """
     reading = format_named(name).parse(problem, files)
-    reading.require_values()
+    reading.require_values(problem.space)
     return reading
 
 

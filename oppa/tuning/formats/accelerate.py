@@ -10,9 +10,8 @@ from typing import Any
 from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import parse_yaml, whole_number
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
-from oppa.problem.space import Value
 from oppa.tuning.formats import deepspeed, launch, stated
 from oppa.tuning.formats.format import Files, Reading, inexpressible, is_chosen, only
 

@@ -10,6 +10,7 @@ from oppa import catalog
 from oppa.errors import InputError, JobError
 from oppa.plain_text import one_line
 from oppa.problem.baseline import alike
+from oppa.problem.configuration import Value
 from oppa.problem.declaration import parse, spell, validate
 from oppa.problem.detect import suggest_job
 from oppa.problem.job import load_job, read_job
@@ -17,7 +18,6 @@ from oppa.problem.job_file import ModelTable
 from oppa.problem.job_text import with_table, with_value
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
-from oppa.problem.space import Value
 from oppa.tuning.formats import stated
 from oppa.tuning.formats.format import Reading
 from oppa.tuning.formats.job_facts import ANY, CommandOf, JobFacts, fits

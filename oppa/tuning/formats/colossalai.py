@@ -6,9 +6,8 @@ Arguments: `HybridParallelPlugin.__init__` in colossalai/booster/plugin/hybrid_p
 from typing import Any
 
 from oppa.errors import InputError
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
-from oppa.problem.space import Value
 from oppa.tuning.formats import launch, source, stated
 from oppa.tuning.formats.format import Files, Reading, element_bytes, inexpressible, is_chosen, is_knob, only
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
-from oppa.problem.space import Value
 from oppa.tuning.formats import launch, source, stated
 from oppa.tuning.formats.format import Files, Reading, element_bytes, elements, inexpressible, is_chosen, is_knob, mebibytes
 

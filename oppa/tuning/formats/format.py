@@ -10,13 +10,12 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from oppa.errors import InputError, nearest
-from oppa.problem.bounds import LARGEST
-from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.errors import InputError, require_known
+from oppa.problem.configuration import PARAMETERS, Configuration, Value
 from oppa.problem.declaration import shown, spell
-from oppa.problem.parameter_values import is_value_of, kinds
+from oppa.problem.parameter_values import describe_values, is_value_of
 from oppa.problem.problem import Problem
-from oppa.problem.space import SearchSpace, Value
+from oppa.problem.space import SearchSpace
 from oppa.units import MIB
 
 Files = Mapping[str, str]
@@ -33,14 +32,12 @@ class Reading:
     ignored: tuple[str, ...] = ()
     """Other settings in the files that may matter to a run, and that no parameter covers: `gradient_clipping = 1.0`."""
 
-    def require_values(self) -> None:
+    def require_values(self, space: SearchSpace) -> None:
         """Raise InputError for a name that is no parameter, and for a value that the parameter cannot have."""
         for name, value in self.settings.items():
-            if name not in PARAMETERS:
-                raise InputError(f"`{shown(name)}` is not a parameter", hint=nearest(str(name), PARAMETERS))
+            require_known(name, {*PARAMETERS, *space.names}, f"`{shown(name)}` is not a parameter")
             if not is_value_of(name, value):
-                hint = f"correct it there; `{name}` is of type {kinds()[name].__name__}, and a number is at most {LARGEST}"
-                raise InputError(f"the file states `{name} = {shown(value)}`", hint=hint)
+                raise InputError(f"the file states `{name} = {shown(value)}`", hint=f"correct it there; {describe_values(name)}")
 
 
 class Format(Protocol):
@@ -57,8 +54,8 @@ class Format(Protocol):
         ...
 
     @property
-    def EXPRESSES(self) -> Collection[str]:  # noqa: N802
-        """Return the parameters that it supports, in addition to LAYOUT."""
+    def EXPRESSES(self) -> Collection[str] | None:  # noqa: N802
+        """Return the parameters that it supports, in addition to LAYOUT; None: all."""
         ...
 
     def export(self, problem: Problem, configuration: Configuration) -> dict[str, str]:
@@ -77,7 +74,7 @@ def default_of(space: SearchSpace, name: str) -> Value:
 
 def is_chosen(problem: Problem, configuration: Configuration, name: str) -> bool:
     """Return whether a parameter differs from its default, so that the framework's default does not apply."""
-    return bool(getattr(configuration, name) != default_of(problem.space, name))
+    return bool(configuration[name] != default_of(problem.space, name))
 
 
 def is_knob(problem: Problem, name: str) -> bool:
@@ -85,18 +82,18 @@ def is_knob(problem: Problem, name: str) -> bool:
     return name in problem.space.names and len(problem.space[name].values) > 1
 
 
-def require_expressible(problem: Problem, configuration: Configuration, *, expresses: Collection[str], target: str) -> None:
+def require_expressible(problem: Problem, configuration: Configuration, *, expresses: Collection[str] | None, target: str) -> None:
     """Raise InputError for a chosen parameter that a format does not support."""
-    for name in PARAMETERS:
-        if name not in (*LAYOUT, *expresses) and is_chosen(problem, configuration, name):
+    for name in configuration.names:
+        if expresses is not None and name not in (*LAYOUT, *expresses) and is_chosen(problem, configuration, name):
             usual = spell(default_of(problem.space, name))
             raise inexpressible(target, configuration, name, hint=f"export a configuration with `{name} = {usual}`")
 
 
 def inexpressible(target: str, configuration: Configuration, name: str, *, hint: str, together_with: str = "") -> InputError:
     """Return the error for a value that a format cannot express, alone or together with another parameter."""
-    other = f" together with `{together_with} = {spell(getattr(configuration, together_with))}`" if together_with else ""
-    return InputError(f"{target} cannot express `{name} = {spell(getattr(configuration, name))}`{other}", hint=hint)
+    other = f" together with `{together_with} = {spell(configuration[together_with])}`" if together_with else ""
+    return InputError(f"{target} cannot express `{name} = {spell(configuration[name])}`{other}", hint=hint)
 
 
 def require_equal_stages(target: str, problem: Problem, configuration: Configuration) -> None:

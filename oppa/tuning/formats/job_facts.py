@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from oppa.problem.bounded_text import whole_number
+from oppa.problem.configuration import Value
 from oppa.problem.model import Model
-from oppa.problem.space import Value
 from oppa.tuning.formats import accelerate, deepspeed, megatron, stated
 from oppa.tuning.formats.format import Files
 from oppa.tuning.formats.megatron_command import command_table, model_facts, states_architecture

@@ -14,10 +14,9 @@ from oppa.pipeline.stage_layout import EVEN, letters, recognised
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import MOST_EXPANDED
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
-from oppa.problem.space import Value
 from oppa.tuning.formats import launch
 from oppa.tuning.formats.format import Files, Reading, elements, inexpressible, is_chosen, is_knob, mebibytes, only, require_equal_stages
 

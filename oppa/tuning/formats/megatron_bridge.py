@@ -6,9 +6,8 @@ DistributedDataParallelConfig of megatron-core 0.16, which the tests check.
 
 from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.stage_layout import EVEN, letters
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
-from oppa.problem.space import Value
 from oppa.tuning.formats import launch, megatron, source, stated
 from oppa.tuning.formats.format import Files, Reading, elements, is_knob, mebibytes, only
 

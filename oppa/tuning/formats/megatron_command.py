@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from oppa.problem.bounded_text import whole_number
+from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
 from oppa.problem.model import Model
-from oppa.problem.space import Value
 from oppa.problem.space_file import divisors
 from oppa.tuning.formats import megatron
 

@@ -3,7 +3,6 @@
 All parameters are in that file; see `oppa.trials.trial_folder`.
 """
 
-import dataclasses
 import json
 import os
 import shlex
@@ -13,7 +12,7 @@ from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json
 from oppa.problem.command import values_of
-from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.redaction import redacted
 from oppa.trials.environments import environment, variables
@@ -25,7 +24,7 @@ from oppa.tuning.formats.format import Files, Reading, only
 
 NAME = "torchrun"
 FILES = (SPEC, launch.SCRIPT)
-EXPRESSES = PARAMETERS
+EXPRESSES = None
 STEPS = 100
 
 _BODY = """\
@@ -53,12 +52,12 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     body = _BODY.format(
         steps=STEPS,
         path=shlex.quote(os.pathsep.join(_paths(runner))),
-        exports="".join(f"export {name}={value}\n" for name, value in _exports(runner, problem).items()),
+        exports="".join(f"export {name}={value}\n" for name, value in _exports(runner, problem, configuration).items()),
         command=_users_own(problem, configuration) if problem.command and not problem.command.files else _command(runner, problem),
     )
     usage = f"[STEPS]          default: {STEPS} optimizer steps"
     run = launch.script(problem, configuration, usage=usage, body=body, notes=(_NOTE,))
-    return {SPEC: json.dumps(dataclasses.asdict(spec), indent=1) + "\n", launch.SCRIPT: run}
+    return {SPEC: json.dumps(spec.to_dict(), indent=1) + "\n", launch.SCRIPT: run}
 
 
 def parse(problem: Problem, files: Files) -> Reading:
@@ -67,12 +66,12 @@ def parse(problem: Problem, files: Files) -> Reading:
     return Reading(settings=stated.table(values if isinstance(values, dict) else {"configuration": values}, "configuration"))
 
 
-def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
-    """Return the environment variables of a runner, and of a command that may be torchrun without a number of ranks.
+def _exports(runner: Runner, problem: Problem, configuration: Configuration) -> dict[str, str]:
+    """Return the environment variables of a runner and of parameters, and of a command that may be torchrun without a number of ranks.
 
     A launch line that finds programs through PATH gets the study's PATH, so that it finds the programs that its trials used.
     """
-    found = {name: _variable(name, value) for name, value in runner.environment.items()}
+    found = {name: _variable(name, value) for name, value in (runner.environment | problem.variables(configuration)).items()}
     found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
     recorded = problem.software.path if problem.software else ""
     return found | ({"PATH": f'{shlex.quote(recorded)}:"$PATH"'} if recorded else {})
@@ -93,9 +92,9 @@ def _paths(runner: Runner) -> list[str]:
 
 def _users_own(problem: Problem, configuration: Configuration) -> str:
     """Return the user's launch line unchanged, run from the folder in which it was tuned."""
-    command = problem.pinned_command
+    command = problem.launch_line(configuration)
     assert command is not None
-    values = values_of(configuration, problem.model, problem.cluster, problem.training, steps=0, folder=Path(_FOLDER))
+    values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path(_FOLDER))
     quoted = shlex.join(command.words({**values, "steps": _STEPS}, {}))
     words = quoted.replace(_STEPS, "'\"$steps\"'").replace(_FOLDER, "'\"$run\"'")
     return f'sh -c \'cd "$0" && exec "$@"\' {shlex.quote(str(Path.cwd()))} {words}'

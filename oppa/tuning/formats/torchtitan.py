@@ -14,10 +14,9 @@ from oppa.errors import InputError
 from oppa.pipeline.from_configuration import schedule_of
 from oppa.pipeline.registry import SEARCH
 from oppa.pipeline.torch_csv import to_csv
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.declaration import shown
 from oppa.problem.problem import Problem
-from oppa.problem.space import Value
 from oppa.tuning.formats import launch, source, stated
 from oppa.tuning.formats.format import Files, Reading, inexpressible, only, require_equal_stages
 from oppa.tuning.formats.source import Code
