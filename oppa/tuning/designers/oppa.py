@@ -1,6 +1,7 @@
 """Implements OPPA: Bayesian optimisation whose prior is a cost model of parallel training (paper, sections 4.1 and 4.2).
 
-Two Gaussian processes around the cost model describe log throughput and log memory. The acquisition is the constrained expected
+Two Gaussian processes around the cost model describe log throughput and log memory. Knobs, of which the cost model knows nothing, have a
+factor for each value. The acquisition is the constrained expected
 improvement (or the paper's upper confidence bound) over every candidate that was not tried. The first trial is the best candidate that
 the cost model predicts to fit.
 """
@@ -32,6 +33,7 @@ from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, witho
 from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.gaussian_process import GaussianProcess
+from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying_knobs
 
 LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage")
 """Parameters that decide which ranks communicate. An error of the cost model is shared by all configurations with these values."""
@@ -126,10 +128,14 @@ class Oppa:
             parts = TwoParts(rate, CostModel(formula, doubled(work), load_beliefs("step_time", known), sign=-1.0), layouts)
             points = without_batch(points, candidates)
             cost, points_of_rate = parts, torch.cat([points, parts.prior_share()[:, None]], dim=1)
+        size: MeanFunction = slack
+        if unknown := varying_knobs(candidates):
+            cost = MainEffects(cost, candidates, unknown, spread=RATE_SPREAD)
+            size = MainEffects(size, candidates, unknown, spread=MEMORY_SPREAD)
         self.log_rate = GaussianProcess(
             points_of_rate, layouts, cost, layout=RATE_LAYOUT, residual=RATE_RESIDUAL, nugget=RATE_NUGGET * math.sqrt(problem.cluster.hosts)
         )
-        self.log_slack = GaussianProcess(points, layouts, slack, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, nugget=MEMORY_NUGGET)
+        self.log_slack = GaussianProcess(points, layouts, size, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, nugget=MEMORY_NUGGET)
         self.pruning = Pruning(work)
         self.limit_bytes = problem.cluster.usable_bytes
         self._strategy = problem.search_options

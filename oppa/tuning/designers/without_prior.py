@@ -30,9 +30,12 @@ from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
 from oppa.tuning.surrogate.constant import Constant
 from oppa.tuning.surrogate.gaussian_process import GaussianProcess
+from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying, varying_knobs
 
 RESIDUAL = 0.7
 """Expected distance between candidates, as a standard deviation of logarithms."""
+BEYOND_EFFECTS = 0.15
+"""The same for a job without a model, where each value of a parameter has an effect of its own."""
 CONSTANT = Belief(median=1.0, spread=10.0, source="an uninformative prior")
 
 
@@ -42,10 +45,14 @@ class WithoutPrior:
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         points = encoded(candidates)
         self._limit_bytes = problem.cluster.usable_bytes
-        layouts, constant = torch.from_numpy(groups(candidates, LAYOUT)), Constant(CONSTANT, len(candidates))
+        layouts = torch.from_numpy(groups(candidates, LAYOUT))
+        constant = Constant(CONSTANT, len(candidates))
+        residual = RESIDUAL if problem.stated_model else BEYOND_EFFECTS
+        unknown = varying_knobs(candidates) if problem.stated_model else varying(candidates)
+        rate, memory = (MainEffects(constant, candidates, unknown, spread=spread) for spread in (RATE_SPREAD, MEMORY_SPREAD))
         rate_nugget = RATE_NUGGET * math.sqrt(problem.cluster.hosts)
-        self._log_rate = GaussianProcess(points, layouts, constant, layout=RATE_LAYOUT, residual=RESIDUAL, nugget=rate_nugget)
-        self._log_slack = GaussianProcess(points, layouts, constant, layout=MEMORY_LAYOUT, residual=RESIDUAL, nugget=MEMORY_NUGGET)
+        self._log_rate = GaussianProcess(points, layouts, rate, layout=RATE_LAYOUT, residual=residual, nugget=rate_nugget)
+        self._log_slack = GaussianProcess(points, layouts, memory, layout=MEMORY_LAYOUT, residual=residual, nugget=MEMORY_NUGGET)
         self._strategy = problem.search_options
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
