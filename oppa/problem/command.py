@@ -22,6 +22,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration, Value, is_name
 from oppa.problem.model import Model
+from oppa.problem.objective import Objective
 from oppa.problem.space import Parameter
 from oppa.problem.training import Training
 from oppa.redaction import HIDDEN, redacted
@@ -126,12 +127,10 @@ class StepFormat:
         """Return the declaration as the job file has it."""
         return f'format = "{self.format}"' if self.format else f"pattern = '{self.pattern}'"
 
-    def objective(self, steps_per_s: float) -> float:
-        """Return the objective of a trial, in its unit, from what was measured as the rate of its lines.
-
-        A trial's rate is in lines per second, or the objective itself if higher values are better, or its reciprocal.
-        """
-        return 1 / steps_per_s if self.better == "lower" else steps_per_s
+    @property
+    def objective(self) -> Objective:
+        """Return what is to be maximised or minimised."""
+        return Objective(unit=self.unit, better=self.better, is_throughput=False) if self.better else Objective()
 
     def batches(self, values: Values) -> int:
         """Return how many counted lines make an optimizer step of a configuration."""

@@ -45,6 +45,16 @@ def by_degrees(candidates: Candidates) -> dict[Triple, int]:
     return dict(sorted(counts.items(), key=lambda entry: (-entry[0][0], *entry[0][1:])))
 
 
+def unknown(problem: Problem, candidates: Candidates) -> str:
+    """Return of what the cost model knows nothing, in words; empty if it covers all parameters."""
+    if problem.stated_model is None:
+        return "none, as no [model] is stated: trials alone decide"
+    if not problem.has_prior:
+        return f"none, as the objective is in {problem.objective.unit}: trials alone decide"
+    names = [name for name in varying(candidates) if candidates.space[name].is_knob]
+    return f"it knows nothing of {', '.join(names)}: trials alone decide on them" if names else ""
+
+
 def varying(candidates: Candidates) -> dict[str, list[Value]]:
     """Return the parameters that take several values among the candidates, with these values."""
     taken = {

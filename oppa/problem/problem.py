@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 from oppa import catalog
 from oppa.errors import JobError
 from oppa.problem.cluster import Cluster
-from oppa.problem.command import LaunchCommand, StepFormat, argument_of, spelled
+from oppa.problem.command import LaunchCommand, argument_of, spelled
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import MODEL_HINT, Model
+from oppa.problem.objective import Objective
 from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.training import LauncherChoice, Limits, RunOptions, SearchOptions, Training
@@ -73,10 +74,14 @@ class Problem:
         return enumerate_candidates(self.space)
 
     @property
-    def objective(self) -> StepFormat | None:
-        """Return how lines state the objective; None if it is throughput."""
-        steps = self.command.steps if self.command else None
-        return steps if steps and steps.better else None
+    def objective(self) -> Objective:
+        """Return what the search maximises: the throughput, or what a program prints."""
+        return self.command.steps.objective if self.command and self.command.steps else Objective()
+
+    @property
+    def has_prior(self) -> bool:
+        """Return whether the cost model says something about the job: its model is stated, and the objective is throughput."""
+        return self.stated_model is not None and self.objective.is_throughput
 
     @property
     def pinned_command(self) -> LaunchCommand | None:

@@ -24,7 +24,7 @@ class Chart:
     caption: str
 
 
-def best_so_far(trials: Sequence[Trial], *, simulated: bool = False) -> list[Chart]:
+def best_so_far(trials: Sequence[Trial], *, unit: str = "steps/s", simulated: bool = False) -> list[Chart]:
     """Draw trials by outcome with the incumbent, over time and over the number of trials; empty if no trial was feasible.
 
     Args:
@@ -40,8 +40,8 @@ def best_so_far(trials: Sequence[Trial], *, simulated: bool = False) -> list[Cha
     pauses = f" The time axis omits pauses of {format_seconds(left_out_s)}." if left_out_s else ""
     fastest = f"Fastest in a single trial: {best.configuration.id}"
     return [
-        _timeline(shown, ends_s, "seconds of search", f"{fastest}, after {format_seconds(ends_s[best.id])}.{pauses}"),
-        _timeline(shown, numbers, "trials", f"{fastest}, trial {numbers[best.id]:.0f} of {len(shown)}."),
+        _timeline(shown, ends_s, unit, "seconds of search", f"{fastest}, after {format_seconds(ends_s[best.id])}.{pauses}"),
+        _timeline(shown, numbers, unit, "trials", f"{fastest}, trial {numbers[best.id]:.0f} of {len(shown)}."),
     ]
 
 
@@ -63,7 +63,7 @@ def elapsed(trials: Sequence[Trial]) -> tuple[dict[int, float], float]:
     return ends, left_out
 
 
-def throughput(trials: Sequence[Trial]) -> Chart | None:
+def throughput(trials: Sequence[Trial], *, unit: str = "steps/s") -> Chart | None:
     """Draw predicted against measured throughput of the search; None without a prediction."""
     record = track_record(trials)
     if record is None:
@@ -74,8 +74,8 @@ def throughput(trials: Sequence[Trial]) -> Chart | None:
     summary = f"{record.inside} of {record.measured} measured throughputs are within their predicted 90% interval"
     svg = scatter(
         [_predicted(name, chosen) for name, chosen in (("within the interval", hits), ("outside", misses)) if chosen],
-        x=Axis(label="measured, steps/s", log=True),
-        y=Axis(label="predicted, steps/s", log=True),
+        x=Axis(label=f"measured, {unit}", log=True),
+        y=Axis(label=f"predicted, {unit}", log=True),
         description=f"Predicted against measured throughput: {summary}",
     )
     return Chart(svg=svg, caption=f"{summary} (calibrated predictions have 90%); typical error {record.typical_error:.0%}.")
@@ -134,7 +134,7 @@ def memory(trials: Sequence[Trial], usable_bytes: float) -> MemoryForecast | Non
     )
 
 
-def _timeline(trials: Sequence[Trial], at: Mapping[int, float], label: str, caption: str) -> Chart:
+def _timeline(trials: Sequence[Trial], at: Mapping[int, float], unit: str, label: str, caption: str) -> Chart:
     begun = sorted(trials, key=lambda trial: at[trial.id])
     outcomes = sorted({trial.outcome for trial in trials})  # `completed` comes first, so it is on top
     measured = {name: [t for t in begun if t.outcome == name and t.steps_per_s] for name in outcomes}
@@ -145,7 +145,7 @@ def _timeline(trials: Sequence[Trial], at: Mapping[int, float], label: str, capt
         {_spelled(name): x for name, x in lost.items() if x},
         _incumbent(begun, at),
         x=Axis(label=label),
-        y=Axis(label="steps/s", log=max(rates) > WIDE * min(rates)),
+        y=Axis(label=unit, log=max(rates) > WIDE * min(rates)),
         description=f"Throughput of each trial and the best so far, over {label}. {caption}",
     )
     return Chart(svg=svg, caption=caption)

@@ -103,8 +103,8 @@ def render(study: Study, problem: Problem) -> str:
         "verdicts": words.verdicts(result, trials, equivalence(study, result, problem)) if result else [],
         "differences": differences(result, problem) if result else [],
         "launch": _launch(study),
-        "progress": charts.best_so_far(trials, simulated=simulated),
-        "throughput": charts.throughput(trials),
+        "progress": charts.best_so_far(trials, unit=problem.objective.rate_unit, simulated=simulated),
+        "throughput": charts.throughput(trials, unit=problem.objective.rate_unit),
         "memory": charts.memory(trials, problem.cluster.usable_bytes),
         "surrogate": _surrogate(problem, candidates, trials),
         "early": words.early_termination(trials, q_max=problem.limits.q_max),
@@ -123,10 +123,7 @@ def differences(result: SearchResult, problem: Problem) -> list[tuple[str, objec
     If no default configuration was measured, the framework's defaults of the single parameters replace it.
     """
     best, default = result.best.configuration, result.default.configuration if result.default else None
-    values = [
-        (known.name, getattr(best, known.name), getattr(default, known.name) if default else known.default)
-        for known in problem.space.parameters
-    ]
+    values = [(known.name, best[known.name], default[known.name] if default else known.default) for known in problem.space.parameters]
     return [(name, ours, theirs) for name, ours, theirs in values if ours != theirs]
 
 
@@ -139,11 +136,11 @@ def _again(trials: Sequence[Trial]) -> set[int]:
 def _surrogate(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> SurrogateReport | None:
     """Return what the designer `oppa` learns from the trials of any designer.
 
-    Return None if the job has no model, nothing was measured, or the fit fails.
+    Return None if the job has no prior, nothing was measured, or the fit fails.
     """
     known = [trial for trial in trials if trial.counts and trial.purpose != VERIFICATION]
     known = known[:: math.ceil(len(known) / MOST_FITTED) or 1]
-    if problem.stated_model is None or not any(trial.steps_per_s for trial in known):
+    if not problem.has_prior or not any(trial.steps_per_s for trial in known):
         return None
     try:
         designer = fitted(problem, candidates, known)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from oppa.problem.objective import Objective
 from oppa.problem.software import Software
 from oppa.report.record import Section
 from oppa.study import Trial
@@ -48,7 +49,7 @@ def ranked(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(searched, key=lambda trial: (-(trial.steps_per_s or 0.0), trial.id))
 
 
-def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
+def facts(trials: Sequence[Trial], objective: Objective | None = None) -> list[tuple[str, str]]:
     """Return facts by name: counts by outcome, the best against the median and the worst, ties with the best, and prediction accuracy."""
     searched = [trial for trial in trials if trial.purpose == SEARCH]
     counts = Counter(trial.outcome for trial in searched)
@@ -58,10 +59,10 @@ def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
     feasible = each_once(searched)
     if not feasible:
         return found
-    rates = [trial.steps_per_s or 0.0 for trial in feasible]
+    rates, sought = [trial.steps_per_s or 0.0 for trial in feasible], objective or Objective()
     return [
         *found,
-        ("best", f"{max(rates):.4g} steps/s"),
+        ("best", f"{sought.of(max(rates)):.4g} {sought.unit}"),
         ("best / median", f"{max(rates) / statistics.median(rates):.2f}"),
         ("best / worst", f"{max(rates) / min(rates):.2f}"),
         ("tied with the best (95% intervals overlap)", f"{len(tied(feasible))} of {len(feasible)} feasible"),

@@ -1,13 +1,19 @@
 """Read from a trial's logs why it failed, or why no step was seen in the output of a user's own program."""
 
+import functools
+import logging
 import re
 from pathlib import Path
 
 from oppa.problem.command import OUT_OF_MEMORY, LaunchCommand
-from oppa.trials import logs
+from oppa.problem.command_table import formats
+from oppa.trials import logs, untrusted_file
 from oppa.trials.root_cause import ESCAPES, RootCause, root_cause
+from oppa.trials.trial_folder import RECOGNISED
 from oppa.trials.verdict import TrialVerdict
 from oppa.units import format_seconds
+
+_log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 20
 """Bytes at the end of a log that are searched for the reason of a failure. Every rank may print a traceback, and the first one counts."""
@@ -40,12 +46,25 @@ def with_output(ended: TrialVerdict, folder: Path, command: LaunchCommand, *, si
     within = f" within {format_seconds(limit_s)}" if ended.outcome == "timed_out" else ""
     printed = last_lines(folder)
     if command.steps is None:
-        cause = f"{NO_STEP} reported{within}: the program never called `trial.step(...)`, and no [command.steps] reads its output"
+        cause = f"{NO_STEP} reported{within}: the program never called `trial.step(...)`, and its output has no known format"
     elif not printed:
         cause = f"{NO_STEP} seen{within}: the program printed nothing, and `{command.steps.name}` reads the steps from its output"
     else:
         cause = f"{NO_STEP} seen in the output{within}: no line matches `{command.steps.name}`"
     return TrialVerdict(outcome=ended.outcome, cause=cause, rank=ended.rank, traceback="\n".join(printed))
+
+
+def tell_format(folder: Path) -> None:
+    """Warn once of the format in which steps of an undeclared program were recognised, if they were."""
+    name = (untrusted_file.read(folder / RECOGNISED, limit_bytes=100) or b"").decode(errors="replace")
+    if name in formats():
+        _warn(name)
+
+
+@functools.cache
+def _warn(name: str) -> None:
+    per_token = "; they are tokens, shown as steps" if "tokens_per_s" in formats()[name]["pattern"] else ""
+    _log.warning('steps are read from lines in the format "%s"%s; declare another under [command.steps]', name, per_token)
 
 
 def last_lines(folder: Path) -> list[str]:

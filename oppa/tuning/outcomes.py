@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from oppa.problem.objective import Objective
 from oppa.study import Study, Trial
 from oppa.study.records import SEARCH
 from oppa.table import Table, TableRow
@@ -28,6 +29,8 @@ class TuneResult:
     """Comparison of the winner's losses with those of its reference; None if they cannot be compared."""
     exported: ExportedBest
     """The files that run the winner."""
+    objective: Objective
+    """What was maximised: throughput, or a number that the program prints."""
     trials: tuple[Trial, ...]
     """Trials of the search, oldest first."""
     values: Mapping[str, Any]
@@ -43,6 +46,7 @@ class TuneResult:
             search=found,
             equivalence=learned,
             exported=write_best(study, executor.problem, found.best),
+            objective=executor.problem.objective,
             trials=tuple(trial for trial in study.trials() if trial.purpose == SEARCH),
             values=to_json(study, found, ended, learned),
         )

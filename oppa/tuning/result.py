@@ -222,17 +222,27 @@ def to_json(study: Study, result: SearchResult | None, why_ended: str | None, le
     trials = study.trials()
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
     same = result is not None and result.default is not None and result.default.configuration == result.best.configuration
-    usual = {result.usual: result.contender(result.default).to_dict()} if result and result.default else {}
     compared, lead, predicted = result and result.speed_up, result and result.margin, track_record(trials)
+    sought = study.problem.objective
+    own = {} if sought.is_throughput else {"objective": sought.to_dict()}
+
+    def contender(trial: Trial) -> dict[str, Any]:
+        assert result is not None
+        found = result.contender(trial)
+        rate = found.steps_per_s or found.steps_per_s_search
+        return {**found.to_dict(), **({"objective": rate and sought.of(rate)} if own else {})}
+
+    usual = {result.usual: contender(result.default)} if result and result.default else {}
     return {
         "study": str(study.folder),
+        **own,
         "software": study.meta["problem"].get("software"),
         "ended": why_ended,
-        "best": result and result.contender(result.best).to_dict(),
+        "best": result and contender(result.best),
         "default": usual.get("default"),
         "baseline": usual.get("baseline"),
         "baseline_failure": result and result.failure and trial_json(result.failure),
-        "runner_up": result and result.runner_up and result.contender(result.runner_up).to_dict(),
+        "runner_up": result and result.runner_up and contender(result.runner_up),
         "gain": compared.ratio.value if compared else 1.0 if same else None,
         "gain_interval": [compared.ratio.low, compared.ratio.high] if compared else None,
         "tied": compared.tied if compared else True if same else None,

@@ -127,10 +127,10 @@ def _notes(problem: "Problem", settings: "Mapping[str, Value]", said: "Configura
     notes = []
     for name, value in settings.items():
         if name not in problem.space.names:
-            if name != "global_batch" and value != getattr(meant, name):
+            if name != "global_batch" and value != meant[name]:
                 notes.append(f"ignored: {name} = {value}, which `{problem.space.name}` cannot vary")
             continue
-        asked, taken = getattr(said, name), getattr(meant, name)
+        asked, taken = said[name], meant[name]
         if name in ROUNDED and taken != problem.space[name].default and not alike(name, asked, taken):
             notes.append(f"rounded: {name} = {asked:.4g} is {taken} in the search space")
         elif name not in ROUNDED and asked != taken:

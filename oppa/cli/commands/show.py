@@ -99,16 +99,16 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import current
 
-    trials = study.trials()
+    trials, sought = study.trials(), problem.objective
     summary, table = (
         style.table(("fact", "value")),
-        style.table((">trial", "configuration", "outcome", ">steps/s", ">predicted", ">memory")),
+        style.table((">trial", "configuration", "outcome", f">{sought.unit}", ">predicted", ">memory")),
     )
-    for cells in [*facts(trials), *(problem.software.facts if problem.software else [])]:
+    for cells in [*facts(trials, sought), *(problem.software.facts if problem.software else [])]:
         summary.add_row(*cells)
     for trial in ranked(trials)[:limit]:
-        speed = style.rate(trial.steps_per_s, trial.stddev)
-        predicted = style.number(trial.prediction.steps_per_s if trial.prediction else None)
+        speed = style.objective(sought, trial.steps_per_s, trial.stddev)
+        predicted = style.objective(sought, trial.prediction.steps_per_s if trial.prediction else None)
         outcome, memory = style.outcome(trial.outcome), style.memory(trial.memory_bytes)
         table.add_row(str(trial.id), trial.configuration.id, outcome, speed, predicted, memory)
     style.out().print(summary, table)
@@ -117,7 +117,7 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     for number, fault in study.damaged().items():
         style.out().print(f"[bold]damaged[/]  trial {number}, which is left out: {escape(plain_text(fault))}")
     if result := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
-        print_result(result, equivalence(study, result, problem), console=style.out())
+        print_result(result, equivalence(study, result, problem), objective=sought, console=style.out())
 
 
 def _print_learned(learned: "Learned") -> None:

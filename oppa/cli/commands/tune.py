@@ -56,7 +56,7 @@ def tune(
         found = api.tune(
             question, study=study, trials=trials, designer=designer, seed=seed, launcher=launcher, callback=view, resume=view.resume
         )
-    print_result(found.search, found.equivalence, why_ended=found.ended, exported=found.exported)
+    print_result(found.search, found.equivalence, why_ended=found.ended, exported=found.exported, objective=found.objective)
     if as_json:
         style.print_json(found.values)
 

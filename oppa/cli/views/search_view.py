@@ -34,7 +34,7 @@ class PlainSearchView:
     def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
         self._study = study
         self._interruption = interruption
-        self._baseline = problem.baseline
+        self._baseline, self._objective = problem.baseline, problem.objective
         self._best: tuple[float, str] | None = None
         ended = study.trials()
         self._shown = {trial.id for trial in ended}
@@ -78,7 +78,7 @@ class PlainSearchView:
     def _line(self, trial: Trial) -> str:
         counts = trial.purpose == SEARCH and trial.outcome == "completed"
         improved = counts and self._improves(trial.steps_per_s, trial.configuration)
-        speed = style.rate(trial.steps_per_s, (trial.variance or 0.0) ** 0.5) + " steps/s" if trial.steps_per_s else ""
+        speed = self._speed(trial.steps_per_s, (trial.variance or 0.0) ** 0.5) if trial.steps_per_s else ""
         rest = f"{speed:<22}{style.memory(trial.memory_bytes):>9}" if trial.outcome in MEASURED else _one_line(trial.cause)
         kind = self._mark(trial)  # computed before this trial is added to them
         self._searched |= {trial.configuration} if trial.purpose == SEARCH and trial.counts else set()
@@ -96,6 +96,10 @@ class PlainSearchView:
             return False
         self._best = (steps_per_s, self._name(configuration))
         return True
+
+    def _speed(self, rate: float, stddev: float | None = None) -> str:
+        """Return the objective of a rate as text, with its unit."""
+        return f"{style.objective(self._objective, rate, stddev)} {self._objective.unit}"
 
     def _name(self, configuration: Configuration) -> str:
         """Return the name under which a configuration is shown."""
@@ -157,7 +161,7 @@ class LiveSearchView(PlainSearchView):
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("trial", self._trial_text())]
         if self._best:
-            rows += [("best", f"{self._best[1]}   [green]{style.rate(self._best[0])} steps/s[/]")]
+            rows += [("best", f"{self._best[1]}   [green]{self._speed(self._best[0])}[/]")]
         return [*rows, ("budget", self._budget_text())]
 
     def _trial_text(self) -> str:
@@ -165,7 +169,7 @@ class LiveSearchView(PlainSearchView):
         if lease is None:
             return "choosing the next configuration"
         seconds = format_seconds(time.monotonic() - self._started_at)
-        speed = f"   {style.rate(estimate(self._times).steps_per_s)} steps/s" if len(self._times) > 1 else ""
+        speed = f"   {self._speed(estimate(self._times).steps_per_s)}" if len(self._times) > 1 else ""
         what = f"{WORDS[self._mark(lease)]}[cyan]{self._name(lease.configuration)}[/]"
         return f"{lease.trial}  {what}   step {len(self._times)}{speed}   {seconds}"
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from oppa.problem.objective import Objective
     from oppa.report.record import Section
 
 PIPE_WIDTH = 1000
@@ -94,6 +95,13 @@ def number(value: float | None) -> str:
 def rate(steps_per_s: float | None, stddev: float | None = None) -> str:
     """Return `12.3 ± 0.2` (steps per second), or the known part of it; a dash if nothing is known."""
     return number(steps_per_s) if steps_per_s is None or stddev is None else format_uncertain(steps_per_s, stddev)
+
+
+def objective(sought: "Objective", of_rate: float | None, stddev: float | None = None) -> str:
+    """Return the objective of a trial's rate, as `rate` does."""
+    if of_rate is None:
+        return "-"
+    return rate(sought.of(of_rate), None if stddev is None else sought.stddev_of(of_rate, stddev))
 
 
 def memory(count: int | None) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from oppa.problem.candidates import Candidates
+    from oppa.problem.objective import Objective
     from oppa.problem.problem import Problem
     from oppa.study import Study, Trial
     from oppa.tuning.equivalence import Equivalence
@@ -30,9 +31,12 @@ def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") 
 
 def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
     """Return lines that describe the job, the space, and the software of trials."""
+    from oppa.problem.describe import unknown
+
     titles = {"interpreter": "python", "launcher": "start"}
     started = [(titles[name], value) for name, value in problem.software.facts] if problem.software else []
     lines = [job_line(problem), f"[bold]space[/]  {len(candidates)} valid configurations"]
+    lines += [f"[bold]prior[/]  {escape(text)}"] if (text := unknown(problem, candidates)) else []
     return "\n".join([*lines, *(f"[bold]{title:<6}[/] {escape(value)}" for title, value in started)])
 
 
@@ -57,12 +61,13 @@ def print_result(
     *,
     why_ended: str = "",
     exported: "ExportedBest | None" = None,
+    objective: "Objective",
     console: "Console | None" = None,
 ) -> None:
     """Print the winner, its comparisons, its equivalence with the reference, and its script; to stderr unless `console` is given."""
     from oppa.report.words import equivalent
 
-    lines = [f"\n{why_ended}" if why_ended else "", *_contenders(result), *_comparisons(result)]
+    lines = [f"\n{why_ended}" if why_ended else "", *_contenders(result, objective), *_comparisons(result)]
     lines += [f"[bold]learns[/]   {equivalent(learned, result)}"] if learned else []
     lines += _exported(exported) if exported else []
     (console or style.err()).print("\n".join(lines))
@@ -76,7 +81,7 @@ def _exported(exported: "ExportedBest") -> list[str]:
     return [*run, f"[bold]export[/]   {', '.join(exported.exported) or 'nothing'}{others}"]
 
 
-def _contenders(result: "SearchResult") -> list[str]:
+def _contenders(result: "SearchResult", objective: "Objective") -> list[str]:
     """Return a line in columns for each of the winner, the second and the default or baseline."""
     best, second, default = result.best, _second(result), result.default
     speed_up, margin = result.speed_up, result.margin
@@ -86,10 +91,13 @@ def _contenders(result: "SearchResult") -> list[str]:
         rows += [("second", second, margin.other if margin else None)]
     if default is not None and default.configuration != best.configuration:
         rows += [(result.usual, default, speed_up.other if speed_up else None)]
-    cells = [(trial.configuration.id, *_speed(trial, result, interval), style.memory(trial.memory_bytes)) for _, trial, interval in rows]
+    cells = [
+        (trial.configuration.id, *_speed(trial, result, interval, objective), style.memory(trial.memory_bytes))
+        for _, trial, interval in rows
+    ]
     id_, value, spread, _ = (max(map(len, column)) for column in zip(*cells, strict=True))
     return [
-        f"[bold]{name:<8}[/] [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} steps/s{cell[2]:<{spread}}   peak {cell[3]}"
+        f"[bold]{name:<8}[/] [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} {objective.unit}{cell[2]:<{spread}}   peak {cell[3]}"
         for (name, *_), cell in zip(rows, cells, strict=True)
     ]
 
@@ -128,9 +136,10 @@ def _compared(name: str, result: "SearchResult", speed_up: "SpeedUp | None") -> 
     return f"[bold]{name:<8}[/] {ratio}, {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
 
 
-def _speed(trial: "Trial", result: "SearchResult", interval: "Interval | None") -> tuple[str, str]:
-    """Return the steps per second of the repeats, and their interval; without repeats, those of the trial."""
+def _speed(trial: "Trial", result: "SearchResult", interval: "Interval | None", objective: "Objective") -> tuple[str, str]:
+    """Return the objective of the repeats, and its interval; without repeats, that of the trial."""
     if interval:
-        return style.number(interval.value), f" [{style.number(interval.low)} - {style.number(interval.high)}]"
+        low, high = sorted(map(objective.of, (interval.low, interval.high)))
+        return style.objective(objective, interval.value), f" [{style.number(low)} - {style.number(high)}]"
     rates = [repeat.steps_per_s for repeat in result.repeats_of(trial) if repeat.steps_per_s]
-    return style.number(statistics.geometric_mean(rates) if rates else trial.steps_per_s), ""
+    return style.objective(objective, statistics.geometric_mean(rates) if rates else trial.steps_per_s), ""

@@ -34,7 +34,7 @@ DESIGNERS = {
 }
 """Short names of designers, each with its `module:Class`; a checkout adds those of `experiments/baselines/designers.toml`."""
 WITH_PRIOR = ("oppa", "oppa-no-early-stop", "oppa-paper")
-"""Designers whose prior is the cost model. For a job without a model, the first two are `oppa-no-prior`."""
+"""Designers whose prior is the cost model. Where it says nothing about the job, the first two are `oppa-no-prior`."""
 _EXTRAS: dict[str, str] = {}
 """Extras of `pyproject.toml` that designers need."""
 
@@ -76,10 +76,10 @@ def make_designer(
         EnvironmentLackingError: the designer needs another library, which is not installed.
     """
     require_designer(name)
-    if problem.stated_model is None and name in WITH_PRIOR:
+    if name in WITH_PRIOR and not problem.has_prior:
         if beliefs is not None or name == "oppa-paper":
             what = "starts from another study" if beliefs is not None else "needs its prior"
-            raise InputError(f"the designer `{name}` {what}, which only a job with [model] can", hint=MODEL_HINT)
+            raise InputError(f"the designer `{name}` {what}, which only a job with [model] and no [objective] can", hint=MODEL_HINT)
         name = "oppa-no-prior"
     if beliefs is not None:
         if name != "oppa":

@@ -17,6 +17,7 @@ from oppa.cost.hardware import hardware_of
 from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import workload_of
+from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.problem.problem import Problem
@@ -63,7 +64,9 @@ def encoded(candidates: Candidates) -> Tensor:
 
 
 def fitted(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> "Oppa":
-    """Return a designer that has observed a study's trials."""
+    """Return a designer that has observed a study's trials; raises InputError if the cost model says nothing about the job."""
+    if problem.stated_model and not problem.has_prior:
+        raise InputError(f"the objective of `{problem.name}` is in {problem.objective.unit}, of which the cost model knows nothing")
     designer = Oppa(problem, candidates, seed=0)
     designer.update([Observation.of(trial, candidates) for trial in trials if trial.counts and trial.purpose != VERIFICATION])
     return designer

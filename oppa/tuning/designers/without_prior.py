@@ -1,6 +1,6 @@
 """Implements `oppa` without its prior: a constant replaces the cost model, and memory has no prior.
 
-It is what `oppa` does for a program whose model is not stated; for others it is an ablation.
+It is what `oppa` does for a program whose model is not stated, and for an objective other than throughput. Else it is an ablation.
 The processes, the acquisition and beta are those of `oppa`. The constant is uncertain by many orders of magnitude. As nothing else
 explains them, the residual is as wide as the throughputs and memories of one job differ. Choices are random at first and after too many
 failures in a row.
@@ -35,7 +35,7 @@ from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainE
 RESIDUAL = 0.7
 """Expected distance between candidates, as a standard deviation of logarithms."""
 BEYOND_EFFECTS = 0.15
-"""The same for a job without a model, where each value of a parameter has an effect of its own."""
+"""The same for a job without a prior, where each value of a parameter has an effect of its own."""
 CONSTANT = Belief(median=1.0, spread=10.0, source="an uninformative prior")
 
 
@@ -47,8 +47,8 @@ class WithoutPrior:
         self._limit_bytes = problem.cluster.usable_bytes
         layouts = torch.from_numpy(groups(candidates, LAYOUT))
         constant = Constant(CONSTANT, len(candidates))
-        residual = RESIDUAL if problem.stated_model else BEYOND_EFFECTS
-        unknown = varying_knobs(candidates) if problem.stated_model else varying(candidates)
+        residual = RESIDUAL if problem.has_prior else BEYOND_EFFECTS
+        unknown = varying_knobs(candidates) if problem.has_prior else varying(candidates)
         rate, memory = (MainEffects(constant, candidates, unknown, spread=spread) for spread in (RATE_SPREAD, MEMORY_SPREAD))
         rate_nugget = RATE_NUGGET * math.sqrt(problem.cluster.hosts)
         self._log_rate = GaussianProcess(points, layouts, rate, layout=RATE_LAYOUT, residual=residual, nugget=rate_nugget)
