@@ -70,7 +70,7 @@ class PoolRequest:
     def read(cls, folder: Path) -> Self:
         """Read the request from a folder."""
         values = json.loads((folder / REQUEST).read_text())
-        layouts = tuple(Configuration(**layout) for layout in values["layouts"])
+        layouts = tuple(Configuration.from_dict(layout) for layout in values["layouts"])
         return cls(**{**values, "model": Model(**values["model"]), "layouts": layouts})
 
 
@@ -122,7 +122,8 @@ class RankPool:
         self._count += 1
         folder = self.folder / f"request-{self._count}"
         folder.mkdir()
-        write_json(folder / REQUEST, dataclasses.asdict(request))
+        layouts = [layout.to_dict() for layout in request.layouts]
+        write_json(folder / REQUEST, {**dataclasses.asdict(request), "layouts": layouts})
         os.write(self._requests, f"{folder}\n".encode())
         reply = self._reply(request)
         answers = tuple(json.loads((folder / f"{rank}.json").read_text()) for rank in range(request.ranks))

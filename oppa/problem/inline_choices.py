@@ -56,7 +56,7 @@ def read_inline_choices(words: Sequence[str]) -> InlineChoices:
 def _typed(texts: Sequence[str]) -> list[Value]:
     """Return the values that texts state, all of one type: true or false, whole numbers, numbers, or the texts themselves.
 
-    A number is one only if the program reads back the same text, so `007` stays a text.
+    `007` stays a text, as a program may mean another thing by `7`.
     """
     if all(text in ("true", "false") for text in texts):
         return [text == "true" for text in texts]
@@ -65,6 +65,5 @@ def _typed(texts: Sequence[str]) -> list[Value]:
             values = [kind(text) for text in texts]
         except ValueError:
             continue
-        if kind is float or [str(value) for value in values] == list(texts):
-            return list(values)
+        return list(values) if kind is float or [str(value) for value in values] == list(texts) else list(texts)
     return list(texts)

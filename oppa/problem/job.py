@@ -60,6 +60,9 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     if command is None and (job.model is None or job.batch is None):
         lacking, hint = ("[model]", MODEL_HINT) if job.model is None else ("[batch]", "add `[batch]` with `global_batch = ...`")
         raise JobError(f"the job lacks {lacking}", hint=hint)
+    if job.batch is None and command and "micro_batch" in command.parameters:
+        hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
+        raise JobError("the launch line names `micro_batch`, but the job has no [batch]", hint=hint)
     facts = facts_of(model, global_batch, cluster, training)
     space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command)
     require_some(space)
@@ -115,7 +118,8 @@ def _space(
     file = catalog.find("search_spaces", name, base=folder if table.name else runner)
     given = _together(table.parameters, line)
     text, named = read_text(file, error=JobError), command.parameters if command else set(declared.parameters or ())
-    knobs = {name: _knob(name, stated, line) for name, stated in given.items() if name in named or isinstance(stated, dict)}
+    own = {*named, *line.choices, *(name for name, stated in given.items() if isinstance(stated, dict))}
+    knobs = {name: _knob(name, stated, line) for name, stated in given.items() if name in own}
     space = read_space(text, name=file.stem, facts=facts, knobs=knobs)
     for name, table_of in knobs.items():
         given[name] = table_of.values or list(space[name].values)

@@ -54,7 +54,7 @@ class Parameter:
     env: str = ""
     """Environment variable that has its value in a trial; empty: none."""
     changes: Literal["speed", "learning"] = "speed"
-    """What it changes; one that changes the learning varies only if the job gives its choices."""
+    """`learning` varies only if the job gives its choices."""
 
     @property
     def is_knob(self) -> bool:

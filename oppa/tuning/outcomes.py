@@ -30,7 +30,7 @@ class TuneResult:
     exported: ExportedBest
     """The files that run the winner."""
     objective: Objective
-    """What was maximised: throughput, or a number that the program prints."""
+    """The quantity that was maximised: throughput, or a number that the program prints."""
     trials: tuple[Trial, ...]
     """Trials of the search, oldest first."""
     values: Mapping[str, Any]

@@ -21,7 +21,18 @@ MEGATRON = (
 TORCHTITAN = "[titan] 2026-01-01 00:00:00,000 - root - INFO - step: {:2}  loss:  2.50000  grad_norm:  1.00  memory:  1.50GiB(2%)  tps: 9"
 TRAINER = "{{'loss': '2.5', 'grad_norm': '1', 'learning_rate': '5e-05', 'epoch': '0.{}'}}"
 LIGHTNING = "Epoch 0:  10%|#         | {}/100 [00:00<00:00, 30.50it/s, loss=0.0666]"
-LINES = {"megatron": MEGATRON, "torchtitan": TORCHTITAN, "hf-trainer": TRAINER, "lightning": LIGHTNING}
+LINES = {
+    "megatron": MEGATRON,
+    "torchtitan": TORCHTITAN,
+    "hf-trainer": TRAINER,
+    "lightning": LIGHTNING,
+    "step-ms": "Step {} | loss 2.5 | 500.0 ms | lr 1e-4",
+    "step-s": "iteration {}: loss 2.5, took 0.5 seconds",
+    "progress-bar": " 12%|#         | {}/100 [00:06<00:44,  2.00it/s, loss=2.5]",
+    "s-per-step": "[{}] 0.500 s/it",
+    "steps-per-s": "epoch 1 [{}]: 2.0 it/s",
+    "tokens-per-s": "[{}] throughput 2.0 tokens/s",
+}
 
 
 def facts(text, pattern):

@@ -30,7 +30,7 @@ def test_it_holds_where_it_was_made(table, problem) -> None:
 
 
 def test_it_holds_for_other_batches_limits_and_names(made, problem) -> None:
-    other = changed(changed(problem, "limits", trials=3), "model", name="by another name")
+    other = changed(changed(problem, "limits", trials=3), "stated_model", name="by another name")
     other = dataclasses.replace(changed(other, "training", learning_rate=1.0, seed=9), name="another", global_batch=64)
     made.require_for(other, here=HERE)
 
@@ -38,11 +38,11 @@ def test_it_holds_for_other_batches_limits_and_names(made, problem) -> None:
 @pytest.mark.parametrize(
     ("part", "values", "said"),
     [
-        ("model", {"layers": 3}, r"`model.layers = \d+`, but this job has 3"),
-        ("model", {"seq_len": 7}, r"`model.seq_len = \d+`, but this job has 7"),
+        ("stated_model", {"layers": 3}, r"`model.layers = \d+`, but this job has 3"),
+        ("stated_model", {"seq_len": 7}, r"`model.seq_len = \d+`, but this job has 7"),
         ("training", {"precision": "bf16"}, '`training.precision = "fp32"`, but this job has "bf16"'),
         ("training", {"optimizer": "sgd"}, '`training.optimizer = .*`, but this job has "sgd"'),
-        ("model", {"entry_point": "/there:mine:Model"}, '`model.entry_point = ""`, but this job has "mine:Model"'),
+        ("stated_model", {"entry_point": "/there:mine:Model"}, '`model.entry_point = ""`, but this job has "mine:Model"'),
         ("cluster", {"devices_per_host": 4}, "`cluster.devices_per_host = 2`, but this job has 4"),
         ("cluster", {"memory_limit_bytes": 5}, "`cluster.memory_limit_bytes = 104857600`, but this job has 5"),
         ("cluster", {"cpus_per_device": 0.5}, "`cluster.cpus_per_device = null`, but this job has 0.5"),
@@ -56,7 +56,7 @@ def test_a_table_of_another_job_is_foreign(made, problem, part, values, said) ->
 
 
 def test_a_module_of_ones_own_may_lie_elsewhere(table, problem) -> None:
-    here, there = (changed(problem, "model", entry_point=f"/{folder}:mine:Model") for folder in ("here", "there"))
+    here, there = (changed(problem, "stated_model", entry_point=f"/{folder}:mine:Model") for folder in ("here", "there"))
     of_it = with_origin(table, problem=decisive(here), hardware=HERE)
     of_it.require_for(there, here=HERE)
 

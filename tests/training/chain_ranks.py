@@ -60,7 +60,7 @@ def run(folder: Path, ranks: Ranks) -> list[float | str]:
     """Return the losses of all steps."""
     order = json.loads((folder / "order.json").read_text())
     model = Model(**order["model"])
-    first, *others = (Configuration(**values) for values in order["layouts"])
+    first, *others = (Configuration.from_dict(values) for values in order["layouts"])
     alone, training = Configuration(dp=1, global_batch=1, micro_batch=1), Training(**{"learning_rate": 3e-3, **order.get("training", {})})
     shapes = {one.key: one.shape for one in layout_of(model, alone, training.moments)[0]}
     spec = TrialSpec(

@@ -57,7 +57,7 @@ class Gang:
 
     def chain(self, order: dict[str, Any]) -> list[Any]:
         """Return the losses of ranks that train through a chain of layouts (`chain`, `chain_ranks`)."""
-        losses: list[Any] = self.agreed("chain", Configuration(**order["layouts"][0]).devices, order=order)
+        losses: list[Any] = self.agreed("chain", Configuration.from_dict(order["layouts"][0]).devices, order=order)
         return losses
 
     def losses(self, configuration: Configuration, model: Model, *, steps: int = 4, **training: object) -> list[float]:

@@ -83,7 +83,7 @@ def chain(spec: TrialSpec, layouts: list[Configuration], rendezvous: Path, rank:
 def run(folder: Path, rank: int, world: int) -> dict[str, list[int]]:
     """Return the memory of this rank, by kind and number in the chain."""
     order = json.loads((folder / "order.json").read_text())
-    first, *others = (Configuration(**values) for values in order["layouts"])
+    first, *others = (Configuration.from_dict(values) for values in order["layouts"])
     model, cluster = Model(**order["model"]), Cluster(devices_per_host=world, memory_limit_bytes=1 << 34)
     spec = TrialSpec(study="", trial=0, configuration=first, stated_model=model, cluster=cluster, training=Training(), steps=STEPS)
     gc.disable()  # nothing may wait for it

@@ -1,0 +1,81 @@
+"""A program of which oppa knows nothing but its launch line: no model, knobs of its own, and steps or an objective that it prints."""
+
+import json
+
+import pytest
+
+from tests.sampling import nightly
+
+WORKERS, COMPILED, PREFETCH = {1: 1.6, 2: 1.2, 4: 1.0, 8: 1.15}, {0: 1.0, 1: 0.8}, {"none": 1.3, "one": 1.0, "two": 1.1}
+"""Factors of a step's time; the best configuration is 4, 1, one."""
+PROGRAM = f"""
+import argparse, random, time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--workers", type=int)
+parser.add_argument("--compile", type=int)
+parser.add_argument("--prefetch")
+given = parser.parse_args()
+seconds = 0.01 * {WORKERS}[given.workers] * {COMPILED}[given.compile] * {PREFETCH}[given.prefetch]
+for step in range(1000):
+    time.sleep(0.01)
+    now = seconds * random.uniform(0.98, 1.02)
+    print(f"step {{step}} loss {{1 / (step + 1):.3f}} | {{1e3 * now:.3f}} ms | latency {{now}}", flush=True)
+"""
+JOB = """
+[cluster]
+devices_per_host = 1
+[limits]
+trials = 8
+q_min = 3
+q_max = 6
+device_lock = false
+"""
+LAUNCH = ["--", "python3", "program.py", "--workers", "{workers=1:1,2,4,8}", "--compile", "{compile=0:0,1}"]
+PREFETCHED = ["--prefetch", "{prefetch=none:none,one,two}"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def program(oppa):
+    """The command line, in a folder with the program and its least job file."""
+    (oppa.folder / "program.py").write_text(PROGRAM)
+    (oppa.folder / "job.toml").write_text(JOB)
+    return oppa
+
+
+@pytest.mark.parametrize("seed", [0, *nightly(1, 2, 3, 4)])
+def test_its_best_configuration_of_24_is_found_in_8_trials(seed, program) -> None:
+    done = program("tune", "job.toml", "--json", "--study", "s", "--seed", str(seed), *LAUNCH, *PREFETCHED)
+    assert "prior  none, as no [model] is stated" in done.stderr
+    assert 'steps are read from lines in the format "step-ms"' in done.stderr
+    found = json.loads(done.stdout)
+    best, default = found["best"]["configuration"], found["baseline"]["configuration"]
+    took = WORKERS[best["workers"]] * COMPILED[best["compile"]] * PREFETCH[best["prefetch"]]
+    assert took <= 1.05 * 0.8 and len(found["trials"]) == 8
+    assert (default["workers"], default["compile"], default["prefetch"]) == (1, 0, "none")
+    assert "program.py --workers 4 --compile 1 --prefetch" in (program.folder / "s" / "best" / "run.sh").read_text()
+
+
+@pytest.mark.parametrize("better", ["lower", *nightly("higher")])
+def test_a_number_that_it_prints_is_the_objective(better, program) -> None:
+    objective = f"[objective]\npattern = 'latency (?P<value>[0-9.e-]+)'\nunit = 'ms'\nbetter = '{better}'\n"
+    (program.folder / "job.toml").write_text(JOB + objective)
+    done = program("tune", "job.toml", "--json", "--study", "s", *LAUNCH, "--prefetch", "one")
+    found = json.loads(done.stdout)
+    assert found["objective"] == {"unit": "ms", "better": better}
+    best = found["best"]["configuration"]
+    assert (best["workers"], best["compile"]) == ((4, 1) if better == "lower" else (1, 0))
+    assert found["best"]["objective"] == pytest.approx(0.008 if better == "lower" else 0.016, rel=0.02)
+    assert " ms [" in done.stderr and "steps/s" not in done.stderr
+    shown = program("show", "s")
+    assert " ms " in shown.stdout and "steps/s" not in shown.stdout
+    program("report", "s")
+
+
+def test_an_objective_that_is_not_positive_fails_with_its_cause(program) -> None:
+    (program.folder / "job.toml").write_text(JOB + "[objective]\npattern = 'loss (?P<value>[0-9.-]+)'\n")
+    (program.folder / "program.py").write_text(PROGRAM.replace("{1 / (step + 1):.3f}", "{-step}"))
+    done = program("tune", "job.toml", "--study", "s", *LAUNCH, "--prefetch", "one", code=1)
+    assert "times, rates and objectives must be positive" in done.stderr

@@ -1,0 +1,216 @@
+"""A parameter is one TOML entry: a degree, a knob of the user's own, an environment variable, or choices in the launch line."""
+
+import json
+
+import pytest
+
+from oppa.errors import InputError, JobError
+from oppa.problem.configuration import Configuration, Knob
+from oppa.problem.encoding import column_names, encode
+from oppa.problem.job import load_job
+from oppa.problem.problem import Problem
+from oppa.problem.selector import find
+from oppa.table import rows as table_rows
+from oppa.table.rows import TableRow
+from oppa.trials.trial_folder import TrialSpec
+
+JOB = """
+model = {preset = "tiny-1m"}
+batch = {global_batch = 8}
+cluster = {devices_per_host = 4, device = "CPU", memory_limit = "200 MiB"}
+space = {name = "SPACE"}
+[command]
+argv = ["python3", "train.py", "--tensor-model-parallel-size", "{tp}", "--micro-batch-size", "{micro_batch}"]
+steps = {format = "megatron"}
+"""
+CP = """
+extends = "megatron"
+[parameters.cp]
+divisors = "devices"
+degree = true
+words = "--context-parallel-size {cp}"
+"""
+LAUNCH = ["train", "--workers", "{workers=4:2,4,8}", "--fused={fused=false:false,true}", "--mbs", "{micro_batch=2:1,2,4}"]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """A job of Megatron-LM whose search space is the user's own file."""
+
+    def write_and_load(space=CP, more="", argv=()):
+        (tmp_path / "space.toml").write_text(space)
+        (tmp_path / "job.toml").write_text(JOB.replace("SPACE", "./space.toml") + more)
+        return load_job(tmp_path / "job.toml", argv=argv)
+
+    return write_and_load
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A job that states no model."""
+
+    def write_and_load(argv=LAUNCH, more=""):
+        (tmp_path / "job.toml").write_text("[cluster]\ndevices_per_host = 2\n[batch]\nglobal_batch = 8\n" + more)
+        return load_job(tmp_path / "job.toml", argv=argv)
+
+    return write_and_load
+
+
+def launched(problem: Problem, configuration: Configuration) -> str:
+    """The launch line of a configuration."""
+    spec = TrialSpec.of(problem, configuration, study="s", trial=1, steps=3)
+    values = {name: configuration[name] for name in configuration.names}
+    return " ".join(spec.command.words(values, {}))
+
+
+def test_one_entry_adds_a_degree_to_megatron(load) -> None:
+    problem = load()
+    every = list(problem.candidates())
+    assert {each["cp"] for each in every} == {1, 2, 4}
+    assert all(each.dp * each.tp * each.pp * each["cp"] == each.devices == 4 for each in every)
+    assert "cp" in column_names(problem.candidates())
+    assert {launched(problem, each).partition("--context-parallel-size ")[2] for each in every} == {"1", "2", "4"}
+    chosen = next(each for each in every if each["cp"] == 2 and each.micro_batch == 2 and each.dp == 2)
+    assert chosen.id.startswith("dp2_mbs2_cp2_")
+
+
+def test_a_knob_goes_through_json_tables_trials_and_ids_unchanged(load, tmp_path) -> None:
+    problem = load(CP + '[parameters.algo]\nvalues = ["Ring", "Tree"]\nenv = "NCCL_ALGO"\nshort = "na"\n')
+    candidates = problem.candidates()
+    for configuration in candidates:
+        stored = json.loads(json.dumps(configuration.to_dict()))
+        assert Configuration.checked(stored) == Configuration.from_dict(stored) == configuration
+        row = TableRow(configuration=configuration, steps_per_s=2.0, log_stddev=0.1, memory_bytes=None, source="predicted")
+        facts = table_rows.described([row])
+        assert TableRow.from_csv(dict(zip(table_rows.columns(facts), row.to_csv(facts), strict=True)), facts) == row
+        TrialSpec.of(problem, configuration, study="s", trial=1, steps=3).write(tmp_path / configuration.id)
+        spec = TrialSpec.read(tmp_path / configuration.id)
+        assert spec.configuration == configuration and spec.environment == {"NCCL_ALGO": configuration["algo"]}
+        setting, found = find(configuration.id, candidates)
+        assert [candidates.configuration(int(index)) for index in found] == [configuration]
+        assert setting["algo"] == configuration["algo"] and f"_na{configuration['algo']}" in configuration.id
+    assert len({configuration.id for configuration in candidates}) == len(candidates)
+    assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
+
+
+def test_a_condition_applies_to_knobs_and_an_inactive_one_has_no_words(load) -> None:
+    problem = load(CP + '[parameters.ring]\nvalues = [1, 2]\nwhen = "cp > 1"\nwords = ["--ring", "{ring}"]\n')
+    for each in problem.candidates():
+        assert ("--ring" in launched(problem, each)) == (each["cp"] > 1) and (each["cp"] > 1 or each["ring"] == 1)
+
+
+def test_words_may_differ_by_value(load) -> None:
+    problem = load(CP + '[parameters.graphs]\nvalues = [false, true]\nwords = {true = ["--cuda-graphs"]}\n')
+    assert all(("--cuda-graphs" in launched(problem, each)) == each["graphs"] for each in problem.candidates())
+
+
+def test_words_of_the_launch_line_take_precedence(load) -> None:
+    problem = load(argv=["train", "--cp={cp}"])
+    lines = {launched(problem, each) for each in problem.candidates()}
+    assert lines == {"train --cp=1", "train --cp=2", "train --cp=4"}
+
+
+def test_what_changes_the_learning_varies_only_if_the_job_says_so(load, tmp_path) -> None:
+    space = CP + '[parameters.recipe]\nvalues = ["bf16", "fp8"]\nchanges = "learning"\nwords = ["--recipe", "{recipe}"]\n'
+    assert {each["recipe"] for each in load(space).candidates()} == {"bf16"}
+    asked = load_job(tmp_path / "job.toml", settings=['space.parameters.recipe=["bf16", "fp8"]'])
+    assert {each["recipe"] for each in asked.candidates()} == {"bf16", "fp8"}
+
+
+def test_a_launch_line_states_choices_and_present_values(program) -> None:
+    problem = program()
+    assert problem.stated_model is None and problem.space.name == "program" and problem.global_batch == 8
+    assert {(each["workers"], each["fused"]) for each in problem.candidates()} == {(w, f) for w in (2, 4, 8) for f in (False, True)}
+    assert (problem.baseline["workers"], problem.baseline["fused"]) == (4, False)
+    assert problem.command.argv == ("train", "--workers", "{workers}", "--fused={fused}", "--mbs", "{micro_batch}")
+    assert launched(problem, problem.baseline) == "train --workers 4 --fused=false --mbs 2"
+
+
+def test_values_keep_their_text(program) -> None:
+    problem = program(["train", "{a=007:007,8}", "{b=0.5:0.25,1}", "{c=x:x,y-z}", "{{literal}}"])
+    assert {each["a"] for each in problem.candidates()} == {"007", "8"} and {each["b"] for each in problem.candidates()} == {0.25, 0.5, 1.0}
+    assert launched(problem, problem.baseline) == "train 007 0.5 x {literal}"
+    assert dict.fromkeys(column_names(problem.candidates())) == dict.fromkeys(["a=007", "a=8", "b", "c=x", "c=y-z"])
+
+
+def test_job_files_declare_knobs_as_search_spaces_do(program) -> None:
+    more = '[space.parameters]\nworkers = [2, 4]\n[space.parameters.algo]\nvalues = ["Ring", "Tree"]\nenv = "NCCL_ALGO"\n'
+    problem = program(["train", "{workers}"], more)
+    assert {(each["workers"], each["algo"]) for each in problem.candidates()} == {(w, a) for w in (2, 4) for a in ("Ring", "Tree")}
+    assert problem.variables(problem.candidates().configuration(0)) == {"NCCL_ALGO": "Ring"}
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [([1, 4], "log2"), ([0, 4], "ordinal"), ([False, True], "ordinal"), (["a", "b"], "one-hot"), ([0.25, 4.0], "log2")],
+)
+def test_values_imply_the_scale(values, scale, program) -> None:
+    problem = program(["train", "{x}"], f"[space.parameters]\nx = {json.dumps(values)}\n")
+    assert problem.space["x"].scale == scale and encode(problem.candidates()).min() == 0 and encode(problem.candidates()).max() == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "more", "message", "hint"),
+    [
+        (["train", "{workers}"], "", "`{workers}` is not a known placeholder", "{workers=4:2,4,8}"),
+        (["train", "{workers=4}"], "", "`{workers=4}` has no choices", "present value"),
+        (["train", "{workers=4:4}"], "", "leaves nothing to choose", "write `4` in its place"),
+        (["train", "{workers=4:2,2}"], "", "names a choice twice", "once"),
+        (["train", "{workers=4:2,4}", "{workers=4:4,8}"], "", "contradicts", "once"),
+        (["train", "{micro batch=4:2,4}"], "", "cannot be the name of a parameter", "write"),
+        (["train", "{seed=4:2,4}"], "", "`seed` has a meaning already", "my_seed"),
+        (["train", "{devices=4:2,4}"], "", "`devices` has a meaning already", "my_devices"),
+        (["train", "{micro_batchs=1:1,2}"], "", "is not a parameter", "did you mean `micro_batch`?"),
+        (["train", "{x=1:1,2}"], "[space.parameters]\nx = [1, 2]\n", "has choices in the launch line and in", "remove one"),
+        (["train", "{x}"], "[space.parameters]\nx = [1]\n", "`x = 1` leaves nothing to choose", "add a value"),
+        (["train", "{x}"], "[space.parameters]\nx = [1, 'a']\n", "the values of `x`", "of one type"),
+        (["train", "{x=1:1,2}"], "[space.parameters]\nz = [1, 2]\n", "`[space.parameters]` has no parameter `z`", "x"),
+        (["train", "{x=1:1,2}"], "[space.parameters.z]\nvalues = [1, 2]\n", "nothing uses the parameter `z`", "{z}"),
+        (["train", "{x=1:1,2}"], "[space.parameters.z]\nvalues = [1, 2]\nenv = 'RANK'\n", "oppa itself sets `RANK`", "another"),
+        (["train", "{x=1:1,2}"], "[objective]\npattern = 'loss'\n", "has no group `value`", "(?P<value>"),
+        (["train", "{x=1:1,2}"], "[objective]\npattern = '('\n", "is not a regular expression", "(?P<value>"),
+    ],
+)
+def test_what_is_wrong_with_a_knob_is_said(argv, more, message, hint, program) -> None:
+    with pytest.raises(InputError) as raised:
+        program(argv, more)
+    assert message in raised.value.message and hint in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ('[parameters.cp]\nvalues = ["a", "b"]\ndegree = true\n', "`cp` is a degree with the values"),
+        ('[parameters.x]\nvalues = [0, 1]\nscale = "log2"\n', 'has `scale = "log2"` and the values 0, 1'),
+        ('[parameters.x]\nvalues = [1, 2]\nshort = "mbs"\n', "is the short name of another parameter"),
+        ("[parameters.micro_batch]\nvalues = [1, 2]\ndegree = true\n", "`micro_batch` does not count ranks"),
+        ('[parameters.x]\nvalues = [1, 2]\nwords = "--x {y}"\n', "`{y}` is not a known placeholder"),
+        ('[parameters.x]\nvalues = [1, 2]\nwords = {3 = ["--x"]}\n', "has words for `3`, which is no value"),
+        ('[parameters."a b"]\nvalues = [1, 2]\n', "cannot be the name of a parameter"),
+        ("[parameters.layers]\nvalues = [1, 2]\n", "`layers` has a meaning already"),
+        ("[parameters.class]\nvalues = [1, 2]\n", "`class` has a meaning already"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_said(entry, message, load) -> None:
+    with pytest.raises(InputError) as raised:
+        load('extends = "megatron"\n' + entry)
+    assert message in raised.value.message
+
+
+def test_degrees_that_cannot_make_up_the_devices_are_said_with_the_law(load) -> None:
+    with pytest.raises(JobError) as raised:
+        load('extends = "megatron"\n[parameters.cp]\nvalues = [3]\ndegree = true\nwords = "--cp {cp}"\n')
+    assert "dp * tp * pp * cp == devices" in raised.value.message
+
+
+def test_a_job_without_a_model_says_so_where_one_is_needed(program) -> None:
+    problem = program()
+    with pytest.raises(JobError, match="has no \\[model\\]"):
+        _ = problem.model
+
+
+def test_damaged_knobs_are_no_configuration() -> None:
+    plain = Configuration(dp=1, global_batch=1, micro_batch=1, knobs=(Knob(name="cp", value=2, degree=True),)).to_dict()
+    for change in ({"cp": [1]}, {"cp": 0}, {"cp": "2"}, {"c p": 1}, {"x": float("nan")}, {"x": "a\nb"}, {"knobs": {"cp": {"degree": 3}}}):
+        with pytest.raises((TypeError, ValueError)):
+            Configuration.checked({**plain, **change})
