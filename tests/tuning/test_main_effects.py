@@ -1,5 +1,6 @@
 """Values of knobs have factors of their own: what one trial teaches about a value counts wherever that value is."""
 
+import dataclasses
 import math
 
 import numpy as np
