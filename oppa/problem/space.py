@@ -18,7 +18,7 @@ from oppa.problem.configuration import PARAMETERS, Configuration, Knob, Value
 from oppa.problem.expressions import Expression, ValueKind, parse
 from oppa.problem.parameter_values import is_value_of
 
-Facts = Mapping[str, int | str]
+Facts = Mapping[str, Value]
 
 DERIVED = "num_microbatches"
 """Name that is derived from `global_batch`, `dp` and `micro_batch`."""
@@ -53,8 +53,10 @@ class Parameter:
     """Words that it adds to a launch line that does not name it; empty: none."""
     env: str = ""
     """Environment variable that has its value in a trial; empty: none."""
+    on_request: bool = False
+    """True for one that varies only if the job gives its choices, as do all that change the learning."""
     changes: Literal["speed", "learning"] = "speed"
-    """`learning` varies only if the job gives its choices."""
+    """`learning` for one that changes what a step learns."""
 
     @property
     def is_knob(self) -> bool:
@@ -123,7 +125,15 @@ class Parameter:
         return given if fits else None
 
 
-_OPTIONS: Mapping[str, Any] = {"degree": False, "short": "", "stated_scale": None, "words": (), "env": "", "changes": "speed"}
+_OPTIONS: Mapping[str, Any] = {
+    "degree": False,
+    "short": "",
+    "stated_scale": None,
+    "words": (),
+    "env": "",
+    "on_request": False,
+    "changes": "speed",
+}
 """Fields of a parameter that are stored if they are not as usual."""
 
 
@@ -150,6 +160,8 @@ class SearchSpace:
 
     Constraints do not apply to listed configurations.
     """
+    settled: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    """Values of knobs that do not vary in this job. Configurations lack them, and only expressions see them, as facts."""
 
     def __getitem__(self, name: str) -> Parameter:
         return next(parameter for parameter in self.parameters if parameter.name == name)
@@ -187,6 +199,25 @@ class SearchSpace:
         """Return the same space with other choices of one parameter."""
         changed = [dataclasses.replace(known, choices=choices) if known.name == name else known for known in self.parameters]
         return dataclasses.replace(self, parameters=tuple(changed))
+
+    def settle(self, name: str) -> Self:
+        """Return the same space without a knob that does not vary: expressions see its default as a fact, and configurations lack it.
+
+        Constraints that hold by now for every configuration are dropped.
+        """
+        known = self[name]
+        facts, kept = {**self.facts, name: known.default}, tuple(other for other in self.parameters if other is not known)
+        space = dataclasses.replace(self, parameters=kept, facts=facts, settled={**self.settled, name: known.default})
+        law, *stated = self.constraints
+        if known.degree and known.default == 1:
+            kinds = kinds_of({other.name: other.default for other in kept}, facts)
+            law = Constraint(expression=parse(law_of(space.degrees), kinds), why=law.why)
+        kept_constraints = (each for each in stated if not (name in each.expression.names and space.holds(each)))
+        return dataclasses.replace(space, constraints=(law, *kept_constraints))
+
+    def holds(self, constraint: Constraint) -> bool:
+        """Return whether a constraint names nothing but facts, and holds."""
+        return needs(constraint.expression) <= self.facts.keys() and bool(constraint.expression(self.facts))
 
     def with_value(self, given: Mapping[str, object]) -> Self:
         """Return the same space in which the given values of open parameters are among their values and choices."""
@@ -231,11 +262,20 @@ class SearchSpace:
             "constraints": [{"expression": constraint.expression.text, "why": constraint.why} for constraint in self.constraints],
             "balanced_stages": self.balanced_stages,
             "listed": None if self.listed is None else [list(values) for values in self.listed],
+            **({"settled": dict(seen)} if (seen := self._settled_in_expressions) else {}),
         }
+
+    @property
+    def _settled_in_expressions(self) -> Mapping[str, Value]:
+        expressions = [constraint.expression for constraint in self.constraints] + [known.when for known in self.parameters if known.when]
+        named = frozenset[str]().union(*map(needs, expressions))
+        return {name: value for name, value in self.settled.items() if name in named}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], facts: Facts) -> Self:
         """Return the space that `to_dict` wrote, for given facts."""
+        settled = values.get("settled", {})
+        facts = {**facts, **settled}
         kinds = kinds_of({entry["name"]: entry["default"] for entry in values["parameters"]}, facts)
         parameters = [Parameter.from_dict(entry, kinds) for entry in values["parameters"]]
         constraints = [Constraint(expression=parse(entry["expression"], kinds), why=entry["why"]) for entry in values["constraints"]]
@@ -246,7 +286,13 @@ class SearchSpace:
             facts=facts,
             balanced_stages=values.get("balanced_stages", False),
             listed=None if values.get("listed") is None else tuple(map(tuple, values["listed"])),
+            settled=settled,
         )
+
+
+def law_of(degrees: Iterable[str]) -> str:
+    """Return the first constraint of every space: all degrees make up the devices."""
+    return f"{' * '.join(degrees)} == devices"
 
 
 def needs(expression: Expression) -> frozenset[str]:

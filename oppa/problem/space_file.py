@@ -21,7 +21,7 @@ from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse,
 from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
 from oppa.problem.parameter_values import describe_values, is_value_of, least_of, meant_by
-from oppa.problem.space import DEGREES, Constraint, Facts, Parameter, Scale, SearchSpace, Words, kinds_of, needs
+from oppa.problem.space import DEGREES, Constraint, Facts, Parameter, Scale, SearchSpace, Words, kinds_of, law_of, needs
 
 OURS = ("PATH", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that each rank of a trial gets, besides those that begin with `OPPA_`."""
@@ -48,6 +48,7 @@ class ParameterTable(DeclaredTable):
     scale: Scale | None = None
     words: str | list[str] | dict[str, list[str]] = Field(default_factory=list)
     env: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")
+    on_request: bool = False
     changes: Literal["speed", "learning"] = "speed"
 
 
@@ -99,9 +100,8 @@ def _read_space(text: str, name: str, facts: Facts, knobs: Mapping[str, Paramete
     domains = {key: _domain(key, entry, facts) for key, entry in stated.items()}
     kinds = kinds_of({key: values[0] for key, values in domains.items()}, facts)
     parameters = tuple(_parameter(key, stated[key], values, kinds) for key, values in domains.items())
-    every = " * ".join([*DEGREES, *(each.name for each in parameters if each.degree)])
     laws = [
-        (f"{every} == devices", "every device runs one rank"),
+        (law_of([*DEGREES, *(each.name for each in parameters if each.degree)]), "every device runs one rank"),
         WHOLE_BATCHES,
         *((entry.expression, entry.why) for entry in table.constraint),
     ]
@@ -127,7 +127,8 @@ def _table(text: str, name: str, extending: tuple[str, ...] = ()) -> SpaceTable:
 def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collection[str], runner: str) -> SearchSpace:
     """Return the space with the choices that a job gives.
 
-    A parameter that the runner does not honour has its default, as has one that changes the learning and for which nothing is given.
+    A parameter that the runner does not honour has its default, as has one for which nothing is given and that varies only on request. A
+    knob among these is settled: the program runs with what it has by itself.
 
     Raises:
         JobError: a parameter is unknown, a value is illegal, or the runner does not honour a choice.
@@ -137,14 +138,13 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
             space = space.with_value({name: value})
         space = space.restricted(name, *_choices(space, name, values if isinstance(values, list) else [values]))
     for parameter in space.parameters:
-        if parameter.name in honoured or parameter.env:
-            if parameter.changes == "learning" and parameter.name not in given:
-                space = space.restricted(parameter.name, parameter.default)
+        asked = parameter.name in given or not (parameter.on_request or parameter.changes == "learning")
+        if asked and (parameter.name in honoured or parameter.env):
             continue
         if parameter.name in given and parameter.choices != (parameter.default,):
             hint = f"leave it at {spell(parameter.default)}; the runner honours {', '.join(sorted(honoured))}"
             raise JobError(f"the runner `{runner}` does not honour `{parameter.name}`", hint=hint)
-        space = space.restricted(parameter.name, parameter.default)
+        space = space.settle(parameter.name) if parameter.is_knob else space.restricted(parameter.name, parameter.default)
     return space
 
 
@@ -279,6 +279,7 @@ def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kind
         stated_scale=entry.scale,
         words=_words(entry.words),
         env=entry.env,
+        on_request=entry.on_request,
         changes=entry.changes,
     )
 

@@ -1,5 +1,6 @@
 """A parameter is one TOML entry: a degree, a knob of the user's own, an environment variable, or choices in the launch line."""
 
+import dataclasses
 import json
 
 import pytest
@@ -112,7 +113,7 @@ def test_words_of_the_launch_line_take_precedence(load) -> None:
 
 def test_what_changes_the_learning_varies_only_if_the_job_says_so(load, tmp_path) -> None:
     space = CP + '[parameters.recipe]\nvalues = ["bf16", "fp8"]\nchanges = "learning"\nwords = ["--recipe", "{recipe}"]\n'
-    assert {each["recipe"] for each in load(space).candidates()} == {"bf16"}
+    assert load(space).space.settled == {"recipe": "bf16"}
     asked = load_job(tmp_path / "job.toml", settings=['space.parameters.recipe=["bf16", "fp8"]'])
     assert {each["recipe"] for each in asked.candidates()} == {"bf16", "fp8"}
 
@@ -214,3 +215,37 @@ def test_damaged_knobs_are_no_configuration() -> None:
     for change in ({"cp": [1]}, {"cp": 0}, {"cp": "2"}, {"c p": 1}, {"x": float("nan")}, {"x": "a\nb"}, {"knobs": {"cp": {"degree": 3}}}):
         with pytest.raises((TypeError, ValueError)):
             Configuration.checked({**plain, **change})
+
+
+REQUESTED = (
+    CP.replace("degree = true", "degree = true\non_request = true")
+    + """
+[parameters.exchange]
+values = ["p2p", "a2a"]
+when = "cp > 1"
+on_request = true
+words = "--cp-comm-type {exchange}"
+[[constraint]]
+expression = "cp == 1 or seq_len % (2 * cp) == 0"
+why = "each rank takes two chunks of the sequence"
+"""
+)
+
+
+def test_a_knob_that_varies_on_request_leaves_the_job_as_it_is_without(load, tmp_path) -> None:
+    plain, quiet = load('extends = "megatron"\n'), load(REQUESTED)
+    assert quiet.space == dataclasses.replace(plain.space, facts=quiet.space.facts, settled={"cp": 1, "exchange": "p2p"})
+    assert list(quiet.candidates()) == list(plain.candidates()) and quiet.fingerprint == plain.fingerprint
+    assert not any("--cp" in launched(quiet, each) or "context" in launched(quiet, each) for each in quiet.candidates())
+    asked = load_job(tmp_path / "job.toml", settings=["space.parameters.cp=[1, 2]"])
+    assert {each["cp"] for each in asked.candidates()} == {1, 2} and asked.space.settled == {"exchange": "p2p"}
+    assert Problem.from_dict(json.loads(json.dumps(asked.to_dict()))).candidates().space.constraints == asked.space.constraints
+
+
+def test_a_knob_that_no_runner_honours_is_left_out(tmp_path) -> None:
+    (tmp_path / "space.toml").write_text('extends = "torch"\n[parameters.mine]\nvalues = [1, 2]\n')
+    job = JOB.partition("[command]")[0].replace("SPACE", "./space.toml")
+    (tmp_path / "job.toml").write_text(job)
+    assert not any(each.knobs for each in load_job(tmp_path / "job.toml").candidates())
+    with pytest.raises(JobError, match="the runner `torch` does not honour `mine`"):
+        load_job(tmp_path / "job.toml", settings=["space.parameters.mine=[1, 2]"])
