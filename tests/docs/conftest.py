@@ -42,7 +42,20 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run_job(folder):
+def run_trial_of(folder):
+    """Run one trial of a launch line; return its result and what it printed."""
+
+    def run(problem, configuration, *, steps):
+        spec = TrialSpec.of(problem, configuration, study=STUDY, trial=0, steps=steps)
+        with LocalLauncher(load_runner(catalog.find("runners", "command")), study=STUDY, grace_s=1) as launcher:
+            result = run_trial(launcher, folder / "trial", spec, limits=dataclasses.replace(LIMITS, q_max=steps))
+        return result, (folder / "trial" / "stdout.log").read_text()
+
+    return run
+
+
+@pytest.fixture
+def run_job(folder, run_trial_of):
     """Run a job's data-parallel configuration with so many micro-batches per step, on so many CPU ranks; all else is as its text has it."""
 
     def run(text, *, microbatches, steps, argv=(), ranks=2):
@@ -52,9 +65,6 @@ def run_job(folder):
         problem = load_job(folder / "job.toml", argv=argv)
         require_program(problem.command, problem.space)
         configuration = next(each for each in problem.candidates() if each.dp == ranks and each.num_microbatches == microbatches)
-        spec = TrialSpec.of(problem, configuration, study=STUDY, trial=0, steps=steps)
-        with LocalLauncher(load_runner(catalog.find("runners", "command")), study=STUDY, grace_s=1) as launcher:
-            result = run_trial(launcher, folder / "trial", spec, limits=dataclasses.replace(LIMITS, q_max=steps))
-        return result, (folder / "trial" / "stdout.log").read_text()
+        return run_trial_of(problem, configuration, steps=steps)
 
     return run

@@ -11,6 +11,7 @@ import tomllib
 
 import pytest
 
+from oppa.problem.job import load_job
 from tests.docs.conftest import DOCS, PROGRAMS, blocks
 
 NIGHTLY = pytest.mark.nightly
@@ -35,12 +36,33 @@ num_processes: 8
 mixed_precision: 'no'
 use_cpu: true
 """
-OWN = list(blocks("own-program", "toml"))
+(KNOBS,), (OBJECTIVE,) = ([text for text in blocks("own-program", "toml") if key in text] for key in ("num_workers", "[objective]"))
+OWN = [text for text in blocks("own-program", "toml") if text not in (KNOBS, OBJECTIVE)]
+(SPACE,) = blocks("reference/search-space-files", "toml")
+PLAIN = """
+import os, sys
+for step in range(6):
+    print(f"step {step}: 85.3 ms, latency: {step + 1}", sys.argv[1:], os.environ.get("MALLOC_ARENA_MAX"), flush=True)
+"""
 
 
 def job_of(page):
     (job,) = blocks(page, "toml")
     return job
+
+
+@pytest.fixture
+def run_plain(folder, run_trial_of):
+    """Run a job of a program without torch that prints six steps, with these values of knobs."""
+    (folder / "train.py").write_text(PLAIN)
+
+    def run(text, **knobs):
+        (folder / "job.toml").write_text(text)
+        problem = load_job(folder / "job.toml")
+        chosen = next(each for each in problem.candidates() if all(each[name] == value for name, value in knobs.items()))
+        return run_trial_of(problem, chosen, steps=STEPS)
+
+    return run
 
 
 def test_no_page_with_a_job_is_forgotten():
@@ -141,6 +163,25 @@ def test_ranks_that_torchrun_prefixes_are_one_program_in_epochs_of_one_step(run_
     result, printed = run_job(JOB + text, microbatches=4, steps=STEPS + 4, argv=["torchrun", "--tee", "3", *TRAIN[1:]])
     assert (result.outcome, result.steps) == ("completed", STEPS), result.traceback
     assert printed.count("[default1]:step 1 took") == printed.count("[default0]:step 1 took") == STEPS
+
+
+def test_knobs_of_ones_own_reach_the_program(run_plain):
+    result, printed = run_plain(KNOBS, num_workers=8, malloc_arenas=2)
+    assert (result.outcome, result.steps, set(result.step_times_s)) == ("completed", STEPS, {0.0853})
+    assert "['--workers', '8'] 2" in printed
+
+
+def test_a_number_that_a_program_prints_is_its_objective(run_plain):
+    result, _ = run_plain('cluster = {devices_per_host = 1}\n[command]\nargv = ["python", "train.py"]\n' + OBJECTIVE)
+    assert (result.outcome, result.step_times_s) == ("completed", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
+
+
+def test_a_search_space_file_of_ones_own_is_read(tmp_path):
+    (tmp_path / "mine.toml").write_text(SPACE)
+    job = 'model = {preset = "tiny-1m"}\nbatch = {global_batch = 8}\ncluster = {devices_per_host = 4, memory_limit = "1 GiB"}\n'
+    (tmp_path / "job.toml").write_text(job + '[space]\nname = "./mine.toml"\n[command]\nargv = ["torchrun", "pretrain_gpt.py", "{tp}"]\n')
+    every = list(load_job(tmp_path / "job.toml").candidates())
+    assert {(each["cp"], each["nccl_algorithm"]) for each in every} == {(cp, name) for cp in (1, 2, 4) for name in ("Ring", "Tree")}
 
 
 def test_the_lines_that_report_are_those_of_the_program_that_is_tested(folder):
