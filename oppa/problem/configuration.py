@@ -60,6 +60,11 @@ class Configuration:
     knobs: tuple[Knob, ...] = ()
     """Further parameters, in the order of the search space."""
 
+    def __repr__(self) -> str:
+        """Return the text of all fields, without `knobs` if there are none: the noise of simulated trials depends on it."""
+        given = [f"{name}={getattr(self, name)!r}" for name in PARAMETERS] + ([f"knobs={self.knobs!r}"] if self.knobs else [])
+        return f"Configuration({', '.join(given)})"
+
     def __getitem__(self, name: str) -> Value:
         """Return the value of a parameter; raises KeyError for an unknown name."""
         if name in _DEFAULTS:

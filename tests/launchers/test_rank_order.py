@@ -198,7 +198,7 @@ def whereabouts(tmp_path_factory):
 
             def ask(configuration, cluster):
                 folder = tmp_path_factory.mktemp("trial")
-                rest = {"study": "whereabouts", "trial": 0, "model": MODEL, "training": Training(), "steps": 1}
+                rest = {"study": "whereabouts", "trial": 0, "stated_model": MODEL, "training": Training(), "steps": 1}
                 spec = TrialSpec(configuration=configuration, cluster=cluster, **rest)
                 result = run_trial(launcher, folder, spec, limits=Limits(trial_time_s=60, grace_s=1))
                 assert result.outcome == "completed", result
