@@ -21,7 +21,7 @@ from oppa.plain_text import clipped
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration, Value, is_name
-from oppa.problem.model import Model
+from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.space import Parameter
 from oppa.problem.training import Training
@@ -162,12 +162,15 @@ class LaunchCommand:
         """Return the names in braces in its words and files."""
         return {name for template in self._templates for name in names_in(template)}
 
-    def check_names(self, parameters: Collection[str]) -> None:
+    def check_names(self, parameters: Collection[str], *, model: bool) -> None:
         """Raise JobError for an unknown placeholder or parameter.
 
         Args:
             parameters: Names of the search space's parameters.
+            model: Whether the job states its model.
         """
+        if not model and (lacking := self.placeholders & {*ABOUT[Model], *TOKENS}):
+            raise JobError(f"the launch line names `{{{min(lacking)}}}`, but the job has no [model]", hint=MODEL_HINT)
         for template in self._templates:
             check_template(template, {*NAMES, *parameters, *(file.name for file in self.files)})
         for argument in self.arguments:

@@ -131,7 +131,7 @@ def _space(
             raise JobError(f"`{name} = {listing(space[name].values)}` leaves nothing to choose", hint=hint)
     honoured = set(space.names if declared.parameters is None else declared.parameters)
     if command is not None:
-        command.check_names(space.names)
+        command.check_names(space.names, model="layers" in facts)
         honoured = named | {known.name for known in space.parameters if known.words}
     return narrow(space, given, honoured=honoured, runner=runner.name)
 

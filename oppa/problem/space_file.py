@@ -277,18 +277,22 @@ def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kind
         degree=entry.degree and name not in DEGREES,
         short=entry.short,
         stated_scale=entry.scale,
-        words=_words(entry.words),
+        words=_words(name, entry.words),
         env=entry.env,
         on_request=entry.on_request,
         changes=entry.changes,
     )
 
 
-def _words(stated: str | list[str] | dict[str, list[str]]) -> Words:
+def _words(name: str, stated: str | list[str] | dict[str, list[str]]) -> Words:
     """Return the words of a parameter; a text is split as a shell splits it."""
     if isinstance(stated, dict):
         return {value: tuple(words) for value, words in stated.items()}
-    return tuple(shlex.split(stated) if isinstance(stated, str) else stated)
+    try:
+        return tuple(shlex.split(stated) if isinstance(stated, str) else stated)
+    except ValueError as error:
+        message = f"`[parameters.{name}]`: `words = {shown(stated)}` cannot be split: {error}"
+        raise SpaceError(message, hint='close the quotation, or write a list: `words = ["--option", "{name}"]`') from None
 
 
 def _check_words(space: SearchSpace) -> None:

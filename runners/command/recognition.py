@@ -8,6 +8,10 @@ ENOUGH = 2
 """Lines that establish a format. A program may print one such line by chance, as in its settings."""
 
 
+LONGEST = 2_000
+"""Characters of a line that are looked at; a program may print its data."""
+
+
 class Recognition:
     """Tries all formats on a program's lines, and keeps the lines that matched until one is established.
 
@@ -23,14 +27,15 @@ class Recognition:
 
     def read(self, texts, now_s):
         """Read lines that came at once; return those so far with their times once a format is established, else an empty list."""
-        self.lines.append((texts, now_s))
+        matched = []
         for text in texts:
-            for name, pattern in self.patterns.items():
-                self.seen[name] += bool(pattern.search(text))
+            names = [name for name, pattern in self.patterns.items() if pattern.search(text[:LONGEST])]
+            for name in names:
+                self.seen[name] += 1
+            matched += [text] if names else []
+        self.lines += [(matched, now_s)] if matched else []
         established = [name for name, count in self.seen.items() if count >= ENOUGH]
         if not established:
-            if not any(self.seen.values()):
-                self.lines.clear()  # nothing to replay
             return []
         self.name = established[0]
         lines, self.lines = self.lines, []

@@ -154,6 +154,7 @@ def test_values_imply_the_scale(values, scale, program) -> None:
     ("argv", "more", "message", "hint"),
     [
         (["train", "{workers}"], "", "`{workers}` is not a known placeholder", "{workers=4:2,4,8}"),
+        (["train", "{layers}"], "", "names `{layers}`, but the job has no [model]", "[model]"),
         (["train", "{workers=4}"], "", "`{workers=4}` has no choices", "present value"),
         (["train", "{workers=4:4}"], "", "leaves nothing to choose", "write `4` in its place"),
         (["train", "{workers=4:2,2}"], "", "names a choice twice", "once"),
@@ -185,6 +186,7 @@ def test_what_is_wrong_with_a_knob_is_said(argv, more, message, hint, program) -
         ('[parameters.x]\nvalues = [0, 1]\nscale = "log2"\n', 'has `scale = "log2"` and the values 0, 1'),
         ('[parameters.x]\nvalues = [1, 2]\nshort = "mbs"\n', "is the short name of another parameter"),
         ("[parameters.micro_batch]\nvalues = [1, 2]\ndegree = true\n", "`micro_batch` does not count ranks"),
+        ("[parameters.x]\nvalues = [1, 2]\nwords = '--x \"'\n", "cannot be split: No closing quotation"),
         ('[parameters.x]\nvalues = [1, 2]\nwords = "--x {y}"\n', "`{y}` is not a known placeholder"),
         ('[parameters.x]\nvalues = [1, 2]\nwords = {3 = ["--x"]}\n', "has words for `3`, which is no value"),
         ('[parameters."a b"]\nvalues = [1, 2]\n', "cannot be the name of a parameter"),
