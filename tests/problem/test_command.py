@@ -192,7 +192,8 @@ def test_a_key_may_be_chosen_by_a_parameter(load, tmp_path):
 
 @pytest.mark.parametrize("page", sorted((Path(__file__).parents[2] / "docs").glob("*.md")), ids=lambda page: page.stem)
 def test_every_job_in_the_tutorials_loads_and_has_words_for_all_it_searches(page, tmp_path):
-    jobs = [block.partition("```")[0] for block in page.read_text().split("```toml\n")[1:] if "[model]" in block]
+    blocks = [block.partition("```")[0] for block in page.read_text().split("```toml\n")[1:]]
+    jobs = [block for block in blocks if "[model]" in block]
     (tmp_path / "accelerate.yaml").write_text("{}")
     for job in jobs:
         (tmp_path / "job.toml").write_text(job)
