@@ -132,7 +132,9 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the configuration that `to_dict` wrote; raises TypeError if values are missing."""
+        """Return the configuration that `to_dict` wrote; raises TypeError if values are missing, or are no table."""
+        if not isinstance(values, Mapping):
+            raise TypeError(f"`{values!r:.100}` is not a table")
         if values.keys() <= _DEFAULTS.keys():
             return cls(**values)
         facts = values.get(_KNOBS, {})
@@ -148,8 +150,6 @@ class Configuration:
             TypeError: a parameter is missing, not a parameter's name, or of another type.
             ValueError: a number is negative, not finite or too large, or a degree is 0.
         """
-        if not isinstance(values, Mapping):
-            raise TypeError(f"`{values!r:.100}` is not a table")
         found = cls.from_dict(values)
         for name, kind in kinds().items():
             value = getattr(found, name)

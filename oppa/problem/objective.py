@@ -23,7 +23,7 @@ class Objective:
     @property
     def rate_unit(self) -> str:
         """Return the unit of rates, as axes and columns have it."""
-        return self.unit if self.better == "higher" else f"1/({self.unit})"
+        return self.unit if self.better == "higher" else f"1/{self.unit}" if self.unit.isalnum() else f"1/({self.unit})"
 
     def to_dict(self) -> dict[str, str]:
         """Return JSON values."""

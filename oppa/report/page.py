@@ -34,7 +34,7 @@ from oppa.tuning.designers.oppa import fitted
 from oppa.tuning.equivalence import equivalence
 from oppa.tuning.result import SearchResult, current
 from oppa.tuning.surrogate_summary import surrogate_summaries
-from oppa.units import format_bytes, format_number, format_seconds, format_uncertain
+from oppa.units import format_bytes, format_number, format_seconds
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_FITTED = 150
@@ -175,5 +175,5 @@ def environment() -> Environment:
         "spelled": lambda value: str(value).replace("_", " "),
         "svg": Markup,
     }
-    made.globals |= {"speed": words.speed, "rate": format_uncertain, "sensitivity": words.sensitivity}
+    made.globals |= {"speed": words.speed, "measured": words.measured, "interval": words.interval, "sensitivity": words.sensitivity}
     return made

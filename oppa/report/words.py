@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from oppa.problem.configuration import Configuration
+from oppa.problem.objective import Objective
 from oppa.report.sensitivity import Sensitivity
 from oppa.report.study import each_once, tied
 from oppa.study import Trial
@@ -17,16 +18,27 @@ MATTERS = 0.02
 """Relative loss of throughput that is within the variation between trials of one configuration."""
 
 
-def speed(trial: Trial, result: SearchResult) -> str:
-    """Return a contender's steps per second as text: the mean of its repeats with their 95% interval.
+def speed(trial: Trial, result: SearchResult, objective: Objective) -> str:
+    """Return a contender's objective as text: the mean of its repeats with their 95% interval.
 
     If there are too few repeats for an interval, it is their mean alone. Without repeats, it is the trial's with its standard deviation.
     """
-    if interval := _intervals(result).get(trial.configuration):
-        return f"{format_number(interval.value)} [{format_number(interval.low)} – {format_number(interval.high)}]"
+    if found := _intervals(result).get(trial.configuration):
+        return f"{format_number(objective.of(found.value))} [{interval(found.low, found.high, objective)}]"
     if repeats := rates(result.repeats_of(trial)):
-        return format_number(statistics.geometric_mean(repeats))
-    return format_uncertain(trial.steps_per_s or 0.0, trial.stddev or 0.0)
+        return format_number(objective.of(statistics.geometric_mean(repeats)))
+    return measured(trial, objective)
+
+
+def measured(trial: Trial, objective: Objective) -> str:
+    """Return the objective of one trial as text, with its standard deviation."""
+    rate = trial.steps_per_s or 0.0
+    return format_uncertain(objective.of(rate), objective.stddev_of(rate, trial.stddev or 0.0))
+
+
+def interval(low: float, high: float, objective: Objective) -> str:
+    """Return an interval of rates as text, as one of the objective."""
+    return " – ".join(map(format_number, sorted(map(objective.of, (low, high)))))
 
 
 def _intervals(result: SearchResult) -> dict[Configuration, Interval]:
