@@ -5,7 +5,10 @@ import signal
 import threading
 from collections.abc import Iterator
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from oppa.stop_request import SIGNALS, interrupt
+
+_FREE = (signal.default_int_handler, interrupt)
+"""Handlers of SIGINT that a session may replace."""
 
 
 class Interruption:
@@ -23,7 +26,7 @@ class Interruption:
     @contextlib.contextmanager
     def caught_if_free(self) -> Iterator[None]:
         """Handle SIGINT inside the context, unless the program handles it itself or this is not its main thread."""
-        free = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        free = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) in _FREE
         with self._handling((signal.SIGINT,)) if free else contextlib.nullcontext():
             yield
 

@@ -54,15 +54,15 @@ def with_output(ended: TrialVerdict, folder: Path, command: LaunchCommand, *, si
     return TrialVerdict(outcome=ended.outcome, cause=cause, rank=ended.rank, traceback="\n".join(printed))
 
 
-def tell_format(folder: Path) -> None:
-    """Warn once of the format in which steps of an undeclared program were recognised, if they were."""
+def tell_format(folder: Path, study: str) -> None:
+    """Warn once in a study of the format in which steps of an undeclared program were recognised, if they were."""
     name = (untrusted_file.read(folder / RECOGNISED, limit_bytes=100) or b"").decode(errors="replace")
     if name in formats():
-        _warn(name)
+        _warn(study, name)
 
 
 @functools.cache
-def _warn(name: str) -> None:
+def _warn(_study: str, name: str) -> None:
     per_token = "; they are tokens, shown as steps" if "tokens_per_s" in formats()[name]["pattern"] else ""
     _log.warning('steps are read from lines in the format "%s"%s; declare another under [command.steps]', name, per_token)
 

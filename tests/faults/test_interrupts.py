@@ -82,3 +82,11 @@ sys.argv, late = ["oppa", "--version"], Late()
 main()
 """
     assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_module_that_loads_is_loaded_before_a_request_is_followed(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(f"import os\nexec('os.kill(os.getpid(), {int(number)})')\nprint('loaded')\n")
+    program = "from oppa import stop_request\nstop_request.follow()\nimport slow, time\ntime.sleep(10)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "loaded\n" and done.returncode == -signal.SIGINT and "KeyboardInterrupt" in done.stderr
