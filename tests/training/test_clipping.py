@@ -25,7 +25,8 @@ def configured(**values: object) -> Configuration:
 
 def alone(most: float, model: torch.nn.Module) -> Clipping:
     axis = SimpleNamespace(size=1, group=None)
-    mesh = SimpleNamespace(device=torch.device("cpu"), world=1, dp=axis, tp=axis, pp=axis, ep=axis, expert_dp=axis)
+    axes = dict.fromkeys(("dp", "tp", "pp", "cp", "replicas", "ep", "expert_dp"), axis)
+    mesh = SimpleNamespace(device=torch.device("cpu"), world=1, **axes)
     return Clipping([model], mesh, tied=False, most=most)  # type: ignore[arg-type]
 
 

@@ -31,6 +31,10 @@ class Slice:
         return range(length * self.index // self.size, length * (self.index + 1) // self.size)
 
 
+WHOLE = Slice()
+"""The slice of a rank without peers."""
+
+
 class _CopyTo(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -114,7 +118,7 @@ IGNORED = -100
 """Target that is not counted; it is the default `ignore_index` of torch's cross entropy."""
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Tensor:
+def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice, *, counted: Tensor | None = None) -> Tensor:
     """Return the mean negative log likelihood from logits of which each rank holds its slice of the vocabulary.
 
     Args:
@@ -122,10 +126,13 @@ def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Ten
         targets: Token ids below `vocab`, or IGNORED, shape (...).
         vocab: Size of the vocabulary, over all ranks.
         tp: This rank's slice.
+        counted: Number to divide the sum by; by default that of the targets that are not IGNORED.
     """
     logits = logits.float()
     if tp.size == 1:
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        if counted is None:
+            return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum") / counted
     part = tp.of(vocab)
     largest = logits.detach().amax(-1)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=tp.group)
@@ -135,5 +142,5 @@ def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Ten
     here = (local >= 0) & (local < len(part))
     chosen = shifted.gather(-1, local.clamp(0, len(part) - 1).unsqueeze(-1)).squeeze(-1)
     each = partition.log() - reduce_from(chosen * here, tp)
-    counted = targets != IGNORED
-    return (each * counted).sum() / counted.sum()
+    own = targets != IGNORED
+    return (each * own).sum() / (own.sum() if counted is None else counted)

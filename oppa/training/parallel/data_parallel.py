@@ -51,7 +51,7 @@ def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh, dt
         mesh: Process groups of this rank.
         dtype: Type in which parameters are gathered and used. Shards and the reduction of gradients stay in float32.
     """
-    if configuration.zero_stage < 2 or mesh.dp.group is None:
+    if configuration.zero_stage < 2 or mesh.replicas.group is None:
         return
     whole = set[nn.Parameter]()
     for experts in (part for part in module.modules() if isinstance(part, Experts) and mesh.ep.size > 1):
@@ -59,7 +59,7 @@ def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh, dt
             whole |= set(experts.parameters())
         elif not isinstance(experts, FSDPModule):
             _fully_shard(experts, configuration, mesh.expert_dp, mesh, whole, dtype)
-    _fully_shard(module, configuration, mesh.dp, mesh, whole, dtype)
+    _fully_shard(module, configuration, mesh.replicas, mesh, whole, dtype)
 
 
 def _fully_shard(
@@ -83,13 +83,13 @@ def averages_after_backward(configuration: Configuration, training: Training) ->
 def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh, training: Training) -> nn.Module:
     """Wrap a stage that has its weights in DDP, if DDP averages its gradients; experts that are spread over ranks are excluded."""
     trained = any(parameter.requires_grad for parameter in stage.parameters())
-    if configuration.zero_stage >= 2 or mesh.dp.group is None or averages_after_backward(configuration, training) or not trained:
+    if configuration.zero_stage >= 2 or mesh.replicas.group is None or averages_after_backward(configuration, training) or not trained:
         return stage
     spread = [name for name, _ in stage.named_parameters() if mesh.ep.size > 1 and of_expert(name)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, spread)
     return DistributedDataParallel(
         stage,
-        process_group=mesh.dp.group,
+        process_group=mesh.replicas.group,
         device_ids=[mesh.device.index] if mesh.device.type == "cuda" else None,
         bucket_cap_mb=configuration.dp_bucket_mb,
         gradient_as_bucket_view=True,
@@ -119,7 +119,7 @@ def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh
     if configuration.zero_stage >= 2:
         return
     for parameters, replicas in _replicated(stages, mesh):
-        by_hand = averages_after_backward(configuration, training) or replicas is not mesh.dp
+        by_hand = averages_after_backward(configuration, training) or replicas is not mesh.replicas
         if by_hand and replicas.group is not None:
             sums = sums_in_rank_order if training.reduce_in_rank_order else sums_of_all_reduce
             average(parameters, replicas, configuration.dp_bucket_mb * 2**20, sums)
@@ -129,10 +129,10 @@ def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.P
     """Return the parameters of this rank in groups, each with the axis of ranks that hold the same ones."""
     named = [(name, parameter) for stage in stages for name, parameter in stage.named_parameters()]
     if mesh.ep.size == 1:
-        return [([parameter for _, parameter in named], mesh.dp)]
+        return [([parameter for _, parameter in named], mesh.replicas)]
     spread = [parameter for name, parameter in named if of_expert(name)]
     dense = [parameter for name, parameter in named if not of_expert(name)]
-    return [(parameters, replicas) for parameters, replicas in ((dense, mesh.dp), (spread, mesh.expert_dp)) if parameters]
+    return [(parameters, replicas) for parameters, replicas in ((dense, mesh.replicas), (spread, mesh.expert_dp)) if parameters]
 
 
 def of_expert(name: str) -> bool:

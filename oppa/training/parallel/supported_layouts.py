@@ -12,6 +12,7 @@ from oppa.pipeline.registry import CHUNKS, SCHEDULES, SPLIT
 from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
+from oppa.training.parallel.layout_knobs import context_parallel
 
 
 def require_supported(model: Model, tp: int = 1) -> None:
@@ -42,7 +43,7 @@ def require_buildable(model: Model, configuration: Configuration) -> None:
     else:
         rules = _image_rules(model) if model.patch else {}
         require_divisible(model, configuration.tp)
-    rules |= _expert_rules(model, configuration)
+    rules |= _expert_rules(model, configuration) | _context_rules(model, configuration)
     for rule, holds in rules.items():
         if not holds:
             raise InputError(f"`{configuration.id}` of the model `{model.name}` cannot be built", hint=rule)
@@ -78,6 +79,19 @@ def _expert_rules(model: Model, configuration: Configuration) -> dict[str, bool]
         "ep must divide experts": model.experts % configuration.ep == 0,
         "ep must divide dp: experts are spread over data-parallel ranks": configuration.dp % configuration.ep == 0,
         "a user module needs ep == 1: oppa cannot separate its experts": configuration.ep == 1 or not model.entry_point,
+    }
+
+
+def _context_rules(model: Model, configuration: Configuration) -> dict[str, bool]:
+    cp = context_parallel(configuration)
+    degrees = configuration.dp * configuration.tp * configuration.pp * cp
+    return {
+        "the degrees of this core are dp, tp, pp and cp": configuration.devices == degrees,
+        "a user module needs cp == 1: oppa cannot split its attention": cp == 1 or not model.entry_point,
+        "a ViT needs cp == 1: one rank would hold the class token": cp == 1 or not model.patch,
+        "cp must divide seq_len": model.seq_len % cp == 0,
+        "tp * cp must divide heads and kv_heads: each rank computes attention over whole sequences of its own heads": cp == 1
+        or model.heads % (configuration.tp * cp) == model.kv_heads % (configuration.tp * cp) == 0,
     }
 
 
@@ -134,10 +148,10 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
     Raises:
         InputError: names the rule that is broken.
     """
-    alone = configuration.tp == configuration.pp == configuration.ep == configuration.model_chunks == 1
+    alone = configuration.tp == configuration.pp == configuration.ep == configuration.model_chunks == context_parallel(configuration) == 1
     rules = {
         "a mixture of experts needs equal local batches: it balances its experts over micro-batches of equal weight": model.experts == 1,
-        "local batches need tp == pp == ep == 1 and zero_stage <= 1: otherwise all workers must run the same number of micro-batches": alone
+        "local batches need tp, pp, ep and cp == 1 and zero_stage <= 1: otherwise all workers run the same number of micro-batches": alone
         and configuration.zero_stage <= 1,
         "give one local batch for each of the dp workers": len(local_batches) == configuration.dp,
         "give each worker at least one sample": min(local_batches, default=0) > 0,
@@ -148,6 +162,15 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
             raise InputError(
                 f"`{configuration.id}` cannot divide {configuration.global_batch} samples into {list(local_batches)}", hint=rule
             )
+
+
+def require_measurable(configuration: Configuration, statistics_every: int) -> None:
+    """Check that gradient statistics, if a run measures them, can be measured under a configuration; raises InputError."""
+    if statistics_every and context_parallel(configuration) > 1:
+        raise InputError(
+            f"`{configuration.id}` cannot measure the gradient noise scale: no rank has the gradient of a whole sequence",
+            hint="set `statistics_every = 0` in [train], or use a configuration with cp = 1",
+        )
 
 
 def splits_backward(configuration: Configuration) -> bool:

@@ -1,0 +1,25 @@
+"""Read the parameters of this core that only search spaces declare; a configuration that lacks one has its default.
+
+cp    degree: ranks that share each sequence (context parallelism)
+"""
+
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+
+
+def context_parallel(configuration: Configuration) -> int:
+    """Return the number of ranks that share each sequence."""
+    return _number(configuration, "cp", least=1)
+
+
+def replicas_of(configuration: Configuration) -> int:
+    """Return the number of ranks that train the same parameters, over which gradients are averaged: dp * cp."""
+    return configuration.dp * context_parallel(configuration)
+
+
+def _number(configuration: Configuration, name: str, *, least: int) -> int:
+    """Return a knob's value; raises InputError if it is not a whole number, or too small."""
+    value = configuration.get(name, least)
+    if type(value) is not int or value < least:
+        raise InputError(f"`{name} = {value}` is not a whole number from {least} on", hint=f"give `{name}` other values")
+    return value
