@@ -13,6 +13,8 @@ Notation (b sequences, s tokens of this rank, h hidden):
     x              residual stream             (b, s, h)
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,7 +34,7 @@ class ModelStage(nn.Module):
         model: Dimensions of the model.
         parts: Numbers of the parts: 0 is the embedding, `layers + 1` the norm and the head.
         tp: This rank's slice in tensor parallelism.
-        recompute: Activations to recompute (`Block`).
+        recompute: Returns the activations that a layer recomputes (`Block`); layers are numbered from 0 in each stage.
         dtype: Type in which the stage computes.
         ep: This rank's slice of the experts.
         micro_batches: Micro-batches of a step (`Block`).
@@ -45,7 +47,7 @@ class ModelStage(nn.Module):
         parts: range,
         tp: Slice,
         *,
-        recompute: str = "none",
+        recompute: Callable[[int], str] = lambda _: "none",
         dtype: torch.dtype = torch.float32,
         ep: Slice = WHOLE,
         micro_batches: int = 1,
@@ -57,7 +59,9 @@ class ModelStage(nn.Module):
         first, last = 0 in parts, model.layers + 1 in parts
         self.embedding = (PatchEmbedding(model) if model.patch else TokenEmbedding(model, tp, cp)) if first else None
         layers = [part - 1 for part in parts if 1 <= part <= model.layers]
-        self.blocks = nn.ModuleDict({str(index): Block(model, tp, recompute, ep, micro_batches, cp=cp) for index in layers})
+        self.blocks = nn.ModuleDict(
+            {str(index): Block(model, tp, recompute(layer), ep, micro_batches, cp=cp) for layer, index in enumerate(layers)}
+        )
         self.norm = norm_of(model) if last else None
         self.head = _head(model, tp, first=first) if last else None
 

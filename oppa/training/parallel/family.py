@@ -1,5 +1,6 @@
 """Define the interface of a model that is split into stages and trained: oppa's transformer, or a user's module."""
 
+import functools
 from typing import Protocol
 
 import torch
@@ -10,6 +11,7 @@ from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import IGNORED, Slice, cross_entropy
 from oppa.training.model.weights import materialise
 from oppa.training.parallel.data_parallel import shard
+from oppa.training.parallel.layout_knobs import recompute_of
 from oppa.training.parallel.mesh import Mesh, MeshAxis
 from oppa.trials.trial_folder import TrialSpec
 
@@ -50,7 +52,7 @@ class Transformer:
                 spec.model,
                 parts,
                 self._tp,
-                recompute=configuration.recompute,
+                recompute=functools.partial(recompute_of, configuration),
                 dtype=self._dtype,
                 ep=_slice(mesh.ep),
                 micro_batches=configuration.num_microbatches,

@@ -1,6 +1,7 @@
 """Read the parameters of this core that only search spaces declare; a configuration that lacks one has its default.
 
-cp    degree: ranks that share each sequence (context parallelism)
+cp                  degree: ranks that share each sequence (context parallelism); 1
+recompute_layers    layers of each stage, from its first on, that recompute = "full" recomputes; 0 for all
 """
 
 from oppa.errors import InputError
@@ -15,6 +16,12 @@ def context_parallel(configuration: Configuration) -> int:
 def replicas_of(configuration: Configuration) -> int:
     """Return the number of ranks that train the same parameters, over which gradients are averaged: dp * cp."""
     return configuration.dp * context_parallel(configuration)
+
+
+def recompute_of(configuration: Configuration, layer: int) -> str:
+    """Return the activations that a layer recomputes; layers are numbered from 0 in each stage."""
+    most = _number(configuration, "recompute_layers", least=0)
+    return "none" if configuration.recompute == "full" and 0 < most <= layer else configuration.recompute
 
 
 def _number(configuration: Configuration, name: str, *, least: int) -> int:

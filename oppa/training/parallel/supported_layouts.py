@@ -12,7 +12,7 @@ from oppa.pipeline.registry import CHUNKS, SCHEDULES, SPLIT
 from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training.parallel.layout_knobs import context_parallel
+from oppa.training.parallel.layout_knobs import context_parallel, recompute_of
 
 
 def require_supported(model: Model, tp: int = 1) -> None:
@@ -38,6 +38,7 @@ def require_buildable(model: Model, configuration: Configuration) -> None:
     Raises:
         InputError: names the rule that is broken.
     """
+    recompute_of(configuration, 0)  # a whole number
     if model.entry_point:
         rules = _own_rules(configuration)
     else:
