@@ -25,7 +25,7 @@ divisors = "global_batch"
 """
 LACKS = {"nanotron-h100": {"schedule", "recompute"}, "nanotron": {"schedule", "recompute"}}
 """What the Ultra-Scale Playbook did not vary: the space is that of its measurements."""
-KNOBS = {"torch-long-context": {"cp", "recompute_layers"}}
+KNOBS = {"torch-long-context": {"cp", "sequence_parallel", "recompute_layers"}}
 """Parameters of a space that configurations have no fields for."""
 MakeFacts = Callable[..., Facts]
 

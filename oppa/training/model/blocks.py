@@ -3,7 +3,7 @@
 All model families are pre-norm. The original BERT is post-norm: it has the same weights and operations, but is harder to train.
 
 Notation (b sequences, s tokens, h hidden, d width of a head):
-    x              residual stream; under context parallelism, this rank's part of it     (b, s / cp, h)
+    x              residual stream; this rank's part of it under context parallelism      (b, s / cp, h)
     rotation       cosines and sines per token; None for learned positions                2 x (s, d/2)
 """
 
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from oppa.problem.model import Model
 from oppa.training.model.context_parallel import sequence_parts, whole_sequences
 from oppa.training.model.moe import Mixture
-from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear, RowLinear, Slice, copy_to
+from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear, RowLinear, Slice, enter, shared
 
 Rotation = tuple[Tensor, Tensor] | None
 
@@ -23,30 +23,32 @@ Rotation = tuple[Tensor, Tensor] | None
 class RMSNorm(nn.Module):
     """Divides by the root mean square over the hidden dimension, in float32."""
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, tp: Slice) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(hidden))
+        self.tp, self.weight = tp, nn.Parameter(torch.empty(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `x`; its shape stays."""
-        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), eps=1e-5).to(x.dtype)
+        return F.rms_norm(x.float(), self.weight.shape, shared(self.weight, self.tp).float(), eps=1e-5).to(x.dtype)
 
 
 class LayerNorm(nn.Module):
     """Subtracts the mean over the hidden dimension and divides by the standard deviation, in float32."""
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, tp: Slice) -> None:
         super().__init__()
+        self.tp = tp
         self.weight, self.bias = nn.Parameter(torch.empty(hidden)), nn.Parameter(torch.empty(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `x`; its shape stays."""
-        return F.layer_norm(x.float(), self.weight.shape, self.weight.float(), self.bias.float(), eps=1e-5).to(x.dtype)
+        weight, bias = shared(self.weight, self.tp), shared(self.bias, self.tp)
+        return F.layer_norm(x.float(), self.weight.shape, weight.float(), bias.float(), eps=1e-5).to(x.dtype)
 
 
-def norm_of(model: Model) -> nn.Module:
+def norm_of(model: Model, tp: Slice) -> nn.Module:
     """Return a new norm of the kind that the model uses throughout."""
-    return LayerNorm(model.hidden) if model.norm == "layer" else RMSNorm(model.hidden)
+    return LayerNorm(model.hidden, tp) if model.norm == "layer" else RMSNorm(model.hidden, tp)
 
 
 class Attention(nn.Module):
@@ -64,7 +66,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
         """Apply attention over whole sequences; the shape stays, which is (b, s / cp, h)."""
-        x = copy_to(x, self.tp)
+        x = enter(x, self.tp)
         parts = [layer(x).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value)]
         query, key, value = (whole.transpose(1, 2) for whole in whole_sequences(parts, self.cp))
         query, key = rotate(query, rotation), rotate(key, rotation)
@@ -85,7 +87,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the network; the shape stays."""
-        x = copy_to(x, self.tp)
+        x = enter(x, self.tp)
         out: Tensor = self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
         return out
 
@@ -105,8 +107,8 @@ class Block(nn.Module):
     def __init__(self, model: Model, tp: Slice, recompute: str, ep: Slice, micro_batches: int, *, cp: Slice = WHOLE) -> None:
         super().__init__()
         self.recompute = recompute
-        self.attention_norm, self.attention = norm_of(model), Attention(model, tp, cp)
-        self.feed_forward_norm = norm_of(model)
+        self.attention_norm, self.attention = norm_of(model, tp), Attention(model, tp, cp)
+        self.feed_forward_norm = norm_of(model, tp)
         self.feed_forward = Mixture(model, tp, ep, micro_batches, cp=cp) if model.experts > 1 else FeedForward(model, tp)
 
     def forward(self, x: Tensor, *rotation: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from oppa.problem.model import Model
 from oppa.training.model.all_to_all import exchange
-from oppa.training.model.tensor_parallel import WHOLE, Slice, copy_to, reduce_from
+from oppa.training.model.tensor_parallel import WHOLE, Slice, copy_to, enter, leave, shared
 from oppa.training.model.tensor_slices import Piece
 
 _BALANCE = 0.01
@@ -38,13 +38,16 @@ class Mixture(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the mixture; the shape (b, s, h) stays."""
         with torch.autocast(x.device.type, enabled=False):
-            probabilities = F.linear(x.float(), self.router.weight.float()).softmax(-1)
+            probabilities = F.linear(x.float(), shared(self.router.weight, self.tp).float()).softmax(-1)
         weights, chosen = probabilities.topk(self.active)
         if self.active > 1:  # a single choice keeps its probability as weight, so that the router learns from it (Switch Transformer)
             weights = weights / weights.sum(-1, keepdim=True)
-        mixed = self._mix(copy_to(x, self.tp).flatten(0, 1), copy_to(weights, self.tp).flatten(0, 1), chosen.flatten(0, 1))
-        out = reduce_from(mixed, self.tp).view_as(x)
-        balance = _BALANCE * balance_loss(probabilities, chosen, self.cp) / self.micro_batches
+        balance = _BALANCE * balance_loss(probabilities, chosen, self.cp, self.tp) / self.micro_batches
+        tokens = enter(x, self.tp)
+        if self.tp.sequence:
+            chosen = enter(chosen, self.tp)
+        mixed = self._mix(tokens.flatten(0, 1), enter(weights, self.tp).flatten(0, 1), chosen.flatten(0, 1))
+        out = leave(mixed.view_as(tokens), self.tp)
         return with_gradient_of(out, balance)
 
     def _mix(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ class Stack(nn.Module):
         return [Piece.of(f"{name}/{expert}", shape, self.dim, self.part) for expert in self.mine]
 
 
-def balance_loss(probabilities: Tensor, chosen: Tensor, cp: Slice = WHOLE) -> Tensor:
+def balance_loss(probabilities: Tensor, chosen: Tensor, cp: Slice = WHOLE, tp: Slice = WHOLE) -> Tensor:
     """Return the imbalance of the experts' load; 1 if it is equal (Switch Transformer, section 2.2, for k choices).
 
     It is computed per sequence and averaged, as in DeepSeek-V3 (section 2.1.2), not over a micro-batch. It is therefore independent of
@@ -136,12 +139,15 @@ def balance_loss(probabilities: Tensor, chosen: Tensor, cp: Slice = WHOLE) -> Te
         probabilities: Probabilities of the router, shape (b, s, E).
         chosen: Experts of each token, shape (b, s, k).
         cp: This rank's part of the sequences, if it has only a part of each; the loss is then the mean over the ranks.
+        tp: This rank's slice; with sequence parallelism, the loss is the sum over the ranks.
     """
     share = F.one_hot(chosen, probabilities.shape[-1]).sum(2).float().mean(1) * (probabilities.shape[-1] / chosen.shape[-1])
-    if cp.size > 1:  # the shares of whole sequences; they have no gradient
-        dist.all_reduce(share, group=cp.group)
-        share = share / cp.size
-    return (share * probabilities.mean(1)).sum(-1).mean()
+    for group in (cp, tp) if tp.sequence else (cp,):
+        if group.size > 1:  # the shares of whole sequences; they have no gradient
+            dist.all_reduce(share, group=group.group)
+            share = share / group.size
+    loss = (share * probabilities.mean(1)).sum(-1).mean()
+    return loss / tp.size if tp.sequence else loss
 
 
 class _WithGradientOf(torch.autograd.Function):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from oppa.problem.model import Model
 from oppa.training.model.blocks import Block, norm_of, rotation_of
 from oppa.training.model.embeddings import PatchEmbedding, TiedHead, TokenEmbedding
-from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear, Slice, copy_to
+from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear, Slice, enter, own_part
 
 
 class ModelStage(nn.Module):
@@ -62,7 +62,7 @@ class ModelStage(nn.Module):
         self.blocks = nn.ModuleDict(
             {str(index): Block(model, tp, recompute(layer), ep, micro_batches, cp=cp) for layer, index in enumerate(layers)}
         )
-        self.norm = norm_of(model) if last else None
+        self.norm = norm_of(model, tp) if last else None
         self.head = _head(model, tp, first=first) if last else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,14 +74,15 @@ class ModelStage(nn.Module):
         """
         with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
             if self.embedding is not None:
-                x = self.embedding(x).to(self.dtype)
-            rotation = rotation_of(x.shape[1] * self.cp.size, self.head_dim, x.device) if self.rotary else ()
+                x = own_part(self.embedding(x).to(self.dtype), self.tp)
+            parts = self.cp.size * (self.tp.size if self.tp.sequence else 1)
+            rotation = rotation_of(x.shape[1] * parts, self.head_dim, x.device) if self.rotary else ()
             for block in self.blocks.values():
                 x = block(x, *rotation)
             return x if self.norm is None else self._logits(self.norm(x))
 
     def _logits(self, x: Tensor) -> Tensor:
-        x = copy_to(x[:, 0] if self.classifies else x, self.tp)
+        x = enter(x, self.tp)[:, 0] if self.classifies and self.tp.sequence else enter(x[:, 0] if self.classifies else x, self.tp)
         if self.head is not None:
             out: Tensor = self.head(x)
             return out

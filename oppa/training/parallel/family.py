@@ -1,5 +1,6 @@
 """Define the interface of a model that is split into stages and trained: oppa's transformer, or a user's module."""
 
+import dataclasses
 import functools
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import IGNORED, Slice, cross_entropy
 from oppa.training.model.weights import materialise
 from oppa.training.parallel.data_parallel import shard
-from oppa.training.parallel.layout_knobs import recompute_of
+from oppa.training.parallel.layout_knobs import recompute_of, sequence_parallel
 from oppa.training.parallel.mesh import Mesh, MeshAxis
 from oppa.trials.trial_folder import TrialSpec
 
@@ -41,7 +42,8 @@ class Transformer:
     """Builds the models that `oppa.problem.model` describes."""
 
     def __init__(self, spec: TrialSpec, mesh: Mesh) -> None:
-        self._spec, self._mesh, self._tp, self._cp = spec, mesh, _slice(mesh.tp), _slice(mesh.cp)
+        self._spec, self._mesh, self._cp = spec, mesh, _slice(mesh.cp)
+        self._tp = dataclasses.replace(_slice(mesh.tp), sequence=sequence_parallel(spec.configuration))
         self._dtype = DTYPES[spec.training.precision]
 
     def stage(self, parts: range, *, weights: bool = True) -> ModelStage:
@@ -73,7 +75,10 @@ class Transformer:
         if part == 0:
             return torch.empty(size, model.seq_len, dtype=torch.long, device="meta")
         width = model.hidden if part < model.layers + 2 else len(self._tp.of(model.vocab))
-        rows = (size,) if model.patch and part == model.layers + 2 else (size, model.seq_len // self._cp.size)
+        tokens = model.seq_len // self._cp.size
+        if self._tp.sequence and part < model.layers + 2:
+            tokens //= self._tp.size
+        rows = (size,) if model.patch and part == model.layers + 2 else (size, tokens)
         return torch.empty(*rows, width, dtype=self._dtype, device="meta", requires_grad=True)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:

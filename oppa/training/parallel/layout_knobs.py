@@ -1,6 +1,7 @@
 """Read the parameters of this core that only search spaces declare; a configuration that lacks one has its default.
 
 cp                  degree: ranks that share each sequence (context parallelism); 1
+sequence_parallel   whether tensor-parallel ranks hold parts of the tokens outside tensor-parallel layers; false
 recompute_layers    layers of each stage, from its first on, that recompute = "full" recomputes; 0 for all
 """
 
@@ -16,6 +17,14 @@ def context_parallel(configuration: Configuration) -> int:
 def replicas_of(configuration: Configuration) -> int:
     """Return the number of ranks that train the same parameters, over which gradients are averaged: dp * cp."""
     return configuration.dp * context_parallel(configuration)
+
+
+def sequence_parallel(configuration: Configuration) -> bool:
+    """Return whether tensor-parallel ranks hold parts of the tokens between their layers; raises InputError if it is not true or false."""
+    value = configuration.get("sequence_parallel", False)
+    if not isinstance(value, bool):
+        raise InputError(f"`sequence_parallel = {value}` is neither true nor false", hint="give `sequence_parallel` other values")
+    return value and configuration.tp > 1
 
 
 def recompute_of(configuration: Configuration, layer: int) -> str:

@@ -12,7 +12,7 @@ from oppa.pipeline.registry import CHUNKS, SCHEDULES, SPLIT
 from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training.parallel.layout_knobs import context_parallel, recompute_of
+from oppa.training.parallel.layout_knobs import context_parallel, recompute_of, sequence_parallel
 
 
 def require_supported(model: Model, tp: int = 1) -> None:
@@ -44,7 +44,7 @@ def require_buildable(model: Model, configuration: Configuration) -> None:
     else:
         rules = _image_rules(model) if model.patch else {}
         require_divisible(model, configuration.tp)
-    rules |= _expert_rules(model, configuration) | _context_rules(model, configuration)
+    rules |= _expert_rules(model, configuration) | _context_rules(model, configuration) | _sequence_rules(model, configuration)
     for rule, holds in rules.items():
         if not holds:
             raise InputError(f"`{configuration.id}` of the model `{model.name}` cannot be built", hint=rule)
@@ -94,6 +94,11 @@ def _context_rules(model: Model, configuration: Configuration) -> dict[str, bool
         "tp * cp must divide heads and kv_heads: each rank computes attention over whole sequences of its own heads": cp == 1
         or model.heads % (configuration.tp * cp) == model.kv_heads % (configuration.tp * cp) == 0,
     }
+
+
+def _sequence_rules(model: Model, configuration: Configuration) -> dict[str, bool]:
+    parts = configuration.tp * context_parallel(configuration)
+    return {"sequence_parallel needs a seq_len that tp * cp divides": not sequence_parallel(configuration) or model.seq_len % parts == 0}
 
 
 def require_schedulable(configuration: Configuration, layers: int) -> None:
