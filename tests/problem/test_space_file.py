@@ -25,7 +25,7 @@ divisors = "global_batch"
 """
 LACKS = {"nanotron-h100": {"schedule", "recompute"}, "nanotron": {"schedule", "recompute"}}
 """What the Ultra-Scale Playbook did not vary: the space is that of its measurements."""
-KNOBS = {"torch-long-context": {"cp", "sequence_parallel", "recompute_layers"}}
+KNOBS = {"torch-long-context": {"cp", "dp_shard", "sequence_parallel", "recompute_layers"}}
 """Parameters of a space that configurations have no fields for."""
 MakeFacts = Callable[..., Facts]
 
@@ -205,3 +205,13 @@ def test_a_choice_that_cannot_be_is_refused(
         narrow(framework_space("deepspeed"), given, honoured=("dp", "tp", "pp", "zero_stage"), runner="mine")
     assert message in raised.value.message
     assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize(("given", "count"), [({}, 1), ({"dp_shard": [0, 2, 4]}, 3)])
+def test_groups_of_shards_divide_dp_and_vary_on_request(
+    given: dict[str, object], count: int, framework_space: Callable[..., SearchSpace]
+) -> None:
+    fixed = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 3, "micro_batch": 1, "recompute": "none", "dp_bucket_mb": 25}
+    space = framework_space("torch-long-context")
+    narrowed = narrow(space, {**fixed, **given}, honoured=space.names, runner="torch")
+    assert len(enumerate_candidates(narrowed)) == count

@@ -106,7 +106,8 @@ class _OwnPart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, tp: Slice) -> Tensor:
         ctx.tp = tp
-        return x.unflatten(1, (tp.size, -1))[:, tp.index].clone()
+        mine: Tensor = x.unflatten(1, (tp.size, -1))[:, tp.index]
+        return mine.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -5,6 +5,9 @@ zero_stage 1   the same, and each replica updates a share of the parameters (Zer
 zero_stage 2   FSDP2: gradients and optimizer state are sharded; parameters are gathered once per step
 zero_stage 3   FSDP2: parameters are sharded, too; each block's are gathered for its forward pass and again for its backward pass
 
+With `dp_shard`, ZeRO shards over groups of that many replicas, and the groups hold copies: FSDP2 scatters gradients in a group and sums the
+scattered ones over the groups (HSDP).
+
 The bucket of an element determines the order in which a ring adds its gradients, and the stages determine DDP's buckets. With
 `reduce_in_rank_order` of `[training]`, gradients are averaged in rank order after the backward pass. Pipelines of any length then compute
 the same bits.
@@ -67,7 +70,13 @@ def _fully_shard(
 ) -> None:
     assert replicas.group is not None
     # The layout is part of the name: DTensor caches by mesh, and on an equal mesh it would use the groups of an earlier layout.
-    ranks = DeviceMesh.from_group(replicas.group, mesh.device.type, mesh_dim_names=(f"dp_{mesh.layout}",))
+    if replicas is mesh.replicas and mesh.copies.group is not None:
+        assert mesh.shard.group is not None
+        groups, names = [mesh.copies.group, mesh.shard.group], (f"copies_{mesh.layout}", f"dp_{mesh.layout}")
+        numbers = torch.tensor(replicas.ranks).view(mesh.copies.size, mesh.shard.size)
+        ranks = DeviceMesh.from_group(groups, mesh.device.type, numbers, mesh_dim_names=names)
+    else:
+        ranks = DeviceMesh.from_group(replicas.group, mesh.device.type, mesh_dim_names=(f"dp_{mesh.layout}",))
     # Inputs are not cast: rotations are float32, and the residual stream has the dtype already.
     lower = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     policy = MixedPrecisionPolicy() if dtype == torch.float32 else lower
@@ -102,16 +111,17 @@ def optimizers_for(
     stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training
 ) -> list[torch.optim.Optimizer]:
     """Return optimizers for all parameters of this rank; experts that are spread over ranks have a separate one."""
-    return [_optimizer(parameters, configuration, replicas, training) for parameters, replicas in _replicated(stages, mesh)]
+    return [
+        _optimizer(parameters, configuration, mesh.shard if replicas is mesh.replicas else replicas, training)
+        for parameters, replicas in _replicated(stages, mesh)
+    ]
 
 
-def _optimizer(
-    parameters: list[nn.Parameter], configuration: Configuration, replicas: MeshAxis, training: Training
-) -> torch.optim.Optimizer:
+def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, shards: MeshAxis, training: Training) -> torch.optim.Optimizer:
     make, options = update_rule(training)
-    if configuration.zero_stage != 1 or replicas.group is None:
+    if configuration.zero_stage != 1 or shards.group is None:
         return make(parameters, **options)
-    return ZeroRedundancyOptimizer(parameters, make, process_group=replicas.group, parameters_as_bucket_view=True, **options)
+    return ZeroRedundancyOptimizer(parameters, make, process_group=shards.group, parameters_as_bucket_view=True, **options)
 
 
 def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training) -> None:

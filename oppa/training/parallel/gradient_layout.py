@@ -96,6 +96,6 @@ def _placements(stage: nn.Module, mesh: Mesh, tied: bool) -> dict[str, GradientP
         whole = sum(math.prod(piece.shape) for piece in pieces_of(stage, name)) == parameter.numel()
         copies = mesh.tp.size if whole else 1
         holders = mesh.expert_dp.size if of_expert(name) else mesh.replicas.size
-        same = 1 if isinstance(parameter, DTensor) else holders
+        same = mesh.copies.size if isinstance(parameter, DTensor) else holders
         placements[name] = GradientPlacement(copies=copies, replicas=copies * same, pooled=mesh.replicas.size // holders)
     return placements

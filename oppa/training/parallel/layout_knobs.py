@@ -1,6 +1,7 @@
 """Read the parameters of this core that only search spaces declare; a configuration that lacks one has its default.
 
 cp                  degree: ranks that share each sequence (context parallelism); 1
+dp_shard            data-parallel ranks over which ZeRO shards the training state, with copies on the others (HSDP); 0 for all
 sequence_parallel   whether tensor-parallel ranks hold parts of the tokens outside tensor-parallel layers; false
 recompute_layers    layers of each stage, from its first on, that recompute = "full" recomputes; 0 for all
 """
@@ -17,6 +18,11 @@ def context_parallel(configuration: Configuration) -> int:
 def replicas_of(configuration: Configuration) -> int:
     """Return the number of ranks that train the same parameters, over which gradients are averaged: dp * cp."""
     return configuration.dp * context_parallel(configuration)
+
+
+def shards_of(configuration: Configuration) -> int:
+    """Return the number of replicas over which ZeRO shards the training state; the other replicas hold copies."""
+    return (_number(configuration, "dp_shard", least=0) or configuration.dp) * context_parallel(configuration)
 
 
 def sequence_parallel(configuration: Configuration) -> bool:

@@ -27,7 +27,7 @@ from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import COLLECTIVE_TIMEOUT_S
-from oppa.training.parallel.layout_knobs import context_parallel
+from oppa.training.parallel.layout_knobs import context_parallel, shards_of
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -50,7 +50,8 @@ class MeshAxis:
 class Mesh:
     """This rank's position in the job and its process groups.
 
-    `replicas` has the ranks that train the same parameters, `expert_dp` those that hold the same experts.
+    `replicas` has the ranks that train the same parameters. ZeRO shards their state over `shard`; `copies` has the ranks with equal shards.
+    `expert_dp` has the ranks that hold the same experts.
 
     All ranks share `store`. The process groups of each layout use it under the layout's number as prefix.
     """
@@ -67,6 +68,8 @@ class Mesh:
     pp: MeshAxis
     cp: MeshAxis
     replicas: MeshAxis
+    shard: MeshAxis
+    copies: MeshAxis
     ep: MeshAxis
     expert_dp: MeshAxis
 
@@ -142,8 +145,20 @@ def _joined(
     own = peers(configuration, rank)
     dp, tp, pp, cp = axis(own.dp), axis(own.tp), axis(own.pp), axis(own.cp)
     replicas = dp if cp.size == 1 else cp if dp.size == 1 else axis(own.replicas)
+    copies = axis(own.copies)
+    shard = replicas if copies.size == 1 else axis(own.shard)
     ep, expert_dp = _expert_axes(dp, replicas, configuration.ep, rank, axis)
-    axes = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "replicas": replicas, "ep": ep, "expert_dp": expert_dp}
+    axes = {
+        "dp": dp,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "replicas": replicas,
+        "shard": shard,
+        "copies": copies,
+        "ep": ep,
+        "expert_dp": expert_dp,
+    }
     return Mesh(store=store, layout=layout, rank=rank, world=world, device=device, timeout=timeout, **axes)
 
 
@@ -156,6 +171,10 @@ class Peers(NamedTuple):
     cp: tuple[int, ...]
     replicas: tuple[int, ...]
     """Ranks that train the same parameters: those of dp and cp, with cp varying faster."""
+    shard: tuple[int, ...]
+    """Consecutive replicas over which ZeRO shards the training state."""
+    copies: tuple[int, ...]
+    """Replicas that hold the same shards."""
 
 
 def peers(configuration: Configuration, rank: int) -> Peers:
@@ -168,12 +187,16 @@ def peers(configuration: Configuration, rank: int) -> Peers:
     def number(stage: int, replica: int, sequence_part: int, part: int) -> int:
         return ((stage * dp + replica) * cp + sequence_part) * tp + part
 
+    replicas = tuple(number(stage, i, j, part) for i in range(dp) for j in range(cp))
+    shards, own = shards_of(configuration), replicas.index(rank)
     return Peers(
         dp=tuple(number(stage, i, sequence_part, part) for i in range(dp)),
         tp=tuple(number(stage, replica, sequence_part, i) for i in range(tp)),
         pp=tuple(number(i, replica, sequence_part, part) for i in range(pp)),
         cp=tuple(number(stage, replica, i, part) for i in range(cp)),
-        replicas=tuple(number(stage, i, j, part) for i in range(dp) for j in range(cp)),
+        replicas=replicas,
+        shard=replicas[own // shards * shards :][:shards],
+        copies=replicas[own % shards :: shards],
     )
 
 

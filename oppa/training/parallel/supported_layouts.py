@@ -12,7 +12,7 @@ from oppa.pipeline.registry import CHUNKS, SCHEDULES, SPLIT
 from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training.parallel.layout_knobs import context_parallel, recompute_of, sequence_parallel
+from oppa.training.parallel.layout_knobs import context_parallel, recompute_of, replicas_of, sequence_parallel, shards_of
 
 
 def require_supported(model: Model, tp: int = 1) -> None:
@@ -45,6 +45,7 @@ def require_buildable(model: Model, configuration: Configuration) -> None:
         rules = _image_rules(model) if model.patch else {}
         require_divisible(model, configuration.tp)
     rules |= _expert_rules(model, configuration) | _context_rules(model, configuration) | _sequence_rules(model, configuration)
+    rules |= _shard_rules(configuration)
     for rule, holds in rules.items():
         if not holds:
             raise InputError(f"`{configuration.id}` of the model `{model.name}` cannot be built", hint=rule)
@@ -93,6 +94,17 @@ def _context_rules(model: Model, configuration: Configuration) -> dict[str, bool
         "cp must divide seq_len": model.seq_len % cp == 0,
         "tp * cp must divide heads and kv_heads: each rank computes attention over whole sequences of its own heads": cp == 1
         or model.heads % (configuration.tp * cp) == model.kv_heads % (configuration.tp * cp) == 0,
+    }
+
+
+def _shard_rules(configuration: Configuration) -> dict[str, bool]:
+    shards, replicas = shards_of(configuration), replicas_of(configuration)
+    split = shards != replicas
+    return {
+        "dp_shard must divide dp": replicas % shards == 0,
+        "dp_shard below dp needs zero_stage >= 1: there is nothing to shard": not split or configuration.zero_stage >= 1,
+        "dp_shard = 1 shards nothing: use zero_stage 0": not split or shards > 1,
+        "dp_shard below dp needs ep == 1: experts have replicas of their own": not split or configuration.ep == 1,
     }
 
 

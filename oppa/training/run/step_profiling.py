@@ -13,7 +13,7 @@ from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.graph import Schedule
 from oppa.pipeline.prediction import between_s
 from oppa.pipeline.profile import MessageTime, Part, PipelineProfile
-from oppa.training.parallel.layout_knobs import replicas_of
+from oppa.training.parallel.layout_knobs import replicas_of, shards_of
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.parallel.pipeline_parallel import numbers_of
 from oppa.training.profiler.memory import PeakMemory
@@ -80,7 +80,7 @@ class StepProfiling:
             for name, parameter in stage.named_parameters():
                 part = part_of(name, spec.model.layers)
                 weights[part] = weights.get(part, 0) + parameter.numel() * parameter.element_size()
-        updated = sum(weights.values()) / (replicas_of(configuration) if configuration.zero_stage else 1)
+        updated = sum(weights.values()) / (shards_of(configuration) if configuration.zero_stage else 1)
         step_s, passes_s, update_s = map(statistics.median, zip(*self._steps_s or [(0.0, 0.0, 0.0)], strict=True))
         mine = {"seen": self._seen, "weights": weights, "passes_s": passes_s, "update_byte_s": update_s / updated if updated else 0.0}
         everyones: list[Any] = [None] * self._mesh.world
