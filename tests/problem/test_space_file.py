@@ -207,7 +207,7 @@ def test_a_choice_that_cannot_be_is_refused(
     assert hint in raised.value.hint
 
 
-@pytest.mark.parametrize(("given", "count"), [({}, 1), ({"dp_shard": [0, 2, 4]}, 3)])
+@pytest.mark.parametrize(("given", "count"), [({}, 1), ({"dp_shard": [0, 2, 4]}, 2)])
 def test_groups_of_shards_divide_dp_and_vary_on_request(
     given: dict[str, object], count: int, framework_space: Callable[..., SearchSpace]
 ) -> None:
