@@ -34,7 +34,7 @@ class Slice:
     size: int = 1
     group: dist.ProcessGroup | None = None
     sequence: bool = False
-    """In tensor parallelism: True if each rank holds a part of the tokens outside tensor-parallel layers (sequence parallelism)."""
+    """True for a tensor-parallel slice if each rank holds a part of the tokens outside tensor-parallel layers (sequence parallelism)."""
 
     def of(self, length: int) -> range:
         """Return this rank's part of `length` rows; the sizes of parts differ by at most one."""
