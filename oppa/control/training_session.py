@@ -29,6 +29,7 @@ from oppa.problem.problem import Problem
 from oppa.protocol.messages import NAME
 from oppa.table.refinement import StepTimeObservation, refined
 from oppa.table.table import Table
+from oppa.training.parallel.supported_layouts import require_buildable, require_measurable
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
 from oppa.training.run.run_folder import PROFILED, SPEC, STOP, RunSpec, checkpoints, held
@@ -345,6 +346,7 @@ def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
     Run options, limits and cluster may change between attempts; model and data may not.
 
     Raises:
+        InputError: the training core cannot build the configuration, or cannot measure what the run is to measure.
         RunError: the folder holds a run of another model or other data.
     """
     if not (folder / SPEC).exists():
@@ -356,6 +358,8 @@ def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
         same_size = run.configuration.devices == problem.cluster.devices
         present = run.configuration if same_size else _default(problem)
         run = dataclasses.replace(run, problem=problem, configuration=options.asked or present)
+    require_buildable(problem.model, run.configuration)
+    require_measurable(run.configuration, problem.run_options.statistics_every)
     reference = problem.run_options.reference_batch or problem.global_batch
     run_options = dataclasses.replace(problem.run_options, reference_batch=reference)
     run = dataclasses.replace(run, problem=dataclasses.replace(problem, run_options=run_options), policy=options.policy)

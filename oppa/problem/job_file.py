@@ -238,7 +238,7 @@ class TrainTable(DeclaredTable):
     scaling: Scaling | None = None
     damping: JobNatural | None = None
     statistics: Over | None = None
-    statistics_every: JobCount | None = None
+    statistics_every: JobNatural | None = None
     profile_steps: int | None = Field(default=None, ge=0, le=MOST_STEPS)
     workers_every: JobCount | None = None
     validation: JobCount | None = None

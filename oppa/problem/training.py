@@ -151,7 +151,7 @@ class RunOptions:
     statistics: Over = "micro-batches"
     """Gradients that gradient statistics compare."""
     statistics_every: int = 1
-    """Steps from one measured step to the next; the steps between are not measured."""
+    """Steps from one measured step to the next; the steps between are not measured. 0: no step is."""
     profile_steps: int = 3
     """Steps at the beginning of a run whose passes are timed, part by part; 0: none.
 

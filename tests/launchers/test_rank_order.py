@@ -74,7 +74,7 @@ def groups(configuration):
     """The ranks of all groups, by axis, as the mesh makes them; neighbours of a data-parallel group share experts out."""
     found = {axis: set() for axis in AXES}
     for rank in range(configuration.devices):
-        dp, tp, pp = peers(configuration, rank)
+        dp, tp, pp, *_ = peers(configuration, rank)
         index, ep = dp.index(rank), configuration.ep
         first = index // ep * ep
         for axis, ranks in zip(AXES, (tp, dp[first : first + ep], dp, dp[index % ep :: ep], pp), strict=True):

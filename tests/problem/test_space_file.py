@@ -25,6 +25,8 @@ divisors = "global_batch"
 """
 LACKS = {"nanotron-h100": {"schedule", "recompute"}, "nanotron": {"schedule", "recompute"}}
 """What the Ultra-Scale Playbook did not vary: the space is that of its measurements."""
+KNOBS = {"torch-long-context": {"cp", "dp_shard", "sequence_parallel", "recompute_layers"}}
+"""Parameters of a space that configurations have no fields for."""
 MakeFacts = Callable[..., Facts]
 
 
@@ -40,7 +42,7 @@ def test_divisors_are_all_of_them(number: int) -> None:
 @pytest.mark.parametrize("name", catalog.names("search_spaces"))
 def test_every_framework_s_space_is_read_and_searches_table_1(name: str, framework_space: Callable[..., SearchSpace]) -> None:
     space = framework_space(name, model="moe-32e")
-    assert set(space.names) <= set(PARAMETERS)
+    assert set(space.names) - set(PARAMETERS) == KNOBS.get(name, set())
     assert {"dp", "tp", "pp", "micro_batch", "zero_stage", "schedule", "recompute"} - LACKS.get(name, set()) <= set(space.names)
     assert all(constraint.why for constraint in space.constraints)
     assert SearchSpace.from_dict(space.to_dict(), space.facts) == space
@@ -203,3 +205,13 @@ def test_a_choice_that_cannot_be_is_refused(
         narrow(framework_space("deepspeed"), given, honoured=("dp", "tp", "pp", "zero_stage"), runner="mine")
     assert message in raised.value.message
     assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize(("given", "count"), [({}, 1), ({"dp_shard": [0, 2, 4]}, 2)])
+def test_groups_of_shards_divide_dp_and_vary_on_request(
+    given: dict[str, object], count: int, framework_space: Callable[..., SearchSpace]
+) -> None:
+    fixed = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 3, "micro_batch": 1, "recompute": "none", "dp_bucket_mb": 25}
+    space = framework_space("torch-long-context")
+    narrowed = narrow(space, {**fixed, **given}, honoured=space.names, runner="torch")
+    assert len(enumerate_candidates(narrowed)) == count

@@ -2,7 +2,8 @@
 
 The request's folder has `order.json`: `model`, `layouts`, the `steps` to take in each, and `training` where it is not the usual. The result
 is the loss of each step. With `checkpoint`, a folder, ranks resume from there if it exists, and else save there at their end; with `saved`
-they save there in any case. With `digest`, a hash of all bits that the ranks hold at their end follows the losses.
+they save there in any case. With `digest`, a hash of all bits that the ranks hold at their end follows the losses. With `weights`, a file,
+rank 0 saves all weights there at their end.
 """
 
 import dataclasses
@@ -50,7 +51,7 @@ def whole(state: State, shapes: dict[TensorKey, tuple[int, ...]]) -> dict[Tensor
 def stepped(replica: Replica, mesh: Mesh, spec: TrialSpec, source: Source, step: int) -> float:
     share = spec.configuration.global_batch // mesh.dp.size
     loss = replica.step(source.batch(step, range(mesh.dp.index * share, (mesh.dp.index + 1) * share)))
-    mean = torch.tensor([0.0 if loss is None or mesh.tp.index else float(loss) / mesh.dp.size], dtype=torch.float64)
+    mean = torch.tensor([0.0 if loss is None or mesh.tp.index else float(loss) / mesh.replicas.size], dtype=torch.float64)
     everyones = mean.new_empty(mesh.world)
     dist.all_gather_single(everyones, mean)
     return math.fsum(everyones.tolist())
@@ -100,6 +101,10 @@ def run(folder: Path, ranks: Ranks) -> list[float | str]:
         save(checkpoint, replica, spec, mesh, {"losses": losses})
     if "saved" in order:
         save(Path(order["saved"]), replica, spec, mesh, {"losses": losses})
+    if "weights" in order:
+        weights = whole_weights(replica, spec, mesh, shapes)
+        if mesh.rank == 0:
+            torch.save({key.name: bits.view(torch.float32) for key, bits in weights.items()}, order["weights"])
     if order.get("digest"):
         losses.append(digest(whole(stage(replica, spec, mesh).state, shapes)))
     return losses
@@ -115,7 +120,7 @@ def digest(state: dict[TensorKey, torch.Tensor]) -> str:
 
 def whole_weights(replica: Replica, spec: TrialSpec, mesh: Mesh, shapes: dict[TensorKey, tuple[int, ...]]) -> dict[TensorKey, torch.Tensor]:
     weights = {key: shape for key, shape in shapes.items() if key.kind == WEIGHT}
-    return whole(stage(replica, spec, mesh).state, weights)
+    return whole({key: boxes for key, boxes in stage(replica, spec, mesh).state.items() if key.kind == WEIGHT}, weights)
 
 
 def check_initial(weights: dict[TensorKey, torch.Tensor], spec: TrialSpec) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import PARAMETERS, Configuration, Knob
 from oppa.problem.model import Model
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +30,15 @@ TOLERANCE = 1e-5
 wrong anywhere, by a missing average of two replicas say, differs by more than 1e-3."""
 
 
+DEGREES = ("cp",)
+"""Knobs that count ranks."""
+
+
 def configured(**values: object) -> Configuration:
     """Return a configuration of eight sequences in micro-batches of two, changed by `values`."""
-    return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **values})  # type: ignore[arg-type]
+    knobs = tuple(Knob(name=name, value=value, degree=name in DEGREES) for name, value in values.items() if name not in PARAMETERS)  # type: ignore[arg-type]
+    fields = {name: value for name, value in values.items() if name in PARAMETERS}
+    return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **fields}, knobs=knobs)  # type: ignore[arg-type]
 
 
 def name_of(values: dict[str, object]) -> str:
@@ -43,5 +49,5 @@ def name_of(values: dict[str, object]) -> str:
 def features(values: dict[str, object]) -> set[object]:
     """Return what a sample of configurations must show: each value of each parameter, and each kind of parallelism with each ZeRO stage."""
     configuration = configured(**values)
-    kinds = tuple(getattr(configuration, axis) > 1 for axis in ("dp", "tp", "pp", "ep"))
+    kinds = tuple(int(configuration.get(axis, 1)) > 1 for axis in ("dp", "tp", "pp", "ep", "cp"))
     return {*values.items(), (kinds, configuration.zero_stage)}

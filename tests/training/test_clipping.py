@@ -24,8 +24,9 @@ def configured(**values: object) -> Configuration:
 
 
 def alone(most: float, model: torch.nn.Module) -> Clipping:
-    axis = SimpleNamespace(size=1, group=None)
-    mesh = SimpleNamespace(device=torch.device("cpu"), world=1, dp=axis, tp=axis, pp=axis, ep=axis, expert_dp=axis)
+    axis = SimpleNamespace(size=1, index=0, group=None)
+    axes = dict.fromkeys(("dp", "tp", "pp", "cp", "replicas", "shard", "copies", "ep", "expert_dp"), axis)
+    mesh = SimpleNamespace(device=torch.device("cpu"), world=1, **axes)
     return Clipping([model], mesh, tied=False, most=most)  # type: ignore[arg-type]
 
 

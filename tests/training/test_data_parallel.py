@@ -17,7 +17,14 @@ from oppa.training.parallel.data_parallel import shard_module
 def mesh() -> Iterator[SimpleNamespace]:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     replicas = SimpleNamespace(size=2, index=0, group=dist.group.WORLD)
-    yield SimpleNamespace(dp=replicas, ep=SimpleNamespace(size=1), layout=0, device=torch.device("cpu"))
+    yield SimpleNamespace(
+        replicas=replicas,
+        shard=replicas,
+        copies=SimpleNamespace(size=1, group=None),
+        ep=SimpleNamespace(size=1),
+        layout=0,
+        device=torch.device("cpu"),
+    )
     dist.destroy_process_group()
 
 

@@ -119,6 +119,7 @@ def test_the_model_imports_torch_and_the_standard_library_alone() -> None:
     loaded = {name for name in done.stdout.split() if name.partition(".")[0] not in {"torch", *sys.stdlib_module_names}}
     packages = {"oppa", "oppa.problem", "oppa.training", "oppa.training.model"}
     modules = {f"oppa.training.model.{name}" for name in ("stage", "blocks", "tensor_slices", "embeddings", "moe", "tensor_parallel")}
+    modules |= {f"oppa.training.model.{name}" for name in ("all_to_all", "context_parallel")}
     assert loaded == packages | modules | {"oppa.problem.model"}
 
 

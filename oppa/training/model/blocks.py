@@ -3,8 +3,8 @@
 All model families are pre-norm. The original BERT is post-norm: it has the same weights and operations, but is harder to train.
 
 Notation (b sequences, s tokens, h hidden, d width of a head):
-    x              residual stream                                             (b, s, h)
-    rotation       cosines and sines per token; None for learned positions     2 x (s, d/2)
+    x              residual stream; this rank's part of it under context parallelism      (b, s / cp, h)
+    rotation       cosines and sines per token; None for learned positions                2 x (s, d/2)
 """
 
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from oppa.problem.model import Model
+from oppa.training.model.context_parallel import sequence_parts, whole_sequences
 from oppa.training.model.moe import Mixture
-from oppa.training.model.tensor_parallel import ColumnLinear, RowLinear, Slice, copy_to
+from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear, RowLinear, Slice, enter, shared
 
 Rotation = tuple[Tensor, Tensor] | None
 
@@ -22,38 +23,40 @@ Rotation = tuple[Tensor, Tensor] | None
 class RMSNorm(nn.Module):
     """Divides by the root mean square over the hidden dimension, in float32."""
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, tp: Slice) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(hidden))
+        self.tp, self.weight = tp, nn.Parameter(torch.empty(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `x`; its shape stays."""
-        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), eps=1e-5).to(x.dtype)
+        return F.rms_norm(x.float(), self.weight.shape, shared(self.weight, self.tp).float(), eps=1e-5).to(x.dtype)
 
 
 class LayerNorm(nn.Module):
     """Subtracts the mean over the hidden dimension and divides by the standard deviation, in float32."""
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, tp: Slice) -> None:
         super().__init__()
+        self.tp = tp
         self.weight, self.bias = nn.Parameter(torch.empty(hidden)), nn.Parameter(torch.empty(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `x`; its shape stays."""
-        return F.layer_norm(x.float(), self.weight.shape, self.weight.float(), self.bias.float(), eps=1e-5).to(x.dtype)
+        weight, bias = shared(self.weight, self.tp), shared(self.bias, self.tp)
+        return F.layer_norm(x.float(), self.weight.shape, weight.float(), bias.float(), eps=1e-5).to(x.dtype)
 
 
-def norm_of(model: Model) -> nn.Module:
+def norm_of(model: Model, tp: Slice) -> nn.Module:
     """Return a new norm of the kind that the model uses throughout."""
-    return LayerNorm(model.hidden) if model.norm == "layer" else RMSNorm(model.hidden)
+    return LayerNorm(model.hidden, tp) if model.norm == "layer" else RMSNorm(model.hidden, tp)
 
 
 class Attention(nn.Module):
     """Computes self-attention over this rank's heads."""
 
-    def __init__(self, model: Model, tp: Slice) -> None:
+    def __init__(self, model: Model, tp: Slice, cp: Slice = WHOLE) -> None:
         super().__init__()
-        self.tp, self.head_dim, self.causal = tp, model.head_dim, model.causal
+        self.tp, self.cp, self.head_dim, self.causal = tp, cp, model.head_dim, model.causal
         self.grouped = model.kv_heads != model.heads
         biased = model.biases or model.qkv_bias
         self.query = ColumnLinear(model.hidden, model.heads * model.head_dim, tp, bias=biased)
@@ -62,12 +65,13 @@ class Attention(nn.Module):
         self.output = RowLinear(model.heads * model.head_dim, model.hidden, tp, bias=model.biases)
 
     def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """Apply attention; the shape (b, s, h) stays."""
-        x = copy_to(x, self.tp)
-        query, key, value = (layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        """Apply attention over whole sequences; the shape stays, which is (b, s / cp, h)."""
+        x = enter(x, self.tp)
+        parts = [layer(x).unflatten(-1, (-1, self.head_dim)) for layer in (self.query, self.key, self.value)]
+        query, key, value = (whole.transpose(1, 2) for whole in whole_sequences(parts, self.cp))
         query, key = rotate(query, rotation), rotate(key, rotation)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal, enable_gqa=self.grouped)
-        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = self.output(sequence_parts(mixed.transpose(1, 2), self.cp).flatten(2))
         return out
 
 
@@ -82,8 +86,8 @@ class FeedForward(nn.Module):
         self.down = RowLinear(model.ffn, model.hidden, tp, bias=model.biases)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the network; the shape (b, s, h) stays."""
-        x = copy_to(x, self.tp)
+        """Apply the network; the shape stays."""
+        x = enter(x, self.tp)
         out: Tensor = self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
         return out
 
@@ -97,17 +101,18 @@ class Block(nn.Module):
         recompute: Activations to recompute in the backward pass: `none`, `selective` (those of attention) or `full` (all).
         ep: This rank's slice of the experts, if the model is a mixture.
         micro_batches: Micro-batches of a step, by which a mixture's balance loss is divided.
+        cp: This rank's part of the sequences.
     """
 
-    def __init__(self, model: Model, tp: Slice, recompute: str, ep: Slice, micro_batches: int) -> None:
+    def __init__(self, model: Model, tp: Slice, recompute: str, ep: Slice, micro_batches: int, *, cp: Slice = WHOLE) -> None:
         super().__init__()
         self.recompute = recompute
-        self.attention_norm, self.attention = norm_of(model), Attention(model, tp)
-        self.feed_forward_norm = norm_of(model)
-        self.feed_forward = Mixture(model, tp, ep, micro_batches) if model.experts > 1 else FeedForward(model, tp)
+        self.attention_norm, self.attention = norm_of(model, tp), Attention(model, tp, cp)
+        self.feed_forward_norm = norm_of(model, tp)
+        self.feed_forward = Mixture(model, tp, ep, micro_batches, cp=cp) if model.experts > 1 else FeedForward(model, tp)
 
     def forward(self, x: Tensor, *rotation: Tensor) -> Tensor:
-        """Apply the layer; the shape (b, s, h) stays. `rotation` has cosines and sines for rotary positions, else it is empty."""
+        """Apply the layer; the shape of `x` stays. `rotation` has cosines and sines for rotary positions, else it is empty."""
         turned = (rotation[0], rotation[1]) if rotation else None
         return later(self._layer, x, turned) if self.recompute == "full" else self._layer(x, turned)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oppa.problem.model import Model
-from oppa.training.model.tensor_parallel import ColumnLinear, Slice, reduce_from
+from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear, Slice, reduce_from
 from oppa.training.model.tensor_slices import Piece
 
 
@@ -20,21 +20,23 @@ class TokenEmbedding(nn.Embedding):
     Every tensor-parallel rank holds all rows. A tied embedding is also the output head, so it is split over the vocabulary.
     """
 
-    def __init__(self, model: Model, tp: Slice) -> None:
+    def __init__(self, model: Model, tp: Slice, cp: Slice = WHOLE) -> None:
         self.part = tp.of(model.vocab) if model.tied else range(model.vocab)
         super().__init__(len(self.part), model.hidden)
-        self.vocab, self.tp = model.vocab, tp
+        self.vocab, self.tp, self.cp = model.vocab, tp, cp
         self.positions = _rows(model.learned_positions, model.hidden)
         self.token_types = _rows(model.token_types, model.hidden)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Embed tokens of shape (b, s) as vectors of shape (b, s, h)."""
+        """Embed this rank's part of whole sequences of tokens, shape (b, s), as vectors of shape (b, s / cp, h)."""
+        length = tokens.shape[1]
+        mine = self.cp.of(length)
+        tokens = tokens[:, mine.start : mine.stop]
         x = super().forward(tokens) if len(self.part) == self.vocab else self._split(tokens)
         if self.token_types is not None:
-            length, types = tokens.shape[1], len(self.token_types)
             # The sequence is cut into as many segments of equal length as there are token types.
-            x = x + self.token_types[torch.arange(length, device=tokens.device) * types // length]
-        return x if self.positions is None else x + self.positions[: x.shape[1]]
+            x = x + self.token_types[torch.arange(mine.start, mine.stop, device=tokens.device) * len(self.token_types) // length]
+        return x if self.positions is None else x + self.positions[mine.start : mine.stop]
 
     def pieces(self, name: str) -> list[Piece]:
         """Return the pieces of a parameter: this rank's rows of the token vectors, or a whole tensor."""

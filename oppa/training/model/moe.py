@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oppa.problem.model import Model
-from oppa.training.model.tensor_parallel import Slice, copy_to, reduce_from
+from oppa.training.model.all_to_all import exchange
+from oppa.training.model.tensor_parallel import WHOLE, Slice, copy_to, enter, leave, shared
 from oppa.training.model.tensor_slices import Piece
 
 _BALANCE = 0.01
@@ -27,9 +28,9 @@ _BALANCE = 0.01
 class Mixture(nn.Module):
     """Routes tokens to feed-forward networks; its gradients include those of a loss that balances the load of the experts."""
 
-    def __init__(self, model: Model, tp: Slice, ep: Slice, micro_batches: int) -> None:
+    def __init__(self, model: Model, tp: Slice, ep: Slice, micro_batches: int, *, cp: Slice = WHOLE) -> None:
         super().__init__()
-        self.count, self.active, self.tp, self.ep = model.experts, model.experts_per_token, tp, ep
+        self.count, self.active, self.tp, self.ep, self.cp = model.experts, model.experts_per_token, tp, ep, cp
         self.micro_batches = micro_batches
         self.router = nn.Linear(model.hidden, model.experts, bias=False)
         self.experts = Experts(model, ep.of(model.experts), tp)
@@ -37,13 +38,16 @@ class Mixture(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the mixture; the shape (b, s, h) stays."""
         with torch.autocast(x.device.type, enabled=False):
-            probabilities = F.linear(x.float(), self.router.weight.float()).softmax(-1)
+            probabilities = F.linear(x.float(), shared(self.router.weight, self.tp).float()).softmax(-1)
         weights, chosen = probabilities.topk(self.active)
         if self.active > 1:  # a single choice keeps its probability as weight, so that the router learns from it (Switch Transformer)
             weights = weights / weights.sum(-1, keepdim=True)
-        mixed = self._mix(copy_to(x, self.tp).flatten(0, 1), copy_to(weights, self.tp).flatten(0, 1), chosen.flatten(0, 1))
-        out = reduce_from(mixed, self.tp).view_as(x)
-        balance = _BALANCE * balance_loss(probabilities, chosen) / self.micro_batches
+        balance = _BALANCE * balance_loss(probabilities, chosen, self.cp, self.tp) / self.micro_batches
+        tokens = enter(x, self.tp)
+        if self.tp.sequence:
+            chosen = enter(chosen, self.tp)
+        mixed = self._mix(tokens.flatten(0, 1), enter(weights, self.tp).flatten(0, 1), chosen.flatten(0, 1))
+        out = leave(mixed.view_as(tokens), self.tp)
         return with_gradient_of(out, balance)
 
     def _mix(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
@@ -125,7 +129,7 @@ class Stack(nn.Module):
         return [Piece.of(f"{name}/{expert}", shape, self.dim, self.part) for expert in self.mine]
 
 
-def balance_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
+def balance_loss(probabilities: Tensor, chosen: Tensor, cp: Slice = WHOLE, tp: Slice = WHOLE) -> Tensor:
     """Return the imbalance of the experts' load; 1 if it is equal (Switch Transformer, section 2.2, for k choices).
 
     It is computed per sequence and averaged, as in DeepSeek-V3 (section 2.1.2), not over a micro-batch. It is therefore independent of
@@ -134,9 +138,16 @@ def balance_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
     Args:
         probabilities: Probabilities of the router, shape (b, s, E).
         chosen: Experts of each token, shape (b, s, k).
+        cp: This rank's part of the sequences, if it has only a part of each; the loss is then the mean over the ranks.
+        tp: This rank's slice; with sequence parallelism, the loss is the sum over the ranks.
     """
     share = F.one_hot(chosen, probabilities.shape[-1]).sum(2).float().mean(1) * (probabilities.shape[-1] / chosen.shape[-1])
-    return (share * probabilities.mean(1)).sum(-1).mean()
+    for group in (cp, tp) if tp.sequence else (cp,):
+        if group.size > 1:  # the shares of whole sequences; they have no gradient
+            dist.all_reduce(share, group=group.group)
+            share = share / group.size
+    loss = (share * probabilities.mean(1)).sum(-1).mean()
+    return loss / tp.size if tp.sequence else loss
 
 
 class _WithGradientOf(torch.autograd.Function):
@@ -153,26 +164,3 @@ class _WithGradientOf(torch.autograd.Function):
 def with_gradient_of(x: Tensor, loss: Tensor) -> Tensor:
     """Return `x`; the backward pass adds the gradients of `loss`, so that no later stage has to receive it."""
     return _WithGradientOf.apply(x, loss)  # type: ignore[no-untyped-call, no-any-return]
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, there: list[int], back: list[int], ep: Slice, gradient: float) -> Tensor:
-        ctx.arguments = there, back, ep, gradient
-        return _all_to_all(rows, there, back, ep)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        there, back, ep, gradient = ctx.arguments
-        return _all_to_all(gradients[0], back, there, ep) * gradient, None, None, None, None
-
-
-def exchange(rows: Tensor, there: list[int], back: list[int], ep: Slice, *, gradient: float) -> Tensor:
-    """Send `there[r]` rows to rank r of `ep` and receive `back[r]` from it; gradients take the reverse way, times `gradient`."""
-    return _Exchange.apply(rows, there, back, ep, gradient)  # type: ignore[no-untyped-call, no-any-return]
-
-
-def _all_to_all(rows: Tensor, there: list[int], back: list[int], ep: Slice) -> Tensor:
-    arrived = rows.new_empty((sum(back), rows.shape[1]))
-    dist.all_to_all_single(arrived, rows.contiguous(), back, there, group=ep.group)
-    return arrived

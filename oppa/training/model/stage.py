@@ -7,9 +7,13 @@ Layers keep their global names (`blocks.{index}.…`) in every stage. Each tenso
 they are small and their gradients agree. The output head is split over the vocabulary, because its logits are the largest activation of a
 small model. A tied embedding is split with it.
 
-Notation (b sequences, s tokens, h hidden):
+Under context parallelism, each rank gets whole sequences as the model's inputs, and computes on its part of them.
+
+Notation (b sequences, s tokens of this rank, h hidden):
     x              residual stream             (b, s, h)
 """
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +22,7 @@ from torch import Tensor, nn
 from oppa.problem.model import Model
 from oppa.training.model.blocks import Block, norm_of, rotation_of
 from oppa.training.model.embeddings import PatchEmbedding, TiedHead, TokenEmbedding
-from oppa.training.model.tensor_parallel import ColumnLinear, Slice, copy_to
-
-_WHOLE = Slice()
+from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear, Slice, enter, own_part
 
 
 class ModelStage(nn.Module):
@@ -32,10 +34,11 @@ class ModelStage(nn.Module):
         model: Dimensions of the model.
         parts: Numbers of the parts: 0 is the embedding, `layers + 1` the norm and the head.
         tp: This rank's slice in tensor parallelism.
-        recompute: Activations to recompute (`Block`).
+        recompute: Returns the activations that a layer recomputes (`Block`); layers are numbered from 0 in each stage.
         dtype: Type in which the stage computes.
         ep: This rank's slice of the experts.
         micro_batches: Micro-batches of a step (`Block`).
+        cp: This rank's part of the sequences (`context_parallel`).
     """
 
     def __init__(
@@ -44,19 +47,22 @@ class ModelStage(nn.Module):
         parts: range,
         tp: Slice,
         *,
-        recompute: str = "none",
+        recompute: Callable[[int], str] = lambda _: "none",
         dtype: torch.dtype = torch.float32,
-        ep: Slice = _WHOLE,
+        ep: Slice = WHOLE,
         micro_batches: int = 1,
+        cp: Slice = WHOLE,
     ) -> None:
         super().__init__()
-        self.head_dim, self.dtype, self.tp = model.head_dim, dtype, tp
+        self.head_dim, self.dtype, self.tp, self.cp = model.head_dim, dtype, tp, cp
         self.rotary, self.classifies = not model.learned_positions, model.patch > 0
         first, last = 0 in parts, model.layers + 1 in parts
-        self.embedding = (PatchEmbedding(model) if model.patch else TokenEmbedding(model, tp)) if first else None
+        self.embedding = (PatchEmbedding(model) if model.patch else TokenEmbedding(model, tp, cp)) if first else None
         layers = [part - 1 for part in parts if 1 <= part <= model.layers]
-        self.blocks = nn.ModuleDict({str(index): Block(model, tp, recompute, ep, micro_batches) for index in layers})
-        self.norm = norm_of(model) if last else None
+        self.blocks = nn.ModuleDict(
+            {str(index): Block(model, tp, recompute(layer), ep, micro_batches, cp=cp) for layer, index in enumerate(layers)}
+        )
+        self.norm = norm_of(model, tp) if last else None
         self.head = _head(model, tp, first=first) if last else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,14 +74,15 @@ class ModelStage(nn.Module):
         """
         with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
             if self.embedding is not None:
-                x = self.embedding(x).to(self.dtype)
-            rotation = rotation_of(x.shape[1], self.head_dim, x.device) if self.rotary else ()
+                x = own_part(self.embedding(x).to(self.dtype), self.tp)
+            parts = self.cp.size * (self.tp.size if self.tp.sequence else 1)
+            rotation = rotation_of(x.shape[1] * parts, self.head_dim, x.device) if self.rotary else ()
             for block in self.blocks.values():
                 x = block(x, *rotation)
             return x if self.norm is None else self._logits(self.norm(x))
 
     def _logits(self, x: Tensor) -> Tensor:
-        x = copy_to(x[:, 0] if self.classifies else x, self.tp)
+        x = enter(x, self.tp)[:, 0] if self.classifies and self.tp.sequence else enter(x[:, 0] if self.classifies else x, self.tp)
         if self.head is not None:
             out: Tensor = self.head(x)
             return out

@@ -5,6 +5,14 @@ schedule, which DTensor parameters do not, and they avoid DTensor's dispatch.
 
     copy_to     forward: identity     backward: sum over the group     before a column-parallel layer
     reduce_from forward: sum          backward: identity               after a row-parallel layer
+
+With sequence parallelism (Korthikanti et al. 2022, section 4.2.2), each rank holds a part of the tokens outside these layers, where norms
+and residuals then take 1 / tp of the memory. An all-reduce becomes an all-gather before the layers and a reduce-scatter after them.
+
+    enter       forward: all-gather, or identity       backward: reduce-scatter, or sum      before column-parallel layers
+    leave       forward: reduce-scatter, or sum        backward: all-gather, or identity     after row-parallel layers
+    own_part    forward: this rank's part of tokens    backward: all-gather                  after the embedding
+    shared      forward: identity                      backward: sum over the group          weights that act on a rank's tokens alone
 """
 
 import dataclasses
@@ -25,10 +33,16 @@ class Slice:
     index: int = 0
     size: int = 1
     group: dist.ProcessGroup | None = None
+    sequence: bool = False
+    """True for a tensor-parallel slice if each rank holds a part of the tokens outside tensor-parallel layers (sequence parallelism)."""
 
     def of(self, length: int) -> range:
         """Return this rank's part of `length` rows; the sizes of parts differ by at most one."""
         return range(length * self.index // self.size, length * (self.index + 1) // self.size)
+
+
+WHOLE = Slice()
+"""The slice of a rank without peers."""
 
 
 class _CopyTo(torch.autograd.Function):
@@ -66,6 +80,76 @@ def reduce_from(x: Tensor, tp: Slice) -> Tensor:
     return x if tp.size == 1 else _ReduceFrom.apply(x, tp.group)  # type: ignore[no-untyped-call]
 
 
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tp: Slice) -> Tensor:
+        ctx.tp = tp
+        return _gathered(x, tp)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _scattered(gradients[0], ctx.tp), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tp: Slice) -> Tensor:
+        ctx.tp = tp
+        return _scattered(x, tp)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _gathered(gradients[0], ctx.tp), None
+
+
+class _OwnPart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tp: Slice) -> Tensor:
+        ctx.tp = tp
+        mine: Tensor = x.unflatten(1, (tp.size, -1))[:, tp.index]
+        return mine.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _gathered(gradients[0], ctx.tp), None
+
+
+def enter(x: Tensor, tp: Slice) -> Tensor:
+    """Return all tokens of `x` for column-parallel layers; the backward pass sums the gradients over the group."""
+    return _Gather.apply(x, tp) if tp.sequence else copy_to(x, tp)  # type: ignore[no-untyped-call]
+
+
+def leave(x: Tensor, tp: Slice) -> Tensor:
+    """Return the sum over the group of what row-parallel layers computed; with sequence parallelism, this rank's part of its tokens."""
+    return _Scatter.apply(x, tp) if tp.sequence else reduce_from(x, tp)  # type: ignore[no-untyped-call]
+
+
+def own_part(x: Tensor, tp: Slice) -> Tensor:
+    """Return this rank's part of the tokens of `x`, which is the same on all ranks; without sequence parallelism, all of them."""
+    return _OwnPart.apply(x, tp) if tp.sequence else x  # type: ignore[no-untyped-call]
+
+
+def shared(weight: Tensor, tp: Slice) -> Tensor:
+    """Return a weight that acts on this rank's part of the tokens; the backward pass sums its gradients, so that they agree."""
+    return copy_to(weight, tp) if tp.sequence else weight
+
+
+def _gathered(x: Tensor, tp: Slice) -> Tensor:
+    """Return the tokens of all ranks, along dimension 1."""
+    parts = x.new_empty((tp.size * x.shape[0], *x.shape[1:]))  # gloo gathers along dimension 0
+    dist.all_gather_single(parts, x.contiguous(), group=tp.group)
+    whole: Tensor = parts.unflatten(0, (tp.size, -1)).movedim(0, 1).flatten(1, 2)
+    return whole
+
+
+def _scattered(x: Tensor, tp: Slice) -> Tensor:
+    """Return this rank's part, along dimension 1, of the sum over the group."""
+    parts = x.unflatten(1, (tp.size, -1)).movedim(1, 0).contiguous()
+    mine = torch.empty_like(parts[0])
+    dist.reduce_scatter_single(mine, parts.flatten(0, 1), group=tp.group)
+    return mine
+
+
 @runtime_checkable
 class Sliced(Protocol):
     """A module with tensors of which this rank holds parts."""
@@ -90,7 +174,7 @@ class SplitLinear(nn.Linear):
 
 
 class ColumnLinear(SplitLinear):
-    """A linear layer that is split over its outputs; its input must have passed `copy_to`."""
+    """A linear layer that is split over its outputs; its input must have passed `enter`."""
 
     def __init__(self, inputs: int, outputs: int, tp: Slice, *, bias: bool = False) -> None:
         super().__init__((outputs, inputs), 0, tp, bias=bias)
@@ -106,15 +190,15 @@ class RowLinear(SplitLinear):
         """Map shape (..., inputs of this rank) to (..., outputs)."""
         if self.tp.size == 1:
             return super().forward(x)
-        out = reduce_from(F.linear(x, self.weight), self.tp)
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        out = leave(F.linear(x, self.weight), self.tp)
+        return out if self.bias is None else out + shared(self.bias, self.tp).to(out.dtype)
 
 
 IGNORED = -100
 """Target that is not counted; it is the default `ignore_index` of torch's cross entropy."""
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Tensor:
+def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice, *, counted: Tensor | None = None) -> Tensor:
     """Return the mean negative log likelihood from logits of which each rank holds its slice of the vocabulary.
 
     Args:
@@ -122,10 +206,13 @@ def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Ten
         targets: Token ids below `vocab`, or IGNORED, shape (...).
         vocab: Size of the vocabulary, over all ranks.
         tp: This rank's slice.
+        counted: Number to divide the sum by; by default that of the targets that are not IGNORED.
     """
     logits = logits.float()
     if tp.size == 1:
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        if counted is None:
+            return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum") / counted
     part = tp.of(vocab)
     largest = logits.detach().amax(-1)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=tp.group)
@@ -135,5 +222,5 @@ def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Ten
     here = (local >= 0) & (local < len(part))
     chosen = shifted.gather(-1, local.clamp(0, len(part) - 1).unsqueeze(-1)).squeeze(-1)
     each = partition.log() - reduce_from(chosen * here, tp)
-    counted = targets != IGNORED
-    return (each * counted).sum() / counted.sum()
+    own = targets != IGNORED
+    return (each * own).sum() / (own.sum() if counted is None else counted)

@@ -49,9 +49,9 @@ def fill(parameter: Tensor, whole: Tensor) -> None:
     if not isinstance(parameter, DTensor):
         parameter.copy_(whole)
         return
-    replicas = parameter.device_mesh
-    height = -(-whole.shape[0] // replicas.size())
-    start = height * replicas.get_local_rank()
+    mesh, dim = parameter.device_mesh, parameter.device_mesh.ndim - 1  # an earlier dimension holds copies
+    height = -(-whole.shape[0] // mesh.size(dim))
+    start = height * mesh.get_local_rank(dim)
     parameter.to_local().copy_(whole[start : start + height])
 
 

@@ -92,7 +92,8 @@ def _tied(name: str) -> bool:
 
 def _share(name: str, placement: GradientPlacement, mesh: Mesh) -> float:
     """Return 1 on the first of the ranks that hold the same averaged gradient, 0 on the others."""
-    averaged_alike = placement.replicas > placement.copies
-    replica = (mesh.expert_dp if of_expert(name) else mesh.dp).index if averaged_alike else 0
+    alike = placement.replicas // placement.copies  # 1 for shards, or the number of their copies
+    holders = mesh.copies if alike == mesh.copies.size else mesh.expert_dp if of_expert(name) else mesh.replicas
+    replica = holders.index
     peer = mesh.tp.index if placement.copies > 1 else 0
     return float(replica == peer == 0)

@@ -5,6 +5,9 @@ zero_stage 1   the same, and each replica updates a share of the parameters (Zer
 zero_stage 2   FSDP2: gradients and optimizer state are sharded; parameters are gathered once per step
 zero_stage 3   FSDP2: parameters are sharded, too; each block's are gathered for its forward pass and again for its backward pass
 
+With `dp_shard`, ZeRO shards over groups of that many replicas, and the groups hold copies: FSDP2 scatters gradients in a group and sums the
+scattered ones over the groups (HSDP).
+
 The bucket of an element determines the order in which a ring adds its gradients, and the stages determine DDP's buckets. With
 `reduce_in_rank_order` of `[training]`, gradients are averaged in rank order after the backward pass. Pipelines of any length then compute
 the same bits.
@@ -51,7 +54,7 @@ def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh, dt
         mesh: Process groups of this rank.
         dtype: Type in which parameters are gathered and used. Shards and the reduction of gradients stay in float32.
     """
-    if configuration.zero_stage < 2 or mesh.dp.group is None:
+    if configuration.zero_stage < 2 or mesh.replicas.group is None:
         return
     whole = set[nn.Parameter]()
     for experts in (part for part in module.modules() if isinstance(part, Experts) and mesh.ep.size > 1):
@@ -59,7 +62,7 @@ def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh, dt
             whole |= set(experts.parameters())
         elif not isinstance(experts, FSDPModule):
             _fully_shard(experts, configuration, mesh.expert_dp, mesh, whole, dtype)
-    _fully_shard(module, configuration, mesh.dp, mesh, whole, dtype)
+    _fully_shard(module, configuration, mesh.replicas, mesh, whole, dtype)
 
 
 def _fully_shard(
@@ -67,7 +70,13 @@ def _fully_shard(
 ) -> None:
     assert replicas.group is not None
     # The layout is part of the name: DTensor caches by mesh, and on an equal mesh it would use the groups of an earlier layout.
-    ranks = DeviceMesh.from_group(replicas.group, mesh.device.type, mesh_dim_names=(f"dp_{mesh.layout}",))
+    if replicas is mesh.replicas and mesh.copies.group is not None:
+        assert mesh.shard.group is not None
+        groups, names = [mesh.copies.group, mesh.shard.group], (f"copies_{mesh.layout}", f"dp_{mesh.layout}")
+        numbers = torch.tensor(replicas.ranks).view(mesh.copies.size, mesh.shard.size)
+        ranks = DeviceMesh.from_group(groups, mesh.device.type, numbers, mesh_dim_names=names)
+    else:
+        ranks = DeviceMesh.from_group(replicas.group, mesh.device.type, mesh_dim_names=(f"dp_{mesh.layout}",))
     # Inputs are not cast: rotations are float32, and the residual stream has the dtype already.
     lower = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     policy = MixedPrecisionPolicy() if dtype == torch.float32 else lower
@@ -83,13 +92,13 @@ def averages_after_backward(configuration: Configuration, training: Training) ->
 def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh, training: Training) -> nn.Module:
     """Wrap a stage that has its weights in DDP, if DDP averages its gradients; experts that are spread over ranks are excluded."""
     trained = any(parameter.requires_grad for parameter in stage.parameters())
-    if configuration.zero_stage >= 2 or mesh.dp.group is None or averages_after_backward(configuration, training) or not trained:
+    if configuration.zero_stage >= 2 or mesh.replicas.group is None or averages_after_backward(configuration, training) or not trained:
         return stage
     spread = [name for name, _ in stage.named_parameters() if mesh.ep.size > 1 and of_expert(name)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, spread)
     return DistributedDataParallel(
         stage,
-        process_group=mesh.dp.group,
+        process_group=mesh.replicas.group,
         device_ids=[mesh.device.index] if mesh.device.type == "cuda" else None,
         bucket_cap_mb=configuration.dp_bucket_mb,
         gradient_as_bucket_view=True,
@@ -102,16 +111,17 @@ def optimizers_for(
     stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training
 ) -> list[torch.optim.Optimizer]:
     """Return optimizers for all parameters of this rank; experts that are spread over ranks have a separate one."""
-    return [_optimizer(parameters, configuration, replicas, training) for parameters, replicas in _replicated(stages, mesh)]
+    return [
+        _optimizer(parameters, configuration, mesh.shard if replicas is mesh.replicas else replicas, training)
+        for parameters, replicas in _replicated(stages, mesh)
+    ]
 
 
-def _optimizer(
-    parameters: list[nn.Parameter], configuration: Configuration, replicas: MeshAxis, training: Training
-) -> torch.optim.Optimizer:
+def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, shards: MeshAxis, training: Training) -> torch.optim.Optimizer:
     make, options = update_rule(training)
-    if configuration.zero_stage != 1 or replicas.group is None:
+    if configuration.zero_stage != 1 or shards.group is None:
         return make(parameters, **options)
-    return ZeroRedundancyOptimizer(parameters, make, process_group=replicas.group, parameters_as_bucket_view=True, **options)
+    return ZeroRedundancyOptimizer(parameters, make, process_group=shards.group, parameters_as_bucket_view=True, **options)
 
 
 def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training) -> None:
@@ -119,7 +129,7 @@ def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh
     if configuration.zero_stage >= 2:
         return
     for parameters, replicas in _replicated(stages, mesh):
-        by_hand = averages_after_backward(configuration, training) or replicas is not mesh.dp
+        by_hand = averages_after_backward(configuration, training) or replicas is not mesh.replicas
         if by_hand and replicas.group is not None:
             sums = sums_in_rank_order if training.reduce_in_rank_order else sums_of_all_reduce
             average(parameters, replicas, configuration.dp_bucket_mb * 2**20, sums)
@@ -129,10 +139,10 @@ def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.P
     """Return the parameters of this rank in groups, each with the axis of ranks that hold the same ones."""
     named = [(name, parameter) for stage in stages for name, parameter in stage.named_parameters()]
     if mesh.ep.size == 1:
-        return [([parameter for _, parameter in named], mesh.dp)]
+        return [([parameter for _, parameter in named], mesh.replicas)]
     spread = [parameter for name, parameter in named if of_expert(name)]
     dense = [parameter for name, parameter in named if not of_expert(name)]
-    return [(parameters, replicas) for parameters, replicas in ((dense, mesh.dp), (spread, mesh.expert_dp)) if parameters]
+    return [(parameters, replicas) for parameters, replicas in ((dense, mesh.replicas), (spread, mesh.expert_dp)) if parameters]
 
 
 def of_expert(name: str) -> bool:

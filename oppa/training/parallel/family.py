@@ -1,5 +1,7 @@
 """Define the interface of a model that is split into stages and trained: oppa's transformer, or a user's module."""
 
+import dataclasses
+import functools
 from typing import Protocol
 
 import torch
@@ -7,9 +9,10 @@ from torch import Tensor, nn
 
 from oppa.training.data.images import side_of
 from oppa.training.model.stage import ModelStage
-from oppa.training.model.tensor_parallel import Slice, cross_entropy
+from oppa.training.model.tensor_parallel import IGNORED, Slice, cross_entropy
 from oppa.training.model.weights import materialise
 from oppa.training.parallel.data_parallel import shard
+from oppa.training.parallel.layout_knobs import recompute_of, sequence_parallel
 from oppa.training.parallel.mesh import Mesh, MeshAxis
 from oppa.trials.trial_folder import TrialSpec
 
@@ -39,7 +42,8 @@ class Transformer:
     """Builds the models that `oppa.problem.model` describes."""
 
     def __init__(self, spec: TrialSpec, mesh: Mesh) -> None:
-        self._spec, self._mesh, self._tp = spec, mesh, _slice(mesh.tp)
+        self._spec, self._mesh, self._cp = spec, mesh, _slice(mesh.cp)
+        self._tp = dataclasses.replace(_slice(mesh.tp), sequence=sequence_parallel(spec.configuration))
         self._dtype = DTYPES[spec.training.precision]
 
     def stage(self, parts: range, *, weights: bool = True) -> ModelStage:
@@ -50,10 +54,11 @@ class Transformer:
                 spec.model,
                 parts,
                 self._tp,
-                recompute=configuration.recompute,
+                recompute=functools.partial(recompute_of, configuration),
                 dtype=self._dtype,
                 ep=_slice(mesh.ep),
                 micro_batches=configuration.num_microbatches,
+                cp=self._cp,
             )
         shard(stage, configuration, mesh)
         if weights:
@@ -70,12 +75,22 @@ class Transformer:
         if part == 0:
             return torch.empty(size, model.seq_len, dtype=torch.long, device="meta")
         width = model.hidden if part < model.layers + 2 else len(self._tp.of(model.vocab))
-        rows = (size,) if model.patch and part == model.layers + 2 else (size, model.seq_len)
+        tokens = model.seq_len // self._cp.size
+        if self._tp.sequence and part < model.layers + 2:
+            tokens //= self._tp.size
+        rows = (size,) if model.patch and part == model.layers + 2 else (size, tokens)
         return torch.empty(*rows, width, dtype=self._dtype, device="meta", requires_grad=True)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross entropy; `output` has this rank's slice of the vocabulary."""
-        return cross_entropy(output, targets, self._spec.model.vocab, self._tp)
+        """Return the mean cross entropy; `output` has this rank's slice of the vocabulary.
+
+        Under context parallelism, `output` is this rank's part of the sequences. The mean of the ranks' losses is that of whole sequences.
+        """
+        vocab, cp = self._spec.model.vocab, self._cp
+        if cp.size == 1:
+            return cross_entropy(output, targets, vocab, self._tp)
+        mine = cp.of(targets.shape[1])
+        return cross_entropy(output, targets[:, mine.start : mine.stop], vocab, self._tp, counted=(targets != IGNORED).sum() / cp.size)
 
 
 def _slice(axis: MeshAxis) -> Slice:

@@ -44,7 +44,7 @@ class GradientLayout:
     replicas: int = 1
     """Number of ranks over which gradients are averaged."""
     alike: int = 1
-    """Number of ranks that run the same micro-batches: tensor-parallel peers times pipeline ranks."""
+    """Number of ranks that run the same micro-batches: tensor-parallel peers times pipeline ranks times parts of a sequence."""
     pools: tuple[int, ...] = (1,)
     """All values of `pooled` on any rank; each is a group of parameters with its own size of micro-batches."""
 
@@ -82,8 +82,8 @@ def layout_of_stages(stages: Sequence[nn.Module], mesh: Mesh, *, tied: bool) -> 
         parts=[(stage, _placements(stage, mesh, tied)) for stage in stages],
         device=mesh.device,
         group=dist.group.WORLD if mesh.world > 1 else None,
-        replicas=mesh.dp.size,
-        alike=mesh.tp.size * mesh.pp.size,
+        replicas=mesh.replicas.size,
+        alike=mesh.tp.size * mesh.pp.size * mesh.cp.size,
         pools=(1, mesh.ep.size) if mesh.ep.size > 1 else (1,),
     )
 
@@ -95,7 +95,7 @@ def _placements(stage: nn.Module, mesh: Mesh, tied: bool) -> dict[str, GradientP
             continue
         whole = sum(math.prod(piece.shape) for piece in pieces_of(stage, name)) == parameter.numel()
         copies = mesh.tp.size if whole else 1
-        holders = mesh.expert_dp.size if of_expert(name) else mesh.dp.size
-        same = 1 if isinstance(parameter, DTensor) else holders
-        placements[name] = GradientPlacement(copies=copies, replicas=copies * same, pooled=mesh.dp.size // holders)
+        holders = mesh.expert_dp.size if of_expert(name) else mesh.replicas.size
+        same = mesh.copies.size if isinstance(parameter, DTensor) else holders
+        placements[name] = GradientPlacement(copies=copies, replicas=copies * same, pooled=mesh.replicas.size // holders)
     return placements

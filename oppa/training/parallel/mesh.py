@@ -1,11 +1,12 @@
-"""Assign ranks to data, tensor and pipeline parallelism, and create their process groups.
+"""Assign ranks to data, context, tensor and pipeline parallelism, and create their process groups.
 
-The order of ranks is that of Megatron-LM everywhere: tensor parallel varies fastest, then data parallel, then pipeline parallel.
+The order of ranks is that of Megatron-LM everywhere: tensor parallel varies fastest, then context, data and pipeline parallel.
 
-    rank = (pp_index * dp + dp_index) * tp + tp_index
+    rank = ((pp_index * dp + dp_index) * cp + cp_index) * tp + tp_index
 
 Tensor-parallel peers, which communicate most, are therefore neighbours on a host. Pipeline stages, which communicate least, are furthest
-apart. A mixture's experts are spread over `ep` consecutive data-parallel ranks; each expert has dp / ep replicas.
+apart. The dp * cp ranks that train the same parameters are replicas, whether they see other sequences or other parts of them. A mixture's
+experts are spread over `ep` data-parallel ranks; each expert has dp * cp / ep replicas.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +27,7 @@ from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import COLLECTIVE_TIMEOUT_S
+from oppa.training.parallel.layout_knobs import context_parallel, shards_of
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -45,7 +48,10 @@ class MeshAxis:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """This rank's position in the job and its process groups; `expert_dp` has the ranks that hold the same experts.
+    """This rank's position in the job and its process groups.
+
+    `replicas` has the ranks that train the same parameters. ZeRO shards their state over `shard`; `copies` has the ranks with equal shards.
+    `expert_dp` has the ranks that hold the same experts.
 
     All ranks share `store`. The process groups of each layout use it under the layout's number as prefix.
     """
@@ -60,6 +66,10 @@ class Mesh:
     dp: MeshAxis
     tp: MeshAxis
     pp: MeshAxis
+    cp: MeshAxis
+    replicas: MeshAxis
+    shard: MeshAxis
+    copies: MeshAxis
     ep: MeshAxis
     expert_dp: MeshAxis
 
@@ -83,7 +93,7 @@ def open_mesh(
         EnvironmentLackingError: if this rank's CUDA device does not exist.
     """
     if world != configuration.devices:
-        raise InputError(f"`dp * tp * pp = {configuration.devices}`, but {world} ranks were started", hint="start one rank per device")
+        raise InputError(f"`{configuration.id}` is for {configuration.devices} ranks, not {world}", hint="start one rank per device")
     device = _device(cluster, rank)
     timeout = datetime.timedelta(seconds=timeout_s)
     with _gloo_on_loopback() if cluster.hosts == 1 and sys.platform == "linux" else contextlib.nullcontext():
@@ -114,7 +124,7 @@ def _gloo_on_loopback() -> Iterator[None]:
 def regrouped(mesh: Mesh, configuration: Configuration) -> Mesh:
     """Return the mesh of the same ranks in another layout, and destroy the present groups; every rank calls it between two steps."""
     if mesh.world != configuration.devices:
-        raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {mesh.world} ranks", hint="keep the number of devices")
+        raise InputError(f"`{configuration.id}` is for {configuration.devices} ranks, not {mesh.world}", hint="keep the number of devices")
     if dist.is_initialized():  # a rank that failed to build its part of the layout has destroyed its groups already
         dist.destroy_process_group()
     return _joined(configuration, mesh.store, mesh.layout + 1, device=mesh.device, rank=mesh.rank, world=mesh.world, timeout=mesh.timeout)
@@ -132,30 +142,73 @@ def _joined(
         device_id=device if device.type == "cuda" else None,
     )
     axis = functools.partial(_axis, rank=rank, world=world, timeout=timeout)
-    dp, tp, pp = (axis(ranks) for ranks in peers(configuration, rank))
-    ep, expert_dp = _expert_axes(dp, configuration.ep, rank, axis)
-    axes = {"dp": dp, "tp": tp, "pp": pp, "ep": ep, "expert_dp": expert_dp}
+    own = peers(configuration, rank)
+    dp, tp, pp, cp = axis(own.dp), axis(own.tp), axis(own.pp), axis(own.cp)
+    replicas = dp if cp.size == 1 else cp if dp.size == 1 else axis(own.replicas)
+    copies = axis(own.copies)
+    shard = replicas if copies.size == 1 else axis(own.shard)
+    ep, expert_dp = _expert_axes(dp, replicas, configuration.ep, rank, axis)
+    axes = {
+        "dp": dp,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "replicas": replicas,
+        "shard": shard,
+        "copies": copies,
+        "ep": ep,
+        "expert_dp": expert_dp,
+    }
     return Mesh(store=store, layout=layout, rank=rank, world=world, device=device, timeout=timeout, **axes)
 
 
-def peers(configuration: Configuration, rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the data-, tensor- and pipeline-parallel peers of a rank; each includes `rank` itself, in order."""
-    dp, tp, pp = configuration.dp, configuration.tp, configuration.pp
-    stage, rest = divmod(rank, dp * tp)
-    replica, part = divmod(rest, tp)
-    return (
-        tuple((stage * dp + i) * tp + part for i in range(dp)),
-        tuple((stage * dp + replica) * tp + i for i in range(tp)),
-        tuple((i * dp + replica) * tp + part for i in range(pp)),
+class Peers(NamedTuple):
+    """The peers of a rank in each kind of parallelism; each includes the rank itself, in order."""
+
+    dp: tuple[int, ...]
+    tp: tuple[int, ...]
+    pp: tuple[int, ...]
+    cp: tuple[int, ...]
+    replicas: tuple[int, ...]
+    """Ranks that train the same parameters: those of dp and cp, with cp varying faster."""
+    shard: tuple[int, ...]
+    """Consecutive replicas over which ZeRO shards the training state."""
+    copies: tuple[int, ...]
+    """Replicas that hold the same shards."""
+
+
+def peers(configuration: Configuration, rank: int) -> Peers:
+    """Return the peers of a rank."""
+    dp, tp, pp, cp = configuration.dp, configuration.tp, configuration.pp, context_parallel(configuration)
+    rest, part = divmod(rank, tp)
+    rest, sequence_part = divmod(rest, cp)
+    stage, replica = divmod(rest, dp)
+
+    def number(stage: int, replica: int, sequence_part: int, part: int) -> int:
+        return ((stage * dp + replica) * cp + sequence_part) * tp + part
+
+    replicas = tuple(number(stage, i, j, part) for i in range(dp) for j in range(cp))
+    shards, own = shards_of(configuration), replicas.index(rank)
+    return Peers(
+        dp=tuple(number(stage, i, sequence_part, part) for i in range(dp)),
+        tp=tuple(number(stage, replica, sequence_part, i) for i in range(tp)),
+        pp=tuple(number(i, replica, sequence_part, part) for i in range(pp)),
+        cp=tuple(number(stage, replica, i, part) for i in range(cp)),
+        replicas=replicas,
+        shard=replicas[own // shards * shards :][:shards],
+        copies=replicas[own % shards :: shards],
     )
 
 
-def _expert_axes(dp: MeshAxis, ep: int, rank: int, axis: Callable[[tuple[int, ...]], MeshAxis]) -> tuple[MeshAxis, MeshAxis]:
+def _expert_axes(
+    dp: MeshAxis, replicas: MeshAxis, ep: int, rank: int, axis: Callable[[tuple[int, ...]], MeshAxis]
+) -> tuple[MeshAxis, MeshAxis]:
     """Return the axis of data-parallel ranks over which the experts are spread, and that of ranks that hold the same experts."""
     if ep == 1:
-        return MeshAxis((rank,), 0, None), dp
-    start = dp.index // ep * ep
-    return axis(dp.ranks[start : start + ep]), axis(dp.ranks[dp.index % ep :: ep])
+        return MeshAxis((rank,), 0, None), replicas
+    start, cp = dp.index // ep * ep, replicas.size // dp.size
+    alike = tuple(other for i, other in enumerate(replicas.ranks) if i // cp % ep == dp.index % ep)
+    return axis(dp.ranks[start : start + ep]), axis(alike)
 
 
 def _axis(ranks: tuple[int, ...], *, rank: int, world: int, timeout: datetime.timedelta) -> MeshAxis:

@@ -12,6 +12,7 @@ from oppa.pipeline.registry import CHUNKS, SCHEDULES, SPLIT
 from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
+from oppa.training.parallel.layout_knobs import context_parallel, recompute_of, replicas_of, sequence_parallel, shards_of
 
 
 def require_supported(model: Model, tp: int = 1) -> None:
@@ -37,12 +38,14 @@ def require_buildable(model: Model, configuration: Configuration) -> None:
     Raises:
         InputError: names the rule that is broken.
     """
+    recompute_of(configuration, 0)  # a whole number
     if model.entry_point:
         rules = _own_rules(configuration)
     else:
         rules = _image_rules(model) if model.patch else {}
         require_divisible(model, configuration.tp)
-    rules |= _expert_rules(model, configuration)
+    rules |= _expert_rules(model, configuration) | _context_rules(model, configuration) | _sequence_rules(model, configuration)
+    rules |= _shard_rules(configuration)
     for rule, holds in rules.items():
         if not holds:
             raise InputError(f"`{configuration.id}` of the model `{model.name}` cannot be built", hint=rule)
@@ -79,6 +82,35 @@ def _expert_rules(model: Model, configuration: Configuration) -> dict[str, bool]
         "ep must divide dp: experts are spread over data-parallel ranks": configuration.dp % configuration.ep == 0,
         "a user module needs ep == 1: oppa cannot separate its experts": configuration.ep == 1 or not model.entry_point,
     }
+
+
+def _context_rules(model: Model, configuration: Configuration) -> dict[str, bool]:
+    cp = context_parallel(configuration)
+    degrees = configuration.dp * configuration.tp * configuration.pp * cp
+    return {
+        "the degrees of this core are dp, tp, pp and cp": configuration.devices == degrees,
+        "a user module needs cp == 1: oppa cannot split its attention": cp == 1 or not model.entry_point,
+        "a ViT needs cp == 1: one rank would hold the class token": cp == 1 or not model.patch,
+        "cp must divide seq_len": model.seq_len % cp == 0,
+        "tp * cp must divide heads and kv_heads: each rank computes attention over whole sequences of its own heads": cp == 1
+        or model.heads % (configuration.tp * cp) == model.kv_heads % (configuration.tp * cp) == 0,
+    }
+
+
+def _shard_rules(configuration: Configuration) -> dict[str, bool]:
+    shards, replicas = shards_of(configuration), replicas_of(configuration)
+    split = shards != replicas
+    return {
+        "dp_shard must divide dp": replicas % shards == 0,
+        "dp_shard below dp needs zero_stage >= 1: there is nothing to shard": not split or configuration.zero_stage >= 1,
+        "dp_shard = 1 shards nothing: use zero_stage 0": not split or shards > 1,
+        "dp_shard below dp needs ep == 1: experts have replicas of their own": not split or configuration.ep == 1,
+    }
+
+
+def _sequence_rules(model: Model, configuration: Configuration) -> dict[str, bool]:
+    parts = configuration.tp * context_parallel(configuration)
+    return {"sequence_parallel needs a seq_len that tp * cp divides": not sequence_parallel(configuration) or model.seq_len % parts == 0}
 
 
 def require_schedulable(configuration: Configuration, layers: int) -> None:
@@ -134,10 +166,10 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
     Raises:
         InputError: names the rule that is broken.
     """
-    alone = configuration.tp == configuration.pp == configuration.ep == configuration.model_chunks == 1
+    alone = configuration.tp == configuration.pp == configuration.ep == configuration.model_chunks == context_parallel(configuration) == 1
     rules = {
         "a mixture of experts needs equal local batches: it balances its experts over micro-batches of equal weight": model.experts == 1,
-        "local batches need tp == pp == ep == 1 and zero_stage <= 1: otherwise all workers must run the same number of micro-batches": alone
+        "local batches need tp, pp, ep and cp == 1 and zero_stage <= 1: otherwise all workers run the same number of micro-batches": alone
         and configuration.zero_stage <= 1,
         "give one local batch for each of the dp workers": len(local_batches) == configuration.dp,
         "give each worker at least one sample": min(local_batches, default=0) > 0,
@@ -148,6 +180,15 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
             raise InputError(
                 f"`{configuration.id}` cannot divide {configuration.global_batch} samples into {list(local_batches)}", hint=rule
             )
+
+
+def require_measurable(configuration: Configuration, statistics_every: int) -> None:
+    """Check that gradient statistics, if a run measures them, can be measured under a configuration; raises InputError."""
+    if statistics_every and context_parallel(configuration) > 1:
+        raise InputError(
+            f"`{configuration.id}` cannot measure the gradient noise scale: no rank has the gradient of a whole sequence",
+            hint="set `statistics_every = 0` in [train], or use a configuration with cp = 1",
+        )
 
 
 def splits_backward(configuration: Configuration) -> bool:

@@ -1,5 +1,6 @@
 """Train a user's module, built from the parts that its entry point returns (`model.user_module`), under any layout with tp = 1."""
 
+import functools
 import zlib
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from oppa.training.data.sources import source_of
 from oppa.training.model.user_module import parts_of
 from oppa.training.parallel.data_parallel import shard_module
 from oppa.training.parallel.family import DTYPES
+from oppa.training.parallel.layout_knobs import recompute_of
 from oppa.training.parallel.mesh import Mesh
 from oppa.trials.trial_folder import TrialSpec
 
@@ -19,7 +21,13 @@ class UserStage(nn.Module):
     """A stage of consecutive parts, which `made` creates; its output is cast to `dtype`, unless it has the head."""
 
     def __init__(
-        self, parts: range, layers: int, made: Callable[..., nn.Module], *, recompute: str = "none", dtype: torch.dtype = torch.float32
+        self,
+        parts: range,
+        layers: int,
+        made: Callable[..., nn.Module],
+        *,
+        recompute: Callable[[int], str] = lambda _: "none",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.recompute, self.dtype = recompute, dtype
@@ -32,8 +40,8 @@ class UserStage(nn.Module):
         with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
             if self.embedding is not None:
                 x = self.embedding(x)
-            for block in self.blocks.values():
-                x = checkpoint(block, x, use_reentrant=False) if self.recompute == "full" else block(x)
+            for layer, block in enumerate(self.blocks.values()):
+                x = checkpoint(block, x, use_reentrant=False) if self.recompute(layer) == "full" else block(x)
             return x.to(self.dtype) if self.head is None else self.head(x)
 
 
@@ -50,7 +58,7 @@ class UserModule:
 
         They always have initial weights, because their constructors may create other state, too.
         """
-        recompute, layers = self._spec.configuration.recompute, self._spec.model.layers
+        recompute, layers = functools.partial(recompute_of, self._spec.configuration), self._spec.model.layers
         stage = UserStage(parts, layers, self._made, recompute=recompute, dtype=self._dtype)
         shard_module(stage, self._spec.configuration, self._mesh, self._dtype)
         return stage

@@ -8,6 +8,7 @@ that two layouts name the same tensor alike. Buffers are not part of the state: 
     experts           the experts that belong to the rank's index among its `ep` ranks
     zero_stage 1      all weights, and the moments of the parameters that ZeroRedundancyOptimizer assigns to the rank
     zero_stage 2, 3   an equal share of the rows of every parameter and of its moments, as FSDP2 splits them
+    dp_shard          ZeRO counts only the replicas of a group; other groups hold the same
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ from oppa.training.model.tensor_slices import Box, Piece, elements
 from oppa.training.model.user_module import parts_of
 from oppa.training.model.weights import pieces_of
 from oppa.training.parallel.data_parallel import of_expert
+from oppa.training.parallel.layout_knobs import context_parallel, shards_of
 from oppa.training.parallel.mesh import peers
 from oppa.training.parallel.pipeline_parallel import numbers_of
 from oppa.training.parallel.user_stages import UserStage
@@ -70,13 +72,14 @@ def layout_of(model: Model, configuration: Configuration, moments: tuple[str, ..
 
 def held_by(model: Model, configuration: Configuration, rank: int, moments: tuple[str, ...] = ADAM) -> tuple[Shard, ...]:
     """Return the holdings of one rank of a configuration."""
-    replicas, slices, stages = (ranks.index(rank) for ranks in peers(configuration, rank))
-    tp, ep = Slice(slices, configuration.tp), Slice(replicas % configuration.ep, configuration.ep)
+    dp, slices, stages, _, replica, shard, _ = (ranks.index(rank) for ranks in peers(configuration, rank))
+    tp, ep, cp = Slice(slices, configuration.tp), Slice(dp % configuration.ep, configuration.ep), context_parallel(configuration)
     parts = stages_of(configuration, model)
     parameters = [parameter for stage in numbers_of(configuration, stages) for parameter in _parameters(model, parts[stage], tp, ep)]
     dense = [parameter for parameter in parameters if configuration.ep == 1 or not of_expert(parameter.name)]
     spread = [parameter for parameter in parameters if configuration.ep > 1 and of_expert(parameter.name)]
-    shares = (dense, Slice(replicas, configuration.dp)), (spread, Slice(replicas // configuration.ep, configuration.dp // configuration.ep))
+    of_expert_replicas = Slice(dp // configuration.ep * cp + replica % cp, configuration.dp * cp // configuration.ep)
+    shares = (dense, Slice(shard, shards_of(configuration))), (spread, of_expert_replicas)
     return tuple(holding for group, share in shares for holding in _share(group, share, configuration.zero_stage, moments))
 
 

@@ -21,6 +21,7 @@ from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
 from oppa.pipeline.torch_csv import to_csv
 from oppa.problem.configuration import Configuration
+from oppa.training.parallel.layout_knobs import replicas_of
 from oppa.training.run.run_folder import RunSpec
 from oppa.trials.trial_folder import write_json
 
@@ -76,7 +77,7 @@ def main(folder: Path, configuration: Configuration) -> None:
     os.nice(NICE)
     problem = RunSpec.read(folder).problem
     profile = PipelineProfile.from_dict(json.loads((folder / PROFILE).read_text()))
-    dp, zero_stage, shape = configuration.dp, configuration.zero_stage, shape_of(configuration)
+    dp, zero_stage, shape = replicas_of(configuration), configuration.zero_stage, shape_of(configuration)
     stages = stages_of(configuration, problem.model)
     chosen = choose(profile, shape, dp=dp, zero_stage=zero_stage, limit_bytes=problem.cluster.usable_bytes, stages=stages)
     initial = predict(profile, one_by_one(shape, split=False), dp=dp, zero_stage=zero_stage, stages=stages)

@@ -48,7 +48,7 @@ class Consensus:
 def agree(mesh: Mesh, report: RankReport) -> Consensus:
     """Combine the reports of all ranks; every rank calls it. A directive of rank 0 takes one more broadcast."""
     text = report.directive.to_json().encode() if report.directive is not None and mesh.rank == 0 else b""
-    own_loss = float(report.loss) / mesh.dp.size if report.loss is not None and mesh.tp.index == 0 else 0.0
+    own_loss = float(report.loss) / mesh.replicas.size if report.loss is not None and mesh.tp.index == 0 else 0.0
     own_facts = torch.tensor([own_loss, *report.share, len(text)], dtype=torch.float64, device=mesh.device)
     mine = torch.cat((own_facts, report.measured, own_facts.new_tensor(encoded(report.worker) if report.worker else [])))
     everyones = mine.new_empty(mesh.world * len(mine))

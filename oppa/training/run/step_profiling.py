@@ -13,6 +13,7 @@ from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.graph import Schedule
 from oppa.pipeline.prediction import between_s
 from oppa.pipeline.profile import MessageTime, Part, PipelineProfile
+from oppa.training.parallel.layout_knobs import replicas_of, shards_of
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.parallel.pipeline_parallel import numbers_of
 from oppa.training.profiler.memory import PeakMemory
@@ -79,7 +80,7 @@ class StepProfiling:
             for name, parameter in stage.named_parameters():
                 part = part_of(name, spec.model.layers)
                 weights[part] = weights.get(part, 0) + parameter.numel() * parameter.element_size()
-        updated = sum(weights.values()) / (configuration.dp if configuration.zero_stage else 1)
+        updated = sum(weights.values()) / (shards_of(configuration) if configuration.zero_stage else 1)
         step_s, passes_s, update_s = map(statistics.median, zip(*self._steps_s or [(0.0, 0.0, 0.0)], strict=True))
         mine = {"seen": self._seen, "weights": weights, "passes_s": passes_s, "update_byte_s": update_s / updated if updated else 0.0}
         everyones: list[Any] = [None] * self._mesh.world
@@ -88,7 +89,7 @@ class StepProfiling:
             parts=_parts(everyones, spec.model.layers, len(spec.training.moments)),
             micro_batch=configuration.micro_batch,
             pp=configuration.pp,
-            dp=configuration.dp,
+            dp=replicas_of(configuration),
             zero_stage=configuration.zero_stage,
             step_s=step_s,
             passes_s=max(each["passes_s"] for each in everyones),

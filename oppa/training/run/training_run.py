@@ -32,7 +32,7 @@ from oppa.training.checkpoint import saving
 from oppa.training.data.batches import Batch
 from oppa.training.data.sources import source_of
 from oppa.training.parallel.mesh import Mesh, open_mesh, regrouped
-from oppa.training.parallel.supported_layouts import require_buildable, require_runnable
+from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_runnable
 from oppa.training.profiler.memory import keep_pages
 from oppa.training.replica import Replica, same_layout
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase, reconfigured
@@ -193,9 +193,10 @@ class TrainingRun:
         """
         if configuration.devices != self.mesh.world:
             hint = "keep the number of devices"
-            raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {self.mesh.world} ranks", hint=hint)
+            raise InputError(f"`{configuration.id}` is for {configuration.devices} ranks, not {self.mesh.world}", hint=hint)
         require_buildable(self.spec.model, configuration)
         require_runnable(self.spec.model, configuration, local_batches)
+        require_measurable(configuration, self.statistics_every)
         followed = self._followed_by(self.configuration.global_batch, configuration.global_batch)
         if same_layout(configuration, self.configuration):
             change = self._rebatched(configuration, local_batches)
@@ -305,6 +306,7 @@ class TrainingRun:
 
     def _watch(self, replica: Replica) -> None:
         """Measure the gradients of a replica, and the state of its worker if each rank holds the whole model."""
+        require_measurable(self.configuration, self.statistics_every)
         alone = self.mesh.dp.size == 1  # there are no other workers to compare with
         self.statistics = replica.watch(self.noise_scale, "micro-batches" if alone else self.run_options.statistics)
         if self._worker is not None:

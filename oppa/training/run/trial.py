@@ -69,7 +69,7 @@ def _agree(mesh: Mesh, loss: Tensor | None, peak_bytes: int, stop_requested: Cal
     stop = mesh.rank == 0 and stop_requested()
     mine = torch.tensor([float(peak_bytes), float(stop), 0.0], dtype=torch.float64, device=mesh.device)
     if loss is not None and mesh.tp.index == 0:
-        mine[2] = loss / mesh.dp.size
+        mine[2] = loss / mesh.replicas.size
     everyones = mine.new_empty(mesh.world * len(mine))
     dist.all_gather_single(everyones, mine)
     peaks, stops, losses = everyones.view(mesh.world, -1).cpu().unbind(1)

@@ -57,8 +57,8 @@ def losses(
 ) -> Tensor:
     """Return the sum of losses over this replica's targets, the number of targets and that of correct predictions, shape (3,).
 
-    Only one rank of a replica has values other than zero. The number of correct predictions is NaN if outputs are not one per class, or
-    under tensor parallelism, where a rank has only some of the classes.
+    The sums are over the ranks of a replica, of which some have zeros. The number of correct predictions is NaN if outputs are not one per
+    class, or under tensor or context parallelism, where a rank has only some of the classes or targets.
 
     Args:
         stages: Stages of this rank by number.
@@ -87,10 +87,10 @@ def losses(
                 targets = micro_batch.targets[: max(0, counting - start)]
                 if len(targets):
                     loss, count = family.loss(passing[: len(targets)], targets), (targets != IGNORED).sum()
-                    found = hits(passing[: len(targets)], targets) if mesh.tp.size == 1 else None
+                    found = hits(passing[: len(targets)], targets) if mesh.tp.size == mesh.cp.size == 1 else None
                     hit = found[0] if found is not None else torch.full_like(loss, torch.nan)
                     if mesh.tp.index == 0:
-                        total += torch.stack((loss * count, count, hit)).double()
+                        total += torch.stack((loss * count, count, hit)).double() / mesh.cp.size
             elif rank_of(number + 1) != mesh.pp.index:
                 dist.send(passing.contiguous(), group=mesh.pp.group, group_dst=rank_of(number + 1))
     for stage in stages.values():

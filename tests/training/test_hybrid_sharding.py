@@ -1,0 +1,69 @@
+"""State that is sharded in groups of replicas, with copies in the other groups, trains the same model."""
+
+from pathlib import Path
+
+import pytest
+
+from oppa.errors import InputError
+from oppa.training.parallel.supported_layouts import require_buildable
+from oppa.training.reshard.shards import layout_of
+from tests.training.conftest import Trials
+from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, configured, name_of
+from tests.training.gang import Gang, chain
+from tests.training.test_layouts_of_sequences import differing, weights_after
+
+LAYOUTS = [
+    *({"dp": 4, "dp_shard": 2, "zero_stage": stage} for stage in (1, 2, 3)),
+    {"dp": 4, "dp_shard": 2, "zero_stage": 3, "micro_batch": 1, "recompute": "full"},
+    {"dp": 4, "pp": 2, "dp_shard": 2, "zero_stage": 2, "micro_batch": 1},
+    {"dp": 4, "dp_shard": 2, "cp": 2, "zero_stage": 3},
+    {"dp": 4, "dp_shard": 4, "zero_stage": 3},
+    {"dp": 2, "dp_shard": 1, "cp": 2, "zero_stage": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def alone(gang: Gang) -> list[float]:
+    return gang.losses(configured(micro_batch=8), GROUPED, steps=5)
+
+
+@pytest.mark.parametrize("values", LAYOUTS, ids=name_of)
+def test_groups_of_shards_train_the_same_model(values: dict[str, object], gang: Gang, alone: list[float]) -> None:
+    assert gang.losses(configured(**values), GROUPED) == pytest.approx(alone[:4], rel=TOLERANCE)
+
+
+def test_the_weights_are_those_of_one_process(gang: Gang, tmp_path: Path) -> None:
+    one = weights_after(gang, configured(micro_batch=8), GROUPED, tmp_path / "alone.pt")
+    for stage in (1, 2, 3):
+        found = weights_after(gang, configured(dp=4, dp_shard=2, zero_stage=stage), GROUPED, tmp_path / "others.pt")
+        assert not differing(one, found), stage
+
+
+def test_state_moves_to_groups_of_shards_and_from_them(gang: Gang, alone: list[float]) -> None:
+    layouts = [configured(dp=4, zero_stage=3), *(configured(dp=4, dp_shard=2, zero_stage=stage) for stage in (3, 1)), configured(tp=4)]
+    assert gang.chain(chain(GROUPED, layouts, [1, 1, 2, 1])) == pytest.approx(alone, rel=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_memory_is_between_whole_and_no_sharding(trials: Trials) -> None:
+    values = [{"zero_stage": 0}, {"zero_stage": 3, "dp_shard": 2}, {"zero_stage": 3}]
+    memory_bytes = [trials(configured(dp=4, micro_batch=1, **each), GROUPED, steps=2).memory_bytes for each in values]
+    assert memory_bytes[0] > memory_bytes[1] > 1.1 * memory_bytes[2]
+
+
+def test_each_rank_holds_a_half_and_its_copy_is_in_the_other_group() -> None:
+    for stage, part in ((1, "exp_avg"), (2, "weight"), (3, "weight")):
+        ranks = layout_of(GROUPED, configured(dp=4, dp_shard=2, zero_stage=stage))
+        boxes = [{(each.key, each.box) for each in held if each.key.kind == part} for held in ranks]
+        assert boxes[0] == boxes[2] and boxes[1] == boxes[3] and not boxes[0] & boxes[1]
+
+
+REFUSED = [{"dp": 4, "dp_shard": 3}, {"dp": 4, "dp_shard": 2}, {"dp": 4, "dp_shard": 1, "zero_stage": 2}, {"dp": 4, "dp_shard": "two"}]
+REFUSED += [{"dp": 4, "dp_shard": 2, "zero_stage": 2, "ep": 2}]
+
+
+@pytest.mark.parametrize("values", REFUSED, ids=str)
+def test_refusals(values: dict[str, object]) -> None:
+    with pytest.raises(InputError) as refusal:
+        require_buildable(FAMILIES["mixture"] if "ep" in values else TINY, configured(**values))
+    assert "dp_shard" in refusal.value.message + refusal.value.hint
