@@ -77,13 +77,16 @@ class Round:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"profile": self.profile.to_dict(), "ran": [{**dataclasses.asdict(each), "configuration": each.configuration.to_dict()} for each in self.ran]}
+        ran = [{**dataclasses.asdict(each), "configuration": each.configuration.to_dict()} for each in self.ran]
+        return {"profile": self.profile.to_dict(), "ran": ran}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Read a round from the values of `to_dict`."""
         ran = (
-            PipelineRun(configuration=Configuration.from_dict(each["configuration"]), steps_s=tuple(each["steps_s"]), peak_bytes=each["peak_bytes"])
+            PipelineRun(
+                configuration=Configuration.from_dict(each["configuration"]), steps_s=tuple(each["steps_s"]), peak_bytes=each["peak_bytes"]
+            )
             for each in values["ran"]
         )
         return cls(profile=PipelineProfile.from_dict(values["profile"]), ran=tuple(ran))

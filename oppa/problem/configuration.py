@@ -94,6 +94,11 @@ class Configuration:
         return self.global_batch // (self.dp * self.micro_batch)
 
     @property
+    def batch_per_rank(self) -> int:
+        """Return the sequences per optimizer step on each data-parallel rank."""
+        return self.global_batch // self.dp
+
+    @property
     def id(self) -> str:
         """Return a readable and unique name, such as `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`.
 

@@ -300,7 +300,7 @@ def _check_words(space: SearchSpace) -> None:
     for parameter in space.parameters:
         by_value = parameter.words if isinstance(parameter.words, Mapping) else {"": parameter.words}
         for value, words in by_value.items():
-            known = list(map(spelled, parameter.values))
+            known = [*map(spelled, parameter.values), *map(spelled, parameter.open if isinstance(parameter.open, tuple) else ())]
             if value and value not in known:
                 raise SpaceError(f"`[parameters.{parameter.name}]` has words for `{value}`, which is no value", hint=nearest(value, known))
             try:

@@ -45,6 +45,11 @@ def test_words_are_filled_in_and_nothing_is_split(load):
     assert words(problem, micro_batch=2) == ["train", "--mbs=2", "--accumulate", "1", "{literal}", "a b"]
 
 
+def test_a_ranks_whole_batch_has_a_name(load):
+    problem = load(argv=["train", "{batch_per_rank}", "{micro_batch}"])
+    assert [words(problem, dp=4, micro_batch=size) for size in (1, 2)] == [["train", "2", "1"], ["train", "2", "2"]]
+
+
 def test_only_what_it_says_is_searched(load):
     space = load(argv=ARGV).space
     assert {parameter.name for parameter in space.parameters if len(parameter.choices) > 1} == {"dp", "micro_batch"}

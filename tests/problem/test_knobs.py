@@ -105,6 +105,15 @@ def test_words_may_differ_by_value(load) -> None:
     assert all(("--cuda-graphs" in launched(problem, each)) == each["graphs"] for each in problem.candidates())
 
 
+def test_a_value_that_is_open_has_words_too(load, tmp_path) -> None:
+    words = 'words = {a = [], b = ["--engine=b"]}'
+    assert {
+        each.get("engine", "a") for each in load(CP + f'[parameters.engine]\nvalues = ["a"]\nopen = ["b"]\n{words}\n').candidates()
+    } == {"a"}
+    asked = load_job(tmp_path / "job.toml", settings=['space.parameters.engine=["a", "b"]'])
+    assert all(("--engine=b" in launched(asked, each)) == (each["engine"] == "b") for each in asked.candidates())
+
+
 def test_words_of_the_launch_line_take_precedence(load) -> None:
     problem = load(argv=["train", "--cp={cp}"])
     lines = {launched(problem, each) for each in problem.candidates()}

@@ -29,9 +29,9 @@ training = {{precision = "{precision}"}}
 def problem_of(tmp_path_factory):
     """A job of eight H100 in the search space of a framework."""
 
-    def make(space, *, model="tiny-4m", batch=64, devices=8, hosts=1, precision="bf16", runner="simulated", rest=""):
+    def make(space, *, model="tiny-4m", batch=64, devices=8, hosts=1, precision="bf16", runner="simulated", knobs="", rest=""):
         path: Path = tmp_path_factory.mktemp("job") / "job.toml"
-        searched = "" if runner != "simulated" else f'space = {{name = "{space}"}}\n'
+        searched = "" if runner != "simulated" else f'space = {{name = "{space}", parameters = {{{knobs}}}}}\n'
         values = {"model": model, "batch": batch, "devices": devices, "hosts": hosts, "precision": precision, "runner": runner}
         path.write_text(JOB.format(**values, rest=searched + rest))
         return load_job(path)
@@ -48,7 +48,11 @@ def read_back(name, problem, files):
     return at_rest(problem.space, complete(problem.space, FORMATS[name].parse(problem, files).settings))
 
 
-PACKAGES = {"torchtitan": "torchtitan==0.3.0 triton", "megatron.bridge": "--no-deps megatron-core==0.16.1 megatron-bridge==0.3.1"}
+PACKAGES = {
+    "torchtitan": "torchtitan==0.3.0 triton",
+    "megatron.bridge": "--no-deps megatron-core==0.16.1 megatron-bridge==0.3.1",
+    "jsonargparse": "lightning jsonargparse[signatures]",
+}
 """What has a framework that is no runner's. torchtitan takes more than 1 GB; the dependencies of megatron-bridge want a GPU."""
 
 

@@ -1,0 +1,203 @@
+"""The words of search spaces before the parsers of their frameworks: each launch line means the configuration that it was made for."""
+
+import json
+
+import numpy as np
+import pytest
+
+from oppa.problem.command import values_of
+from oppa.problem.job import load_job
+from oppa.trials.trial_folder import TrialSpec
+from tests.tuning.formats.conftest import ask
+
+SOME = 40
+CLUSTER = 'batch = {global_batch = 64}\ncluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}\n'
+TITAN = """
+import json, sys, types
+from torchtitan.config import ConfigManager
+from torchtitan.distributed import ParallelDims
+from torchtitan.distributed.pipeline_parallel import _get_pipeline_metadata
+from torch.distributed.pipelining.schedules import get_schedule_class
+found = []
+for line in json.load(open(sys.argv[1])):
+    config = ConfigManager().parse_args(line)  # checks it, too
+    p, t, ac = config.parallelism, config.training, config.activation_checkpoint
+    dims = ParallelDims.from_config(p, world_size=8)
+    found.append({"dp": dims.dp_replicate * dims.dp_shard, "dp_replicate": dims.dp_replicate, "tp": dims.tp, "pp": dims.pp, "ep": dims.ep,
+        "cp": dims.cp, "cp_load_balancer": str(p.context_parallel_load_balancer), "zero_stage": p.fsdp_reshard_after_forward,
+        "micro_batch": p.pipeline_parallel_microbatch_size if dims.pp > 1 else t.local_batch_size, "global_batch": t.global_batch_size,
+        "local_batch": t.local_batch_size, "seq_len": t.seq_len, "schedule": get_schedule_class(p.pipeline_parallel_schedule).__name__,
+        "model_chunks": _get_pipeline_metadata(dims, p, types.SimpleNamespace(layers=range(8)))[0] // dims.pp if dims.pp > 1 else 1,
+        "compile": config.compile.enable, "async_tp": config.compile.enable_async_tensor_parallel, "cpu_offload": t.enable_cpu_offload,
+        "sequence_parallel": p.enable_sequence_parallel, "cuda_graphs": not t.disable_cuda_graphs,
+        "optimizer_implementation": config.optimizer.implementation, "recompute": type(ac)._owner.__name__ if ac else "none",
+        "memory_budget": getattr(ac, "memory_budget", 1.0), "log_freq": config.metrics.log_freq})
+print(json.dumps(found))
+"""
+TRAINER = """
+import json, sys
+from transformers import HfArgumentParser, TrainingArguments
+found = []
+for line in json.load(open(sys.argv[1])):
+    parser = HfArgumentParser(TrainingArguments)
+    (a,), stated = parser.parse_args_into_dataclasses([*line, "--use_cpu"]), parser.parse_args(line)
+    found.append({**a.to_dict(), "dp_bucket_mb": a.ddp_bucket_cap_mb, "micro_batch": a.per_device_train_batch_size,
+        "recompute": a.gradient_checkpointing, "zero_stage": a.fsdp_plugin_args and a.fsdp_plugin_args["reshard_after_forward"],
+        "dataloader_pin_memory": stated.dataloader_pin_memory})  # a CPU has none
+print(json.dumps(found, default=str))
+"""
+LIGHTNING = """
+import json, sys
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.strategies import StrategyRegistry
+class Data(LightningDataModule):
+    def __init__(self, batch_size: int = 1, num_workers: int = 0):
+        super().__init__()
+class Parsed(LightningCLI):
+    def instantiate_classes(self):  # FSDP wants a GPU, and DeepSpeed its package
+        pass
+found = []
+for line in json.load(open(sys.argv[1])):
+    config = json.loads(json.dumps(Parsed(BoringModel, Data, run=False, args=line).config.as_dict(), default=str))
+    strategy = config["trainer"]["strategy"]
+    assert isinstance(strategy, dict) or strategy in StrategyRegistry.available_strategies()
+    found.append(config)
+print(json.dumps(found))
+"""
+EVERY_KNOB = """
+cp = [1, 2]
+cp_load_balancer = ["headtail", "ptrr", "None"]
+dp_replicate = [1, 2, 4]
+async_tp = [false, true]
+sequence_parallel = [false, true]
+cpu_offload = [false, true]
+optimizer_implementation = ["fused", "foreach", "for-loop"]
+memory_budget = [0.25, 0.5, 0.75, 1.0]
+"""
+SCHEDULES = {
+    "1f1b": "Schedule1F1B",
+    "gpipe": "ScheduleGPipe",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "interleaved-zb": "ScheduleInterleavedZeroBubble",
+    "zb-v": "ScheduleZBVZeroBubble",
+}
+POLICIES = {"none": "none", "selective": "SelectiveAC", "full": "FullAC"}
+
+
+@pytest.fixture
+def understood(tmp_path):
+    """What a framework's parser makes of configurations all over a space, each with its configuration."""
+
+    def parse(module, program, space, argv, *, more="", knobs=""):
+        (tmp_path / "job.toml").write_text(f'{CLUSTER}{more}\n[space]\nname = "{space}"\n[space.parameters]\n{knobs}')
+        problem = load_job(tmp_path / "job.toml", argv=["torchrun", *argv])
+        candidates = problem.candidates()
+        chosen = [candidates.configuration(int(index)) for index in np.linspace(0, len(candidates) - 1, SOME, dtype=int)]
+        lines = [line(problem, each)[1:] for each in chosen]
+        assert len(set(map(tuple, lines))) >= 20
+        (tmp_path / "lines.json").write_text(json.dumps(lines))
+        return list(zip(chosen, ask(module, program, tmp_path / "lines.json"), strict=True))
+
+    return parse
+
+
+def line(problem, configuration):
+    """The launch line of a configuration."""
+    spec = TrialSpec.of(problem, configuration, study="s", trial=1, steps=3)
+    values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=3, folder=".")
+    return spec.command.words(values, {})
+
+
+def titan(configuration):
+    """What torchtitan is to read for a configuration, apart from what does not matter in it."""
+    c, sharded = configuration, configuration.zero_stage >= 2
+    names = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks", "compile", "cuda_graphs")
+    found = {name: c[name] for name in names} | {"local_batch": c.micro_batch if c.pp == 1 else c.batch_per_rank, "log_freq": 1}
+    found |= {"dp_replicate": c.get("dp_replicate", 1) if sharded else c.dp, "seq_len": 128}
+    found |= {"schedule": SCHEDULES[c.schedule]} if c.pp > 1 else {}
+    found |= {"zero_stage": "never" if c.zero_stage == 2 else "always"} if sharded else {}
+    budget = c.get("memory_budget", 1.0)
+    found |= {"recompute": POLICIES[c.recompute] if budget == 1 else "MemoryBudgetAC", "memory_budget": budget}
+    knobs = ("cp", "cp_load_balancer", "async_tp", "sequence_parallel", "cpu_offload", "optimizer_implementation")
+    return found | {name: c[name] for name in knobs if name in c.names}
+
+
+@pytest.mark.environment
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "module", "config", "knobs"),
+    [
+        ("tiny-4m", "llama3", "llama3_debugmodel", ""),
+        ("tiny-4m", "llama3", "llama3_debugmodel", EVERY_KNOB),
+        ("mixtral-8x7b", "deepseek_v3", "deepseek_v3_debugmodel", ""),
+    ],
+    ids=["plain", "every knob", "experts"],
+)
+def test_torchtitan_reads_its_space(model, module, config, knobs, understood) -> None:
+    argv = ["--module", module, "--config", config]
+    more = f'[model]\npreset = "{model}"\nlayers = 8\nseq_len = 128\n'
+    pairs = understood("torchtitan", TITAN, "torchtitan", argv, more=more, knobs=knobs)
+    for configuration, found in pairs:
+        expected = titan(configuration)
+        assert {name: found[name] for name in expected} == expected
+    if model != "tiny-4m":
+        assert len({found["ep"] for _, found in pairs}) > 1
+    elif knobs:
+        assert all(len({configuration[name] for configuration, _ in pairs}) > 1 for name in ("cp", "dp_replicate", "memory_budget"))
+
+
+TRAINER_KNOBS = """
+bf16 = [false, true]
+optim = ["adamw_torch_fused", "adafactor", "paged_adamw_8bit"]
+train_sampling_strategy = ["random", "group_by_length"]
+torch_compile_mode = ["default", "reduce-overhead", "max-autotune"]
+dataloader_prefetch_factor = [2, 8]
+dataloader_persistent_workers = [false, true]
+dataloader_pin_memory = [false, true]
+ddp_static_graph = [false, true]
+use_liger_kernel = [false, true]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knobs", ["", TRAINER_KNOBS], ids=["plain", "every knob"])
+def test_the_trainer_of_transformers_reads_its_space(knobs, understood) -> None:
+    for configuration, found in understood("transformers", TRAINER, "transformers", ["--output_dir", "x"], knobs=knobs):
+        c = configuration
+        assert (found["micro_batch"], found["gradient_accumulation_steps"]) == (c.micro_batch, c.num_microbatches)
+        assert (found["recompute"], found["zero_stage"]) == (c.recompute == "full", {0: None, 2: False, 3: True}[c.zero_stage])
+        assert (found["logging_steps"], found["dp_bucket_mb"]) == (1, c.dp_bucket_mb if c.zero_stage == 0 else None)
+        idle = set() if c["torch_compile"] else {"torch_compile_mode"}
+        idle |= set() if c["dataloader_num_workers"] else {"dataloader_prefetch_factor", "dataloader_persistent_workers"}
+        idle |= set() if c.zero_stage == 0 else {"ddp_static_graph"}
+        expected = {knob.name: knob.value for knob in c.knobs if knob.name not in idle}
+        assert {name: found[name] for name in expected} == expected
+
+
+LIGHTNING_KNOBS = """
+strategy = ["ddp", "fsdp", "fsdp-shard-grad-op", "deepspeed"]
+num_workers = [0, 4]
+cudnn_benchmark = [false, true]
+trainer_precision = ["32-true", "bf16-mixed", "16-mixed", "bf16-true"]
+"""
+
+
+@pytest.mark.environment
+@pytest.mark.slow
+def test_lightning_reads_its_space(understood) -> None:
+    pairs = understood("jsonargparse", LIGHTNING, "lightning", [], knobs=LIGHTNING_KNOBS)
+    for c, found in pairs:
+        trainer, data = found["trainer"], found["data"]
+        assert (int(trainer["devices"]), trainer["num_nodes"], trainer["accumulate_grad_batches"]) == (8, 1, c.num_microbatches)
+        assert (data["batch_size"], data["num_workers"]) == (c.micro_batch, c["num_workers"])
+        assert (trainer["precision"], trainer["benchmark"]) == (c["trainer_precision"], c["cudnn_benchmark"])
+        (bar,) = trainer["callbacks"]
+        assert bar["class_path"].endswith("TQDMProgressBar") and bar["init_args"]["refresh_rate"] == 1
+        strategy = trainer["strategy"]
+        if isinstance(strategy, dict):
+            assert c.zero_stage == 2 and strategy["init_args"]["sharding_strategy"].endswith("SHARD_GRAD_OP")
+        else:
+            assert strategy == {"ddp": "ddp", "fsdp": "fsdp", "deepspeed": f"deepspeed_stage_{c.zero_stage}"}[c["strategy"]]
+    assert {c.zero_stage for c, _ in pairs} == {0, 1, 2, 3}
