@@ -4,10 +4,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import torch
 
 from oppa.errors import InputError
-from oppa.problem.configuration import Configuration, Knob
+from oppa.problem.configuration import Knob
 from oppa.problem.model import Model
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_runnable
 from tests.sampling import sampled
@@ -15,6 +14,7 @@ from tests.training.conftest import Trials
 from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, configured, features, name_of
 from tests.training.gang import Gang, chain
 from tests.training.runs import CLOSE, Runs, events, losses
+from tests.training.trained_weights import differing, weights_after
 
 MODELS = {**{name: model for name, model in FAMILIES.items() if not (model.patch or model.entry_point)}, "grouped": GROUPED}
 
@@ -67,20 +67,6 @@ def id_of(part: object) -> str:
 @pytest.mark.parametrize(("family", "values"), sampled(CASES, shown), ids=id_of)
 def test_parts_of_sequences_train_the_same_model(family: str, values: dict[str, object], gang: Gang, alone: dict[str, list[float]]) -> None:
     assert gang.losses(configured(**values), MODELS[family]) == pytest.approx(alone[family], rel=TOLERANCE)
-
-
-def weights_after(gang: Gang, configuration: Configuration, model: Model, path: Path) -> dict[str, torch.Tensor]:
-    """SGD with clipping: Adam's first steps are the signs of gradients, also of those that are zero but for rounding."""
-    training = {"optimizer": "sgd", "learning_rate": 0.3, "gradient_clipping": 1.0}
-    gang.chain(chain(model, [configuration], [4], training=training, weights=str(path)))
-    found: dict[str, torch.Tensor] = torch.load(path)
-    return found
-
-
-def differing(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> list[str]:
-    """Names of weights that differ by more than the order of float32 sums explains."""
-    assert one.keys() == other.keys()
-    return [name for name in one if not torch.allclose(one[name], other[name], rtol=1e-4, atol=2e-6)]
 
 
 @pytest.mark.parametrize("family", ["encoder", "grouped", "mixture"])

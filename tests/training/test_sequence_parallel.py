@@ -11,7 +11,7 @@ from tests.sampling import sampled
 from tests.training.conftest import Trials
 from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, configured, features, name_of
 from tests.training.gang import Gang, chain
-from tests.training.test_layouts_of_sequences import differing, weights_after
+from tests.training.trained_weights import differing, weights_after
 
 SEQUENCE = {"tp": 2, "sequence_parallel": True}
 VIT = dataclasses.replace(FAMILIES["vit"], seq_len=10, learned_positions=10)

@@ -6,7 +6,7 @@ import pytest
 from oppa.errors import InputError
 from oppa.tuning.formats import export, torchtitan
 from tests.tuning.formats.conftest import ask, at, read_back
-from tests.tuning.formats.test_words import EVERY_KNOB
+from tests.tuning.formats.torchtitan_knobs import EVERY_KNOB
 
 KNOBS = ", ".join(EVERY_KNOB.strip().splitlines())
 PARSED = """

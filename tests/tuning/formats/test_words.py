@@ -37,6 +37,7 @@ print(json.dumps(found))
 TRAINER = """
 import json, sys
 from transformers import HfArgumentParser, TrainingArguments
+from tests.tuning.formats.torchtitan_knobs import EVERY_KNOB
 found = []
 for line in json.load(open(sys.argv[1])):
     parser = HfArgumentParser(TrainingArguments)
@@ -65,16 +66,6 @@ for line in json.load(open(sys.argv[1])):
     assert isinstance(strategy, dict) or strategy in StrategyRegistry.available_strategies()
     found.append(config)
 print(json.dumps(found))
-"""
-EVERY_KNOB = """
-cp = [1, 2]
-cp_load_balancer = ["headtail", "ptrr", "None"]
-dp_replicate = [1, 2, 4]
-async_tp = [false, true]
-sequence_parallel = [false, true]
-cpu_offload = [false, true]
-optimizer_implementation = ["fused", "foreach", "for-loop"]
-memory_budget = [0.25, 0.5, 0.75, 1.0]
 """
 SCHEDULES = {
     "1f1b": "Schedule1F1B",
