@@ -13,7 +13,8 @@ logger.handlers = [logging.StreamHandler(sys.stdout)]
 logger.handlers[0].setFormatter(logging.Formatter("[titan] %(asctime)s - %(name)s - %(levelname)s - %(message)s"))
 
 parser = argparse.ArgumentParser()
-for name in ("steps", "local_batch_size", "global_batch_size"):
+parser.add_argument("--training.steps", type=int, default=10_000, dest="steps")
+for name in ("local_batch_size", "global_batch_size"):
     parser.add_argument(f"--training.{name}", type=int, required=True, dest=name)
 parser.add_argument("--metrics.log_freq", type=int, required=True, dest="log_freq")
 args, _ = parser.parse_known_args()

@@ -1,0 +1,60 @@
+"""The jobs of docs/framework-spaces.md: each launch line, which names nothing to tune, gets the options of its framework and runs."""
+
+import shlex
+
+import pytest
+
+from oppa.problem.job import load_job
+from tests.docs.conftest import CPUS, blocks
+from tests.tuning.formats.test_words import line
+
+TITAN, FLOAT8, TRANSFORMERS, LIGHTNING = blocks("framework-spaces", "toml")
+LINES = [shlex.split(text)[4:] for text in blocks("framework-spaces", "sh")]
+JOBS = dict(zip(("torchtitan", "transformers", "lightning"), zip((TITAN, TRANSFORMERS, LIGHTNING), LINES, strict=True), strict=True))
+STEPS = 6
+
+
+@pytest.fixture
+def problem(folder):
+    """The job of a framework, also with more, and with its cluster or with this many CPU ranks."""
+
+    def load(name, *, ranks=0, more=""):
+        text, argv = JOBS[name]
+        (folder / "job.toml").write_text(text + more)
+        smaller = [f"cluster={{devices_per_host={ranks}, device='{CPUS['device']}', memory_limit='{CPUS['memory_limit']}'}}"]
+        return load_job(folder / "job.toml", argv=argv, settings=["batch.global_batch=8", *smaller] if ranks else [])
+
+    return load
+
+
+def test_a_job_has_at_most_eight_lines() -> None:
+    assert all(len(text.strip().splitlines()) <= 8 for text, _ in JOBS.values())
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_plain_launch_line_is_completed(name, problem) -> None:
+    loaded = problem(name)
+    candidates = loaded.candidates()
+    assert "{" not in " ".join(loaded.command.argv)
+    assert len({tuple(line(loaded, each)) for each in candidates}) == len(candidates) > 10
+
+
+def test_float8_is_another_function(problem) -> None:
+    loaded = problem("torchtitan", more=FLOAT8)
+    for each in loaded.candidates():
+        words = line(loaded, each)
+        named = [words[number + 1] for number, word in enumerate(words) if word == "--config"]
+        assert named[-1] == ("llama3_8b_float8" if each["float8"] else "llama3_8b")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "values"), [("torchtitan", {"micro_batch": 2}), ("transformers", {"micro_batch": 1, "recompute": "none"})]
+)
+def test_a_completed_launch_line_runs(name, values, problem, folder, run_trial_of) -> None:
+    (folder / "hf_train.py").rename(folder / "train.py")
+    loaded = problem(name, ranks=2)
+    asked = {"zero_stage": 0, "dp": 2, **values}
+    chosen = next(each for each in loaded.candidates() if all(each[key] == value for key, value in asked.items()))
+    result, printed = run_trial_of(loaded, chosen, steps=STEPS)
+    assert (result.outcome, result.steps) == ("completed", STEPS), (result.traceback, printed)
