@@ -5,6 +5,7 @@ This module imports nothing heavy, because `oppa bench` compares every record wi
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -71,7 +72,9 @@ class Declared:
         if self.cost_model:
             paths |= dict.fromkeys([*map(Path, COST_MODEL), *(_prior(_device(_toml(job))) for job in self.jobs)])
         paths |= dict.fromkeys(map(Path, self.files))
-        known = {path.as_posix(): content_hash(here / path) for path in paths}
+        uses = [_toml(job) for job in self.jobs]
+        asked = frozenset(name for use in uses for name in use.get("space", {}).get("parameters", {}))
+        known = {path.as_posix(): content_hash(here / path, asked=asked, words=any("command" in use for use in uses)) for path in paths}
         measured = {f"{DATA}{name}": content_hash(catalog.data_folder() / name) for name in self.data}
         return Inputs(arguments=arguments, tasks=self.tasks, files={**known, **measured})
 
@@ -118,10 +121,15 @@ def task_files(job: Path) -> Iterator[Path]:
         yield Path("priors", "clusters", f"{_device(declared)}.toml")
 
 
-def content_hash(path: Path) -> str:
+def content_hash(path: Path, *, asked: Collection[str] = (), words: bool = True) -> str:
     """Return the SHA-256 of a TOML file's values, or of any other file's bytes; ABSENT if the file cannot be read.
 
-    Comments and device aliases in a TOML file change no figure, so the hash leaves them out.
+    Comments and device aliases in a TOML file change no figure, so the hash leaves them out. It also leaves out what a search space
+    declares for other jobs.
+
+    Args:
+        asked: Parameters for which the jobs give choices. Others that vary only on request count for nothing, nor do their constraints.
+        words: Whether a job has a launch line, which may use the search space's words.
     """
     import hashlib  # the help imports this module, and must stay fast
 
@@ -131,8 +139,20 @@ def content_hash(path: Path) -> str:
         return ABSENT
     if path.suffix == ".toml":
         values = {name: value for name, value in tomllib.loads(content.decode()).items() if name not in ALIASES}
+        values = _decisive(values, asked=asked, words=words) if path.parent.name == "search_spaces" else values
         content = json.dumps(values, sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()
+
+
+def _decisive(space: Mapping[str, Any], *, asked: Collection[str], words: bool) -> dict[str, Any]:
+    """Return the part of a search space file that decides the configurations of jobs."""
+    declared: Mapping[str, Mapping[str, Any]] = space.get("parameters", {})
+    quiet = {name for name, entry in declared.items() if entry.get("on_request") and name not in asked}
+    kept = {name: entry for name, entry in declared.items() if name not in quiet}
+    if not words:
+        kept = {name: {key: value for key, value in entry.items() if key != "words"} for name, entry in kept.items()}
+    constraints = [each for each in space.get("constraint", ()) if quiet.isdisjoint(re.findall(r"\w+", str(each.get("expression"))))]
+    return {**space, **({"parameters": kept} if declared else {}), **({"constraint": constraints} if "constraint" in space else {})}
 
 
 SUITES: Mapping[str, Declared] = {

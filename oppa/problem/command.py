@@ -50,6 +50,10 @@ OUT_OF_MEMORY = "OutOfMemoryError|out of memory|can't allocate memory"
 """Pattern of an output line that reports a failed allocation."""
 
 
+OTHERS = "*"
+"""Key of the words for all values without words of their own."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
     """Describes the words that a parameter adds to the command: `words` for every value, or those of `by_value`."""
@@ -60,11 +64,11 @@ class Argument:
 
     def words_for(self, values: Values) -> tuple[str, ...]:
         """Return the words for the parameter's value; empty if `by_value` lacks it, as it may if the parameter does not matter."""
-        return self.words if self.by_value is None else self.by_value.get(spelled(values[self.parameter]), ())
+        return self.words if self.by_value is None else self.by_value.get(spelled(values[self.parameter]), self.by_value.get(OTHERS, ()))
 
     def require(self, value: Value) -> None:
         """Raise JobError if a value has no entry."""
-        if self.by_value is not None and spelled(value) not in self.by_value:
+        if self.by_value is not None and not {spelled(value), OTHERS} & self.by_value.keys():
             hint = f"add `{spelled(value)} = [...]` to it, or leave the value out of [space.parameters]"
             raise JobError(f"`[command.arguments.{self.parameter}]` has no entry for `{spelled(value)}`", hint=hint)
 
@@ -156,6 +160,11 @@ class LaunchCommand:
         named |= self._chosen
         implied = {"micro_batch"} if named & IMPLY_MICRO_BATCH else set()
         return named - {*RESERVED, *(file.name for file in self.files)} | implied | {"dp", "global_batch"}
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether it names no parameter but `dp` and `global_batch`, so that the search space adds the words for all."""
+        return self.parameters == {"dp", "global_batch"} and not self.arguments
 
     @property
     def placeholders(self) -> set[str]:

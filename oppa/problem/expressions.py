@@ -62,6 +62,12 @@ class Expression:
     kind: ValueKind
     names: frozenset[str]
     _evaluate: Callable[[Values], Any] = dataclasses.field(repr=False, compare=False)
+    _alternatives: tuple[tuple[frozenset[str], Callable[[Values], Any]], ...] = dataclasses.field(default=(), repr=False, compare=False)
+    """Names and functions of the operands of an `or`, one of which suffices."""
+
+    def is_settled(self, known: Values) -> bool:
+        """Return whether the known values alone make it true, whatever the other names have."""
+        return any(names <= known.keys() and bool(holds(known)) for names, holds in self._alternatives)
 
     def __call__(self, values: Values) -> Any:
         """Return the expression's value; raises SpaceError if it cannot be computed, as in a division by zero."""
@@ -90,8 +96,13 @@ def parse(text: str, kinds: Mapping[str, ValueKind], *, kind: ValueKind = ValueK
         raise SpaceError(f"`{text}` is not an expression: {getattr(error, 'msg', error)} at column {column}", hint=_GRAMMAR) from None
     compiler = _Compiler(text, kinds)
     evaluate = compiler.expect(body, kind)
-    names = frozenset(node.id for node in ast.walk(body) if isinstance(node, ast.Name))
-    return Expression(text, kind, names, evaluate)
+    operands = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.Or) else [body]
+    alternatives = tuple((_names(operand), compiler.expect(operand, kind)) for operand in operands)
+    return Expression(text, kind, _names(body), evaluate, alternatives)
+
+
+def _names(part: ast.expr) -> frozenset[str]:
+    return frozenset(node.id for node in ast.walk(part) if isinstance(node, ast.Name))
 
 
 _GRAMMAR = "an expression has names, integers, strings, + - * // %, comparisons, `in [...]`, `and`, `or`, `not`"

@@ -39,7 +39,8 @@ def why_empty(space: SearchSpace) -> JobError:
     law, *stated = space.constraints  # the first defines `devices`: it is named only if no other binds
     binding = [constraint for constraint in stated if not is_empty(space.without(constraint))]
     sufficient = [constraint for constraint in stated if is_empty(dataclasses.replace(space, constraints=(law, constraint)))]
-    lawless = [] if is_empty(space.without(law)) else [law]
+    alone = dataclasses.replace(space, constraints=(law,))
+    lawless = [law] if is_empty(alone) or not is_empty(space.without(law)) else []
     blamed = binding or lawless or sufficient
     reasons = [_violation(constraint, space) for constraint in blamed] or _removals(space)
     message = reasons[0] if len(reasons) == 1 else "\n  ".join(["no configuration is valid, because:", *reasons])

@@ -11,7 +11,7 @@ from oppa import catalog
 from oppa.errors import InputError, JobError, nearest
 from oppa.problem.baseline import declared as declared_baseline
 from oppa.problem.bounded_text import read_text
-from oppa.problem.command import LaunchCommand
+from oppa.problem.command import LaunchCommand, argument_of
 from oppa.problem.command_table import CommandTable
 from oppa.problem.configuration import Configuration
 from oppa.problem.declaration import DeclaredTable, OptionalName, listing, parse, read, validate
@@ -65,6 +65,8 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         raise JobError("the launch line names `micro_batch`, but the job has no [batch]", hint=hint)
     facts = facts_of(model, global_batch, cluster, training)
     space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command)
+    if command and command.is_plain:
+        _check_plain(command, space, has_batch=job.batch is not None)
     require_some(space)
     return Problem(
         name=job.name or path.stem,
@@ -121,6 +123,8 @@ def _space(
     own = {*named, *line.choices, *(name for name, stated in given.items() if isinstance(stated, dict))}
     knobs = {name: _knob(name, stated, line) for name, stated in given.items() if name in own}
     space = read_space(text, name=file.stem, facts=facts, knobs=knobs)
+    if command is None or not command.is_plain:
+        space = space.without_words()
     for name, table_of in knobs.items():
         given[name] = table_of.values or list(space[name].values)
         if not (name in named or space[name].env or (command and space[name].words)):
@@ -134,6 +138,19 @@ def _space(
         command.check_names(space.names, model="layers" in facts)
         honoured = named | {known.name for known in space.parameters if known.words}
     return narrow(space, given, honoured=honoured, runner=runner.name)
+
+
+def _check_plain(command: LaunchCommand, space: SearchSpace, *, has_batch: bool) -> None:
+    """Raise JobError if a launch line states an option that the search space sets, or if there is no batch to divide."""
+    if space["micro_batch"].words and not has_batch:
+        hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
+        raise JobError(f"the search space `{space.name}` sets `micro_batch`, but the job has no [batch]", hint=hint)
+    stated = {word.partition("=")[0] for word in command.argv if word.startswith("--")}
+    for known in space.parameters:
+        for option in argument_of(known).templates:
+            if option in stated:
+                hint = f"remove it, or name `{{{known.name}}}` and all other parameters in the launch line"
+                raise JobError(f"the launch line states `{option}`, which the search space `{space.name}` sets", hint=hint)
 
 
 def _together(parameters: Mapping[str, Any], line: InlineChoices) -> dict[str, Any]:

@@ -160,7 +160,7 @@ class SearchSpace:
 
     Constraints do not apply to listed configurations.
     """
-    settled: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    settled: Mapping[str, Value] = dataclasses.field(default_factory=dict, compare=False)
     """Values of knobs that do not vary in this job. Configurations lack them, and only expressions see them, as facts."""
 
     def __getitem__(self, name: str) -> Parameter:
@@ -212,12 +212,18 @@ class SearchSpace:
         if known.degree and known.default == 1:
             kinds = kinds_of({other.name: other.default for other in kept}, facts)
             law = Constraint(expression=parse(law_of(space.degrees), kinds), why=law.why)
-        kept_constraints = (each for each in stated if not (name in each.expression.names and space.holds(each)))
+        kept_constraints = (each for each in stated if not (name in each.expression.names and each.expression.is_settled(facts)))
         return dataclasses.replace(space, constraints=(law, *kept_constraints))
 
-    def holds(self, constraint: Constraint) -> bool:
-        """Return whether a constraint names nothing but facts, and holds."""
-        return needs(constraint.expression) <= self.facts.keys() and bool(constraint.expression(self.facts))
+    def without_idle_facts(self) -> Self:
+        """Return the same space without the facts of settled knobs that no expression names, as `from_dict` has it."""
+        idle = self.settled.keys() - self._settled_in_expressions.keys()
+        return dataclasses.replace(self, facts={name: value for name, value in self.facts.items() if name not in idle})
+
+    def without_words(self) -> Self:
+        """Return the same space in which only knobs have words, for a launch line that names the other parameters itself."""
+        bare = (known if known.is_knob else dataclasses.replace(known, words=()) for known in self.parameters)
+        return dataclasses.replace(self, parameters=tuple(bare))
 
     def with_value(self, given: Mapping[str, object]) -> Self:
         """Return the same space in which the given values of open parameters are among their values and choices."""

@@ -15,7 +15,7 @@ from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.bounded_text import read_text
 from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS
-from oppa.problem.command import NAMES, RESERVED, check_template, spelled
+from oppa.problem.command import NAMES, OTHERS, RESERVED, check_template, spelled
 from oppa.problem.configuration import PARAMETERS, SHORTS, Value, is_name
 from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
 from oppa.problem.expressions import Expression, ValueKind
@@ -46,7 +46,7 @@ class ParameterTable(DeclaredTable):
     degree: bool = False
     short: str = Field(default="", pattern=r"^([A-Za-z][A-Za-z0-9]{0,20})?$")
     scale: Scale | None = None
-    words: str | list[str] | dict[str, list[str]] = Field(default_factory=list)
+    words: str | list[str] | dict[str, str | list[str]] = Field(default_factory=list)
     env: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")
     on_request: bool = False
     changes: Literal["speed", "learning"] = "speed"
@@ -145,7 +145,7 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
             hint = f"leave it at {spell(parameter.default)}; the runner honours {', '.join(sorted(honoured))}"
             raise JobError(f"the runner `{runner}` does not honour `{parameter.name}`", hint=hint)
         space = space.settle(parameter.name) if parameter.is_knob else space.restricted(parameter.name, parameter.default)
-    return space
+    return space.without_idle_facts()
 
 
 def _choices(space: SearchSpace, name: str, given: Sequence[object]) -> list[Value]:
@@ -284,10 +284,14 @@ def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kind
     )
 
 
-def _words(name: str, stated: str | list[str] | dict[str, list[str]]) -> Words:
+def _words(name: str, stated: str | list[str] | dict[str, str | list[str]]) -> Words:
     """Return the words of a parameter; a text is split as a shell splits it."""
     if isinstance(stated, dict):
-        return {value: tuple(words) for value, words in stated.items()}
+        return {value: _split(name, words) for value, words in stated.items()}
+    return _split(name, stated)
+
+
+def _split(name: str, stated: str | list[str]) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(stated) if isinstance(stated, str) else stated)
     except ValueError as error:
@@ -301,7 +305,7 @@ def _check_words(space: SearchSpace) -> None:
         by_value = parameter.words if isinstance(parameter.words, Mapping) else {"": parameter.words}
         for value, words in by_value.items():
             known = [*map(spelled, parameter.values), *map(spelled, parameter.open if isinstance(parameter.open, tuple) else ())]
-            if value and value not in known:
+            if value not in ("", OTHERS, *known):
                 raise SpaceError(f"`[parameters.{parameter.name}]` has words for `{value}`, which is no value", hint=nearest(value, known))
             try:
                 for word in words:

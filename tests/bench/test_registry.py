@@ -16,7 +16,7 @@ from experiments.registry import COPUS, OVERHEAD, POLLUX, PROFILED, SHORT
 from experiments.timings.overhead import SIZES
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS
-from oppa.bench.declared import SIMULATED, SUITES, simulated_job
+from oppa.bench.declared import SIMULATED, SUITES, content_hash, simulated_job
 from oppa.bench.registry import benchmarks, inputs
 from oppa.bench.search import Comparison
 from oppa.bench.tasks import simulated_tasks
@@ -149,6 +149,17 @@ def test_a_comment_and_another_name_of_a_device_change_no_digest(checkout) -> No
         assert path.read_bytes() != content and checkout.digests() == before
     finally:
         path.write_bytes(content)
+
+
+def test_what_a_space_declares_for_other_jobs_changes_no_digest(tmp_path) -> None:
+    (folder := tmp_path / "search_spaces").mkdir()
+    path, plain = folder / "mine.toml", '[parameters.dp]\ndivisors = "devices"\n'
+    cp = '[parameters.cp]\nvalues = [1, 2]\non_request = true\n[[constraint]]\nexpression = "cp == 1 or dp == 1"\nwhy = "so"\n'
+    path.write_text(f"{plain}[[constraint]]\nexpression = 'dp > 0'\nwhy = 'so'\n")
+    before = content_hash(path, words=False)
+    path.write_text(f'{plain}words = "--dp {{dp}}"\n{cp}[[constraint]]\nexpression = "dp > 0"\nwhy = "so"\n')
+    assert content_hash(path, words=False) == before != content_hash(path)
+    assert content_hash(path, words=False, asked={"cp"}) != before
 
 
 @pytest.mark.slow

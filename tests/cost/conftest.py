@@ -13,7 +13,7 @@ from oppa.cost.workload import Workload
 from oppa.problem.cluster import Cluster
 from oppa.problem.presets import PRESETS
 from oppa.problem.problem import Problem, facts_of
-from oppa.problem.space_file import read_space
+from oppa.problem.space_file import narrow, read_space
 from oppa.problem.training import Limits, Training
 
 ROW = {
@@ -57,6 +57,7 @@ def framework_problem() -> Callable[..., Problem]:
         training = Training(precision=precision)
         facts = facts_of(PRESETS[model], global_batch, cluster, training)
         declared = read_space(catalog.find("search_spaces", space).read_text(), name=space, facts=facts)
+        declared = narrow(declared, {}, honoured=declared.names, runner=space)
         return Problem(
             name="job",
             stated_model=PRESETS[model],

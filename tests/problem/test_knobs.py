@@ -122,7 +122,7 @@ def test_words_of_the_launch_line_take_precedence(load) -> None:
 
 def test_what_changes_the_learning_varies_only_if_the_job_says_so(load, tmp_path) -> None:
     space = CP + '[parameters.recipe]\nvalues = ["bf16", "fp8"]\nchanges = "learning"\nwords = ["--recipe", "{recipe}"]\n'
-    assert load(space).space.settled == {"recipe": "bf16"}
+    assert load(space).space.settled["recipe"] == "bf16"
     asked = load_job(tmp_path / "job.toml", settings=['space.parameters.recipe=["bf16", "fp8"]'])
     assert {each["recipe"] for each in asked.candidates()} == {"bf16", "fp8"}
 
@@ -249,7 +249,7 @@ def test_a_knob_that_varies_on_request_leaves_the_job_as_it_is_without(load, tmp
     assert list(quiet.candidates()) == list(plain.candidates()) and quiet.fingerprint == plain.fingerprint
     assert not any("--cp" in launched(quiet, each) or "context" in launched(quiet, each) for each in quiet.candidates())
     asked = load_job(tmp_path / "job.toml", settings=["space.parameters.cp=[1, 2]"])
-    assert {each["cp"] for each in asked.candidates()} == {1, 2} and asked.space.settled == {"exchange": "p2p"}
+    assert {each["cp"] for each in asked.candidates()} == {1, 2} and asked.space.settled["exchange"] == "p2p"
     assert Problem.from_dict(json.loads(json.dumps(asked.to_dict()))).candidates().space.constraints == asked.space.constraints
 
 
@@ -260,3 +260,35 @@ def test_a_knob_that_no_runner_honours_is_left_out(tmp_path) -> None:
     assert not any(each.knobs for each in load_job(tmp_path / "job.toml").candidates())
     with pytest.raises(JobError, match="the runner `torch` does not honour `mine`"):
         load_job(tmp_path / "job.toml", settings=["space.parameters.mine=[1, 2]"])
+
+
+PLAIN = ["torchrun", "pretrain_gpt.py", "--bf16"]
+
+
+def test_a_launch_line_that_names_no_parameter_gets_the_words_of_all(load) -> None:
+    problem = load('extends = "megatron"\n', argv=PLAIN)
+    assert {"tp", "pp", "micro_batch", "zero_stage", "schedule", "recompute"} <= {
+        known.name for known in problem.space.parameters if len({each[known.name] for each in problem.candidates()}) > 1
+    }
+    split = next(each for each in problem.candidates() if each.tp == 2 and each.zero_stage == 1)
+    line = launched(problem, split)
+    assert "--tensor-model-parallel-size 2 --sequence-parallel" in line and "--use-distributed-optimizer" in line
+    assert not any(known.words for known in load('extends = "megatron"\n').space.parameters), "it names `tp` and `micro_batch` alone"
+
+
+def test_a_plain_launch_line_does_not_state_what_the_space_sets(load) -> None:
+    with pytest.raises(JobError, match="states `--sequence-parallel`, which the search space `space` sets") as raised:
+        load('extends = "megatron"\n', argv=[*PLAIN, "--sequence-parallel"])
+    assert "remove it" in raised.value.hint
+    assert load('extends = "megatron"\n', argv=[*PLAIN, "--recompute-modules", "mlp"]).command, "a knob that does not vary"
+
+
+def test_words_for_other_values_have_a_star(load) -> None:
+    problem = load('extends = "megatron"\n[parameters.x]\nvalues = [0, 1, 2]\nwords = { 0 = [], "*" = "--x {x}" }\n')
+    assert {launched(problem, each).partition("--x ")[2] for each in problem.candidates()} == {"", "1", "2"}
+
+
+def test_a_constraint_that_a_settled_knob_fulfils_is_dropped(load) -> None:
+    constraint = '[[constraint]]\nexpression = "x == 0 or dp % 2 == 0"\nwhy = "pairs"\n'
+    entry = 'extends = "megatron"\n[parameters.x]\nvalues = [0, 1]\non_request = true\nwords = "--x {x}"\n'
+    assert load(entry + constraint).space.constraints == load(entry).space.constraints

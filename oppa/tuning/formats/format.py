@@ -55,7 +55,7 @@ class Format(Protocol):
 
     @property
     def EXPRESSES(self) -> Collection[str] | None:  # noqa: N802
-        """Return the parameters that it supports, in addition to LAYOUT; None: all."""
+        """Return the parameters that it supports, in addition to LAYOUT; None: all, or `export` itself refuses the others."""
         ...
 
     def export(self, problem: Problem, configuration: Configuration) -> dict[str, str]:

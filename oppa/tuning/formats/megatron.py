@@ -6,7 +6,7 @@ The size of a bucket counts fp32 elements. Without overlap there is a single buc
 import functools
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from oppa.errors import InputError
 from oppa.pipeline.from_configuration import stages_of
@@ -17,13 +17,25 @@ from oppa.problem.bounds import MOST_EXPANDED
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
-from oppa.tuning.formats import launch
-from oppa.tuning.formats.format import Files, Reading, elements, inexpressible, is_chosen, is_knob, mebibytes, only, require_equal_stages
+from oppa.tuning.formats import launch, space_words
+from oppa.tuning.formats.format import (
+    Files,
+    Reading,
+    elements,
+    inexpressible,
+    is_chosen,
+    is_knob,
+    mebibytes,
+    only,
+    require_equal_stages,
+    require_expressible,
+)
 
 NAME = "Megatron-LM"
 ARGUMENTS = "megatron_args.sh"
 FILES = (ARGUMENTS, launch.SCRIPT)
-EXPRESSES = [
+EXPRESSES = None  # `check` knows
+FIELDS = [
     "pp",
     "ep",
     "zero_stage",
@@ -54,9 +66,13 @@ KNOWN = {
     *SWITCHES,
     *["--use-distributed-optimizer", "--no-overlap-p2p-communication", "--ddp-bucket-size", "--num-layers-per-virtual-pipeline-stage"],
     STAGES,
+    "--sequence-parallel",
     *["--recompute-granularity", "--recompute-activations", "--recompute-method", "--recompute-num-layers"],
 }
-MATTER = re.compile(r"--(.*parallel.*|.*overlap.*|recompute.*|.*fsdp.*|.*offload.*|fp8.*|fp16|.*batch-size.*|.*data-parallel.*|.*layout.*)")
+MATTER = re.compile(
+    r"--(.*parallel.*|.*overlap.*|recompute.*|.*fsdp.*|.*offload.*|fp8.*|fp16|.*batch-size.*|.*data-parallel.*|.*layout.*|moe-.*|cuda-graph.*"
+    r"|decoder-.*-num-layers|grad-reduce.*|.*precision-aware.*|exp-avg.*|cp-comm.*|attention-backend|cross-entropy.*|.*distributed-optimizer.*)"
+)
 """Options that change the speed or the memory of a run, among those that no parameter covers."""
 
 _FILE = """\
@@ -69,7 +85,7 @@ ARGUMENTS="
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     """Return the files; raises InputError for ZeRO 2 and 3, other schedules, and models that pretrain_gpt.py does not support."""
-    check(problem, configuration)
+    check(problem, configuration, knobs=space_words.written(problem, configuration))
     options = [*parallel_options(problem, configuration), *model_options(problem.model), *training_options(problem)]
     text = _FILE.format(name=problem.name, id=configuration.id, lines="\n".join(options))
     start = f'exec {launch.torchrun(problem)} "${{MEGATRON:?a checkout of Megatron-LM}}/pretrain_gpt.py" $ARGUMENTS "$@"'
@@ -78,9 +94,14 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     return {ARGUMENTS: text, launch.SCRIPT: launch.script(problem, configuration, usage=usage, body=body)}
 
 
-def check(problem: Problem, configuration: Configuration, *, target: str = NAME) -> None:
-    """Raise InputError for a value that has no option in Megatron-LM."""
+def check(problem: Problem, configuration: Configuration, *, knobs: Collection[str] = (), target: str = NAME) -> None:
+    """Raise InputError for a value that has no option in Megatron-LM.
+
+    Args:
+        knobs: Knobs that the format supports.
+    """
     c = configuration
+    require_expressible(problem, c, expresses=(*FIELDS, *knobs), target=target)
     if c.stage_layout == EVEN:
         require_equal_stages(target, problem, c)
     if c.schedule not in ("1f1b", "interleaved"):
@@ -105,17 +126,20 @@ def check(problem: Problem, configuration: Configuration, *, target: str = NAME)
         raise inexpressible(target, c, "overlap_zero_allgather", together_with="overlap_zero_comm", hint=hint)
 
 
-def needs_sequence_parallel(problem: Problem, configuration: Configuration) -> bool:
-    """Return whether sequence parallelism is required: Megatron-core refuses experts with tensor parallelism alone (MoELayer.forward)."""
-    return problem.model.experts > 1 and configuration.tp > 1
+def has_sequence_parallel(configuration: Configuration) -> bool:
+    """Return whether sequence parallelism is on, as it always is with tensor parallelism.
+
+    It saves memory at no cost, and Megatron-core refuses experts with tensor parallelism alone (MoELayer.forward).
+    """
+    return configuration.tp > 1
 
 
 def parallel_options(problem: Problem, configuration: Configuration) -> list[str]:
-    """Return the options that stand for a parameter."""
+    """Return the options that stand for a parameter; the words of knobs come last, as a later option overrides an earlier one."""
     c = configuration
     options = [f"{option} {getattr(c, name)}" for option, name in NUMBERS.items() if name not in ("ep", "model_chunks")]
     options += [f"--expert-model-parallel-size {c.ep}"] if c.ep > 1 else []
-    options += ["--sequence-parallel"] if needs_sequence_parallel(problem, c) else []
+    options += ["--sequence-parallel"] if has_sequence_parallel(c) else []
     options += ["--use-distributed-optimizer"] if c.zero_stage else []
     if c.stage_layout != EVEN:
         options += [f"{STAGES} {letters(stages_of(c, problem.model))}"]  # it implies how many there are; a shell would expand `t*3`
@@ -128,7 +152,7 @@ def parallel_options(problem: Problem, configuration: Configuration) -> list[str
     options += [option for option, name in SWITCHES.items() if getattr(c, name)]
     if is_knob(problem, "dp_bucket_mb") and c.overlap_zero_comm:
         options += [f"--ddp-bucket-size {bucket_elements(c.dp_bucket_mb)}"]
-    return options
+    return [*options, *(" ".join(words) for words in space_words.written(problem, c).values() if words)]
 
 
 def model_options(model: Model) -> list[str]:
@@ -184,8 +208,10 @@ def parse(problem: Problem, files: Files) -> Reading:
     settings["recompute"] = " ".join(options.get("--recompute-granularity", selective)[:1])
     if "--ddp-bucket-size" in options:
         settings["dp_bucket_mb"] = mebibytes(_number("--ddp-bucket-size", options["--ddp-bucket-size"]), size=GRADIENT_BYTES)
-    ignored = [" ".join((option, *values)) for option, values in options.items() if option not in KNOWN and MATTER.fullmatch(option)]
-    return Reading(settings=settings, ignored=tuple(ignored))
+    knobs = space_words.read(problem, options)
+    known = KNOWN | space_words.stated(problem, knobs)
+    ignored = [" ".join((option, *values)) for option, values in options.items() if option not in known and MATTER.fullmatch(option)]
+    return Reading(settings={**settings, **knobs}, ignored=tuple(ignored))
 
 
 def options_of(files: Files) -> dict[str, list[str]]:

@@ -204,7 +204,7 @@ def _lines(argv: Sequence[str]) -> Iterable[str]:
 
 def _arguments(layers: int, experts: int) -> dict[str, str]:
     """Return what each parameter of search_spaces/megatron.toml adds to the launch line, as TOML."""
-    always = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size", "micro_batch": "--micro-batch-size"}
+    always = {"pp": "--pipeline-model-parallel-size", "micro_batch": "--micro-batch-size"}
     always |= {"ep": "--expert-model-parallel-size"} if experts > 1 else {}
     full = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
     chunks = {str(size): ["--num-virtual-stages-per-pipeline-rank", str(size)] if size > 1 else [] for size in divisors(layers)}
@@ -220,7 +220,8 @@ def _arguments(layers: int, experts: int) -> dict[str, str]:
         **switches,
         "dp_bucket_mb": {str(usual): [], **buckets},
     }
-    arguments = {name: spell([option, f"{{{name}}}"]) for name, option in always.items()}
+    arguments = {"tp": spell(["--tensor-model-parallel-size", "{tp}", "--sequence-parallel"])}  # which has no effect for 1
+    arguments |= {name: spell([option, f"{{{name}}}"]) for name, option in always.items()}
     for name, each in by_value.items():
         arguments[name] = f"{{ {', '.join(f'{value} = {spell(words)}' for value, words in each.items())} }}"
     return arguments

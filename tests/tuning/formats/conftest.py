@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from oppa import catalog
 from oppa.problem.baseline import at_rest, complete
 from oppa.problem.configuration import Configuration
+from oppa.problem.declaration import spell
 from oppa.problem.job import load_job
+from oppa.problem.space_file import read_space
 from oppa.trials import environments
 from oppa.tuning.formats import FORMATS
 
@@ -25,6 +28,30 @@ training = {{precision = "{precision}"}}
 """
 
 
+LAUNCHED = """
+[command]
+argv = ["torchrun", "pretrain_gpt.py", "--num-layers", "{layers}", "--hidden-size", "{hidden}", "--num-attention-heads", "{heads}",
+    "--ffn-hidden-size", "{ffn}", "--group-query-attention", "--num-query-groups", "{kv_heads}", "--seq-length", "{seq_len}",
+    "--max-position-embeddings", "{seq_len}", "--swiglu", "--disable-bias-linear", "--no-rope-fusion", "--bf16", "--lr", "1e-4",
+    "--train-iters", "{steps}", "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", "32000", "--attention-dropout", "0",
+    "--hidden-dropout", "0", EXPERTS]
+[command.steps]
+format = "megatron"
+"""
+MEGATRON_KNOBS = (
+    "cp cp_comm expert_tp pp_before_dp",
+    "first_stage_layers last_stage_layers pp_before_dp",
+    "recompute_modules recompute_method recompute_layers moe_grouped_gemm",
+    "offload_layers offload_modules cuda_graphs",
+    "optimizer_offload optimizer_offload_overlap optimizer_instances moments",
+    "tp_comm_overlap overlap_warmup_flush average_in_collective pad_buckets defer_embedding_wgrad",
+    "cross_entropy attention_backend manual_gc num_workers",
+    "moe_dispatcher moe_flex_backend moe_grouped_gemm moe_permute_fusion moe_router_fusion moe_comm_overlap delay_wgrad",
+    "fp8 fp8_param_gather grad_reduce_bf16 recompute_modules",
+)
+"""Knobs of search_spaces/megatron.toml that are searched together; all at once have too many combinations."""
+
+
 @pytest.fixture(scope="session")
 def problem_of(tmp_path_factory):
     """A job of eight H100 in the search space of a framework."""
@@ -37,6 +64,17 @@ def problem_of(tmp_path_factory):
         return load_job(path)
 
     return make
+
+
+def requested(problem_of, group: str, *, model: str):
+    """A job with a launch line that names no parameter, and with choices for some knobs, all that they have."""
+    experts = ', "--num-experts", "{experts}", "--moe-router-topk", "{experts_per_token}"' if model.startswith("mixtral") else ""
+    line = LAUNCHED.replace(", EXPERTS", experts)
+    space = read_space(catalog.find("search_spaces", "megatron").read_text(), name="megatron", facts=problem_of("megatron").space.facts)
+    choices = "".join(f"{name} = {spell(list(space[name].values))}\n" for name in group.split())
+    fixed = "micro_batch = 2\ndp_bucket_mb = [153, 64]\nmodel_chunks = [1, 2]\n"
+    rest = f'{line}[space]\nname = "megatron"\n[space.parameters]\n{fixed}{choices}'
+    return problem_of("megatron", model=model, runner="command", rest=rest)
 
 
 def at(**values):

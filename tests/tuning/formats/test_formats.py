@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import PARAMETERS
 from oppa.problem.software import Software
 from oppa.tuning.formats import FORMATS, export
-from tests.tuning.formats.conftest import at, read_back
+from tests.tuning.formats.conftest import MEGATRON_KNOBS, at, read_back, requested
 
 SPACES = ("deepspeed", "colossalai", "megatron", "torch")
 OWN = {"deepspeed": "deepspeed", "colossalai": "colossalai", "megatron": "megatron", "megatron-bridge": "megatron"}
@@ -60,6 +61,24 @@ def test_what_is_exported_reads_back_as_the_same(name, space, problem_of) -> Non
 def test_a_framework_expresses_the_whole_of_its_own_space(space, name, problem_of) -> None:
     refused = [str(error) for _, _, error in attempts(name, problem_of(space)) if error]
     assert all("zero_bucket_mb = 1`" in message for message in refused)  # ColossalAI's buckets are whole millions of elements
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize("model", ["tiny-4m", "mixtral-8x7b"])
+def test_knobs_of_megatron_read_back_as_they_are_written(name, model, problem_of) -> None:
+    refused = set()
+    for group in MEGATRON_KNOBS:
+        problem = requested(problem_of, group, model=model)
+        candidates = problem.candidates()
+        for index in random.Random(1).sample(range(len(candidates)), 30):
+            configuration = candidates.configuration(index)
+            try:
+                assert read_back(name, problem, export(name, problem, configuration)) == configuration
+            except InputError as error:
+                refused.add(re.match(r"[\w-]+ cannot express `(\w+) = ", error.message)[1])
+    bridge = {"fp8", "fp8_param_gather", "moments", "attention_backend", "pp_before_dp"}
+    assert refused <= (bridge if name == "megatron-bridge" else set())
 
 
 def test_torchrun_hands_every_parameter_to_the_jobs_own_runner(problem_of) -> None:

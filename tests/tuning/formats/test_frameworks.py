@@ -1,13 +1,16 @@
 """The exports before the frameworks' own parsers, and before documented lists of names where those cannot be installed."""
 
 import dataclasses
+import json
+import random
 import re
 
 import pytest
 
 from oppa.pipeline.torch_csv import read_schedule
+from oppa.problem.command import values_of
 from oppa.tuning.formats import colossalai, export, megatron_bridge, torchtitan
-from tests.tuning.formats.conftest import ask, at
+from tests.tuning.formats.conftest import MEGATRON_KNOBS, ask, at, requested
 
 DEEPSPEED = """
 import json, sys, torch.distributed
@@ -110,6 +113,33 @@ MEGATRON_LM = """
     --tokenizer-type --vocab-size --optimizer --sgd-momentum --clip-grad
 """
 """Names of options as Megatron-LM's examples and users' launch scripts have them; its parser comes with no package that could be asked."""
+MEGATRON_LM_PARSER = """
+import json, os, sys, types
+from unittest.mock import MagicMock
+import torch
+sys.modules["megatron.core.transformer.custom_layers.batch_invariant_kernels"] = MagicMock()  # imports triton
+torch.cuda.get_device_capability = lambda *a: (9, 0)
+torch.cuda.get_device_properties = lambda *a: types.SimpleNamespace(major=9, minor=0)
+import megatron.core.transformer.moe.moe_utils as moe
+import megatron.core.transformer.transformer_config as config
+import megatron.training.arguments as arguments
+for module in (config, arguments):
+    module.is_te_min_version = lambda *a, **b: True  # kernels of Transformer Engine are not needed to check options
+names = "fused_permute fused_permute_with_probs fused_sort_chunks_by_index fused_sort_chunks_by_index_with_probs fused_unpermute"
+for name in names.split():
+    setattr(moe, name, MagicMock())
+os.environ |= {"WORLD_SIZE": sys.argv[1], "RANK": "0", "NVTE_CPU_OFFLOAD_V1": "1"}
+refused = []
+for line in json.load(open(sys.argv[2])):
+    sys.argv = ["pretrain_gpt.py", *line]
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "8" if "--overlap-moe-expert-parallel-comm" in line else "1"
+    try:
+        args = arguments.validate_args(arguments.parse_args())
+        arguments.core_transformer_config_from_args(args)
+    except BaseException as error:
+        refused.append([" ".join(line), repr(error)])
+sys.stdout.write("\\n" + json.dumps(refused))
+"""
 INTERLEAVED = {"dp": 2, "pp": 2, "tp": 2, "schedule": "interleaved", "model_chunks": 2, "overlap_p2p": True}
 
 
@@ -166,6 +196,22 @@ def test_megatron_bridge_has_the_fields_that_are_set(problem_of) -> None:
         assert name in known[part], path
 
 
+@pytest.mark.environment
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["tiny-4m", "mixtral-8x7b"])
+def test_megatron_lm_itself_accepts_the_words_of_its_space(model, problem_of, tmp_path) -> None:
+    lines = []
+    for group in MEGATRON_KNOBS:
+        problem = requested(problem_of, group, model=model)
+        candidates = problem.candidates()
+        for index in random.Random(0).sample(range(len(candidates)), 20):
+            configuration = candidates.configuration(index)
+            values = values_of(configuration, problem.model, problem.cluster, problem.training, steps=3, folder=tmp_path)
+            lines.append(problem.launch_line(configuration).words(values, {})[2:])
+    (tmp_path / "lines.json").write_text(json.dumps(lines))
+    assert ask("megatron.training", MEGATRON_LM_PARSER, 8, tmp_path / "lines.json") == []
+
+
 @pytest.mark.parametrize("values", [INTERLEAVED, {"dp": 4, "tp": 2, "ep": 2, "zero_stage": 1, "recompute": "full"}])
 def test_megatron_lm_documents_every_option(values, problem_of) -> None:
     problem = problem_of("megatron", model="mixtral-8x7b")
@@ -212,12 +258,12 @@ def test_torchtitan_itself_takes_the_recipe_of_a_mixture(problem_of, tmp_path) -
     assert found[:6] == [1, 8, 1, 1, 4, "never"]
 
 
-def test_a_mixture_under_tensor_parallelism_has_the_sequence_parallelism_that_megatron_demands(problem_of) -> None:
+def test_tensor_parallelism_has_sequence_parallelism(problem_of) -> None:
     dense, mixture = problem_of("megatron"), problem_of("megatron", model="mixtral-8x7b")
-    for problem, values, demanded in ((mixture, {"dp": 4, "tp": 2}, True), (mixture, {}, False), (dense, {"dp": 4, "tp": 2}, False)):
+    for problem, values, expected in ((mixture, {"dp": 4, "tp": 2}, True), (mixture, {}, False), (dense, {"dp": 4, "tp": 2}, True)):
         chosen = at(**values, overlap_p2p=True, dp_bucket_mb=153)
-        assert ("--sequence-parallel" in export("megatron", problem, chosen)["megatron_args.sh"]) is demanded
-        assert megatron_bridge.values(problem, chosen)["model.sequence_parallel"] is demanded
+        assert ("--sequence-parallel" in export("megatron", problem, chosen)["megatron_args.sh"]) is expected
+        assert megatron_bridge.values(problem, chosen)["model.sequence_parallel"] is expected
 
 
 @pytest.mark.parametrize(("chunks", "schedule"), [(1, "PipelineScheduleSingle"), (2, "ZBVZeroBubble"), (4, "PipelineScheduleMulti")])

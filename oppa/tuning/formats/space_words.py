@@ -1,0 +1,79 @@
+"""Writes knobs as the words that the search space declares, and reads them from the options of a script.
+
+A format whose framework is configured by options needs no list of knobs: a new entry of the search space is enough.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from oppa.problem.command import argument_of, names_in, spelled, values_of
+from oppa.problem.configuration import Configuration, Value
+from oppa.problem.problem import Problem
+from oppa.problem.space import Parameter
+
+Options = Mapping[str, Sequence[str]]
+"""Values of each option, as in a launch line."""
+
+
+def worded(problem: Problem) -> list[Parameter]:
+    """Return the knobs that have words."""
+    return [known for known in problem.space.parameters if known.is_knob and known.words]
+
+
+def written(problem: Problem, configuration: Configuration) -> dict[str, list[str]]:
+    """Return the words of each knob that matters in a configuration, by its name; a knob at its default may have none."""
+    values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
+    texts = {name: spelled(value) for name, value in values.items()}
+    active = {known.name for known in problem.space.active(configuration)}
+    return {
+        known.name: [word.format_map(texts) for word in argument_of(known).words_for(values)]
+        for known in worded(problem)
+        if known.name in active
+    }
+
+
+def read(problem: Problem, options: Options) -> dict[str, Value]:
+    """Return the knobs that options state; one whose options are missing, or have a value that is not legal, is left out."""
+    found = {known.name: _read(known, options) for known in worded(problem)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def stated(problem: Problem, settings: Mapping[str, Value]) -> set[str]:
+    """Return the options that state some knobs."""
+    return {option for known in worded(problem) if known.name in settings for option in _options(known, settings[known.name])}
+
+
+def grouped(words: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values that follow each option of a launch line."""
+    found: dict[str, list[str]] = {}
+    values: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            found[word] = values = []
+        else:
+            values.append(word)
+    return found
+
+
+def _read(known: Parameter, options: Options) -> Value | None:
+    """Return the value with the most options among those whose options are all stated; None if no option of the knob is."""
+    every = ((value, _options(known, value)) for value in known.values)
+    matching = [(len(each), value) for value, each in every if each and _are_stated(each, options)]
+    return max(matching, key=lambda pair: pair[0])[1] if matching else None
+
+
+def _are_stated(wanted: Options, options: Options) -> bool:
+    """Return whether options have these values; words that follow a switch are not its values, nor are those from a variable on."""
+    return all(
+        option in options and (not values or list(itertools.takewhile(lambda word: "$" not in word, options[option])) == list(values))
+        for option, values in wanted.items()
+    )
+
+
+def _options(known: Parameter, value: Value) -> dict[str, list[str]]:
+    """Return the options of a value; none if its words name other parameters, which a script does not state."""
+    words = argument_of(known).words_for({known.name: value})
+    if any(name != known.name for word in words for name in names_in(word)):
+        return {}
+    return grouped([word.format_map({known.name: spelled(value)}) for word in words])
