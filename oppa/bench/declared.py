@@ -125,13 +125,15 @@ def content_hash(path: Path, *, asked: Collection[str] = (), words: bool = True)
     """Return the SHA-256 of a TOML file's values, or of any other file's bytes; ABSENT if the file cannot be read.
 
     Comments and device aliases in a TOML file change no figure, so the hash leaves them out. It also leaves out what a search space
-    declares for other jobs.
+    declares for other jobs, and knobs of other jobs that a runner honours.
 
     Args:
         asked: Parameters for which the jobs give choices. Others that vary only on request count for nothing, nor do their constraints.
         words: Whether a job has a launch line, which may use the search space's words.
     """
     import hashlib  # the help imports this module, and must stay fast
+
+    from oppa.problem.configuration import PARAMETERS
 
     try:
         content = path.read_bytes()
@@ -140,6 +142,8 @@ def content_hash(path: Path, *, asked: Collection[str] = (), words: bool = True)
     if path.suffix == ".toml":
         values = {name: value for name, value in tomllib.loads(content.decode()).items() if name not in ALIASES}
         values = _decisive(values, asked=asked, words=words) if path.parent.name == "search_spaces" else values
+        if path.name == "runner.toml" and "parameters" in values:
+            values["parameters"] = [name for name in values["parameters"] if name in (*PARAMETERS, *asked)]
         content = json.dumps(values, sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()
 

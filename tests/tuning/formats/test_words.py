@@ -9,6 +9,7 @@ from oppa.problem.command import values_of
 from oppa.problem.job import load_job
 from oppa.trials.trial_folder import TrialSpec
 from tests.tuning.formats.conftest import ask
+from tests.tuning.formats.torchtitan_knobs import EVERY_KNOB
 
 SOME = 40
 CLUSTER = 'batch = {global_batch = 64}\ncluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}\n'
@@ -37,7 +38,6 @@ print(json.dumps(found))
 TRAINER = """
 import json, sys
 from transformers import HfArgumentParser, TrainingArguments
-from tests.tuning.formats.torchtitan_knobs import EVERY_KNOB
 found = []
 for line in json.load(open(sys.argv[1])):
     parser = HfArgumentParser(TrainingArguments)
