@@ -25,8 +25,8 @@ divisors = "global_batch"
 """
 LACKS = {"nanotron-h100": {"schedule", "recompute"}, "nanotron": {"schedule", "recompute"}}
 """What the Ultra-Scale Playbook did not vary: the space is that of its measurements."""
-KNOBS = {"torch-long-context": {"cp", "dp_shard", "sequence_parallel", "recompute_layers"}}
-"""Parameters of a space that configurations have no fields for."""
+KNOBS = {"torch-long-context": {"cp", "sequence_parallel", "recompute_layers"}}
+"""Knobs that the runner of a space honours by itself; `dp_shard` varies only on request."""
 MakeFacts = Callable[..., Facts]
 
 
@@ -209,10 +209,8 @@ def test_a_choice_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize(("given", "count"), [({}, 1), ({"dp_shard": [0, 2, 4]}, 2)])
-def test_groups_of_shards_divide_dp_and_vary_on_request(
-    given: dict[str, object], count: int, framework_space: Callable[..., SearchSpace]
-) -> None:
+def test_groups_of_shards_divide_dp_and_vary_on_request(given: dict[str, object], count: int, make_facts: MakeFacts) -> None:
     fixed = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 3, "micro_batch": 1, "recompute": "none", "dp_bucket_mb": 25}
-    space = framework_space("torch-long-context")
+    space = read_space(catalog.find("search_spaces", "torch-long-context").read_text(), name="long", facts=make_facts())
     narrowed = narrow(space, {**fixed, **given}, honoured=space.names, runner="torch")
     assert len(enumerate_candidates(narrowed)) == count
