@@ -161,10 +161,13 @@ class LaunchCommand:
         implied = {"micro_batch"} if named & IMPLY_MICRO_BATCH else set()
         return named - {*RESERVED, *(file.name for file in self.files)} | implied | {"dp", "global_batch"}
 
-    @property
-    def is_plain(self) -> bool:
-        """Return whether it names no parameter but `dp` and `global_batch`, so that the search space adds the words for all."""
-        return self.parameters == {"dp", "global_batch"} and not self.arguments
+    def is_plain(self, own: Collection[str]) -> bool:
+        """Return whether it names none of the search space's parameters, so that the space adds the words for all.
+
+        Args:
+            own: Parameters for which the job gives choices; knobs among them are the job's own.
+        """
+        return self.parameters - (set(own) - set(PARAMETERS)) == {"dp", "global_batch"}
 
     @property
     def placeholders(self) -> set[str]:

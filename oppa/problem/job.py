@@ -64,8 +64,9 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
         raise JobError("the launch line names `micro_batch`, but the job has no [batch]", hint=hint)
     facts = facts_of(model, global_batch, cluster, training)
-    space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command)
-    if command and command.is_plain:
+    plain = command is not None and command.is_plain({*job.space.parameters, *line.choices})
+    space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command, plain=plain)
+    if command and plain:
         _check_plain(command, space, has_batch=job.batch is not None)
     require_some(space)
     return Problem(
@@ -104,7 +105,7 @@ def _command(job: JobFile, argv: Sequence[str], folder: Path) -> LaunchCommand |
 
 
 def _space(
-    table: SearchSpaceTable, line: InlineChoices, facts: Facts, *, runner: Path, folder: Path, command: LaunchCommand | None
+    table: SearchSpaceTable, line: InlineChoices, facts: Facts, *, runner: Path, folder: Path, command: LaunchCommand | None, plain: bool
 ) -> SearchSpace:
     """Return the search space that the job names, else the runner's, with the job's own knobs.
 
@@ -123,7 +124,7 @@ def _space(
     own = {*named, *line.choices, *(name for name, stated in given.items() if isinstance(stated, dict))}
     knobs = {name: _knob(name, stated, line) for name, stated in given.items() if name in own}
     space = read_space(text, name=file.stem, facts=facts, knobs=knobs)
-    if command is None or not command.is_plain:
+    if not plain:
         space = space.without_words()
     for name, table_of in knobs.items():
         given[name] = table_of.values or list(space[name].values)

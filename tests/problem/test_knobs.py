@@ -100,6 +100,13 @@ def test_a_condition_applies_to_knobs_and_an_inactive_one_has_no_words(load) -> 
         assert ("--ring" in launched(problem, each)) == (each["cp"] > 1) and (each["cp"] > 1 or each["ring"] == 1)
 
 
+def test_a_knob_of_ones_own_leaves_the_words_of_the_space(load) -> None:
+    problem = load(argv=["torchrun", "pretrain_gpt.py", "{mine=1:1,2}"])
+    assert {(each.tp, each["mine"]) for each in problem.candidates()} == {(tp, mine) for tp in (1, 2, 4) for mine in (1, 2)}
+    lines = {launched(problem, each) for each in problem.candidates()}
+    assert all("--tensor-model-parallel-size" in line and "--micro-batch-size" in line for line in lines)
+
+
 def test_words_may_differ_by_value(load) -> None:
     problem = load(CP + '[parameters.graphs]\nvalues = [false, true]\nwords = {true = ["--cuda-graphs"]}\n')
     assert all(("--cuda-graphs" in launched(problem, each)) == each["graphs"] for each in problem.candidates())
