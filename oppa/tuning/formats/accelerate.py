@@ -13,12 +13,22 @@ from oppa.problem.bounded_text import parse_yaml, whole_number
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import deepspeed, launch, stated
-from oppa.tuning.formats.format import Files, Reading, inexpressible, is_chosen, only
+from oppa.tuning.formats.format import Files, Reading, inexpressible, is_chosen, is_legal, only
 
 NAME = "accelerate"
 CONFIG = "accelerate.yaml"
 FILES = (CONFIG, deepspeed.CONFIG, launch.SCRIPT)
-EXPRESSES = ("zero_stage", "recompute", "zero_bucket_mb", "overlap_zero_comm")
+EXPRESSES = (
+    "zero_stage",
+    "recompute",
+    "zero_bucket_mb",
+    "overlap_zero_comm",
+    "dp_replicate",
+    "cp",
+    "cp_comm",
+    "fsdp_offload",
+    *deepspeed.KNOBS,
+)
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 IMMATERIAL = frozenset(
@@ -46,6 +56,13 @@ _FSDP = {"fsdp_version", "fsdp_reshard_after_forward", "fsdp_sharding_strategy",
 _FSDP_IMMATERIAL = {"fsdp_auto_wrap_policy", "fsdp_state_dict_type", "fsdp_transformer_layer_cls_to_wrap"}
 _FSDP_IMMATERIAL |= {"fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states", "fsdp_use_orig_params"}
 _MESH = {"parallelism_config_dp_shard_size", "parallelism_config_tp_size", "parallelism_config_dp_replicate_size"}
+_KNOBS = {
+    "dp_replicate": "parallelism_config_dp_replicate_size",
+    "cp": "parallelism_config_cp_size",
+    "cp_comm": "parallelism_config_cp_comm_strategy",
+    "fsdp_offload": "fsdp_offload_params",
+}
+"""Keys of the knobs of search_spaces/accelerate.toml."""
 _DEEPSPEED = {"zero_stage", "gradient_accumulation_steps", "deepspeed_config_file", "zero3_init_flag", "deepspeed_multinode_launcher"}
 _STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 
@@ -78,7 +95,12 @@ def _check(problem: Problem, configuration: Configuration, *, through_deepspeed:
             raise inexpressible(NAME, c, "tp", hint="use `--to deepspeed`: accelerate does not configure its tensor parallelism")
         if c.recompute != "none":
             raise inexpressible(NAME, c, "recompute", hint="use `--to deepspeed`: accelerate does not configure its recomputation")
+        if c.get("sp", 1) != 1:
+            raise inexpressible(NAME, c, "sp", hint="use `--to deepspeed`: accelerate sets its sequence parallelism in the program")
         return
+    for name in deepspeed.KNOBS:
+        if name in c.names and is_chosen(problem, c, name):
+            raise inexpressible(NAME, c, name, hint=f"use the default of `{name}`: it is a setting of DeepSpeed")
     if c.zero_stage == 1:
         raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, 2 or 3, which DDP and FSDP2 implement")
     if c.zero_stage == 0 and c.tp > 1 and c.dp > 1:
@@ -121,8 +143,11 @@ def _native(problem: Problem, configuration: Configuration) -> dict[str, Any]:
         "fsdp_activation_checkpointing": c.recompute == "full",
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }
-    sizes = {"dp_replicate": 1, "dp_shard": c.dp, "tp": c.tp, "cp": 1}
-    mesh = {f"parallelism_config_{name}_size": size for name, size in sizes.items()}
+    fsdp |= {"fsdp_offload_params": c["fsdp_offload"]} if "fsdp_offload" in c.names else {}
+    replicas, cp = int(c.get("dp_replicate", 1)), int(c.get("cp", 1))
+    sizes = {"dp_replicate": replicas, "dp_shard": c.dp // replicas, "tp": c.tp, "cp": cp}
+    mesh: dict[str, Any] = {f"parallelism_config_{name}_size": size for name, size in sizes.items()}
+    mesh |= {"parallelism_config_cp_comm_strategy": c["cp_comm"]} if cp > 1 and "cp_comm" in c.names else {}
     return {**values, "distributed_type": "FSDP", "fsdp_config": fsdp, "parallelism_config": mesh}
 
 
@@ -140,8 +165,10 @@ def parse(problem: Problem, files: Files) -> Reading:
     if mesh.get("parallelism_config_dp_shard_size", 2) == 1:
         settings["zero_stage"] = 0
     settings["recompute"] = "full" if stated.switch(fsdp, "fsdp_activation_checkpointing", usual=False) else "none"
-    settings |= _micro_batch(problem, files, tp=tp)
-    nested = (("fsdp_config", fsdp, _FSDP | _FSDP_IMMATERIAL), ("parallelism_config", mesh, _MESH))
+    knobs = _knobs(problem, fsdp, mesh)
+    settings |= knobs | _micro_batch(problem, files, split=tp * int(knobs.get("cp", 1)))
+    read = {key for name, key in _KNOBS.items() if name in knobs}
+    nested = (("fsdp_config", fsdp, _FSDP | _FSDP_IMMATERIAL | read), ("parallelism_config", mesh, _MESH | read))
     return Reading(settings=settings, ignored=tuple(_ignored(values, nested)))
 
 
@@ -164,7 +191,7 @@ def _parse_deepspeed(problem: Problem, files: Files, values: dict[str, Any]) -> 
     settings: dict[str, Value] = {"zero_stage": stage, "overlap_zero_comm": stage == 3}
     if steps := whole_number(str(given.get("gradient_accumulation_steps", "auto"))):
         settings["micro_batch"] = problem.global_batch // (problem.cluster.devices * steps)
-    return Reading(settings={**settings, **_micro_batch(problem, files, tp=1)}, ignored=ignored)
+    return Reading(settings={**settings, **_micro_batch(problem, files, split=1)}, ignored=ignored)
 
 
 def _stage(fsdp: dict[str, Any]) -> int:
@@ -176,10 +203,17 @@ def _stage(fsdp: dict[str, Any]) -> int:
     return stages[strategy]
 
 
-def _micro_batch(problem: Problem, files: Files, *, tp: int) -> dict[str, Value]:
+def _knobs(problem: Problem, fsdp: dict[str, Any], mesh: dict[str, Any]) -> dict[str, Value]:
+    """Return the knobs of the job's space that the tables state with a legal value."""
+    given = {**fsdp, **mesh}
+    return {name: given[key] for name, key in _KNOBS.items() if is_legal(problem.space, name, given.get(key))}
+
+
+def _micro_batch(problem: Problem, files: Files, *, split: int) -> dict[str, Value]:
+    """Return the micro-batch by the script's accumulation steps; `split` ranks share each micro-batch."""
     found = re.search(rf"{STEPS}=(\d+)", files.get(launch.SCRIPT, ""))
     steps = whole_number(found[1]) if found else None
-    return {"micro_batch": problem.global_batch // (max(1, problem.cluster.devices // tp) * steps)} if steps else {}
+    return {"micro_batch": problem.global_batch // (max(1, problem.cluster.devices // split) * steps)} if steps else {}
 
 
 def _yaml(text: str) -> dict[str, Any]:

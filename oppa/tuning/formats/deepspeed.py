@@ -4,7 +4,7 @@ Keys: deepspeed.runtime.config.DeepSpeedConfig and deepspeed.runtime.zero.config
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from oppa.errors import InputError
@@ -12,12 +12,21 @@ from oppa.problem.bounded_text import parse_json
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, source, stated
-from oppa.tuning.formats.format import Files, Reading, element_bytes, elements, inexpressible, is_chosen, is_knob, mebibytes
+from oppa.tuning.formats.format import Files, Reading, element_bytes, elements, inexpressible, is_chosen, is_knob, is_legal, mebibytes
 
 NAME = "DeepSpeed"
 CONFIG, PREPARE = "ds_config.json", "prepare.py"
 FILES = (CONFIG, PREPARE, launch.SCRIPT)
-EXPRESSES = ("pp", "zero_stage", "zero_bucket_mb", "overlap_zero_comm", "recompute")
+KNOBS = {
+    "sp": ("sequence_parallel_size",),
+    "hpz": ("zero_optimization", "zero_hpz_partition_size"),
+    "offload_optimizer": ("zero_optimization", "offload_optimizer", "device"),
+    "offload_params": ("zero_optimization", "offload_param", "device"),
+    "quantized_weights": ("zero_optimization", "zero_quantized_weights"),
+    "quantized_gradients": ("zero_optimization", "zero_quantized_gradients"),
+}
+"""Keys of the knobs of search_spaces/deepspeed.toml, from the outermost in."""
+EXPRESSES = ("pp", "zero_stage", "zero_bucket_mb", "overlap_zero_comm", "recompute", *KNOBS)
 
 IMMATERIAL = frozenset(
     [
@@ -94,7 +103,7 @@ def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
         if is_knob(problem, "zero_bucket_mb"):
             zero |= dict.fromkeys(BUCKETS, elements(c.zero_bucket_mb, size=element_bytes(problem)))
     interval = {"activation_checkpoint_interval": 1} if c.recompute == "full" else {}
-    return {
+    values: dict[str, Any] = {
         "train_batch_size": c.global_batch,
         "train_micro_batch_size_per_gpu": c.micro_batch,
         "gradient_accumulation_steps": c.num_microbatches,
@@ -102,7 +111,12 @@ def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
         "zero_optimization": zero,
         **({"tensor_parallel": {"autotp_size": c.tp}} if c.tp > 1 else {}),
         **({"pipeline": {"stages": c.pp, **interval}} if c.pp > 1 else {}),
+        **({"data_parallel_size": c.dp} if c.get("sp", 1) != 1 else {}),  # DeepSpeed reads the two together
     }
+    for known in problem.space.active(c):
+        if known.name in KNOBS:
+            _set(values, KNOBS[known.name], c[known.name])
+    return values
 
 
 def parse(problem: Problem, files: Files) -> Reading:
@@ -112,13 +126,15 @@ def parse(problem: Problem, files: Files) -> Reading:
     stage = stated.count(zero, "stage", 0, least=0)
     tp, pp = degrees_of(values)
     settings: dict[str, Value] = {"zero_stage": stage, "overlap_zero_comm": stated.switch(zero, "overlap_comm", usual=stage == 3)}
-    settings |= {"tp": tp, "pp": pp, **_batch(values, ranks=max(1, problem.cluster.devices // (tp * pp)))}
+    knobs = _knobs(problem, values)
+    settings |= {"tp": tp, "pp": pp, **_batch(values, ranks=max(1, problem.cluster.devices // (tp * pp * int(knobs.get("sp", 1)))))}
     if "reduce_bucket_size" in zero:
         settings["zero_bucket_mb"] = mebibytes(stated.amount(zero, "reduce_bucket_size"), size=element_bytes(problem))
     prepared = files.get(PREPARE, "")
     recomputed = pipeline.get("activation_checkpoint_interval") or (prepared and _recomputes(prepared))
     settings["recompute"] = "full" if recomputed else "none"
-    return Reading(settings=settings, ignored=tuple(_ignored(values)))
+    known = {".".join(KNOBS[name]) for name in knobs} | ({"data_parallel_size"} if "sp" in knobs else set())
+    return Reading(settings=settings | knobs, ignored=tuple(_ignored(values, known)))
 
 
 def values_of(files: Files) -> dict[str, Any]:
@@ -168,6 +184,24 @@ def _batch(values: dict[str, Any], *, ranks: int) -> dict[str, Value]:
     return {name: value for name, value in (("global_batch", total), ("micro_batch", micro)) if value is not None}
 
 
+def _set(values: dict[str, Any], path: tuple[str, ...], value: Value) -> None:
+    """Set a key inside tables, which are made where they are missing."""
+    *tables, key = path
+    for name in tables:
+        values = values.setdefault(name, {})
+    values[key] = value
+
+
+def _knobs(problem: Problem, values: dict[str, Any]) -> dict[str, Value]:
+    """Return the knobs of the job's space that a file states with a legal value."""
+    found: dict[str, Any] = {}
+    for name, path in KNOBS.items():
+        found[name] = values
+        for key in path:
+            found[name] = found[name].get(key) if isinstance(found[name], dict) else None
+    return {name: value for name, value in found.items() if is_legal(problem.space, name, value)}
+
+
 def _json(files: Files) -> dict[str, Any]:
     name = next((name for name in files if name.endswith(".json")), None)
     values = parse_json(files[name], source=f"`{name}`", hint="name a DeepSpeed configuration file") if name else None
@@ -181,12 +215,18 @@ def _without_auto(values: dict[str, Any]) -> dict[str, Any]:
     return {key: _without_auto(value) if isinstance(value, dict) else value for key, value in values.items() if value != "auto"}
 
 
-def _ignored(values: dict[str, Any]) -> list[str]:
+def _ignored(values: dict[str, Any], knobs: Collection[str]) -> list[str]:
+    """Return the other keys with their values.
+
+    Args:
+        knobs: Keys that were read as knobs, with dots.
+    """
     found = []
     for key, value in values.items():
         if key in _NESTED and isinstance(value, dict):
             known = (*_NESTED[key], *(bucket for bucket in BUCKETS if value.get(bucket) == value.get(BUCKETS[0])))
+            known += tuple(path.split(".")[1] for path in knobs if path.startswith(f"{key}."))
             found += [f"{key}.{inner} = {json.dumps(given)}" for inner, given in value.items() if inner not in known]
-        elif key not in (*_TOP, *_NESTED) and key not in IMMATERIAL:
+        elif key not in (*_TOP, *_NESTED, *knobs) and key not in IMMATERIAL:
             found.append(f"{key} = {json.dumps(value)}")
     return found

@@ -82,6 +82,11 @@ def is_knob(problem: Problem, name: str) -> bool:
     return name in problem.space.names and len(problem.space[name].values) > 1
 
 
+def is_legal(space: SearchSpace, name: str, value: object) -> bool:
+    """Return whether a space has the parameter, and the parameter this value; 1 is not true."""
+    return name in space.names and any(type(value) is type(legal) and value == legal for legal in space[name].values)
+
+
 def require_expressible(problem: Problem, configuration: Configuration, *, expresses: Collection[str] | None, target: str) -> None:
     """Raise InputError for a chosen parameter that a format does not support."""
     for name in configuration.names:

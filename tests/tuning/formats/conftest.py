@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,8 @@ def problem_of(tmp_path_factory):
 
     def make(space, *, model="tiny-4m", batch=64, devices=8, hosts=1, precision="bf16", runner="simulated", knobs="", rest=""):
         path: Path = tmp_path_factory.mktemp("job") / "job.toml"
-        searched = "" if runner != "simulated" else f'space = {{name = "{space}", parameters = {{{knobs}}}}}\n'
+        chosen = f"parameters = {{{knobs}}}\n" if knobs else ""
+        searched = "" if runner != "simulated" else f'[space]\nname = "{space}"\n{chosen}'
         values = {"model": model, "batch": batch, "devices": devices, "hosts": hosts, "precision": precision, "runner": runner}
         path.write_text(JOB.format(**values, rest=searched + rest))
         return load_job(path)
@@ -75,6 +77,21 @@ def requested(problem_of, group: str, *, model: str):
     fixed = "micro_batch = 2\ndp_bucket_mb = [153, 64]\nmodel_chunks = [1, 2]\n"
     rest = f'{line}[space]\nname = "megatron"\n[space.parameters]\n{fixed}{choices}'
     return problem_of("megatron", model=model, runner="command", rest=rest)
+
+
+KNOBS = {
+    "deepspeed": "sp = [1, 2, 4]\nhpz = [1, 2]\noffload_optimizer = ['none', 'cpu']\noffload_params = ['none', 'cpu']\n"
+    "quantized_weights = [false, true]\nquantized_gradients = [false, true]\nzero_bucket_mb = 64\n",
+    "accelerate": "dp_replicate = [1, 2, 4]\ncp = [1, 2, 4]\ncp_comm = ['allgather', 'alltoall']\nfsdp_offload = [false, true]\n",
+}
+"""Choices for the knobs of a framework's space, as a job has them."""
+
+
+def some_with_knobs(problem_of, space: str, count: int):
+    """A job with choices for the knobs of a framework's space, and some of its configurations."""
+    problem = problem_of(space, rest=f"[space.parameters]\n{KNOBS[space]}")
+    candidates = problem.candidates()
+    return problem, [candidates.configuration(index) for index in random.Random(0).sample(range(len(candidates)), count)]
 
 
 def at(**values):

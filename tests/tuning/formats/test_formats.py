@@ -17,7 +17,7 @@ from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import PARAMETERS
 from oppa.problem.software import Software
 from oppa.tuning.formats import FORMATS, export
-from tests.tuning.formats.conftest import MEGATRON_KNOBS, at, read_back, requested
+from tests.tuning.formats.conftest import MEGATRON_KNOBS, at, read_back, requested, some_with_knobs
 
 SPACES = ("deepspeed", "colossalai", "megatron", "torch")
 OWN = {"deepspeed": "deepspeed", "colossalai": "colossalai", "megatron": "megatron", "megatron-bridge": "megatron"}
@@ -77,8 +77,41 @@ def test_knobs_of_megatron_read_back_as_they_are_written(name, model, problem_of
                 assert read_back(name, problem, export(name, problem, configuration)) == configuration
             except InputError as error:
                 refused.add(re.match(r"[\w-]+ cannot express `(\w+) = ", error.message)[1])
-    bridge = {"fp8", "fp8_param_gather", "moments", "attention_backend", "pp_before_dp"}
+    bridge = {
+        "fp8",
+        "fp8_param_gather",
+        "moments",
+        "attention_backend",
+        "pp_before_dp",
+        "grad_reduce_bf16",
+        "offload_layers",
+        "num_workers",
+    }
     assert refused <= (bridge if name == "megatron-bridge" else set())
+
+
+@pytest.mark.parametrize(("name", "space"), [("deepspeed", "deepspeed"), ("accelerate", "deepspeed"), ("accelerate", "accelerate")])
+def test_knobs_of_json_and_yaml_files_read_back_as_they_are_written(name, space, problem_of) -> None:
+    problem, configurations = some_with_knobs(problem_of, space, 60)
+    written = 0
+    for configuration in configurations:
+        try:
+            files = export(name, problem, configuration)
+        except InputError as error:
+            assert name == "accelerate" and re.search("cannot express `(sp|tp|pp|recompute) = ", error.message)
+            continue
+        assert read_back(name, problem, files) == configuration
+        assert not FORMATS[name].parse(problem, files).ignored
+        written += 1
+    assert written
+
+
+def test_knobs_of_other_frameworks_are_refused_by_name(problem_of) -> None:
+    problem = problem_of("megatron", rest="[space.parameters]\ncp = [1, 2]\n")
+    split = next(each for each in problem.candidates() if each["cp"] == 2 and each.tp == each.pp == 1)
+    for name in ("deepspeed", "torchtitan", "colossalai"):
+        with pytest.raises(InputError, match="cannot express `cp = 2`"):
+            export(name, problem, split)
 
 
 def test_torchrun_hands_every_parameter_to_the_jobs_own_runner(problem_of) -> None:

@@ -10,7 +10,7 @@ import pytest
 from oppa.pipeline.torch_csv import read_schedule
 from oppa.problem.command import values_of
 from oppa.tuning.formats import colossalai, export, megatron_bridge, torchtitan
-from tests.tuning.formats.conftest import MEGATRON_KNOBS, ask, at, requested
+from tests.tuning.formats.conftest import MEGATRON_KNOBS, ask, at, requested, some_with_knobs
 
 DEEPSPEED = """
 import json, sys, torch.distributed
@@ -41,6 +41,37 @@ total = math.prod(sizes.values()) if sizes else c.num_processes
 args, defaults, _ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", sys.argv[1], "train.py"]))
 print(json.dumps([c.distributed_type.value, total, args.use_fsdp, args.use_deepspeed, args.fsdp_version,
     str(args.fsdp_reshard_after_forward), args.fsdp_activation_checkpointing, args.deepspeed_config_file, args.mixed_precision]))
+"""
+DEEPSPEED_KNOBS = (
+    DEEPSPEED.partition("class Ranks")[0]
+    + """
+found = []
+for file, ranks in json.load(open(sys.argv[1])):
+    class Ranks:
+        get_data_parallel_world_size = lambda self: ranks
+    c = DeepSpeedConfig(file, mpu=Ranks())
+    z = c.zero_config
+    device = lambda table: str(getattr(table.device, "value", table.device)) if table else "none"
+    found.append([json.load(open(file)).get("sequence_parallel_size", 1), z.zero_hpz_partition_size, device(z.offload_optimizer),
+        device(z.offload_param), z.zero_quantized_weights, z.zero_quantized_gradients])
+print(json.dumps(found))
+"""
+)
+ACCELERATE_KNOBS = """
+import json, sys
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.parallelism_config import ParallelismConfig
+found = []
+for file in sys.argv[1:]:
+    c = load_config_from_file(file)
+    sizes = {key.removeprefix("parallelism_config_"): value for key, value in c.parallelism_config.items() if key.endswith("_size")}
+    if sizes.get("tp_size") == 1:  # its tensor parallelism wants transformers
+        ParallelismConfig(**sizes)
+    args, *_ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", file, "train.py"]))
+    found.append([args.parallelism_config_dp_replicate_size, args.parallelism_config_cp_size, str(args.fsdp_offload_params),
+        args.num_processes])
+print(json.dumps(found))
 """
 COLOSSALAI = """
 import ast, importlib.util, json, pathlib
@@ -177,6 +208,30 @@ def test_accelerate_itself_loads_the_file_and_would_launch_it(space, values, exp
 
 @pytest.mark.environment
 @pytest.mark.slow
+def test_deepspeed_itself_reads_the_knobs(problem_of, tmp_path) -> None:
+    problem, configurations = some_with_knobs(problem_of, "deepspeed", 40)
+    files = []
+    for number, each in enumerate(configurations):
+        (path := tmp_path / f"{number}.json").write_text(export("deepspeed", problem, each)["ds_config.json"])
+        files.append([str(path), each.dp])
+    (tmp_path / "files").write_text(json.dumps(files))
+    names = ("sp", "hpz", "offload_optimizer", "offload_params", "quantized_weights", "quantized_gradients")
+    assert ask("deepspeed", DEEPSPEED_KNOBS, tmp_path / "files") == [[each[name] for name in names] for each in configurations]
+
+
+@pytest.mark.slow
+def test_accelerate_itself_reads_the_knobs(problem_of, tmp_path) -> None:
+    problem, configurations = some_with_knobs(problem_of, "accelerate", 60)
+    sharded, files = [each for each in configurations if each.zero_stage], []
+    for number, each in enumerate(sharded):
+        (path := tmp_path / f"{number}.yaml").write_text(export("accelerate", problem, each)["accelerate.yaml"])
+        files.append(path)
+    found = ask("accelerate", ACCELERATE_KNOBS, *files)
+    assert len(sharded) > 20 and found == [[each["dp_replicate"], each["cp"], str(each["fsdp_offload"]), 8] for each in sharded]
+
+
+@pytest.mark.environment
+@pytest.mark.slow
 def test_colossalais_plugins_have_these_arguments(problem_of) -> None:
     known = ask("colossalai", COLOSSALAI)
     problem = problem_of("colossalai")
@@ -191,7 +246,7 @@ def test_colossalais_plugins_have_these_arguments(problem_of) -> None:
 def test_megatron_bridge_has_the_fields_that_are_set(problem_of) -> None:
     known = ask("megatron.bridge", MEGATRON)
     values = megatron_bridge.values(problem_of("megatron"), at(**INTERLEAVED, overlap_zero_comm=True, dp_bucket_mb=256))
-    for path in values:
+    for path in (*values, *megatron_bridge.PATHS.values()):
         part, _, name = path.rpartition(".")
         assert name in known[part], path
 
