@@ -109,7 +109,7 @@ def test_knobs_of_json_and_yaml_files_read_back_as_they_are_written(name, space,
 def test_knobs_of_other_frameworks_are_refused_by_name(problem_of) -> None:
     problem = problem_of("megatron", rest="[space.parameters]\ncp = [1, 2]\n")
     split = next(each for each in problem.candidates() if each["cp"] == 2 and each.tp == each.pp == 1)
-    for name in ("deepspeed", "torchtitan", "colossalai"):
+    for name in ("deepspeed", "colossalai"):
         with pytest.raises(InputError, match="cannot express `cp = 2`"):
             export(name, problem, split)
 
