@@ -38,7 +38,7 @@ class Part(ModelStage):
         layers, dtype = spec.model.layers, _DTYPES[spec.training.precision]
         parts = range(index + 1 if index else 0, index + 2 if index < layers - 1 else layers + 2)
         with torch.device("meta"):
-            super().__init__(spec.model, parts, _WHOLE, recompute=spec.configuration.recompute, dtype=dtype)
+            super().__init__(spec.model, parts, _WHOLE, recompute=lambda _: spec.configuration.recompute, dtype=dtype)
         materialise(self, seed=spec.training.seed, layers=spec.model.layers, device=device)
 
 
