@@ -22,7 +22,7 @@ setup: $(DONE) ## Create .venv with pinned packages, once
 $(DONE): pyproject.toml $(wildcard requirements/*.txt)
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) --require-hashes --requirement requirements/packages.txt
-	@$(PIP) freeze | grep -q '^$(TORCH)' || { set -x; \
+	@$(PIP) freeze | grep '^$(TORCH)' >/dev/null || { set -x; \
 	$(PIP) download --quiet --no-deps --dest .venv/torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH) && \
 	$(INSTALL) --require-hashes --no-index --find-links .venv/torch --requirement requirements/torch.txt && rm -r .venv/torch; }
 	$(INSTALL) --no-build-isolation --editable .
