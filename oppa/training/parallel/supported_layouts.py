@@ -169,7 +169,7 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
     alone = configuration.tp == configuration.pp == configuration.ep == configuration.model_chunks == context_parallel(configuration) == 1
     rules = {
         "a mixture of experts needs equal local batches: it balances its experts over micro-batches of equal weight": model.experts == 1,
-        "local batches need tp == pp == ep == cp == 1 and zero_stage <= 1: otherwise all workers run the same number of micro-batches": alone
+        "local batches need tp == pp == ep == cp == 1 and zero_stage <= 1: otherwise all run the same number of micro-batches": alone
         and configuration.zero_stage <= 1,
         "give one local batch for each of the dp workers": len(local_batches) == configuration.dp,
         "give each worker at least one sample": min(local_batches, default=0) > 0,
