@@ -21,8 +21,7 @@ def require_some(space: SearchSpace) -> None:
 
 def is_empty(space: SearchSpace) -> bool:
     """Return whether no configuration is valid. One choice represents all of a parameter that no expression names."""
-    expressions = [constraint.expression for constraint in space.constraints] + [known.when for known in space.parameters if known.when]
-    named = frozenset[str]().union(*map(needs, expressions))
+    named = space.named
     free = [known for known in space.parameters if known.name not in named]
     for parameter in free:
         space = space.restricted(parameter.name, parameter.choices[0])

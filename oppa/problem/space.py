@@ -272,9 +272,14 @@ class SearchSpace:
         }
 
     @property
-    def _settled_in_expressions(self) -> Mapping[str, Value]:
+    def named(self) -> frozenset[str]:
+        """Return the names on which constraints and conditions depend."""
         expressions = [constraint.expression for constraint in self.constraints] + [known.when for known in self.parameters if known.when]
-        named = frozenset[str]().union(*map(needs, expressions))
+        return frozenset[str]().union(*map(needs, expressions))
+
+    @property
+    def _settled_in_expressions(self) -> Mapping[str, Value]:
+        named = self.named
         return {name: value for name, value in self.settled.items() if name in named}
 
     @classmethod

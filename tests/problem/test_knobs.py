@@ -64,15 +64,17 @@ def launched(problem: Problem, configuration: Configuration) -> str:
     return " ".join(spec.command.words(values, {}))
 
 
-def test_one_entry_adds_a_degree_to_megatron(load) -> None:
-    problem = load()
+@pytest.mark.parametrize("base", ["megatron", "command"])
+def test_one_entry_declares_a_degree(base, load) -> None:
+    """`megatron` has a `cp` of its own, which the entry replaces; `command` has none."""
+    problem = load(CP.replace("megatron", base))
     every = list(problem.candidates())
     assert {each["cp"] for each in every} == {1, 2, 4}
     assert all(each.dp * each.tp * each.pp * each["cp"] == each.devices == 4 for each in every)
     assert "cp" in column_names(problem.candidates())
     assert {launched(problem, each).partition("--context-parallel-size ")[2] for each in every} == {"1", "2", "4"}
     chosen = next(each for each in every if each["cp"] == 2 and each.micro_batch == 2 and each.dp == 2)
-    assert chosen.id.startswith("dp2_mbs2_cp2_")
+    assert "dp2_mbs2_cp2" in chosen.id
 
 
 def test_a_knob_goes_through_json_tables_trials_and_ids_unchanged(load, tmp_path) -> None:
