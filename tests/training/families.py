@@ -41,6 +41,11 @@ def configured(**values: object) -> Configuration:
     return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **fields}, knobs=knobs)  # type: ignore[arg-type]
 
 
+def id_of(part: object) -> str:
+    """Return the id of a parameter of a test: the name of a layout, or the text of anything else."""
+    return name_of(part) if isinstance(part, dict) else str(part)
+
+
 def name_of(values: dict[str, object]) -> str:
     """Return the id of the configuration with these values."""
     return configured(**values).id

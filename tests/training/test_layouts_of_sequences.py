@@ -11,7 +11,7 @@ from oppa.problem.model import Model
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_runnable
 from tests.sampling import sampled
 from tests.training.conftest import Trials
-from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, configured, features, name_of
+from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, configured, features, id_of
 from tests.training.gang import Gang, chain
 from tests.training.runs import CLOSE, Runs, events, losses
 from tests.training.trained_weights import differing, weights_after
@@ -58,10 +58,6 @@ CASES = [
 
 def shown(family: str, values: dict[str, object]) -> set[object]:
     return {*features(values), *((family, axis) for axis in ("tp", "pp", "ep") if axis in values), family}
-
-
-def id_of(part: object) -> str:
-    return name_of(part) if isinstance(part, dict) else str(part)
 
 
 @pytest.mark.parametrize(("family", "values"), sampled(CASES, shown), ids=id_of)

@@ -9,7 +9,7 @@ from oppa.errors import InputError
 from oppa.training.parallel.supported_layouts import require_buildable
 from tests.sampling import sampled
 from tests.training.conftest import Trials
-from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, configured, features, name_of
+from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, configured, features, id_of
 from tests.training.gang import Gang, chain
 from tests.training.trained_weights import differing, weights_after
 
@@ -53,10 +53,6 @@ def alone(gang: Gang) -> dict[str, list[float]]:
 
 def shown(family: str, values: dict[str, object]) -> set[object]:
     return {*features(values), *((family, axis) for axis in ("pp", "ep", "cp") if axis in values), family}
-
-
-def id_of(part: object) -> str:
-    return name_of(part) if isinstance(part, dict) else str(part)
 
 
 @pytest.mark.parametrize(("family", "values"), sampled(CASES, shown), ids=id_of)

@@ -9,7 +9,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, source, stated
-from oppa.tuning.formats.format import Files, Reading, element_bytes, inexpressible, is_chosen, is_knob, only
+from oppa.tuning.formats.format import Files, Reading, can_vary, element_bytes, inexpressible, is_chosen, only
 
 NAME = "ColossalAI"
 PLUGIN = "plugin.py"
@@ -103,11 +103,11 @@ def arguments(problem: Problem, configuration: Configuration) -> dict[str, Any]:
         found |= {"microbatch_size": c.micro_batch, "pp_style": c.schedule}
     if c.schedule == "interleaved":
         found |= {"num_model_chunks": c.model_chunks, "overlap_p2p": c.overlap_p2p}
-    if is_knob(problem, "dp_bucket_mb") and _reduces_in_buckets(c):
+    if can_vary(problem, "dp_bucket_mb") and _reduces_in_buckets(c):
         found["ddp_bucket_cap_mb"] = round(c.dp_bucket_mb)
     if c.zero_stage:
         found |= {"overlap_communication": c.overlap_zero_comm, "overlap_allgather": c.overlap_zero_allgather}
-        if is_knob(problem, "zero_bucket_mb"):
+        if can_vary(problem, "zero_bucket_mb"):
             found["zero_bucket_size_in_m"] = round(c.zero_bucket_mb) // element_bytes(problem)
     return found
 
@@ -150,7 +150,7 @@ def _check(problem: Problem, configuration: Configuration) -> None:
             raise inexpressible(NAME, c, name, together_with="zero_stage", hint="use ZeRO 1 or 2")
     if is_chosen(problem, c, "dp_bucket_mb") and not _reduces_in_buckets(c):
         raise inexpressible(NAME, c, "dp_bucket_mb", together_with="zero_stage", hint="use ZeRO 0 without a pipeline")
-    if c.zero_stage and is_knob(problem, "zero_bucket_mb") and c.zero_bucket_mb % element_bytes(problem):
+    if c.zero_stage and can_vary(problem, "zero_bucket_mb") and c.zero_bucket_mb % element_bytes(problem):
         raise inexpressible(NAME, c, "zero_bucket_mb", hint="use an even number: its buckets are whole millions of two-byte elements")
     if c.model_chunks > 1 and c.schedule != "interleaved":
         raise inexpressible(NAME, c, "model_chunks", together_with="schedule", hint='use `schedule = "interleaved"`')

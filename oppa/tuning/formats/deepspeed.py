@@ -12,7 +12,7 @@ from oppa.problem.bounded_text import parse_json
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, source, stated
-from oppa.tuning.formats.format import Files, Reading, element_bytes, elements, inexpressible, is_chosen, is_knob, is_legal, mebibytes
+from oppa.tuning.formats.format import Files, Reading, can_vary, element_bytes, elements, inexpressible, is_chosen, is_legal, mebibytes
 
 NAME = "DeepSpeed"
 CONFIG, PREPARE = "ds_config.json", "prepare.py"
@@ -100,7 +100,7 @@ def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
     zero: dict[str, Any] = {"stage": c.zero_stage}
     if c.zero_stage:
         zero["overlap_comm"] = c.overlap_zero_comm
-        if is_knob(problem, "zero_bucket_mb"):
+        if can_vary(problem, "zero_bucket_mb"):
             zero |= dict.fromkeys(BUCKETS, elements(c.zero_bucket_mb, size=element_bytes(problem)))
     interval = {"activation_checkpoint_interval": 1} if c.recompute == "full" else {}
     values: dict[str, Any] = {

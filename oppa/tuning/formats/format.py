@@ -77,7 +77,7 @@ def is_chosen(problem: Problem, configuration: Configuration, name: str) -> bool
     return bool(configuration[name] != default_of(problem.space, name))
 
 
-def is_knob(problem: Problem, name: str) -> bool:
+def can_vary(problem: Problem, name: str) -> bool:
     """Return whether the search space lets a parameter vary, so that its value was measured, also if it is the default."""
     return name in problem.space.names and len(problem.space[name].values) > 1
 

@@ -21,10 +21,10 @@ from oppa.tuning.formats import launch, space_words
 from oppa.tuning.formats.format import (
     Files,
     Reading,
+    can_vary,
     elements,
     inexpressible,
     is_chosen,
-    is_knob,
     mebibytes,
     only,
     require_equal_stages,
@@ -150,7 +150,7 @@ def parallel_options(problem: Problem, configuration: Configuration) -> list[str
         options += [f"--recompute-granularity {c.recompute}"]
         options += ["--recompute-method uniform --recompute-num-layers 1"] if c.recompute == "full" else []
     options += [option for option, name in SWITCHES.items() if getattr(c, name)]
-    if is_knob(problem, "dp_bucket_mb") and c.overlap_zero_comm:
+    if can_vary(problem, "dp_bucket_mb") and c.overlap_zero_comm:
         options += [f"--ddp-bucket-size {bucket_elements(c.dp_bucket_mb)}"]
     return [*options, *(" ".join(words) for words in space_words.written(problem, c).values() if words)]
 

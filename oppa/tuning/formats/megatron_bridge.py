@@ -12,7 +12,7 @@ from oppa.problem.command import spelled
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, megatron, source, space_words, stated
-from oppa.tuning.formats.format import Files, Reading, elements, is_knob, mebibytes, only
+from oppa.tuning.formats.format import Files, Reading, can_vary, elements, mebibytes, only
 
 NAME = "Megatron-Bridge"
 PROGRAM = "pretrain.py"
@@ -107,7 +107,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
     for words in space_words.written(problem, c).values():
         options = space_words.grouped(words)
         found |= {path: _value(path, options[option]) for option, path in PATHS.items() if option in options}
-    if is_knob(problem, "dp_bucket_mb") and c.overlap_zero_comm:
+    if can_vary(problem, "dp_bucket_mb") and c.overlap_zero_comm:
         found["ddp.bucket_size"] = elements(c.dp_bucket_mb, size=megatron.GRADIENT_BYTES)
     return found
 
