@@ -125,7 +125,7 @@ def content_hash(path: Path, *, asked: Collection[str] = (), words: bool = True)
     """Return the SHA-256 of a TOML file's values, or of any other file's bytes; ABSENT if the file cannot be read.
 
     Comments and device aliases in a TOML file change no figure, so the hash leaves them out. It also leaves out what a search space
-    declares for other jobs, and knobs of other jobs that a runner honours.
+    declares for other jobs, and parameters of other jobs that a runner honours.
 
     Args:
         asked: Parameters for which the jobs give choices. Others that vary only on request count for nothing, nor do their constraints.

@@ -165,7 +165,7 @@ class LaunchCommand:
         """Return whether it names none of the search space's parameters, so that the space adds the words for all.
 
         Args:
-            own: Parameters for which the job gives choices; knobs among them are the job's own.
+            own: Parameters for which the job gives choices; extra ones among them are the job's own.
         """
         return self.parameters - (set(own) - set(PARAMETERS)) == {"dp", "global_batch"}
 

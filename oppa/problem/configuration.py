@@ -1,4 +1,4 @@
-"""Define a parallelism configuration: the parameters of OPPA's Table 1, with the field's names, and the knobs that a search space adds.
+"""Define a parallelism configuration: the parameters of OPPA's Table 1, with the field's names, and those that a search space adds.
 
 A parameter that a choice makes inactive has its default, so that no two configurations mean the same run.
 """
@@ -17,8 +17,8 @@ Value = bool | int | float | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
-    """Describes the value of a parameter that the search space of the job declares, and that has no field of its own."""
+class ExtraValue:
+    """Describes the value of a degree or a knob that only the search space of the job declares: it has no field of its own."""
 
     name: str
     value: Value
@@ -29,15 +29,19 @@ class Knob:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return what else than the value makes up the knob, as JSON has it."""
+        """Return what else than the value there is to store, as JSON has it."""
         return {**({"degree": True} if self.degree else {}), **({"short": self.short} if self.short else {})}
+
+    def __repr__(self) -> str:
+        """Return a text that stays: the noise of simulated trials depends on it."""
+        return f"Knob(name={self.name!r}, value={self.value!r}, degree={self.degree!r}, short={self.short!r})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """Describes one way to run the job (OPPA App. C.1, Table 1). `_mb` is MiB, as in the frameworks' own options.
 
-    `configuration["NAME"]` is the value of any parameter, with a field or among the knobs.
+    `configuration["NAME"]` is the value of any parameter, with a field or among the extras.
     """
 
     dp: int
@@ -57,36 +61,36 @@ class Configuration:
     recompute: str = "none"
     stage_layout: str = "even"
     """Parts of the model on each pipeline stage: `even`, `balanced`, or stage by stage (`oppa.pipeline.stage_layout`)."""
-    knobs: tuple[Knob, ...] = ()
+    extras: tuple[ExtraValue, ...] = ()
     """Further parameters, in the order of the search space."""
 
     def __repr__(self) -> str:
-        """Return the text of all fields, without `knobs` if there are none: the noise of simulated trials depends on it."""
-        given = [f"{name}={getattr(self, name)!r}" for name in PARAMETERS] + ([f"knobs={self.knobs!r}"] if self.knobs else [])
+        """Return the text of all fields, without the extras if there are none: the noise of simulated trials depends on it."""
+        given = [f"{name}={getattr(self, name)!r}" for name in PARAMETERS] + ([f"knobs={self.extras!r}"] if self.extras else [])
         return f"Configuration({', '.join(given)})"
 
     def __getitem__(self, name: str) -> Value:
         """Return the value of a parameter; raises KeyError for an unknown name."""
         if name in _DEFAULTS:
             return getattr(self, name)  # type: ignore[no-any-return]
-        for knob in self.knobs:
-            if knob.name == name:
-                return knob.value
+        for extra in self.extras:
+            if extra.name == name:
+                return extra.value
         raise KeyError(name)
 
     def get(self, name: str, default: Value) -> Value:
         """Return the value of a parameter, or the default if the configuration has no such parameter."""
-        return self[name] if name in _DEFAULTS or any(knob.name == name for knob in self.knobs) else default
+        return self[name] if name in _DEFAULTS or any(extra.name == name for extra in self.extras) else default
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of all parameters."""
-        return (*PARAMETERS, *(knob.name for knob in self.knobs)) if self.knobs else PARAMETERS
+        return (*PARAMETERS, *(extra.name for extra in self.extras)) if self.extras else PARAMETERS
 
     @property
     def devices(self) -> int:
         """Return the number of ranks of the job: the product of all degrees."""
-        return self.dp * self.tp * self.pp * math.prod(int(knob.value) for knob in self.knobs if knob.degree)
+        return self.dp * self.tp * self.pp * math.prod(int(extra.value) for extra in self.extras if extra.degree)
 
     @property
     def num_microbatches(self) -> int:
@@ -102,10 +106,10 @@ class Configuration:
     def id(self) -> str:
         """Return a readable and unique name, such as `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`.
 
-        Knobs follow as `cp2`; ids with knobs lack `tp1`, `pp1`, `z0` and `mbs1`. A short hash at the end encodes other values that are not
-        the default, and texts that no file name can have.
+        Extra parameters follow as `cp2`; ids with some lack `tp1`, `pp1`, `z0` and `mbs1`. A short hash at the end encodes other values
+        that are not the default, and texts that no file name can have.
         """
-        every = not self.knobs
+        every = not self.extras
         parts = [f"dp{self.dp}"]
         parts += [f"tp{self.tp}"] if every or self.tp != 1 else []
         parts += [f"pp{self.pp}"] if every or self.pp != 1 else []
@@ -117,22 +121,22 @@ class Configuration:
         parts += [f"rc{self.recompute}"] if self.recompute != "none" else []
         parts += [f"sl{self.stage_layout}"] if self.stage_layout == "balanced" else []
         rest = {name: getattr(self, name) for name in _HASHED if getattr(self, name) not in (_DEFAULTS[name], "balanced")}
-        for knob in self.knobs:
-            text = f"{knob.short or knob.name}{str(knob.value).lower() if isinstance(knob.value, bool) else knob.value}"
-            if _IN_IDS.fullmatch(str(knob.value)):
+        for extra in self.extras:
+            text = f"{extra.short or extra.name}{str(extra.value).lower() if isinstance(extra.value, bool) else extra.value}"
+            if _IN_IDS.fullmatch(str(extra.value)):
                 parts.append(text)
             else:
-                rest[knob.name] = knob.value
+                rest[extra.name] = extra.value
         parts += [f"{zlib.crc32(repr(sorted(rest.items())).encode()):08x}"[:6]] if rest else []
         return "_".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values by name, as they are written to JSON; `knobs` has what else there is to know of a knob, such as a degree."""
+        """Return plain values by name, as they are written to JSON; `knobs` has what else there is to know of the extras."""
         values = {name: getattr(self, name) for name in PARAMETERS}  # `asdict` takes ten times as long, and messages hold several
-        if self.knobs:
-            values |= {knob.name: knob.value for knob in self.knobs}
-            facts = {knob.name: knob.facts for knob in self.knobs if knob.facts}
-            values |= {_KNOBS: facts} if facts else {}
+        if self.extras:
+            values |= {extra.name: extra.value for extra in self.extras}
+            facts = {extra.name: extra.facts for extra in self.extras if extra.facts}
+            values |= {_FACTS: facts} if facts else {}
         return values
 
     @classmethod
@@ -142,10 +146,10 @@ class Configuration:
             raise TypeError(f"`{values!r:.100}` is not a table")
         if values.keys() <= _DEFAULTS.keys():
             return cls(**values)
-        facts = values.get(_KNOBS, {})
-        others = (name for name in values if name not in _DEFAULTS and name != _KNOBS)
-        knobs = tuple(Knob(name=name, value=values[name], **facts.get(name, {})) for name in others)
-        return cls(**{name: value for name, value in values.items() if name in _DEFAULTS}, knobs=knobs)
+        facts = values.get(_FACTS, {})
+        others = (name for name in values if name not in _DEFAULTS and name != _FACTS)
+        extras = tuple(ExtraValue(name=name, value=values[name], **facts.get(name, {})) for name in others)
+        return cls(**{name: value for name, value in values.items() if name in _DEFAULTS}, extras=extras)
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:
@@ -162,19 +166,20 @@ class Configuration:
                 raise TypeError(f"`{name} = {value!r:.100}`")
             if not isinstance(value, str) and not (name in _DEGREES) <= value < LARGEST_STORED:
                 raise ValueError(f"`{name} = {value!r:.100}` is {'too large' if value > 1 else 'not positive'}")
-        for knob in found.knobs:
-            if not is_name(knob.name) or not isinstance(knob.degree, bool) or not isinstance(knob.short, str):
-                raise TypeError(f"`{knob.name!r:.100}` is not a parameter")
-            if not is_value(knob.value) or (knob.degree and (type(knob.value) is not int or knob.value < 1)):
-                raise ValueError(f"`{knob.name} = {knob.value!r:.100}`")
+        for extra in found.extras:
+            if not is_name(extra.name) or not isinstance(extra.degree, bool) or not isinstance(extra.short, str):
+                raise TypeError(f"`{extra.name!r:.100}` is not a parameter")
+            if not is_value(extra.value) or (extra.degree and (type(extra.value) is not int or extra.value < 1)):
+                raise ValueError(f"`{extra.name} = {extra.value!r:.100}`")
         return found
 
 
-_KNOBS = "knobs"
+_FACTS = "knobs"
+"""Key of JSON that has the facts of extra values."""
 _DEGREES = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
 """Parameters that are at least 1."""
 _HASHED = ("dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p", "stage_layout")
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Configuration) if field.name != _KNOBS}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Configuration) if field.name != "extras"}
 PARAMETERS = tuple(_DEFAULTS)
 """Parameters that have fields; a search space may declare others."""
 SHORTS = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mbs": "micro_batch", "mc": "model_chunks"}
@@ -184,7 +189,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 def is_name(name: object) -> bool:
     """Return whether a parameter can have this name: letters, digits and `_`."""
-    return isinstance(name, str) and name != _KNOBS and _NAME.fullmatch(name) is not None
+    return isinstance(name, str) and name != _FACTS and _NAME.fullmatch(name) is not None
 
 
 @functools.cache
@@ -195,7 +200,7 @@ def kinds() -> dict[str, type]:
 
 
 def is_value(value: object) -> bool:
-    """Return whether a knob can have this value: true or false, a number within the bounds, or a text without control characters."""
+    """Return whether an extra parameter can have this value: true, false, a number within the bounds, or a printable text."""
     if isinstance(value, str):
         return value.isprintable() and 0 < len(value) <= LONGEST_TEXT
     return isinstance(value, bool) or (isinstance(value, int | float) and -LARGEST_STORED < value < LARGEST_STORED)
@@ -206,17 +211,17 @@ def _is_of(value: object, kind: type) -> bool:
     return type(value) is kind or (kind is float and type(value) is int)
 
 
-def parse_id(id: str, *, knobs: bool = False) -> dict[str, int | str] | None:
+def parse_id(id: str, *, extras: bool = False) -> dict[str, int | str] | None:
     """Return the parameters that an id states, with defaults for those that it omits; None for a text that is not an id.
 
     The values that a hash encodes are not returned.
 
     Args:
-        id: The id, without its knobs.
-        knobs: Whether it had knobs.
+        id: The id, without its extra parameters.
+        extras: Whether it had some.
     """
     found: dict[str, int | str] = {"ep": 1, "model_chunks": 1, "schedule": "1f1b", "recompute": "none", "stage_layout": "even"}
-    if knobs:
+    if extras:
         found |= {"tp": 1, "pp": 1, "zero_stage": 0, "micro_batch": 1}
     for part in id.split("_"):
         match = re.fullmatch(r"([a-z]+)([0-9]+)", part)

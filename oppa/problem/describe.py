@@ -51,7 +51,7 @@ def unknown(problem: Problem, candidates: Candidates) -> str:
         return "none, as no [model] is stated: trials alone decide"
     if not problem.has_prior:
         return f"none, as the objective is in {problem.objective.unit}: trials alone decide"
-    names = [name for name in varying(candidates) if candidates.space[name].is_knob]
+    names = [name for name in varying(candidates) if candidates.space[name].is_extra]
     return f"it knows nothing of {', '.join(names)}: trials alone decide on them" if names else ""
 
 

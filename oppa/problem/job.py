@@ -107,7 +107,7 @@ def _command(job: JobFile, argv: Sequence[str], folder: Path) -> LaunchCommand |
 def _space(
     table: SearchSpaceTable, line: InlineChoices, facts: Facts, *, runner: Path, folder: Path, command: LaunchCommand | None, plain: bool
 ) -> SearchSpace:
-    """Return the search space that the job names, else the runner's, with the job's own knobs.
+    """Return the search space that the job names, else the runner's, with the job's own parameters.
 
     It is narrowed to the job's choices, and to the parameters that the runner honours or the command uses.
     """
@@ -122,16 +122,16 @@ def _space(
     given = _together(table.parameters, line)
     text, named = read_text(file, error=JobError), command.parameters if command else set(declared.parameters or ())
     own = {*named, *line.choices, *(name for name, stated in given.items() if isinstance(stated, dict))}
-    knobs = {name: _knob(name, stated, line) for name, stated in given.items() if name in own}
-    space = read_space(text, name=file.stem, facts=facts, knobs=knobs)
+    added = {name: _added(name, stated, line) for name, stated in given.items() if name in own}
+    space = read_space(text, name=file.stem, facts=facts, added=added)
     if not plain:
         space = space.without_words()
-    for name, table_of in knobs.items():
+    for name, table_of in added.items():
         given[name] = table_of.values or list(space[name].values)
         if not (name in named or space[name].env or (command and space[name].words)):
             hint = f"name it in the launch line, as `{{{name}}}`, or give it `words` or `env`" if command else "give it an `env`"
             raise JobError(f"nothing uses the parameter `{name}`", hint=hint)
-        if space[name].is_knob and len(space[name].values) == 1:
+        if space[name].is_extra and len(space[name].values) == 1:
             hint = "add a value, or write it into the launch line or the environment"
             raise JobError(f"`{name} = {listing(space[name].values)}` leaves nothing to choose", hint=hint)
     honoured = set(space.names if declared.parameters is None else declared.parameters)
@@ -162,7 +162,7 @@ def _together(parameters: Mapping[str, Any], line: InlineChoices) -> dict[str, A
     return {**parameters, **{name: list(values) for name, values in line.choices.items()}}
 
 
-def _knob(name: str, stated: object, line: InlineChoices) -> ParameterTable:
+def _added(name: str, stated: object, line: InlineChoices) -> ParameterTable:
     """Return the parameter that a job declares: by a table as in a search space file, or by its values."""
     if isinstance(stated, dict):
         return validate(ParameterTable, stated, error=JobError, source=f"[space.parameters.{name}]")

@@ -12,7 +12,7 @@ _ALIKE = 0.85
 def is_value_of(name: str, value: object) -> bool:
     """Return whether a parameter may have a value: of its type, a number within the bounds, a text without control characters.
 
-    The type of a knob is that of its values.
+    The type of an extra parameter is that of its values.
     """
     if not is_value(value):
         return False

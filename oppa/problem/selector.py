@@ -55,13 +55,13 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
 
 
 def _parsed(text: str, space: SearchSpace) -> dict[str, int | str] | None:
-    """Return the parameters that an id states, knobs included; None for a text that is not an id."""
-    shorts = {parameter.short or parameter.name: parameter.name for parameter in space.parameters if parameter.is_knob}
+    """Return the parameters that an id states, extra ones included; None for a text that is not an id."""
+    shorts = {parameter.short or parameter.name: parameter.name for parameter in space.parameters if parameter.is_extra}
     if not shorts:
         return parse_id(text)
     part = rf"_({'|'.join(map(re.escape, sorted(shorts, key=len, reverse=True)))})([^_]+)"
     stated: dict[str, int | str] = {shorts[short]: value for short, value in re.findall(part, text)}
-    values = parse_id(re.sub(part, "", text), knobs=True)
+    values = parse_id(re.sub(part, "", text), extras=True)
     return None if values is None else values | stated
 
 

@@ -2,7 +2,8 @@
 
 parameter    one setting of a configuration: its legal values, those that this job searches, and the framework's default
 degree       parameter that counts ranks; the product of all degrees is the number of devices
-knob         parameter without a field of `Configuration`, which only the search space knows
+knob         parameter that is neither a degree nor a batch size
+extra        degree or knob without a field of `Configuration`, which only the search space declares
 condition    `when` a parameter matters; otherwise it has its default, so that no two configurations mean the same run
 constraint   what every configuration must satisfy, with the reason in words
 facts        other values that expressions may name: dimensions of model, batch and cluster
@@ -14,7 +15,7 @@ from typing import Any, Literal, Self
 
 from oppa.errors import SpaceError
 from oppa.problem.bounded_text import whole_number
-from oppa.problem.configuration import PARAMETERS, Configuration, Knob, Value
+from oppa.problem.configuration import PARAMETERS, Configuration, ExtraValue, Value
 from oppa.problem.expressions import Expression, ValueKind, parse
 from oppa.problem.parameter_values import is_value_of
 
@@ -59,7 +60,7 @@ class Parameter:
     """`learning` for one that changes what a step learns."""
 
     @property
-    def is_knob(self) -> bool:
+    def is_extra(self) -> bool:
         """Return whether configurations have no field for it."""
         return self.name not in PARAMETERS
 
@@ -108,9 +109,9 @@ class Parameter:
             **options,
         )
 
-    def knob(self, value: Value) -> Knob:
-        """Return the knob of a configuration that has this value."""
-        return Knob(name=self.name, value=value, degree=self.degree, short=self.short)
+    def extra(self, value: Value) -> ExtraValue:
+        """Return what a configuration with this value of an extra parameter has."""
+        return ExtraValue(name=self.name, value=value, degree=self.degree, short=self.short)
 
     def meant(self, given: object) -> Value | None:
         """Return what is given as a further value of an open parameter.
@@ -161,7 +162,7 @@ class SearchSpace:
     Constraints do not apply to listed configurations.
     """
     settled: Mapping[str, Value] = dataclasses.field(default_factory=dict, compare=False)
-    """Values of knobs that do not vary in this job. Configurations lack them, and only expressions see them, as facts."""
+    """Values of extra parameters that do not vary in this job. Configurations lack them, and only expressions see them, as facts."""
 
     def __getitem__(self, name: str) -> Parameter:
         return next(parameter for parameter in self.parameters if parameter.name == name)
@@ -177,12 +178,12 @@ class SearchSpace:
         return (*DEGREES, *(parameter.name for parameter in self.parameters if parameter.degree))
 
     def configuration(self, values: Mapping[str, Value]) -> Configuration:
-        """Return the configuration with these values, of which the space has some; a knob that they lack has its default.
+        """Return the configuration with these values, of which the space has some; an extra parameter that they lack has its default.
 
         A parameter that is a field, and that the values lack, has the field's default.
         """
-        knobs = tuple(known.knob(values.get(known.name, known.default)) for known in self.parameters if known.is_knob)
-        return Configuration(**{name: values[name] for name in PARAMETERS if name in values}, knobs=knobs)  # type: ignore[arg-type]
+        extras = tuple(known.extra(values.get(known.name, known.default)) for known in self.parameters if known.is_extra)
+        return Configuration(**{name: values[name] for name in PARAMETERS if name in values}, extras=extras)  # type: ignore[arg-type]
 
     def active(self, configuration: Configuration) -> list[Parameter]:
         """Return the parameters that matter in a configuration, because their condition holds or they have none."""
@@ -201,7 +202,7 @@ class SearchSpace:
         return dataclasses.replace(self, parameters=tuple(changed))
 
     def settle(self, name: str) -> Self:
-        """Return the same space without a knob that does not vary: expressions see its default as a fact, and configurations lack it.
+        """Return the same space without an extra parameter that does not vary, whose default expressions see as a fact.
 
         Constraints that hold by now for every configuration are dropped.
         """
@@ -216,13 +217,13 @@ class SearchSpace:
         return dataclasses.replace(space, constraints=(law, *kept_constraints))
 
     def without_idle_facts(self) -> Self:
-        """Return the same space without the facts of settled knobs that no expression names, as `from_dict` has it."""
+        """Return the same space without the facts of settled parameters that no expression names, as `from_dict` has it."""
         idle = self.settled.keys() - self._settled_in_expressions.keys()
         return dataclasses.replace(self, facts={name: value for name, value in self.facts.items() if name not in idle})
 
     def without_words(self) -> Self:
-        """Return the same space in which only knobs have words, for a launch line that names the other parameters itself."""
-        bare = (known if known.is_knob else dataclasses.replace(known, words=()) for known in self.parameters)
+        """Return the same space in which only extra parameters have words, for a launch line that names the other parameters itself."""
+        bare = (known if known.is_extra else dataclasses.replace(known, words=()) for known in self.parameters)
         return dataclasses.replace(self, parameters=tuple(bare))
 
     def with_value(self, given: Mapping[str, object]) -> Self:

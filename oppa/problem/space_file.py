@@ -75,27 +75,27 @@ class SpaceTable(DeclaredTable):
     """Meaning of the columns of a table of measurements (oppa.simulator.replay_file)."""
 
 
-def read_space(text: str, *, name: str, facts: Facts, knobs: Mapping[str, ParameterTable] | None = None) -> SearchSpace:
+def read_space(text: str, *, name: str, facts: Facts, added: Mapping[str, ParameterTable] | None = None) -> SearchSpace:
     """Return the search space that a file declares, for the facts of one problem.
 
     Args:
-        knobs: Further parameters, of a job's own; the file's take precedence.
+        added: Further parameters, of a job's own; the file's take precedence.
 
     Raises:
         SpaceError: the file is wrong.
     """
     try:
-        return _read_space(text, name, facts, knobs or {})
+        return _read_space(text, name, facts, added or {})
     except SpaceError as error:
         raise SpaceError(f"search space `{name}`: {error.message}", hint=error.hint) from None
 
 
-def _read_space(text: str, name: str, facts: Facts, knobs: Mapping[str, ParameterTable]) -> SearchSpace:
+def _read_space(text: str, name: str, facts: Facts, added: Mapping[str, ParameterTable]) -> SearchSpace:
     table = _table(text, name)
-    for key, entry in knobs.items():
+    for key, entry in added.items():
         if key in table.parameters and entry.model_fields_set - {"values", "default"}:
             raise SpaceError(f"`{key}` is declared already", hint=f"give only its choices: `{key} = [...]`")
-    stated = table.parameters | {key: entry for key, entry in knobs.items() if key not in table.parameters}
+    stated = table.parameters | {key: entry for key, entry in added.items() if key not in table.parameters}
     _check_names(stated, facts)
     domains = {key: _domain(key, entry, facts) for key, entry in stated.items()}
     kinds = kinds_of({key: values[0] for key, values in domains.items()}, facts)
@@ -128,7 +128,7 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
     """Return the space with the choices that a job gives.
 
     A parameter that the runner does not honour has its default, as has one for which nothing is given and that varies only on request. A
-    knob among these is settled: the program runs with what it has by itself.
+    extra parameter among these is settled: the program runs with what it has by itself.
 
     Raises:
         JobError: a parameter is unknown, a value is illegal, or the runner does not honour a choice.
@@ -144,7 +144,7 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
         if parameter.name in given and parameter.choices != (parameter.default,):
             hint = f"leave it at {spell(parameter.default)}; the runner honours {', '.join(sorted(honoured))}"
             raise JobError(f"the runner `{runner}` does not honour `{parameter.name}`", hint=hint)
-        space = space.settle(parameter.name) if parameter.is_knob else space.restricted(parameter.name, parameter.default)
+        space = space.settle(parameter.name) if parameter.is_extra else space.restricted(parameter.name, parameter.default)
     return space.without_idle_facts()
 
 

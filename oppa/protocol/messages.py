@@ -53,7 +53,7 @@ _worker_fields: dict[str, Any] = {
     for name, field in WorkerState.__annotations__.items()
 }
 _WorkerFields = create_model("_WorkerFields", __config__=_STRICT, **_worker_fields)
-MOST_KNOBS = 100
+MOST_EXTRAS = 100
 """Most parameters of a configuration that have no field."""
 
 
@@ -67,8 +67,8 @@ def _configuration(values: object) -> Configuration:
     if not isinstance(values, dict):
         raise ValueError("a configuration is a table")
     _Fields.model_validate({name: value for name, value in values.items() if name in PARAMETERS})
-    if len(values) > len(PARAMETERS) + MOST_KNOBS:
-        raise ValueError(f"a configuration has at most {MOST_KNOBS} knobs")
+    if len(values) > len(PARAMETERS) + MOST_EXTRAS:
+        raise ValueError(f"a configuration has at most {MOST_EXTRAS} further parameters")
     try:
         return Configuration.checked(values)
     except TypeError as error:

@@ -39,11 +39,11 @@ _DAMAGED = "make it again: `oppa profile` with this folder resumes its study"
 def write_files(folder: Path, rows: Sequence[TableRow], origin: Origin) -> None:
     """Write both files, durably and at once; raises TableError if the disk refuses."""
     text = io.StringIO()
-    knobs = described(rows)
-    csv.writer(text, lineterminator="\n").writerows([columns(knobs), *(row.to_csv(knobs) for row in rows)])
+    extras = described(rows)
+    csv.writer(text, lineterminator="\n").writerows([columns(extras), *(row.to_csv(extras) for row in rows)])
     data = text.getvalue().encode()
     body = {"rows": len(rows), "csv_bytes": len(data), "csv_sha256": _sha256(data), "origin": origin.to_dict()}
-    body |= {"knobs": knobs} if knobs else {}
+    body |= {"knobs": extras} if extras else {}
     meta = json.dumps({"schema_version": SCHEMA_VERSION, "sha256": _digest(body), "table": body}, indent=1) + "\n"
     with _disk_errors(folder), _alone(folder):
         _settle(folder)
@@ -92,10 +92,10 @@ def _body(path: Path, meta: bytes) -> dict[str, Any]:
     return body
 
 
-def _rows(path: Path, data: bytes, knobs: Mapping[str, Mapping[str, Any]]) -> tuple[TableRow, ...]:
+def _rows(path: Path, data: bytes, extras: Mapping[str, Mapping[str, Any]]) -> tuple[TableRow, ...]:
     try:
         lines = csv.DictReader(io.StringIO(data.decode(), newline=""))
-        return tuple(TableRow.from_csv(line, knobs) for line in lines)
+        return tuple(TableRow.from_csv(line, extras) for line in lines)
     except (ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:  # the SHA-256 is right: another program has written it
         raise _damaged(path, f"its columns do not match: {error}") from error
 

@@ -76,28 +76,28 @@ class TableRow:
         variance = self.log_stddev**2
         return self.steps_per_s * math.sqrt(math.expm1(variance) * math.exp(variance))
 
-    def to_csv(self, knobs: Iterable[str] = ()) -> list[str]:
-        """Return the cells of the row, in the order of `columns(knobs)`."""
+    def to_csv(self, extras: Iterable[str] = ()) -> list[str]:
+        """Return the cells of the row, in the order of `columns(extras)`."""
         derived = {"devices": self.configuration.devices, "trials": " ".join(map(str, self.trials))}
         cells = {**self.configuration.to_dict(), **derived}
-        return [_spell(cells[name] if name in cells else getattr(self, name)) for name in columns(knobs)]
+        return [_spell(cells[name] if name in cells else getattr(self, name)) for name in columns(extras)]
 
     @classmethod
-    def from_csv(cls, cells: Mapping[str, str], knobs: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> Self:
+    def from_csv(cls, cells: Mapping[str, str], extras: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> Self:
         """Return the row that `to_csv` wrote.
 
         Args:
             cells: Texts by column; a parameter without a column has its default.
-            knobs: What the table states of each knob, as `described` returns it.
+            extras: What the table states of each extra parameter, as `described` returns it.
 
         Raises:
             KeyError, TypeError, ValueError: the cells are others.
         """
         stated = (name for name in PARAMETERS if name in cells or name in _NEEDED)
         known: dict[str, Any] = {name: _read(cells[name], kinds()[name]) for name in stated}
-        if knobs:
-            known |= {name: _read(cells[name], _TYPES[facts["type"]]) for name, facts in knobs.items()}
-            known["knobs"] = {name: {key: value for key, value in facts.items() if key != "type"} for name, facts in knobs.items()}
+        if extras:
+            known |= {name: _read(cells[name], _TYPES[facts["type"]]) for name, facts in extras.items()}
+            known["knobs"] = {name: {key: value for key, value in facts.items() if key != "type"} for name, facts in extras.items()}
         return cls(
             configuration=Configuration.checked(known),
             steps_per_s=_bounded("steps_per_s", float(cells["steps_per_s"]), math.ulp(0.0), sys.float_info.max),
@@ -114,22 +114,22 @@ _ESTIMATES = ("steps_per_s", "samples_per_s", "stddev", "log_stddev", "memory_by
 _TYPES = {kind.__name__: kind for kind in (bool, int, float, str)}
 
 
-def columns(knobs: Iterable[str] = ()) -> tuple[str, ...]:
+def columns(extras: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the columns of `table.csv`: one per parameter, then the estimates.
 
     Columns that follow from others are written for people, and not read.
     """
-    return ("devices", *PARAMETERS, *knobs, *_ESTIMATES)
+    return ("devices", *PARAMETERS, *extras, *_ESTIMATES)
 
 
 def described(rows: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
-    """Return what a table states of its knobs, so that their columns can be read: the type, and the facts of `Knob`.
+    """Return what a table states of its extra parameters, so that their columns can be read: the type, and the facts of `ExtraValue`.
 
-    All rows have the same knobs. A type is float if some value is.
+    All rows have the same ones. A type is float if some value is.
     """
-    first = rows[0].configuration.knobs if rows else ()
-    types = {knob.name: {type(row.configuration[knob.name]) for row in rows} for knob in first}
-    return {knob.name: {"type": (float if float in types[knob.name] else type(knob.value)).__name__, **knob.facts} for knob in first}
+    first = rows[0].configuration.extras if rows else ()
+    types = {extra.name: {type(row.configuration[extra.name]) for row in rows} for extra in first}
+    return {extra.name: {"type": (float if float in types[extra.name] else type(extra.value)).__name__, **extra.facts} for extra in first}
 
 
 def _spell(value: Any) -> str:
@@ -138,7 +138,7 @@ def _spell(value: Any) -> str:
 
 
 def _read(text: str, kind: Any) -> Any:
-    """Return the value of a knob. The size of a bucket may be an integer or a float, and ids distinguish the two."""
+    """Return the value of a cell. The size of a bucket may be an integer or a float, and ids distinguish the two."""
     return text if kind is str else text == "True" if kind is bool else parse_json(text)
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from oppa.errors import InputError, JobError
-from oppa.problem.configuration import Configuration, Knob
+from oppa.problem.configuration import Configuration, ExtraValue
 from oppa.problem.encoding import column_names, encode
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
@@ -231,7 +231,7 @@ def test_a_job_without_a_model_says_so_where_one_is_needed(program) -> None:
 
 
 def test_damaged_knobs_are_no_configuration() -> None:
-    plain = Configuration(dp=1, global_batch=1, micro_batch=1, knobs=(Knob(name="cp", value=2, degree=True),)).to_dict()
+    plain = Configuration(dp=1, global_batch=1, micro_batch=1, extras=(ExtraValue(name="cp", value=2, degree=True),)).to_dict()
     for change in ({"cp": [1]}, {"cp": 0}, {"cp": "2"}, {"c p": 1}, {"x": float("nan")}, {"x": "a\nb"}, {"knobs": {"cp": {"degree": 3}}}):
         with pytest.raises((TypeError, ValueError)):
             Configuration.checked({**plain, **change})
@@ -266,7 +266,7 @@ def test_a_knob_that_no_runner_honours_is_left_out(tmp_path) -> None:
     (tmp_path / "space.toml").write_text('extends = "torch"\n[parameters.mine]\nvalues = [1, 2]\n')
     job = JOB.partition("[command]")[0].replace("SPACE", "./space.toml")
     (tmp_path / "job.toml").write_text(job)
-    assert not any(each.knobs for each in load_job(tmp_path / "job.toml").candidates())
+    assert not any(each.extras for each in load_job(tmp_path / "job.toml").candidates())
     with pytest.raises(JobError, match="the runner `torch` does not honour `mine`"):
         load_job(tmp_path / "job.toml", settings=["space.parameters.mine=[1, 2]"])
 

@@ -42,7 +42,7 @@ def test_divisors_are_all_of_them(number: int) -> None:
 @pytest.mark.parametrize("name", catalog.names("search_spaces"))
 def test_every_framework_s_space_is_read_and_searches_table_1(name: str, framework_space: Callable[..., SearchSpace]) -> None:
     space = framework_space(name, model="moe-32e")
-    silent = {known.name for known in space.parameters if known.is_knob and not (known.words or known.env or known.changes == "learning")}
+    silent = {known.name for known in space.parameters if known.is_extra and not (known.words or known.env or known.changes == "learning")}
     assert silent == KNOBS.get(name, set())
     assert {"dp", "tp", "pp", "micro_batch", "zero_stage", "schedule", "recompute"} - LACKS.get(name, set()) <= set(space.names)
     assert all(constraint.why for constraint in space.constraints)

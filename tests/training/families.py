@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from oppa.problem.configuration import PARAMETERS, Configuration, Knob
+from oppa.problem.configuration import PARAMETERS, Configuration, ExtraValue
 from oppa.problem.model import Model
 
 ROOT = Path(__file__).parents[2]
@@ -31,14 +31,14 @@ wrong anywhere, by a missing average of two replicas say, differs by more than 1
 
 
 DEGREES = ("cp",)
-"""Knobs that count ranks."""
+"""Extra parameters that count ranks."""
 
 
 def configured(**values: object) -> Configuration:
     """Return a configuration of eight sequences in micro-batches of two, changed by `values`."""
-    knobs = tuple(Knob(name=name, value=value, degree=name in DEGREES) for name, value in values.items() if name not in PARAMETERS)  # type: ignore[arg-type]
+    extras = tuple(ExtraValue(name=name, value=value, degree=name in DEGREES) for name, value in values.items() if name not in PARAMETERS)  # type: ignore[arg-type]
     fields = {name: value for name, value in values.items() if name in PARAMETERS}
-    return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **fields}, knobs=knobs)  # type: ignore[arg-type]
+    return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **fields}, extras=extras)  # type: ignore[arg-type]
 
 
 def id_of(part: object) -> str:

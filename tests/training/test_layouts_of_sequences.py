@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oppa.errors import InputError
-from oppa.problem.configuration import Knob
+from oppa.problem.configuration import ExtraValue
 from oppa.problem.model import Model
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_runnable
 from tests.sampling import sampled
@@ -131,10 +131,12 @@ def test_refusals(model: Model, values: dict[str, object], reason: str) -> None:
     assert reason in refusal.value.hint
 
 
-@pytest.mark.parametrize("knob", [Knob(name="cp", value=2), Knob(name="xp", value=2, degree=True), Knob(name="cp", value="two")], ids=repr)
-def test_a_degree_that_the_core_lacks_or_that_is_no_number_is_refused(knob: Knob) -> None:
+@pytest.mark.parametrize(
+    "extra", [ExtraValue(name="cp", value=2), ExtraValue(name="xp", value=2, degree=True), ExtraValue(name="cp", value="two")], ids=repr
+)
+def test_a_degree_that_the_core_lacks_or_that_is_no_number_is_refused(extra: ExtraValue) -> None:
     with pytest.raises(InputError):
-        require_buildable(TINY, dataclasses.replace(configured(), knobs=(knob,)))
+        require_buildable(TINY, dataclasses.replace(configured(), extras=(extra,)))
 
 
 def test_no_gradient_statistics_without_the_gradients_of_whole_sequences() -> None:

@@ -12,7 +12,7 @@ from oppa.tuning.designer import Observation
 from oppa.tuning.designers import make_designer
 from oppa.tuning.designers.without_prior import CONSTANT
 from oppa.tuning.surrogate.constant import Constant
-from oppa.tuning.surrogate.main_effects import RATE_SPREAD, MainEffects, varying, varying_knobs
+from oppa.tuning.surrogate.main_effects import RATE_SPREAD, MainEffects, varying, varying_extras
 
 TRIALS, WORLDS = 8, 5
 NAMES = ["workers", "fused", "prefetch"]
@@ -65,4 +65,4 @@ def test_value_and_slopes_agree_with_the_factors(problem) -> None:
     for column in range(len(shift)):
         moved = mean.at(shift + step.scatter(0, torch.tensor([column]), 1e-4))
         torch.testing.assert_close((moved - value) / 1e-4, slopes[:, column], atol=1e-6, rtol=1e-6)
-    assert [parameter.name for parameter in varying_knobs(candidates)] == NAMES
+    assert [parameter.name for parameter in varying_extras(candidates)] == NAMES

@@ -12,7 +12,7 @@ from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import IGNORED, Slice, cross_entropy
 from oppa.training.model.weights import materialise
 from oppa.training.parallel.data_parallel import shard
-from oppa.training.parallel.layout_knobs import recompute_of, sequence_parallel
+from oppa.training.parallel.extra_parameters import recompute_of, sequence_parallel
 from oppa.training.parallel.mesh import Mesh, MeshAxis
 from oppa.trials.trial_folder import TrialSpec
 

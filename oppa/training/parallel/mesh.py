@@ -27,7 +27,7 @@ from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import COLLECTIVE_TIMEOUT_S
-from oppa.training.parallel.layout_knobs import context_parallel, shards_of
+from oppa.training.parallel.extra_parameters import context_parallel, shards_of
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 

@@ -12,7 +12,7 @@ from oppa.pipeline.registry import CHUNKS, SCHEDULES, SPLIT
 from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training.parallel.layout_knobs import context_parallel, recompute_of, replicas_of, sequence_parallel, shards_of
+from oppa.training.parallel.extra_parameters import context_parallel, recompute_of, replicas_of, sequence_parallel, shards_of
 
 
 def require_supported(model: Model, tp: int = 1) -> None:

@@ -27,7 +27,7 @@ from oppa.training.model.tensor_slices import Box, Piece, elements
 from oppa.training.model.user_module import parts_of
 from oppa.training.model.weights import pieces_of
 from oppa.training.parallel.data_parallel import of_expert
-from oppa.training.parallel.layout_knobs import context_parallel, shards_of
+from oppa.training.parallel.extra_parameters import context_parallel, shards_of
 from oppa.training.parallel.mesh import peers
 from oppa.training.parallel.pipeline_parallel import numbers_of
 from oppa.training.parallel.user_stages import UserStage

@@ -21,7 +21,7 @@ from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
 from oppa.pipeline.torch_csv import to_csv
 from oppa.problem.configuration import Configuration
-from oppa.training.parallel.layout_knobs import replicas_of
+from oppa.training.parallel.extra_parameters import replicas_of
 from oppa.training.run.run_folder import RunSpec
 from oppa.trials.trial_folder import write_json
 

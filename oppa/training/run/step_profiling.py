@@ -13,7 +13,7 @@ from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.graph import Schedule
 from oppa.pipeline.prediction import between_s
 from oppa.pipeline.profile import MessageTime, Part, PipelineProfile
-from oppa.training.parallel.layout_knobs import replicas_of, shards_of
+from oppa.training.parallel.extra_parameters import replicas_of, shards_of
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.parallel.pipeline_parallel import numbers_of
 from oppa.training.profiler.memory import PeakMemory

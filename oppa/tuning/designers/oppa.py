@@ -1,9 +1,8 @@
 """Implements OPPA: Bayesian optimisation whose prior is a cost model of parallel training (paper, sections 4.1 and 4.2).
 
-Two Gaussian processes around the cost model describe log throughput and log memory. Knobs, of which the cost model knows nothing, have a
-factor for each value. The acquisition is the constrained expected
-improvement (or the paper's upper confidence bound) over every candidate that was not tried. The first trial is the best candidate that
-the cost model predicts to fit.
+Two Gaussian processes around the cost model describe log throughput and log memory. Extra parameters, of which the cost model knows
+nothing, have a factor for each value. The acquisition is the constrained expected improvement (or the paper's upper confidence bound) over
+every candidate that was not tried. The first trial is the best candidate that the cost model predicts to fit.
 """
 
 import math
@@ -34,7 +33,7 @@ from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, witho
 from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.gaussian_process import GaussianProcess
-from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying_knobs
+from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying_extras
 
 LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage")
 """Parameters that decide which ranks communicate. An error of the cost model is shared by all configurations with these values."""
@@ -132,7 +131,7 @@ class Oppa:
             points = without_batch(points, candidates)
             cost, points_of_rate = parts, torch.cat([points, parts.prior_share()[:, None]], dim=1)
         size: MeanFunction = slack
-        if unknown := varying_knobs(candidates):
+        if unknown := varying_extras(candidates):
             cost = MainEffects(cost, candidates, unknown, spread=RATE_SPREAD)
             size = MainEffects(size, candidates, unknown, spread=MEMORY_SPREAD)
         self.log_rate = GaussianProcess(

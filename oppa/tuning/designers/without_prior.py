@@ -30,7 +30,7 @@ from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
 from oppa.tuning.surrogate.constant import Constant
 from oppa.tuning.surrogate.gaussian_process import GaussianProcess
-from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying, varying_knobs
+from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying, varying_extras
 
 RESIDUAL = 0.7
 """Expected distance between candidates, as a standard deviation of logarithms."""
@@ -48,7 +48,7 @@ class WithoutPrior:
         layouts = torch.from_numpy(groups(candidates, LAYOUT))
         constant = Constant(CONSTANT, len(candidates))
         residual = RESIDUAL if problem.has_prior else BEYOND_EFFECTS
-        unknown = varying_knobs(candidates) if problem.has_prior else varying(candidates)
+        unknown = varying_extras(candidates) if problem.has_prior else varying(candidates)
         rate, memory = (MainEffects(constant, candidates, unknown, spread=spread) for spread in (RATE_SPREAD, MEMORY_SPREAD))
         rate_nugget = RATE_NUGGET * math.sqrt(problem.cluster.hosts)
         self._log_rate = GaussianProcess(points, layouts, rate, layout=RATE_LAYOUT, residual=residual, nugget=rate_nugget)

@@ -27,7 +27,7 @@ EXPRESSES = (
     "cp",
     "cp_comm",
     "fsdp_offload",
-    *deepspeed.KNOBS,
+    *deepspeed.EXTRAS,
 )
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
@@ -56,13 +56,13 @@ _FSDP = {"fsdp_version", "fsdp_reshard_after_forward", "fsdp_sharding_strategy",
 _FSDP_IMMATERIAL = {"fsdp_auto_wrap_policy", "fsdp_state_dict_type", "fsdp_transformer_layer_cls_to_wrap"}
 _FSDP_IMMATERIAL |= {"fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states", "fsdp_use_orig_params"}
 _MESH = {"parallelism_config_dp_shard_size", "parallelism_config_tp_size", "parallelism_config_dp_replicate_size"}
-_KNOBS = {
+_EXTRAS = {
     "dp_replicate": "parallelism_config_dp_replicate_size",
     "cp": "parallelism_config_cp_size",
     "cp_comm": "parallelism_config_cp_comm_strategy",
     "fsdp_offload": "fsdp_offload_params",
 }
-"""Keys of the knobs of search_spaces/accelerate.toml."""
+"""Keys of the extra parameters of search_spaces/accelerate.toml."""
 _DEEPSPEED = {"zero_stage", "gradient_accumulation_steps", "deepspeed_config_file", "zero3_init_flag", "deepspeed_multinode_launcher"}
 _STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 
@@ -98,7 +98,7 @@ def _check(problem: Problem, configuration: Configuration, *, through_deepspeed:
         if c.get("sp", 1) != 1:
             raise inexpressible(NAME, c, "sp", hint="use `--to deepspeed`: accelerate sets its sequence parallelism in the program")
         return
-    for name in deepspeed.KNOBS:
+    for name in deepspeed.EXTRAS:
         if name in c.names and is_chosen(problem, c, name):
             raise inexpressible(NAME, c, name, hint=f"use the default of `{name}`: it is a setting of DeepSpeed")
     if c.zero_stage == 1:
@@ -165,9 +165,9 @@ def parse(problem: Problem, files: Files) -> Reading:
     if mesh.get("parallelism_config_dp_shard_size", 2) == 1:
         settings["zero_stage"] = 0
     settings["recompute"] = "full" if stated.switch(fsdp, "fsdp_activation_checkpointing", usual=False) else "none"
-    knobs = _knobs(problem, fsdp, mesh)
-    settings |= knobs | _micro_batch(problem, files, split=tp * int(knobs.get("cp", 1)))
-    read = {key for name, key in _KNOBS.items() if name in knobs}
+    extras = _extras(problem, fsdp, mesh)
+    settings |= extras | _micro_batch(problem, files, split=tp * int(extras.get("cp", 1)))
+    read = {key for name, key in _EXTRAS.items() if name in extras}
     nested = (("fsdp_config", fsdp, _FSDP | _FSDP_IMMATERIAL | read), ("parallelism_config", mesh, _MESH | read))
     return Reading(settings=settings, ignored=tuple(_ignored(values, nested)))
 
@@ -203,10 +203,10 @@ def _stage(fsdp: dict[str, Any]) -> int:
     return stages[strategy]
 
 
-def _knobs(problem: Problem, fsdp: dict[str, Any], mesh: dict[str, Any]) -> dict[str, Value]:
-    """Return the knobs of the job's space that the tables state with a legal value."""
+def _extras(problem: Problem, fsdp: dict[str, Any], mesh: dict[str, Any]) -> dict[str, Value]:
+    """Return the extra parameters of the job's space that the tables state with a legal value."""
     given = {**fsdp, **mesh}
-    return {name: given[key] for name, key in _KNOBS.items() if is_legal(problem.space, name, given.get(key))}
+    return {name: given[key] for name, key in _EXTRAS.items() if is_legal(problem.space, name, given.get(key))}
 
 
 def _micro_batch(problem: Problem, files: Files, *, split: int) -> dict[str, Value]:

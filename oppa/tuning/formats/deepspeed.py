@@ -17,7 +17,7 @@ from oppa.tuning.formats.format import Files, Reading, can_vary, element_bytes, 
 NAME = "DeepSpeed"
 CONFIG, PREPARE = "ds_config.json", "prepare.py"
 FILES = (CONFIG, PREPARE, launch.SCRIPT)
-KNOBS = {
+EXTRAS = {
     "sp": ("sequence_parallel_size",),
     "hpz": ("zero_optimization", "zero_hpz_partition_size"),
     "offload_optimizer": ("zero_optimization", "offload_optimizer", "device"),
@@ -25,8 +25,8 @@ KNOBS = {
     "quantized_weights": ("zero_optimization", "zero_quantized_weights"),
     "quantized_gradients": ("zero_optimization", "zero_quantized_gradients"),
 }
-"""Keys of the knobs of search_spaces/deepspeed.toml, from the outermost in."""
-EXPRESSES = ("pp", "zero_stage", "zero_bucket_mb", "overlap_zero_comm", "recompute", *KNOBS)
+"""Keys of the extra parameters of search_spaces/deepspeed.toml, from the outermost in."""
+EXPRESSES = ("pp", "zero_stage", "zero_bucket_mb", "overlap_zero_comm", "recompute", *EXTRAS)
 
 IMMATERIAL = frozenset(
     [
@@ -114,8 +114,8 @@ def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
         **({"data_parallel_size": c.dp} if c.get("sp", 1) != 1 else {}),  # DeepSpeed reads the two together
     }
     for known in problem.space.active(c):
-        if known.name in KNOBS:
-            _set(values, KNOBS[known.name], c[known.name])
+        if known.name in EXTRAS:
+            _set(values, EXTRAS[known.name], c[known.name])
     return values
 
 
@@ -126,15 +126,15 @@ def parse(problem: Problem, files: Files) -> Reading:
     stage = stated.count(zero, "stage", 0, least=0)
     tp, pp = degrees_of(values)
     settings: dict[str, Value] = {"zero_stage": stage, "overlap_zero_comm": stated.switch(zero, "overlap_comm", usual=stage == 3)}
-    knobs = _knobs(problem, values)
-    settings |= {"tp": tp, "pp": pp, **_batch(values, ranks=max(1, problem.cluster.devices // (tp * pp * int(knobs.get("sp", 1)))))}
+    extras = _extras(problem, values)
+    settings |= {"tp": tp, "pp": pp, **_batch(values, ranks=max(1, problem.cluster.devices // (tp * pp * int(extras.get("sp", 1)))))}
     if "reduce_bucket_size" in zero:
         settings["zero_bucket_mb"] = mebibytes(stated.amount(zero, "reduce_bucket_size"), size=element_bytes(problem))
     prepared = files.get(PREPARE, "")
     recomputed = pipeline.get("activation_checkpoint_interval") or (prepared and _recomputes(prepared))
     settings["recompute"] = "full" if recomputed else "none"
-    known = {".".join(KNOBS[name]) for name in knobs} | ({"data_parallel_size"} if "sp" in knobs else set())
-    return Reading(settings=settings | knobs, ignored=tuple(_ignored(values, known)))
+    known = {".".join(EXTRAS[name]) for name in extras} | ({"data_parallel_size"} if "sp" in extras else set())
+    return Reading(settings=settings | extras, ignored=tuple(_ignored(values, known)))
 
 
 def values_of(files: Files) -> dict[str, Any]:
@@ -192,10 +192,10 @@ def _set(values: dict[str, Any], path: tuple[str, ...], value: Value) -> None:
     values[key] = value
 
 
-def _knobs(problem: Problem, values: dict[str, Any]) -> dict[str, Value]:
-    """Return the knobs of the job's space that a file states with a legal value."""
+def _extras(problem: Problem, values: dict[str, Any]) -> dict[str, Value]:
+    """Return the extra parameters of the job's space that a file states with a legal value."""
     found: dict[str, Any] = {}
-    for name, path in KNOBS.items():
+    for name, path in EXTRAS.items():
         found[name] = values
         for key in path:
             found[name] = found[name].get(key) if isinstance(found[name], dict) else None
@@ -215,18 +215,18 @@ def _without_auto(values: dict[str, Any]) -> dict[str, Any]:
     return {key: _without_auto(value) if isinstance(value, dict) else value for key, value in values.items() if value != "auto"}
 
 
-def _ignored(values: dict[str, Any], knobs: Collection[str]) -> list[str]:
+def _ignored(values: dict[str, Any], extras: Collection[str]) -> list[str]:
     """Return the other keys with their values.
 
     Args:
-        knobs: Keys that were read as knobs, with dots.
+        extras: Keys that were read as extra parameters, with dots.
     """
     found = []
     for key, value in values.items():
         if key in _NESTED and isinstance(value, dict):
             known = (*_NESTED[key], *(bucket for bucket in BUCKETS if value.get(bucket) == value.get(BUCKETS[0])))
-            known += tuple(path.split(".")[1] for path in knobs if path.startswith(f"{key}."))
+            known += tuple(path.split(".")[1] for path in extras if path.startswith(f"{key}."))
             found += [f"{key}.{inner} = {json.dumps(given)}" for inner, given in value.items() if inner not in known]
-        elif key not in (*_TOP, *_NESTED, *knobs) and key not in IMMATERIAL:
+        elif key not in (*_TOP, *_NESTED, *extras) and key not in IMMATERIAL:
             found.append(f"{key} = {json.dumps(value)}")
     return found

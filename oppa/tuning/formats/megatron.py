@@ -85,7 +85,7 @@ ARGUMENTS="
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     """Return the files; raises InputError for ZeRO 2 and 3, other schedules, and models that pretrain_gpt.py does not support."""
-    check(problem, configuration, knobs=space_words.written(problem, configuration))
+    check(problem, configuration, extras=space_words.written(problem, configuration))
     options = [*parallel_options(problem, configuration), *model_options(problem.model), *training_options(problem)]
     text = _FILE.format(name=problem.name, id=configuration.id, lines="\n".join(options))
     start = f'exec {launch.torchrun(problem)} "${{MEGATRON:?a checkout of Megatron-LM}}/pretrain_gpt.py" $ARGUMENTS "$@"'
@@ -94,14 +94,14 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     return {ARGUMENTS: text, launch.SCRIPT: launch.script(problem, configuration, usage=usage, body=body)}
 
 
-def check(problem: Problem, configuration: Configuration, *, knobs: Collection[str] = (), target: str = NAME) -> None:
+def check(problem: Problem, configuration: Configuration, *, extras: Collection[str] = (), target: str = NAME) -> None:
     """Raise InputError for a value that has no option in Megatron-LM.
 
     Args:
-        knobs: Knobs that the format supports.
+        extras: Extra parameters that the format supports.
     """
     c = configuration
-    require_expressible(problem, c, expresses=(*FIELDS, *knobs), target=target)
+    require_expressible(problem, c, expresses=(*FIELDS, *extras), target=target)
     if c.stage_layout == EVEN:
         require_equal_stages(target, problem, c)
     if c.schedule not in ("1f1b", "interleaved"):
@@ -135,7 +135,7 @@ def has_sequence_parallel(configuration: Configuration) -> bool:
 
 
 def parallel_options(problem: Problem, configuration: Configuration) -> list[str]:
-    """Return the options that stand for a parameter; the words of knobs come last, as a later option overrides an earlier one."""
+    """Return the options that stand for a parameter; those of extra parameters are last, as a later option overrides an earlier one."""
     c = configuration
     options = [f"{option} {getattr(c, name)}" for option, name in NUMBERS.items() if name not in ("ep", "model_chunks")]
     options += [f"--expert-model-parallel-size {c.ep}"] if c.ep > 1 else []
@@ -208,10 +208,10 @@ def parse(problem: Problem, files: Files) -> Reading:
     settings["recompute"] = " ".join(options.get("--recompute-granularity", selective)[:1])
     if "--ddp-bucket-size" in options:
         settings["dp_bucket_mb"] = mebibytes(_number("--ddp-bucket-size", options["--ddp-bucket-size"]), size=GRADIENT_BYTES)
-    knobs = space_words.read(problem, options)
-    known = KNOWN | space_words.stated(problem, knobs)
+    extras = space_words.read(problem, options)
+    known = KNOWN | space_words.stated(problem, extras)
     ignored = [" ".join((option, *values)) for option, values in options.items() if option not in known and MATTER.fullmatch(option)]
-    return Reading(settings={**settings, **knobs}, ignored=tuple(ignored))
+    return Reading(settings={**settings, **extras}, ignored=tuple(ignored))
 
 
 def options_of(files: Files) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
-"""Writes knobs as the words that the search space declares, and reads them from the options of a script.
+"""Writes extra parameters as the words that the search space declares, and reads them from the options of a script.
 
-A format whose framework is configured by options needs no list of knobs: a new entry of the search space is enough.
+A format whose framework is configured by options needs no list of them: a new entry of the search space is enough.
 """
 
 import itertools
@@ -17,12 +17,12 @@ Options = Mapping[str, Sequence[str]]
 
 
 def worded(problem: Problem) -> list[Parameter]:
-    """Return the knobs that have words."""
-    return [known for known in problem.space.parameters if known.is_knob and known.words]
+    """Return the extra parameters that have words."""
+    return [known for known in problem.space.parameters if known.is_extra and known.words]
 
 
 def written(problem: Problem, configuration: Configuration) -> dict[str, list[str]]:
-    """Return the words of each knob that matters in a configuration, by its name; a knob at its default may have none."""
+    """Return the words of each extra parameter that matters in a configuration, by its name; one at its default may have none."""
     values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
     texts = {name: spelled(value) for name, value in values.items()}
     active = {known.name for known in problem.space.active(configuration)}
@@ -34,13 +34,13 @@ def written(problem: Problem, configuration: Configuration) -> dict[str, list[st
 
 
 def read(problem: Problem, options: Options) -> dict[str, Value]:
-    """Return the knobs that options state; one whose options are missing, or have a value that is not legal, is left out."""
+    """Return the extra parameters that options state; one whose options are missing, or have a value that is not legal, is left out."""
     found = {known.name: _read(known, options) for known in worded(problem)}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def stated(problem: Problem, settings: Mapping[str, Value]) -> set[str]:
-    """Return the options that state some knobs."""
+    """Return the options that state some extra parameters."""
     return {option for known in worded(problem) if known.name in settings for option in _options(known, settings[known.name])}
 
 
@@ -57,7 +57,7 @@ def grouped(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _read(known: Parameter, options: Options) -> Value | None:
-    """Return the value with the most options among those whose options are all stated; None if no option of the knob is."""
+    """Return the value with the most options among those whose options are all stated; None if no option of the parameter is."""
     every = ((value, _options(known, value)) for value in known.values)
     matching = [(len(each), value) for value, each in every if each and _are_stated(each, options)]
     return max(matching, key=lambda pair: pair[0])[1] if matching else None

@@ -26,7 +26,7 @@ NAME = "torchtitan"
 RECIPE = "oppa_recipe.py"
 ORDER = "schedule.csv"
 FILES = (RECIPE, ORDER, launch.SCRIPT)
-KNOBS = {
+EXTRAS = {
     "cp": "parallelism.context_parallel_degree",
     "compile": "compile.enable",
     "async_tp": "compile.enable_async_tensor_parallel",
@@ -34,11 +34,11 @@ KNOBS = {
     "cpu_offload": "training.enable_cpu_offload",
     "optimizer_implementation": "optimizer.implementation",
 }
-"""Knobs of the search space `torchtitan` that a key has as they are."""
+"""Extra parameters of the search space `torchtitan` that a key has as they are."""
 USUAL = {"cp": 1, "compile": False, "async_tp": False, "sequence_parallel": True, "cpu_offload": False, "optimizer_implementation": "fused"}
-"""Values of these knobs that torchtitan has by itself."""
-OTHER_KNOBS = ("cp_load_balancer", "dp_replicate", "memory_budget", "cuda_graphs")
-EXPRESSES = ["pp", "ep", "zero_stage", "schedule", "model_chunks", "recompute", *OTHER_KNOBS, *KNOBS]
+"""Values of these parameters that torchtitan has by itself."""
+OTHER_EXTRAS = ("cp_load_balancer", "dp_replicate", "memory_budget", "cuda_graphs")
+EXPRESSES = ["pp", "ep", "zero_stage", "schedule", "model_chunks", "recompute", *OTHER_EXTRAS, *EXTRAS]
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -115,7 +115,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
         "parallelism.context_parallel_degree": 1,
         "parallelism.expert_parallel_degree": c.ep,
         "activation_checkpoint": CHECKPOINTING[c.recompute],
-        **_knobs(c),
+        **_extras(c),
     }
     if c.ep > 1:
         found[NO_GRAPHS] = True  # most token dispatchers involve the CPU, and are refused with graphs
@@ -132,10 +132,10 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
     return found
 
 
-def _knobs(configuration: Configuration) -> dict[str, object]:
-    """Return the values of the knobs that a configuration has."""
+def _extras(configuration: Configuration) -> dict[str, object]:
+    """Return the values of the extra parameters that a configuration has."""
     c = configuration
-    found: dict[str, object] = {key: c[name] for name, key in KNOBS.items() if name in c.names}
+    found: dict[str, object] = {key: c[name] for name, key in EXTRAS.items() if name in c.names}
     if (balancer := c.get("cp_load_balancer", "")) and c.get("cp", 1) != 1:
         found[BALANCER] = None if balancer == "None" else balancer
     if "cuda_graphs" in c.names:
@@ -174,7 +174,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     given = source.assigned(only(files, ".py"))
     degrees = {ours: stated.count(given, f"parallelism.{theirs}_degree", 1) for ours, theirs in _DEGREES.items()}
     shards = stated.count(given, "parallelism.data_parallel_shard_degree", 1, least=-1)  # -1: all ranks
-    ranks = stated.count(given, KNOBS["cp"], 1)  # of context parallelism, which shards the weights, too
+    ranks = stated.count(given, EXTRAS["cp"], 1)  # of context parallelism, which shards the weights, too
     settings: dict[str, Value] = {
         **degrees,
         "zero_stage": _stage(shards * ranks, stated.word(given, "parallelism.fsdp_reshard_after_forward", "default")),
@@ -185,15 +185,15 @@ def parse(problem: Problem, files: Files) -> Reading:
         settings["schedule"] = SEARCH if given.get(ORDER_PATH) else _schedule(given)
         if layers := stated.count(given, "parallelism.pipeline_parallel_layers_per_stage"):
             settings["model_chunks"] = problem.model.layers // (degrees["pp"] * layers)
-    settings |= _knobs_of(problem, given, shards=shards)
-    others = {name: key for name, key in KNOBS.items() if name not in problem.space.names}
+    settings |= _extras_of(problem, given, shards=shards)
+    others = {name: key for name, key in EXTRAS.items() if name not in problem.space.names}
     lost = (key for name, key in others.items() if given.get(key, USUAL[name]) != USUAL[name])
     return Reading(settings=settings, ignored=tuple(f"{key} = {shown(given[key])}" for key in lost))
 
 
-def _knobs_of(problem: Problem, given: Mapping[str, Any], *, shards: int) -> dict[str, Value]:
-    """Return the knobs that the problem's space has and the source states."""
-    found: dict[str, Value] = {name: given[key] for name, key in KNOBS.items() if type(given.get(key)) is type(USUAL[name])}
+def _extras_of(problem: Problem, given: Mapping[str, Any], *, shards: int) -> dict[str, Value]:
+    """Return the extra parameters that the problem's space has and the source states."""
+    found: dict[str, Value] = {name: given[key] for name, key in EXTRAS.items() if type(given.get(key)) is type(USUAL[name])}
     if BALANCER in given:
         found["cp_load_balancer"] = str(given[BALANCER])
     if shards != 1:

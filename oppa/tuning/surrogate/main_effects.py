@@ -67,6 +67,6 @@ def varying(candidates: Candidates) -> list[Parameter]:
     return [known for known, count in counted if 1 < count <= MOST_VALUES]
 
 
-def varying_knobs(candidates: Candidates) -> list[Parameter]:
-    """Return the knobs among them, of which the cost model knows nothing."""
-    return [known for known in varying(candidates) if known.is_knob]
+def varying_extras(candidates: Candidates) -> list[Parameter]:
+    """Return the extra parameters among them, of which the cost model knows nothing."""
+    return [known for known in varying(candidates) if known.is_extra]

@@ -163,7 +163,7 @@ def test_the_trainer_of_transformers_reads_its_space(knobs, understood) -> None:
         idle = set() if c["torch_compile"] else {"torch_compile_mode"}
         idle |= set() if c["dataloader_num_workers"] else {"dataloader_prefetch_factor", "dataloader_persistent_workers"}
         idle |= set() if c.zero_stage == 0 else {"ddp_static_graph"}
-        expected = {knob.name: knob.value for knob in c.knobs if knob.name not in idle}
+        expected = {extra.name: extra.value for extra in c.extras if extra.name not in idle}
         assert {name: found[name] for name in expected} == expected
 
 

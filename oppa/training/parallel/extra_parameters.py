@@ -40,7 +40,7 @@ def recompute_of(configuration: Configuration, layer: int) -> str:
 
 
 def _number(configuration: Configuration, name: str, *, least: int) -> int:
-    """Return a knob's value; raises InputError if it is not a whole number, or too small."""
+    """Return the value of a parameter; raises InputError if it is not a whole number, or too small."""
     value = configuration.get(name, least)
     if type(value) is not int or value < least:
         raise InputError(f"`{name} = {value}` is not a whole number from {least} on", hint=f"give `{name}` other values")
