@@ -27,11 +27,14 @@ def ignore() -> None:
 
 
 def interrupt(_number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; while a module is loaded, try again in a moment."""
-    if _loads(frame):
+    """Raise KeyboardInterrupt; while a module is loaded, try again in a moment.
+
+    A program that uses oppa as a library keeps its own SIGALRM. A request that comes while a module is loaded is then dropped.
+    """
+    if not _loads(frame):
+        raise KeyboardInterrupt
+    if signal.getsignal(signal.SIGALRM) is interrupt:
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
-        return
-    raise KeyboardInterrupt
 
 
 def _loads(frame: FrameType | None) -> bool:

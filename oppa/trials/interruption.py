@@ -4,6 +4,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 
 from oppa.stop_request import SIGNALS, interrupt
 
@@ -12,7 +13,10 @@ _FREE = (signal.default_int_handler, interrupt)
 
 
 class Interruption:
-    """Records the first SIGINT, SIGTERM or SIGHUP, for which `check` raises KeyboardInterrupt. A second one raises it at once."""
+    """Records the first SIGINT, SIGTERM or SIGHUP, for which `check` raises KeyboardInterrupt.
+
+    A second one raises it at once, or as soon as a module that is being loaded is complete.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -39,10 +43,10 @@ class Interruption:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def __call__(self, _signal: int, _frame: object) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: record the first one, and raise KeyboardInterrupt for the second."""
         if self.asked:
-            raise KeyboardInterrupt
+            interrupt(number, frame)
         self.asked = True
 
     def check(self) -> None:
