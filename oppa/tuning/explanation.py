@@ -10,12 +10,16 @@ from torch import Tensor
 
 from oppa.cost.step_time import optimizer_time, replica_time, stage_time, step_time
 from oppa.cost.workload import DeviceFacts, Workload, workload_of
+from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
+from oppa.problem.objective import Objective
 from oppa.problem.problem import Problem
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
-from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.designer import Observation
+from oppa.tuning.designers.oppa import Oppa, fitted
+from oppa.tuning.designers.without_prior import WithoutPrior
 from oppa.tuning.result import SearchResult, current, rates
 
 
@@ -24,6 +28,8 @@ class Explanation:
     """The facts about one configuration, compared with the best one measured; if nothing was measured, with the best one predicted."""
 
     configuration: Configuration
+    objective: Objective
+    """Objective that is compared; a trial's rate is its throughput, or stands for it."""
     tried: Trial | None
     """Its last completed trial, else its last trial; None if it was never tried."""
     trials: int
@@ -31,27 +37,28 @@ class Explanation:
     repeats: tuple[Trial, ...]
     """Its repeats, which ran in turn with those of the best."""
     steps_per_s: float | None
-    """Measured throughput: the geometric mean over its repeats, else over its trials."""
+    """Measured rate: the geometric mean over its repeats, else over its trials."""
     prediction: Prediction
     """The designer's present prediction."""
     usable_bytes: float
     best: Configuration
     best_steps_per_s: float
-    """Throughput of the best, measured like `steps_per_s`, or predicted."""
+    """Rate of the best, measured like `steps_per_s`, or predicted."""
     best_measured: bool
     shares: Mapping[str, float]
-    """Share of the step time per kind of work, largest first."""
+    """Share of the step time per kind of work, largest first; empty if the cost model does not predict the objective."""
 
     @property
     def ratio(self) -> float:
-        """Return its throughput over that of the best; the measured one if there is one, else the predicted one."""
+        """Return its rate over that of the best; the measured one if there is one, else the predicted one."""
         return (self.steps_per_s or self.prediction.steps_per_s) / self.best_steps_per_s
 
     @property
     def chance_of_fitting(self) -> float:
-        """Return the probability that it fits into memory."""
+        """Return the probability that it fits into memory; 1 if no memory is predicted."""
         needed, stddev = self.prediction.memory_bytes, self.prediction.memory_log_stddev
-        assert needed is not None and stddev is not None  # the designer `oppa` predicts both
+        if needed is None or stddev is None:
+            return 1.0
         return statistics.NormalDist(math.log(needed), stddev).cdf(math.log(self.usable_bytes))
 
     @property
@@ -61,7 +68,21 @@ class Explanation:
         return 1 - belief.cdf(math.log(self.best_steps_per_s))
 
 
-def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate: int, trials: Sequence[Trial]) -> Explanation:
+def designer_of(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> Oppa | WithoutPrior:
+    """Return a designer that has observed a study's trials; raises InputError if neither a prior nor a trial predicts anything."""
+    if problem.has_prior:
+        return fitted(problem, candidates, trials)
+    if not any(trial.feasible for trial in trials):
+        hint = "run trials with `oppa tune`, and name their study"
+        raise InputError(f"nothing predicts `{problem.name}`: the cost model does not apply to it, and no trial was measured", hint=hint)
+    designer = WithoutPrior(problem, candidates, seed=0)
+    designer.update([Observation.of(trial, candidates) for trial in trials if trial.counts and trial.purpose != VERIFICATION])
+    return designer
+
+
+def explain(
+    designer: Oppa | WithoutPrior, problem: Problem, candidates: Candidates, candidate: int, trials: Sequence[Trial]
+) -> Explanation:
     """Explain a candidate by a fitted designer and the trials that it learned from."""
     configuration, result = candidates.configuration(candidate), current(trials, candidates, problem.limits.repeats, problem.baseline)
     own = _own(trials, configuration)
@@ -71,16 +92,17 @@ def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate:
     measured = rates(repeats) or rates(own)
     return Explanation(
         configuration=configuration,
+        objective=problem.objective,
         tried=tried,
         trials=len(own),
         repeats=repeats,
         steps_per_s=statistics.geometric_mean(measured) if measured else None,
-        prediction=designer.predict(candidate),
+        prediction=_predicted(designer, candidate),
         usable_bytes=problem.cluster.usable_bytes,
         best=best,
         best_steps_per_s=best_rate,
         best_measured=result is not None,
-        shares=_shares(designer, workload_of(problem, candidates).take(torch.tensor([candidate]))),
+        shares=_shares(designer, workload_of(problem, candidates).take(torch.tensor([candidate]))) if isinstance(designer, Oppa) else {},
     )
 
 
@@ -95,9 +117,17 @@ def _best_measured(result: SearchResult, trials: Sequence[Trial], *, repeated: b
     return best, statistics.geometric_mean(rates(result.repeats_of(result.best) if repeated else _own(trials, best)))
 
 
-def _best_predicted(designer: Oppa, candidates: Candidates) -> tuple[Configuration, float]:
+def _predicted(designer: Oppa | WithoutPrior, candidate: int) -> Prediction:
+    """Return the prediction for a candidate; raises InputError if trials failed so often that choices are random."""
+    prediction = designer.predict(candidate)
+    if prediction is None:
+        raise InputError("the last trials failed, and nothing is predicted until one is measured", hint="see `oppa show STUDY`")
+    return prediction
+
+
+def _best_predicted(designer: Oppa | WithoutPrior, candidates: Candidates) -> tuple[Configuration, float]:
     first = designer.most_promising(torch.arange(len(candidates)))
-    return candidates.configuration(first), designer.predict(first).steps_per_s
+    return candidates.configuration(first), _predicted(designer, first).steps_per_s
 
 
 def _shares(designer: Oppa, work: Workload) -> dict[str, float]:

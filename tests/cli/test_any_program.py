@@ -72,6 +72,9 @@ def test_a_number_that_it_prints_is_the_objective(better, program) -> None:
     shown = program("show", "s")
     assert " ms " in shown.stdout and "steps/s" not in shown.stdout
     program("report", "s")
+    explained = program("explain", "s", "workers=2").stdout
+    assert f"times as good as the best: {better} is better" in explained and " ms measured" in explained and "steps/s" not in explained
+    assert "no trial was measured" in program("explain", "job.toml", "workers=2", *LAUNCH, "--prefetch", "one", code=2).stderr
 
 
 def test_an_objective_that_is_not_positive_fails_with_its_cause(program) -> None:

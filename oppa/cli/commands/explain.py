@@ -40,7 +40,8 @@ def explain(
     from oppa.problem.selector import find
 
     problem, folder, trials = _question(job, study, command or (), changes or ())
-    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    if problem.has_prior:
+        warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
     if not len(matches):
@@ -48,10 +49,9 @@ def explain(
         return
     import torch
 
-    from oppa.tuning.designers.oppa import fitted
-    from oppa.tuning.explanation import explain
+    from oppa.tuning.explanation import designer_of, explain
 
-    designer = fitted(problem, candidates, trials)
+    designer = designer_of(problem, candidates, trials)
     chosen = designer.most_promising(torch.from_numpy(matches))
     _print(explain(designer, problem, candidates, chosen, trials), setting, len(matches), folder)
 
@@ -132,8 +132,10 @@ def _verdict(known: "Explanation") -> str:
         return f"it was tried, and ended: [red]{tried.outcome.replace('_', ' ')}[/]"
     if tried is None and known.chance_of_fitting < UNLIKELY:
         return "it is not expected to [red]fit in memory[/]"
-    times = f"[bold]{known.ratio:.2f}[/] times the throughput of the best"
-    return f"it has {times}" if tried is not None else f"it is expected to have {times}"
+    share = f"[bold]{known.ratio:.2f}[/] times"
+    if not known.objective.is_throughput:
+        return f"it is {'' if tried else 'expected to be '}{share} as good as the best: {known.objective.better} is better"
+    return f"it {'has' if tried else 'is expected to have'} {share} the throughput of the best"
 
 
 def _tried(known: "Explanation", folder: Path | None) -> str:
@@ -149,8 +151,10 @@ def _tried(known: "Explanation", folder: Path | None) -> str:
     if tried.steps_per_s is None:
         return f"{ended}{f', rank {tried.rank}' if tried.rank is not None else ''}: {escape(tried.cause)}"
     times = f"{len(known.repeats)} repeats" if known.repeats else f"the mean of {known.trials} trials" if known.trials > 1 else ""
-    repeated = f"; {style.number(known.steps_per_s)} steps/s in {times}" if times else ""
-    return f"{ended}: {style.rate(tried.steps_per_s, tried.stddev)} steps/s, peak {style.memory(tried.memory_bytes)}{repeated}"
+    sought, unit = known.objective, escape(known.objective.unit)
+    repeated = f"; {style.objective(sought, known.steps_per_s)} {unit} in {times}" if times else ""
+    measured = style.objective(sought, tried.steps_per_s, tried.stddev)
+    return f"{ended}: {measured} {unit}, peak {style.memory(tried.memory_bytes)}{repeated}"
 
 
 def _logs(known: "Explanation", folder: Path | None) -> str:
@@ -167,7 +171,7 @@ def _before(known: "Explanation") -> str:
     tried = known.tried
     if tried is None or tried.prediction is None:
         return ""
-    predicted = f"{_rate(tried.prediction)} predicted"
+    predicted = f"{_rate(known, tried.prediction)} predicted"
     if tried.steps_per_s is None:
         return predicted
     return f"{predicted}: the measurement lies {'within' if tried.prediction.covers(tried.steps_per_s) else '[yellow]outside[/]'}"
@@ -178,8 +182,9 @@ def _predicted(known: "Explanation") -> str:
     if known.steps_per_s is not None:
         return ""
     if known.tried is not None or known.configuration == known.best:
-        return _rate(known.prediction)
-    return f"{_rate(known.prediction)}; faster than the best: {_likely(known.chance_of_winning)}"
+        return _rate(known, known.prediction)
+    better = "faster" if known.objective.is_throughput else "better"
+    return f"{_rate(known, known.prediction)}; {better} than the best: {_likely(known.chance_of_winning)}"
 
 
 def _memory(known: "Explanation") -> str:
@@ -197,24 +202,31 @@ def _memory(known: "Explanation") -> str:
 
 def _best(known: "Explanation") -> str:
     """Return the best configuration, with which this one is compared; empty if it is the best."""
+    from rich.markup import escape
+
     from oppa.cli.views import style
 
     if known.best == known.configuration:
         return ""
-    return f"[cyan]{known.best.id}[/], {style.number(known.best_steps_per_s)} steps/s {'measured' if known.best_measured else 'predicted'}"
+    rate = f"{style.objective(known.objective, known.best_steps_per_s)} {escape(known.objective.unit)}"
+    return f"[cyan]{known.best.id}[/], {rate} {'measured' if known.best_measured else 'predicted'}"
 
 
 def _time(known: "Explanation") -> str:
-    """Return the largest shares of a step's time, by the cost model."""
+    """Return the largest shares of a step's time, by the cost model; empty if it does not predict the objective."""
     shares = [f"{share:.0%} {name}" for name, share in known.shares.items() if share >= SMALL]
-    return f"shares of a step, by the cost model: {', '.join(shares)}"
+    return f"shares of a step, by the cost model: {', '.join(shares)}" if shares else ""
 
 
-def _rate(prediction: "Prediction") -> str:
+def _rate(known: "Explanation", prediction: "Prediction") -> str:
+    """Return what is predicted, in the unit of the objective, with its interval."""
+    from rich.markup import escape
+
     from oppa.cli.views import style
 
-    low, high = map(style.number, prediction.interval)
-    return f"{style.number(prediction.steps_per_s)} steps/s \\[{low} - {high}]"
+    sought = known.objective
+    low, high = map(style.number, sorted(map(sought.of, prediction.interval)))
+    return f"{style.objective(sought, prediction.steps_per_s)} {escape(sought.unit)} \\[{low} - {high}]"
 
 
 def _likely(chance: float) -> str:

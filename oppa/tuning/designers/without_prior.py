@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence, Set
 
 import torch
+from torch import Tensor
 
 from oppa.cost.coefficients import Belief
 from oppa.problem.candidates import Candidates
@@ -71,6 +72,10 @@ class WithoutPrior:
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
         return most_valuable(rows, self._log_rate, self._log_slack, self._seen, self._strategy)
+
+    def most_promising(self, rows: Tensor) -> int:
+        """Return the candidate with the largest expected throughput, or objective."""
+        return int(rows[self._log_rate.of_candidates(rows).mean.argmax()])
 
     def predict(self, candidate: int) -> Prediction | None:
         """Return the process's prediction; None while choices are random."""
