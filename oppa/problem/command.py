@@ -345,10 +345,25 @@ def check_template(template: str, known: Collection[str] | None = None) -> None:
     if "\0" in template:
         raise JobError(f"`{clipped(template)}` has a NUL character, which no program receives", hint="remove it")
     for _, name, form, conversion in parts:
+        if name and is_name(name) and form and "," in form:
+            hint = f"write `{{{name}=PRESENT:{clipped(form)}}}`, with its present value among its choices; write {{{{ and }}}} for braces"
+            raise JobError(f"`{clipped(template)}` states no present value of `{name}`", hint=hint)
         if name is not None and ((known is not None and name not in known) or not name or form or conversion):
-            own = f"; declare a knob of your own by its values, `{{{name}=4:2,4,8}}`" if is_name(name) else ""
-            hint = f"{nearest(name, known or NAMES)}{own}; write {{{{ and }}}} for braces"
-            raise JobError(f"`{clipped(template)}`: `{{{name}}}` is not a known placeholder", hint=hint)
+            raise JobError(f"{_where(template, name)}`{{{name}}}` is not a known placeholder", hint=_placeholders(name, known or NAMES))
+
+
+def _where(template: str, name: str) -> str:
+    """Return the template in front of a complaint about one of its placeholders; empty if it is nothing else."""
+    return "" if template == f"{{{name}}}" else f"`{clipped(template)}`: "
+
+
+def _placeholders(name: str, known: Collection[str]) -> str:
+    """Return what could stand in place of an unknown placeholder: a known one that is close, else a knob of the user's own."""
+    if not is_name(name):
+        return "name a parameter, such as `{micro_batch}`; write {{ and }} for braces"
+    close = nearest(name, known)
+    meant = f"{close} Or " if close.startswith("did you mean") else "name a parameter, such as `{micro_batch}` or `{tp}`, or "
+    return f"{meant}declare a knob of your own by its present value and its choices: `{{{name}=4:2,4,8}}`; write {{{{ and }}}} for braces"
 
 
 def _check_secrets(words: Sequence[str]) -> None:

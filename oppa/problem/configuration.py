@@ -136,7 +136,7 @@ class Configuration:
         if self.extras:
             values |= {extra.name: extra.value for extra in self.extras}
             facts = {extra.name: extra.facts for extra in self.extras if extra.facts}
-            values |= {_FACTS: facts} if facts else {}
+            values |= {FACTS: facts} if facts else {}
         return values
 
     @classmethod
@@ -146,8 +146,8 @@ class Configuration:
             raise TypeError(f"`{values!r:.100}` is not a table")
         if values.keys() <= _DEFAULTS.keys():
             return cls(**values)
-        facts = values.get(_FACTS, {})
-        others = (name for name in values if name not in _DEFAULTS and name != _FACTS)
+        facts = values.get(FACTS, {})
+        others = (name for name in values if name not in _DEFAULTS and name != FACTS)
         extras = tuple(ExtraValue(name=name, value=values[name], **facts.get(name, {})) for name in others)
         return cls(**{name: value for name, value in values.items() if name in _DEFAULTS}, extras=extras)
 
@@ -174,7 +174,7 @@ class Configuration:
         return found
 
 
-_FACTS = "knobs"
+FACTS = "knobs"
 """Key of JSON that has the facts of extra values."""
 _DEGREES = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
 """Parameters that are at least 1."""
@@ -189,7 +189,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 def is_name(name: object) -> bool:
     """Return whether a parameter can have this name: letters, digits and `_`."""
-    return isinstance(name, str) and name != _FACTS and _NAME.fullmatch(name) is not None
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 @functools.cache

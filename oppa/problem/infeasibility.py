@@ -8,6 +8,7 @@ from oppa.errors import JobError
 from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.declaration import listing, spell
 from oppa.problem.space import DERIVED, Constraint, SearchSpace, needs
+from oppa.problem.space_file import divisors
 
 
 def require_some(space: SearchSpace) -> None:
@@ -109,6 +110,19 @@ def _remedy(space: SearchSpace, binding: list[Constraint]) -> str:
     divisions = [division for division in (_division(constraint, space) for constraint in binding) if division]
     if divisions:
         return " and ".join(f"make `{division.whole}` a multiple of {division.number}" for division in divisions)
+    if odd := _odd_degrees(space, binding):
+        return odd
     named = {name for constraint in binding or space.constraints for name in constraint.expression.names if name in space.facts}
     keys = sorted("devices_per_host" if name == "devices" else name for name in named)
     return f"change {' or '.join(f'`{key}`' for key in keys)}"
+
+
+def _odd_degrees(space: SearchSpace, binding: list[Constraint]) -> str:
+    """Return a hint for degrees none of whose values divides the number of devices; empty if there are none, or others bind."""
+    devices = int(space.facts["devices"])
+    odd = [space[name] for name in space.degrees if all(devices % int(value) for value in space[name].values)]
+    if not odd or binding != [space.constraints[0]]:
+        return ""
+    values, multiple = listing(divisors(devices)), math.lcm(*(min(int(value) for value in known.values) for known in odd))
+    names = " and ".join(f"`{known.name}`" for known in odd)
+    return f"give {names} a value among {values}, or make `devices_per_host` a multiple of {multiple}"

@@ -38,6 +38,10 @@ def read_inline_choices(words: Sequence[str]) -> InlineChoices:
         if not is_name(name):
             raise JobError(f"`{clipped(stated)}`: `{clipped(name)}` cannot be the name of a parameter", hint=_FORM)
         texts = [text.strip() for text in listed.split(",")] if given else []
+        if now and not given:
+            raise JobError(
+                f"`{clipped(stated)}` has one value", hint=f"add its choices, `{{{name}={now}:{now},...}}`, or write `{now}` in its place"
+            )
         if not now or not texts or "" in texts:
             raise JobError(f"`{clipped(stated)}` has no choices", hint=_FORM)
         first, *values = _typed([now, *texts])

@@ -16,7 +16,7 @@ from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.bounded_text import read_text
 from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS
 from oppa.problem.command import NAMES, OTHERS, RESERVED, check_template, spelled
-from oppa.problem.configuration import PARAMETERS, SHORTS, Value, is_name
+from oppa.problem.configuration import FACTS, PARAMETERS, SHORTS, Value, is_name
 from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
 from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
@@ -25,6 +25,8 @@ from oppa.problem.space import DEGREES, Constraint, Facts, Parameter, Scale, Sea
 
 OURS = ("PATH", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that each rank of a trial gets, besides those that begin with `OPPA_`."""
+VERSION = 1
+"""Version of search space files that this oppa reads; a file without `version` has it."""
 WHOLE_BATCHES = ("global_batch % (dp * micro_batch) == 0", "every data-parallel rank takes whole micro-batches of the global batch")
 """Constraint that no framework's file can remove, as it defines the terms; the other one is that all degrees make up the devices."""
 
@@ -62,6 +64,7 @@ class ConstraintTable(DeclaredTable):
 class SpaceTable(DeclaredTable):
     """Validates a whole search space file."""
 
+    version: int = VERSION
     description: str = ""
     extends: Name | None = None
     """Space of the catalogue that this one extends.
@@ -109,11 +112,15 @@ def _read_space(text: str, name: str, facts: Facts, added: Mapping[str, Paramete
     space = SearchSpace(name=name, parameters=parameters, constraints=constraints, facts=facts, balanced_stages=table.balanced_stages)
     _check_order(space)
     _check_words(space)
+    _check_choices(space, stated)
     return space
 
 
 def _table(text: str, name: str, extending: tuple[str, ...] = ()) -> SpaceTable:
-    table = validate(SpaceTable, parse(text, source=name, error=SpaceError), error=SpaceError)
+    declared = parse(text, source=name, error=SpaceError)
+    if isinstance(version := declared.get("version"), int) and version != VERSION:
+        raise SpaceError(f"the file has `version = {shown(version)}`, and this oppa reads version {VERSION}", hint="update oppa")
+    table = validate(SpaceTable, declared, error=SpaceError)
     if table.extends is None:
         return table
     if table.extends in extending:
@@ -188,7 +195,7 @@ def require_free(name: str, facts: Facts, *, where: str) -> None:
         raise SpaceError(f"`{where}`: `{shown(name)}` cannot be the name of a parameter", hint="use letters, digits and `_`")
     if meant := meant_by(name):
         raise SpaceError(f"`{where}` is not a parameter of a configuration", hint=f"did you mean `{meant}`?")
-    if name in (*facts, *RESERVED) or keyword.iskeyword(name):
+    if name in (*facts, *RESERVED, FACTS) or keyword.iskeyword(name):
         raise SpaceError(f"`{where}`: `{name}` has a meaning already", hint=f"choose another name, such as `my_{name}`")
 
 
@@ -316,6 +323,14 @@ def _check_words(space: SearchSpace) -> None:
             raise SpaceError(
                 f"`[parameters.{parameter.name}]`: oppa itself sets `{parameter.env}` in a trial", hint="choose another variable"
             )
+
+
+def _check_choices(space: SearchSpace, stated: Mapping[str, ParameterTable]) -> None:
+    """Raise SpaceError for a knob whose only value is listed: it could not vary in any job."""
+    for known in space.parameters:
+        if known.is_extra and not known.degree and stated[known.name].values is not None and len(known.values) == 1 and not known.open:
+            hint = "add a value, or write it into the launch line or the environment"
+            raise SpaceError(f"`{known.name} = {listing(known.values)}` leaves nothing to choose", hint=hint)
 
 
 def _check_order(space: SearchSpace) -> None:

@@ -173,7 +173,11 @@ def test_values_imply_the_scale(values, scale, program) -> None:
     [
         (["train", "{workers}"], "", "`{workers}` is not a known placeholder", "{workers=4:2,4,8}"),
         (["train", "{layers}"], "", "names `{layers}`, but the job has no [model]", "[model]"),
-        (["train", "{workers=4}"], "", "`{workers=4}` has no choices", "present value"),
+        (["train", "{workers=4}"], "", "`{workers=4}` has one value", "`{workers=4:4,...}`, or write `4`"),
+        (["train", "{workers=:4,8}"], "", "`{workers=:4,8}` has no choices", "present value"),
+        (["train", "{workers:2,4}"], "", "states no present value of `workers`", "{workers=PRESENT:2,4}"),
+        (["train", "{micro_batchs}"], "", "`{micro_batchs}` is not a known placeholder", "did you mean `micro_batch`? Or declare"),
+        (["train", "{knobs=1:1,2}"], "", "`knobs` has a meaning already", "my_knobs"),
         (["train", "{workers=4:4}"], "", "leaves nothing to choose", "write `4` in its place"),
         (["train", "{workers=4:2,2}"], "", "names a choice twice", "once"),
         (["train", "{workers=4:2,4}", "{workers=4:4,8}"], "", "contradicts", "once"),
@@ -210,18 +214,21 @@ def test_what_is_wrong_with_a_knob_is_said(argv, more, message, hint, program) -
         ('[parameters."a b"]\nvalues = [1, 2]\n', "cannot be the name of a parameter"),
         ("[parameters.layers]\nvalues = [1, 2]\n", "`layers` has a meaning already"),
         ("[parameters.class]\nvalues = [1, 2]\n", "`class` has a meaning already"),
+        ("[parameters.x]\nvalues = [1]\nwords = '--x {x}'\n", "`x = 1` leaves nothing to choose"),
+        ("version = 2\n", "the file has `version = 2`, and this oppa reads version 1"),
     ],
 )
 def test_what_is_wrong_with_an_entry_is_said(entry, message, load) -> None:
     with pytest.raises(InputError) as raised:
         load('extends = "megatron"\n' + entry)
-    assert message in raised.value.message
+    assert message in raised.value.message and raised.value.hint
 
 
 def test_degrees_that_cannot_make_up_the_devices_are_said_with_the_law(load) -> None:
     with pytest.raises(JobError) as raised:
         load('extends = "megatron"\n[parameters.cp]\nvalues = [3]\ndegree = true\nwords = "--cp {cp}"\n')
     assert "dp * tp * pp * cp == devices" in raised.value.message
+    assert raised.value.hint == "give `cp` a value among 1, 2, 4, or make `devices_per_host` a multiple of 3"
 
 
 def test_a_job_without_a_model_says_so_where_one_is_needed(program) -> None:
