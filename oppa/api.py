@@ -313,7 +313,7 @@ def train(
         KeyboardInterrupt: the user stopped the run before its first step. Later, Ctrl-C saves a checkpoint and returns.
     """
     from oppa.control.policy_choice import PolicyChoice
-    from oppa.control.training_session import ServiceAddress, supervised, train_options
+    from oppa.control.training_session import ServiceAddress, first_configuration, supervised, train_options
     from oppa.table import Table
     from oppa.tuning.resolve_configuration import resolve_with_table
     from oppa.tuning.session import new_folder
@@ -334,6 +334,8 @@ def train(
         choice=PolicyChoice(text=policy, weights=Path(weights) if weights else None, eval_runs=[*map(Path, eval_runs)]),
         tell=tell,
     )
+    if run is None or not Path(run).exists():
+        first_configuration(problem, options)  # a run that cannot begin leaves no folder
     folder = Path(run) if run is not None else new_folder(problem.name, among="runs")
     return supervised(problem, options, folder, callback)
 

@@ -350,21 +350,32 @@ def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
         RunError: the folder holds a run of another model or other data.
     """
     if not (folder / SPEC).exists():
-        begin = options.asked or options.usual or _fastest(problem, options.table)
-        run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=begin)
+        run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=first_configuration(problem, options))
     else:
         run = RunSpec.read(folder)
         run.require_continued_by(problem, folder)
         same_size = run.configuration.devices == problem.cluster.devices
         present = run.configuration if same_size else _default(problem)
         run = dataclasses.replace(run, problem=problem, configuration=options.asked or present)
-    require_buildable(problem.model, run.configuration)
-    require_measurable(run.configuration, problem.run_options.statistics_every)
+        _require_trainable(problem, run.configuration)
     reference = problem.run_options.reference_batch or problem.global_batch
     run_options = dataclasses.replace(problem.run_options, reference_batch=reference)
     run = dataclasses.replace(run, problem=dataclasses.replace(problem, run_options=run_options), policy=options.policy)
     run.write(folder)
     return run
+
+
+def first_configuration(problem: Problem, options: TrainOptions) -> Configuration:
+    """Return the configuration in which a new run begins; raises InputError if it cannot be trained."""
+    begin = options.asked or options.usual or _fastest(problem, options.table)
+    _require_trainable(problem, begin)
+    return begin
+
+
+def _require_trainable(problem: Problem, configuration: Configuration) -> None:
+    """Raise InputError if the core cannot build a configuration, or cannot measure what the run is to measure."""
+    require_buildable(problem.model, configuration)
+    require_measurable(configuration, problem.run_options.statistics_every)
 
 
 def _refined(table: Table | None, lines: Sequence[Line], folder: Path) -> tuple[Table | None, Sequence[StepTimeObservation]]:

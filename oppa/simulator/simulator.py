@@ -10,6 +10,7 @@ particular device.
 import math
 from typing import Self
 
+from oppa.errors import InputError
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -48,8 +49,11 @@ class Simulator:
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """Return the simulator of a problem; raises InputError as the constructor does."""
+        """Return the simulator of a problem; raises InputError as the constructor does, and for parameters that it does not simulate."""
         space = problem.space
+        if unknown := [known.name for known in space.parameters if known.is_extra and not known.env]:
+            names = ", ".join(f"`{name}`" for name in unknown)
+            raise InputError(f"the simulator knows nothing of {names}", hint="leave out their choices, or name another runner")
         return cls(
             problem.model, problem.cluster, precision=problem.training.precision, framework=space.name, balanced=space.balanced_stages
         )

@@ -81,13 +81,17 @@ class Setup:
             alone: No other tuner is started.
 
         Raises:
-            InputError: the launcher is not known, or a replay has no table.
+            InputError: the launcher is not known, a replay has no table, or the job cannot be simulated.
             EnvironmentLackingError: something that the trials need is missing.
             JobError: the launch line has no arguments for a value.
         """
         runner = load_runner(problem.runner)
         if runner.name == "replay" and simulator is None:
             raise InputError("there is nothing to replay", hint="name a search space file with `[replay]`, and one of its tasks")
+        if runner.in_process and simulator is None:
+            from oppa.simulator.simulator import Simulator
+
+            Simulator.of(problem)  # refuses what it does not simulate, before there is a study
         request = LaunchRequest.of(problem.launcher, launcher=launcher or AUTO, parallel=1 if alone else None)
         request = request if runner.in_process else request.resolve(problem.cluster)
         problem = with_software(problem, runner)

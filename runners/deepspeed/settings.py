@@ -6,6 +6,14 @@ same model (tests/runners/test_deepspeed.py).
 
 from oppa.errors import InputError
 
+_UNUSED = {
+    "hpz": 1,
+    "offload_optimizer": "none",
+    "offload_params": "none",
+    "quantized_weights": False,
+    "quantized_gradients": False,
+}
+"""Parameters of search_spaces/deepspeed.toml that this runner does not set, with DeepSpeed's own values."""
 _BYTES_PER_ELEMENT = {"fp32": 4, "bf16": 2}
 
 # The linear layers that AutoTP splits, and how. They are listed because AutoTP's own rules match names of Hugging Face's models.
@@ -58,6 +66,11 @@ def require_runnable(configuration, layers, clipping=0.0):
         "schedule must be 1f1b, the only one of PipelineModule": pp == 1 or configuration.schedule == "1f1b",
         "model_chunks must be 1, because a rank has one stage": configuration.model_chunks == 1,
         "ep must be 1, because experts are not distributed": configuration.ep == 1,
+        "the degrees of this runner are dp, tp and pp": configuration.devices == configuration.dp * configuration.tp * pp,
+        **{
+            f"{name} must be {str(value).lower()}, because this runner does not set it": configuration.get(name, value) == value
+            for name, value in _UNUSED.items()
+        },
         "recompute must be none or full": configuration.recompute in ("none", "full"),
         "gradient_clipping must be 0, because PipelineModule clips by the norm of its first stage alone": pp == 1 or not clipping,
     }

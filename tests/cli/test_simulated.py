@@ -111,3 +111,9 @@ def test_what_cannot_be_written_is_an_error(command, oppa, table) -> None:
     oppa("tune", REPLAYED, "--set", "task=1B-1", "--set", f"replay.table={table}", "--designer", "random", "--trials", "1", "--study", "s")
     run = oppa(*command, "--out", table, code=2)
     assert "cannot be written" in run.stderr and "Traceback" not in run.stderr
+
+
+def test_what_is_not_simulated_is_refused_before_there_is_a_study(oppa) -> None:
+    asked = ("--set", 'space.name="megatron"', "--set", "space.parameters={cp=[1, 2]}")
+    refused = oppa("tune", JOB, *asked, "--study", "s", code=2).stderr
+    assert "the simulator knows nothing of `cp`" in refused and not (oppa.folder / "s").exists()

@@ -214,3 +214,10 @@ def test_what_fails_before_its_first_step_is_not_tried_again(oppa, train) -> Non
     result, said = train(code=1)
     assert result["ending"] == "failed" and result["attempts"] == 1 and "less than a sequence" in result["cause"]
     assert "less than a sequence" in said and str(Path("attempts", "0001", "stderr.log")) in said
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(oppa, train) -> None:
+    for folder in ((), ("--run", "r")):
+        asked = ("cp=2,micro_batch=1", "--set", 'space.name="torch-long-context"', *folder)
+        assert "cannot measure the gradient noise scale" in oppa("train", "job.toml", *asked, code=2).stderr
+    assert not (oppa.folder / "runs").exists() and not (oppa.folder / "r").exists()

@@ -43,8 +43,10 @@ def test_float8_is_another_function(problem) -> None:
     loaded = problem("torchtitan", more=FLOAT8)
     for each in loaded.candidates():
         words = line(loaded, each)
-        named = [words[number + 1] for number, word in enumerate(words) if word == "--config"]
-        assert named[-1] == ("llama3_8b_float8" if each["float8"] else "llama3_8b")
+        assert words[words.index("--config") + 1] == "llama3_8b"
+        last = [word for word in words if word.startswith("--config=")]
+        assert last == ([] if each["float8"] == "none" else ["--config=llama3_8b_float8"])
+    assert len({each["float8"] for each in loaded.candidates()}) == 2
 
 
 @pytest.mark.slow

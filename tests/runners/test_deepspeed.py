@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +11,10 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import InputError
+from oppa.problem.configuration import ExtraValue
 from oppa.problem.job import load_job
 from oppa.problem.training import Training
+from oppa.trials.runner import load_runner
 from tests.runners.conftest import TINY, Alone, Run, configured, name_of, running
 
 GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=259)
@@ -168,6 +171,27 @@ def test_a_bucket_is_told_in_elements(precision: str, elements: int, settings: M
 def test_a_rule_is_told_by_name(values: dict[str, object], settings: ModuleType) -> None:
     with pytest.raises(InputError, match=name_of(values)):
         settings.require_runnable(configured(**values), layers=8)
+
+
+@pytest.mark.parametrize(
+    ("extra", "rule"),
+    [
+        (ExtraValue(name="sp", value=2, degree=True), "the degrees of this runner are dp, tp and pp"),
+        (ExtraValue(name="hpz", value=2), "hpz must be 1"),
+        (ExtraValue(name="offload_optimizer", value="cpu"), "offload_optimizer must be none"),
+        (ExtraValue(name="quantized_weights", value=True), "quantized_weights must be false"),
+    ],
+    ids=lambda part: part.name if isinstance(part, ExtraValue) else "",
+)
+def test_a_parameter_that_it_does_not_set_is_refused_by_name(extra: ExtraValue, rule: str, settings: ModuleType) -> None:
+    with pytest.raises(InputError, match=rule):
+        settings.require_runnable(dataclasses.replace(configured(dp=2), extras=(extra,)), layers=8)
+
+
+def test_every_parameter_of_the_space_is_set_or_refused(settings: ModuleType) -> None:
+    table = tomllib.loads(catalog.find("search_spaces", "deepspeed").read_text())
+    set_by_it = load_runner(catalog.find("runners", "deepspeed")).parameters
+    assert table["parameters"].keys() == {*set_by_it, *settings._UNUSED, "sp"}
 
 
 def test_a_pipeline_clips_nothing(settings: ModuleType) -> None:

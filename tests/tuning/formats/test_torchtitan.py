@@ -40,11 +40,11 @@ def test_every_configuration_of_torchtitans_own_space_reads_back(knobs, problem_
 
 
 def test_float8_is_refused_by_its_name(problem_of) -> None:
-    problem = problem_of("torchtitan", knobs="float8 = [false, true]")
-    quantised = next(each for each in problem.candidates() if each["float8"])
-    with pytest.raises(InputError, match="torchtitan cannot express `float8 = true`") as raised:
+    problem = problem_of("torchtitan", knobs='float8 = ["none", "llama3_8b_float8"]')
+    quantised = next(each for each in problem.candidates() if each["float8"] != "none")
+    with pytest.raises(InputError, match='torchtitan cannot express `float8 = "llama3_8b_float8"`') as raised:
         export("torchtitan", problem, quantised)
-    assert "float8 = false" in raised.value.hint
+    assert 'float8 = "none"' in raised.value.hint
 
 
 def test_settings_without_a_parameter_are_listed(problem_of) -> None:

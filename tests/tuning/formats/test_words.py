@@ -19,8 +19,15 @@ from torchtitan.config import ConfigManager
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed.pipeline_parallel import _get_pipeline_metadata
 from torch.distributed.pipelining.schedules import get_schedule_class
+from torchtitan.components.quantization import Float8LinearConverter
+quantised = []
+def record(self, config):  # the converter itself wants torchao and a GPU
+    quantised.append(config.recipe_name)
+    self.enabled = False
+Float8LinearConverter.__init__ = record
 found = []
 for line in json.load(open(sys.argv[1])):
+    quantised.clear()
     config = ConfigManager().parse_args(line)  # checks it, too
     p, t, ac = config.parallelism, config.training, config.activation_checkpoint
     dims = ParallelDims.from_config(p, world_size=8)
@@ -32,7 +39,8 @@ for line in json.load(open(sys.argv[1])):
         "compile": config.compile.enable, "async_tp": config.compile.enable_async_tensor_parallel, "cpu_offload": t.enable_cpu_offload,
         "sequence_parallel": p.enable_sequence_parallel, "cuda_graphs": not t.disable_cuda_graphs,
         "optimizer_implementation": config.optimizer.implementation, "recompute": type(ac)._owner.__name__ if ac else "none",
-        "memory_budget": getattr(ac, "memory_budget", 1.0), "log_freq": config.metrics.log_freq})
+        "memory_budget": getattr(ac, "memory_budget", 1.0), "log_freq": config.metrics.log_freq,
+        "float8": "llama3_debugmodel_float8" if quantised == ["rowwise"] else "none"})
 print(json.dumps(found))
 """
 TRAINER = """
@@ -74,6 +82,7 @@ SCHEDULES = {
     "interleaved-zb": "ScheduleInterleavedZeroBubble",
     "zb-v": "ScheduleZBVZeroBubble",
 }
+FLOAT8 = 'float8 = ["none", "llama3_debugmodel_float8"]\n'
 POLICIES = {"none": "none", "selective": "SelectiveAC", "full": "FullAC"}
 
 
@@ -111,7 +120,7 @@ def titan(configuration):
     found |= {"zero_stage": "never" if c.zero_stage == 2 else "always"} if sharded else {}
     budget = c.get("memory_budget", 1.0)
     found |= {"recompute": POLICIES[c.recompute] if budget == 1 else "MemoryBudgetAC", "memory_budget": budget}
-    knobs = ("cp", "cp_load_balancer", "async_tp", "sequence_parallel", "cpu_offload", "optimizer_implementation")
+    knobs = ("cp", "cp_load_balancer", "async_tp", "sequence_parallel", "cpu_offload", "optimizer_implementation", "float8")
     return found | {name: c[name] for name in knobs if name in c.names}
 
 
@@ -121,7 +130,7 @@ def titan(configuration):
     ("model", "module", "config", "knobs"),
     [
         ("tiny-4m", "llama3", "llama3_debugmodel", ""),
-        ("tiny-4m", "llama3", "llama3_debugmodel", EVERY_KNOB),
+        ("tiny-4m", "llama3", "llama3_debugmodel", EVERY_KNOB + FLOAT8),
         ("mixtral-8x7b", "deepseek_v3", "deepseek_v3_debugmodel", ""),
     ],
     ids=["plain", "every knob", "experts"],
@@ -136,7 +145,9 @@ def test_torchtitan_reads_its_space(model, module, config, knobs, understood) ->
     if model != "tiny-4m":
         assert len({found["ep"] for _, found in pairs}) > 1
     elif knobs:
-        assert all(len({configuration[name] for configuration, _ in pairs}) > 1 for name in ("cp", "dp_replicate", "memory_budget"))
+        assert all(
+            len({configuration[name] for configuration, _ in pairs}) > 1 for name in ("cp", "dp_replicate", "memory_budget", "float8")
+        )
 
 
 TRAINER_KNOBS = """
