@@ -69,6 +69,16 @@ class Expression:
         """Return whether the known values alone make it true, whatever the other names have."""
         return any(names <= known.keys() and bool(holds(known)) for names, holds in self._alternatives)
 
+    def possible(self, known: Values) -> str:
+        """Return the text without the operands of an `or` that the known values alone make false; the whole text if none is left."""
+        body = ast.parse(self.text.strip(), mode="eval").body
+        if not isinstance(body, ast.BoolOp) or not isinstance(body.op, ast.Or):
+            return self.text
+        pairs = zip(body.values, self._alternatives, strict=True)
+        left = [operand for operand, (names, holds) in pairs if not (names <= known.keys() and not holds(known))]
+        whole = not left or len(left) == len(body.values)
+        return self.text if whole else " or ".join(ast.unparse(operand) for operand in left)
+
     def __call__(self, values: Values) -> Any:
         """Return the expression's value; raises SpaceError if it cannot be computed, as in a division by zero."""
         try:

@@ -145,6 +145,11 @@ class Constraint:
     expression: Expression
     why: str
 
+    def without_alternatives(self, name: str, facts: Facts, kinds: Mapping[str, ValueKind]) -> Self:
+        """Return the constraint without the operands of an `or` that name a fact, and that facts alone make false."""
+        text = self.expression.possible(facts) if name in self.expression.names else self.expression.text
+        return self if text == self.expression.text else dataclasses.replace(self, expression=parse(text, kinds))
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
@@ -204,7 +209,7 @@ class SearchSpace:
     def settle(self, name: str) -> Self:
         """Return the same space without an extra parameter that does not vary, whose default expressions see as a fact.
 
-        Constraints that hold by now for every configuration are dropped.
+        Constraints that hold by now for every configuration are dropped, and so are alternatives that no longer hold for any.
         """
         known = self[name]
         facts, kept = {**self.facts, name: known.default}, tuple(other for other in self.parameters if other is not known)
@@ -213,8 +218,10 @@ class SearchSpace:
         if known.degree and known.default == 1:
             kinds = kinds_of({other.name: other.default for other in kept}, facts)
             law = Constraint(expression=parse(law_of(space.degrees), kinds), why=law.why)
-        kept_constraints = (each for each in stated if not (name in each.expression.names and each.expression.is_settled(facts)))
-        return dataclasses.replace(space, constraints=(law, *kept_constraints))
+        open_ones = (each for each in stated if not (name in each.expression.names and each.expression.is_settled(facts)))
+        kinds = kinds_of({other.name: other.default for other in kept}, facts)
+        reduced = (each.without_alternatives(name, facts, kinds) for each in open_ones)
+        return dataclasses.replace(space, constraints=(law, *reduced))
 
     def without_idle_facts(self) -> Self:
         """Return the same space without the facts of settled parameters that no expression names, as `from_dict` has it."""

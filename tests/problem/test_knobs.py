@@ -14,6 +14,7 @@ from oppa.problem.selector import find
 from oppa.table import rows as table_rows
 from oppa.table.rows import TableRow
 from oppa.trials.trial_folder import TrialSpec
+from oppa.tuning.formats import FORMATS
 
 JOB = """
 model = {preset = "tiny-1m"}
@@ -308,3 +309,21 @@ def test_a_constraint_that_a_settled_knob_fulfils_is_dropped(load) -> None:
     constraint = '[[constraint]]\nexpression = "x == 0 or dp % 2 == 0"\nwhy = "pairs"\n'
     entry = 'extends = "megatron"\n[parameters.x]\nvalues = [0, 1]\non_request = true\nwords = "--x {x}"\n'
     assert load(entry + constraint).space.constraints == load(entry).space.constraints
+
+
+def test_an_alternative_that_a_settled_knob_makes_false_is_dropped(load) -> None:
+    entry = 'extends = "megatron"\n[parameters.x]\nvalues = [0, 1]\non_request = true\nwords = "--x {x}"\n'
+    law = '[[constraint]]\nexpression = "{}dp % 2 == 0"\nwhy = "pairs"\n'
+    assert load(entry + law.format("x > 0 or ")).space.constraints == load(entry + law.format("")).space.constraints
+
+
+def test_layers_that_do_not_divide_over_megatrons_stages_need_other_first_and_last_ones(load, tmp_path) -> None:
+    """Megatron-LM's own configuration divides 14 layers in just these ways."""
+    load('extends = "megatron"\n', argv=PLAIN)
+    stages = "space.parameters={pp=[4], first_stage_layers=[0, 1, 2, 3], last_stage_layers=[0, 1, 2, 3]}"
+    problem = load_job(tmp_path / "job.toml", settings=["model.layers=14", stages], argv=PLAIN)
+    found = {(each["first_stage_layers"], each["last_stage_layers"]): launched(problem, each) for each in problem.candidates()}
+    assert found.keys() == {(0, 2), (2, 0), (1, 1), (1, 3), (2, 2), (3, 1), (3, 3)}
+    assert "--decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 1" in found[3, 1]
+    files = FORMATS["megatron"].export(problem, next(each for each in problem.candidates() if each["first_stage_layers"] == 3))
+    assert "--decoder-first-pipeline-num-layers 3" in "".join(files.values())
