@@ -67,7 +67,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     plain = command is not None and command.is_plain({*job.space.parameters, *line.choices})
     space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command, plain=plain)
     if command and plain:
-        _check_plain(command, space, has_batch=job.batch is not None)
+        _check_plain(command, space, has_batch=job.batch is not None, named=bool(job.space.name))
     require_some(space)
     return Problem(
         name=job.name or path.stem,
@@ -141,8 +141,15 @@ def _space(
     return narrow(space, given, honoured=honoured, runner=runner.name)
 
 
-def _check_plain(command: LaunchCommand, space: SearchSpace, *, has_batch: bool) -> None:
-    """Raise JobError if a launch line states an option that the search space sets, or if there is no batch to divide."""
+def _check_plain(command: LaunchCommand, space: SearchSpace, *, has_batch: bool, named: bool) -> None:
+    """Raise JobError if a launch line states an option that the search space sets, or if there is no batch to divide.
+
+    Args:
+        named: The job names the search space, which has to add words to a launch line that names no parameter.
+    """
+    if named and not any(known.words or known.env or known.is_extra for known in space.parameters):
+        hint = "name parameters in it, such as `{micro_batch}`, or set keys of the program's file under [command.files]"
+        raise JobError(f"the launch line names no parameter, and the search space `{space.name}` adds no options to it", hint=hint)
     if space["micro_batch"].words and not has_batch:
         hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
         raise JobError(f"the search space `{space.name}` sets `micro_batch`, but the job has no [batch]", hint=hint)

@@ -311,6 +311,13 @@ def test_a_constraint_that_a_settled_knob_fulfils_is_dropped(load) -> None:
     assert load(entry + constraint).space.constraints == load(entry).space.constraints
 
 
+@pytest.mark.parametrize("space", ["accelerate", "deepspeed"])
+def test_a_launch_line_that_names_nothing_needs_a_space_with_words(space, load) -> None:
+    with pytest.raises(JobError, match="names no parameter, and the search space `space` adds no options") as raised:
+        load(f'extends = "{space}"\n', argv=["accelerate", "launch", "train.py"])
+    assert "[command.files]" in raised.value.hint
+
+
 def test_an_alternative_that_a_settled_knob_makes_false_is_dropped(load) -> None:
     entry = 'extends = "megatron"\n[parameters.x]\nvalues = [0, 1]\non_request = true\nwords = "--x {x}"\n'
     law = '[[constraint]]\nexpression = "{}dp % 2 == 0"\nwhy = "pairs"\n'
