@@ -155,8 +155,37 @@ def _decisive(space: Mapping[str, Any], *, asked: Collection[str], words: bool) 
     kept = {name: entry for name, entry in declared.items() if name not in quiet}
     if not words:
         kept = {name: {key: value for key, value in entry.items() if key != "words"} for name, entry in kept.items()}
-    constraints = [each for each in space.get("constraint", ()) if quiet.isdisjoint(re.findall(r"\w+", str(each.get("expression"))))]
+    defaults = {name: _default(declared[name]) for name in quiet}
+    stated = ((each, _without(str(each.get("expression")), defaults)) for each in space.get("constraint", ()))
+    constraints = [{**each, "expression": text} for each, text in stated if text]
     return {**space, **({"parameters": kept} if declared else {}), **({"constraint": constraints} if "constraint" in space else {})}
+
+
+def _default(entry: Mapping[str, Any]) -> Any:
+    """Return the default of a parameter that a search space file declares."""
+    values = entry.get("values", [entry.get("low", 1)])
+    return entry.get("default", values[0] if isinstance(values[0], str) else min(values))
+
+
+def _without(text: str, defaults: Mapping[str, Any]) -> str:
+    """Return a constraint for jobs in which some parameters have their defaults; empty if their names remain, or it always holds.
+
+    Alternatives that name such parameters alone, and that their defaults make false, are left out.
+    """
+    if defaults.keys().isdisjoint(re.findall(r"\w+", text)):
+        return text
+    import ast
+
+    from oppa.problem.expressions import ValueKind, parse
+
+    body = ast.parse(text, mode="eval").body
+    operands = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.Or) else [body]
+    named = [(each, {node.id for node in ast.walk(each) if isinstance(node, ast.Name)}) for each in operands]
+    quiet = [(ast.unparse(each), names) for each, names in named if not names.isdisjoint(defaults)]
+    kinds = {name: ValueKind.of(value) for name, value in defaults.items()}
+    if any(not names <= defaults.keys() or parse(part, kinds)(defaults) for part, names in quiet):
+        return ""
+    return " or ".join(ast.unparse(each) for each, names in named if names.isdisjoint(defaults))
 
 
 SUITES: Mapping[str, Declared] = {
