@@ -2,6 +2,8 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -14,6 +16,24 @@ from oppa.problem.devices import CATALOG, CPU, GENERIC, identify
 
 _MODELS = ("step_time", "memory")
 """Names of the files under `priors/` whose coefficients a device may override."""
+_SIXTEEN_BIT = ("bf16", "fp16", "fp32")
+_FALLBACKS = {
+    "fp32": ("fp32",),
+    "tf32": ("tf32", "fp32"),
+    "bf16": _SIXTEEN_BIT,
+    "fp16": ("fp16", "bf16", "fp32"),
+    "fp8": ("fp8", *_SIXTEEN_BIT),
+    "mxfp8": ("fp8", *_SIXTEEN_BIT),
+    "fp4": ("fp4", "fp8", *_SIXTEEN_BIT),
+}
+"""Peaks that apply to each precision, the first that the device states."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LinkDomain(Link):
+    """Describes the faster link among a few devices of one host, such as two cards with an NVLink bridge."""
+
+    devices: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +58,12 @@ class Hardware:
     stall_probability_per_host: float = 0.0
     stall_s: float = 0.0
     """Seconds that each micro-batch waits if one of the hosts is slow."""
+    link_devices: int
+    """Number of devices that `intra_host` connects: a host's, or more if the link spans hosts, such as 72 in an NVL72 rack."""
+    pair: LinkDomain | None = None
+    """Faster link inside a host: an NVLink bridge, the chips of one module, or the devices of a NUMA node."""
+    host_link: Link | None = None
+    """Link from one device to its host's memory, in one direction."""
     asynchronous: bool = True
     """The device computes while its host prepares the next operations; on a CPU, one follows the other."""
     coefficients: Mapping[str, Belief] = dataclasses.field(default_factory=dict)
@@ -46,17 +72,16 @@ class Hardware:
     def matmul_peak(self, precision: str) -> float:
         """Return operations per second at a precision; raises InputError if the precision is unknown.
 
-        If the device states no peak for a 16-bit format, that of the other 16-bit format applies, then that of fp32; for tf32, fp32's.
+        If the device states no peak for fp8, that of bf16 applies; for a 16-bit format, that of the other one, then that of fp32.
         """
-        order = {"fp32": ("fp32",), "tf32": ("tf32", "fp32"), "bf16": ("bf16", "fp16", "fp32"), "fp16": ("fp16", "bf16", "fp32")}
-        if precision not in order:
-            raise InputError(f"`precision = {precision}` is unknown", hint=f"use one of {', '.join(order)}")
-        return next(self.matmul_flops_per_s[name] for name in order[precision] if name in self.matmul_flops_per_s)
+        if precision not in _FALLBACKS:
+            raise InputError(f"`precision = {precision}` is unknown", hint=f"use one of {', '.join(_FALLBACKS)}")
+        return next(self.matmul_flops_per_s[name] for name in _FALLBACKS[precision] if name in self.matmul_flops_per_s)
 
     @property
     def default_precision(self) -> str:
         """Return the precision that large models train in on this device: bf16 if it has it, else fp16, else fp32."""
-        return next(name for name in ("bf16", "fp16", "fp32") if name in self.matmul_flops_per_s)
+        return next(name for name in _SIXTEEN_BIT if name in self.matmul_flops_per_s)
 
 
 class _Memory(DeclaredTable):
@@ -70,6 +95,8 @@ class _MatmulPeaks(DeclaredTable):
     tf32: Positive | None = None
     fp16: Positive | None = None
     bf16: Positive | None = None
+    fp8: Positive | None = None
+    fp4: Positive | None = None
     source: Source
 
 
@@ -80,6 +107,17 @@ class _Link(DeclaredTable):
 
     def record(self) -> Link:
         return Link(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s, latency_s=self.latency_s)
+
+
+class _IntraHost(_Link):
+    devices: Count | None = None
+
+
+class _Pair(_Link):
+    devices: Annotated[int, Field(ge=2)]
+
+    def domain(self) -> LinkDomain:
+        return LinkDomain(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s, latency_s=self.latency_s, devices=self.devices)
 
 
 class _Network(_Link):
@@ -101,8 +139,10 @@ class _File(DeclaredTable):
     shared_aliases: list[str] = Field(default_factory=list)
     memory: _Memory
     matmul_flops_per_s: _MatmulPeaks
-    intra_host: _Link
+    intra_host: _IntraHost
     inter_host: _Network
+    pair: _Pair | None = None
+    host_link: _Link | None = None
     stall: _Stall | None = None
     coefficients: dict[str, CoefficientTable] = Field(default_factory=dict)
 
@@ -118,6 +158,7 @@ def load_hardware(name: str) -> Hardware:
     known = [key for model in _MODELS for key in load_beliefs(model)]
     for key in file.coefficients:
         require_known(key, known, f"`{path}`: `[coefficients]` has no key `{key}`")
+    _check_links(file, path)
     memory_bytes, on_cpu = round(file.memory.bytes), path.stem == CPU
     return Hardware(
         name=path.stem,
@@ -128,11 +169,29 @@ def load_hardware(name: str) -> Hardware:
         intra_host=file.intra_host.record(),
         ports=file.inter_host.ports or file.devices_per_host,
         inter_host=file.inter_host.record(),
+        link_devices=file.intra_host.devices or file.devices_per_host,
+        pair=file.pair.domain() if file.pair else None,
+        host_link=file.host_link.record() if file.host_link else None,
         stall_probability_per_host=file.stall.probability_per_host if file.stall else 0.0,
         stall_s=file.stall.seconds if file.stall else 0.0,
         asynchronous=not on_cpu,
         coefficients={key: table.record() for key, table in file.coefficients.items()},
     )
+
+
+def _check_links(file: _File, path: Path) -> None:
+    """Check that links connect whole groups of devices.
+
+    Raises:
+        InputError: the link of a host connects fewer devices than a host has; or those of a pair do not divide a host into several pairs.
+    """
+    count, wide, pair = file.devices_per_host, file.intra_host.devices, file.pair
+    if wide is not None and wide < count:
+        message = f"`{path}`, [intra_host]: `devices = {wide}` is less than `devices_per_host = {count}`"
+        raise InputError(message, hint="give the number of devices that the link connects, or remove the key if it is a host's")
+    if pair is not None and (count % pair.devices or count == pair.devices):
+        message = f"`{path}`, [pair]: `devices = {pair.devices}` does not divide `devices_per_host = {count}` into several groups"
+        raise InputError(message, hint="give the number of devices of a host that the faster link connects, or remove the table")
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
@@ -150,5 +209,7 @@ def hardware_of(cluster: Cluster) -> Hardware:
         memory_bandwidth_bytes_per_s=known.memory_bandwidth_bytes_per_s * cores,
         intra_host=cluster.intra_host or known.intra_host,
         inter_host=cluster.inter_host or known.inter_host,
+        link_devices=known.link_devices if known.link_devices > known.devices_per_host else cluster.devices_per_host,
+        pair=None if cluster.intra_host else known.pair,
         stall_probability_per_host=0.0 if cluster.inter_host else known.stall_probability_per_host,
     )

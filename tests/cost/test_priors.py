@@ -7,7 +7,7 @@ import pytest
 
 from oppa import catalog
 from oppa.cost.coefficients import Belief, load_beliefs
-from oppa.cost.hardware import CATALOG, hardware_of, load_hardware
+from oppa.cost.hardware import CATALOG, LinkDomain, hardware_of, load_hardware
 from oppa.errors import InputError
 from oppa.problem.cluster import Cluster, Link
 
@@ -19,6 +19,10 @@ matmul_flops_per_s = {fp32 = 20e12, source = "s"}
 intra_host = {bandwidth_bytes_per_s = 3e11, latency_s = 1e-6, source = "s"}
 inter_host = {bandwidth_bytes_per_s = 25e9, latency_s = 1e-5, source = "s"}
 coefficients = {overlap = {median = 0.5, spread = 0.2, source = "s"}}
+"""
+LINKS = """
+pair = {devices = 2, bandwidth_bytes_per_s = 6e11, latency_s = 2e-6, source = "s"}
+host_link = {bandwidth_bytes_per_s = 3e10, latency_s = 3e-6, source = "s"}
 """
 
 
@@ -101,12 +105,59 @@ def test_what_holds_no_beliefs_is_named(text, message, write) -> None:
         ("fp32", "bf16", r": `\[matmul_flops_per_s\]` lacks `fp32`"),
         ("devices_per_host = 8", "", " lacks `devices_per_host`"),
         ("overlap", "overlpa", r": `\[coefficients\]` has no key `overlpa`"),
+        ("fp32 = 20e12", "fp32 = 20e12, fp8 = 0", r", \[matmul_flops_per_s\]: `fp8 = 0` is too small"),
+        ("fp32 = 20e12", "fp32 = 20e12, fp4 = -1.0", r", \[matmul_flops_per_s\]: `fp4 = -1.0` is too small"),
+        ("fp32 = 20e12", "fp32 = 20e12, mxfp8 = 1e12", r": `\[matmul_flops_per_s\]` has no key `mxfp8`"),
+        ("latency_s = 1e-6", "latency_s = 1e-6, devices = 0", r", \[intra_host\]: `devices = 0` is too small"),
+        ("latency_s = 1e-6", "latency_s = 1e-6, devices = 4", r", \[intra_host\]: `devices = 4` is less than `devices_per_host = 8`"),
+        ("devices = 2", "devices = 1", r", \[pair\]: `devices = 1` is too small"),
+        ("devices = 2", "devices = 3", r", \[pair\]: `devices = 3` does not divide `devices_per_host = 8`"),
+        ("devices = 2", "devices = 8", r", \[pair\]: `devices = 8` does not divide `devices_per_host = 8`"),
+        ("bandwidth_bytes_per_s = 6e11", "bandwidth_bytes_per_s = 0", r", \[pair\]: `bandwidth_bytes_per_s = 0` is too small"),
+        ("devices = 2, ", "", r": `\[pair\]` lacks `devices`"),
+        ("latency_s = 3e-6", "latency_s = -1", r", \[host_link\]: `latency_s = -1` is too small"),
+        ("latency_s = 3e-6", "latency = 3e-6", r": `\[host_link\]` has no key `latency`"),
+        ('latency_s = 3e-6, source = "s"', "latency_s = 3e-6", r": `\[host_link\]` lacks `source`"),
+        ("host_link", "hostlink", " has no key `hostlink`"),
     ],
 )
 def test_a_wrong_device_is_named(old, new, message, write) -> None:
-    load_hardware(write(DEVICE))
+    load_hardware(write(LINKS + DEVICE))
     with pytest.raises(InputError, match=f"bad.toml`({message})"):
-        load_hardware(write(DEVICE.replace(old, new)))
+        load_hardware(write((LINKS + DEVICE).replace(old, new, 1)))
+
+
+def test_a_file_without_optional_links_has_none(write) -> None:
+    found = load_hardware(write(DEVICE))
+    assert (found.link_devices, found.pair, found.host_link) == (8, None, None)
+
+
+def test_a_file_states_a_closer_a_wider_and_a_host_s_link(write) -> None:
+    found = load_hardware(write(LINKS + DEVICE.replace("latency_s = 1e-6", "latency_s = 1e-6, devices = 72")))
+    assert found.link_devices == 72
+    assert found.pair == LinkDomain(devices=2, bandwidth_bytes_per_s=6e11, latency_s=2e-6)
+    assert found.host_link == Link(bandwidth_bytes_per_s=3e10, latency_s=3e-6)
+
+
+@pytest.mark.parametrize(
+    ("precision", "peaks", "used"),
+    [
+        ("fp8", "bf16 = 1e12, fp8 = 2e12", 2e12),
+        ("mxfp8", "bf16 = 1e12, fp8 = 2e12", 2e12),
+        ("mxfp8", "fp16 = 1e12", 1e12),
+        ("fp8", "bf16 = 1e12, fp16 = 3e12", 1e12),
+        ("fp8", "tf32 = 1e12", 20e12),
+        ("fp4", "fp8 = 2e12", 2e12),
+        ("bf16", "fp8 = 2e12", 20e12),
+    ],
+)
+def test_a_precision_without_a_peak_takes_the_next_that_has_one(precision, peaks, used, write) -> None:
+    assert load_hardware(write(DEVICE.replace("fp32 = 20e12", f"fp32 = 20e12, {peaks}"))).matmul_peak(precision) == used
+
+
+def test_an_unknown_precision_is_named(write) -> None:
+    with pytest.raises(InputError, match="`precision = int4` is unknown"):
+        load_hardware(write(DEVICE)).matmul_peak("int4")
 
 
 def test_an_unknown_device_is_refused_by_name_and_believed_to_be_some_gpu_in_a_cluster() -> None:
