@@ -64,6 +64,16 @@ def test_every_device_reads(name) -> None:
     assert device.inter_host.bandwidth_bytes_per_s <= device.intra_host.bandwidth_bytes_per_s
 
 
+@pytest.mark.parametrize("name", catalog.names(CATALOG))
+def test_a_device_s_figures_are_in_order(name) -> None:
+    device = load_hardware(name)
+    sixteen, peaks = device.matmul_peak("fp16"), device.matmul_flops_per_s
+    assert peaks.get("tf32", 0) <= sixteen <= peaks.get("fp8", sixteen) <= peaks.get("fp4", peaks.get("fp8", sixteen))
+    assert device.pair is None or device.pair.bandwidth_bytes_per_s > device.intra_host.bandwidth_bytes_per_s
+    assert device.host_link is None or device.host_link.bandwidth_bytes_per_s < device.memory_bandwidth_bytes_per_s
+    assert device.link_devices % device.devices_per_host == 0
+
+
 def test_what_is_known_better_of_a_device_goes_before_what_is_believed_in_general() -> None:
     better = Belief(median=0.9, spread=0.01, source="measured")
     beliefs = load_beliefs("step_time", {"overlap": better, "state": better})
@@ -161,9 +171,9 @@ def test_an_unknown_precision_is_named(write) -> None:
 
 
 def test_an_unknown_device_is_refused_by_name_and_believed_to_be_some_gpu_in_a_cluster() -> None:
-    with pytest.raises(InputError, match="`B300` is not one of the priors/hardware"):
-        load_hardware("B300")
-    stand_in = hardware_of(Cluster(devices_per_host=4, device="B300", memory_limit_bytes=10**9))
+    with pytest.raises(InputError, match="`B400` is not one of the priors/hardware"):
+        load_hardware("B400")
+    stand_in = hardware_of(Cluster(devices_per_host=4, device="B400", memory_limit_bytes=10**9))
     assert (stand_in.name, stand_in.usable_bytes, stand_in.devices_per_host) == ("GPU", 10**9, 4)
 
 
