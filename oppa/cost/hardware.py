@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -10,8 +9,8 @@ from pydantic import Field
 from oppa import catalog
 from oppa.cost.coefficients import Belief, CoefficientTable, load_beliefs
 from oppa.errors import InputError, require_known
-from oppa.problem.cluster import Cluster, Link, usable_of
-from oppa.problem.declaration import Count, DeclaredTable, Positive, Source, read
+from oppa.problem.cluster import Cluster, HardwareFile, Link, usable_of
+from oppa.problem.declaration import Count, DeclaredTable, Positive, Source, parse, read, validate
 from oppa.problem.devices import CATALOG, CPU, GENERIC, identify
 
 _MODELS = ("step_time", "memory")
@@ -154,14 +153,24 @@ def load_hardware(name: str) -> Hardware:
         InputError: there is none; or its file has an unknown key, lacks a number or a source, or has a number that is not positive.
     """
     path = catalog.find(CATALOG, name)
-    file = read(_File, path, error=InputError)
+    return _hardware(read(_File, path, error=InputError), path.stem, source=str(path), on_cpu=path.stem == CPU)
+
+
+def read_hardware(hardware: HardwareFile, *, on_cpu: bool) -> Hardware:
+    """Return the device that a job's own file describes; raises InputError, as `load_hardware` does, if the file is wrong."""
+    source = f"{hardware.name}.toml"
+    file = validate(_File, parse(hardware.text, source=source, error=InputError), error=InputError, source=source)
+    return _hardware(file, hardware.name, source=source, on_cpu=on_cpu)
+
+
+def _hardware(file: _File, name: str, *, source: str, on_cpu: bool) -> Hardware:
     known = [key for model in _MODELS for key in load_beliefs(model)]
     for key in file.coefficients:
-        require_known(key, known, f"`{path}`: `[coefficients]` has no key `{key}`")
-    _check_links(file, path)
-    memory_bytes, on_cpu = round(file.memory.bytes), path.stem == CPU
+        require_known(key, known, f"`{source}`: `[coefficients]` has no key `{key}`")
+    _check_links(file, source)
+    memory_bytes = round(file.memory.bytes)
     return Hardware(
-        name=path.stem,
+        name=name,
         devices_per_host=file.devices_per_host,
         usable_bytes=memory_bytes if on_cpu else usable_of(memory_bytes),
         memory_bandwidth_bytes_per_s=file.memory.bandwidth_bytes_per_s,
@@ -179,7 +188,7 @@ def load_hardware(name: str) -> Hardware:
     )
 
 
-def _check_links(file: _File, path: Path) -> None:
+def _check_links(file: _File, source: str) -> None:
     """Check that links connect whole groups of devices.
 
     Raises:
@@ -187,19 +196,22 @@ def _check_links(file: _File, path: Path) -> None:
     """
     count, wide, pair = file.devices_per_host, file.intra_host.devices, file.pair
     if wide is not None and wide < count:
-        message = f"`{path}`, [intra_host]: `devices = {wide}` is less than `devices_per_host = {count}`"
+        message = f"`{source}`, [intra_host]: `devices = {wide}` is less than `devices_per_host = {count}`"
         raise InputError(message, hint="give the number of devices that the link connects, or remove the key if it is a host's")
     if pair is not None and (count % pair.devices or count == pair.devices):
-        message = f"`{path}`, [pair]: `devices = {pair.devices}` does not divide `devices_per_host = {count}` into several groups"
+        message = f"`{source}`, [pair]: `devices = {pair.devices}` does not divide `devices_per_host = {count}` into several groups"
         raise InputError(message, hint="give the number of devices of a host that the faster link connects, or remove the table")
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
     """Return the cluster's device with the cluster's own memory and links and, on a CPU, its share of cores.
 
-    The generic `GPU` replaces a device that the catalogue does not have.
+    A job's own hardware file replaces that of the catalogue. The generic `GPU` replaces a device that the catalogue does not have.
     """
-    known = load_hardware(identify(cluster.device, cluster.usable_bytes) or GENERIC)
+    if cluster.hardware:
+        known = read_hardware(cluster.hardware, on_cpu=not cluster.on_cuda)
+    else:
+        known = load_hardware(identify(cluster.device, cluster.usable_bytes) or GENERIC)
     cores = min(cluster.cpus, default=1.0) if not cluster.on_cuda else 1.0
     return dataclasses.replace(
         known,

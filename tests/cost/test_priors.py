@@ -1,5 +1,6 @@
 """What stands in `priors/`: every file reads, every number has a source, and what is wrong is named."""
 
+import dataclasses
 import tomllib
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from oppa import catalog
 from oppa.cost.coefficients import Belief, load_beliefs
 from oppa.cost.hardware import CATALOG, LinkDomain, hardware_of, load_hardware
 from oppa.errors import InputError
-from oppa.problem.cluster import Cluster, Link
+from oppa.problem.cluster import Cluster, HardwareFile, Link
 
 BELIEF = 'median = 2.0\nspread = 0.1\nsource = "measured"\n'
 DEVICE = """
@@ -175,6 +176,28 @@ def test_an_unknown_device_is_refused_by_name_and_believed_to_be_some_gpu_in_a_c
         load_hardware("B400")
     stand_in = hardware_of(Cluster(devices_per_host=4, device="B400", memory_limit_bytes=10**9))
     assert (stand_in.name, stand_in.usable_bytes, stand_in.devices_per_host) == ("GPU", 10**9, 4)
+
+
+def test_a_job_s_own_hardware_file_replaces_the_catalogue(write) -> None:
+    file = HardwareFile(name="mycluster", text=LINKS + DEVICE)
+    cluster = Cluster(devices_per_host=4, device="H100", memory_limit_bytes=10**9, hardware=file)
+    found = hardware_of(cluster)
+    assert (found.name, found.matmul_peak("bf16"), found.devices_per_host, found.usable_bytes) == ("mycluster", 20e12, 4, 10**9)
+    assert found.asynchronous and not hardware_of(dataclasses.replace(cluster, device="CPU")).asynchronous
+    with pytest.raises(InputError, match=r"`mycluster.toml`, \[memory\]: `bytes = 0` is too small"):
+        hardware_of(dataclasses.replace(cluster, hardware=HardwareFile(name="mycluster", text=DEVICE.replace("80e9", "0"))))
+
+
+def test_a_job_s_own_link_within_a_host_replaces_that_of_pairs() -> None:
+    link = Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
+    cluster = Cluster(devices_per_host=4, device="H100-NVL", memory_limit_bytes=10**9)
+    assert hardware_of(cluster).pair == load_hardware("H100-NVL").pair
+    assert hardware_of(dataclasses.replace(cluster, intra_host=link)).pair is None
+
+
+def test_a_link_that_spans_hosts_keeps_its_devices_whatever_the_hosts_have() -> None:
+    racks, hosts = (Cluster(devices_per_host=2, device=name, memory_limit_bytes=10**9) for name in ("GB200", "H100"))
+    assert (hardware_of(racks).link_devices, hardware_of(hosts).link_devices) == (72, 2)
 
 
 def test_a_cluster_says_itself_what_its_links_and_cores_are() -> None:

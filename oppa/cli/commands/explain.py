@@ -40,7 +40,7 @@ def explain(
     from oppa.problem.selector import find
 
     problem, folder, trials = _question(job, study, command or (), changes or ())
-    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    warn_of_unknown_device(problem.cluster)
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
     if not len(matches):
