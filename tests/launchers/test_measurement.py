@@ -154,6 +154,17 @@ def test_ranks_of_this_host_measure_themselves() -> None:
 
 
 @pytest.mark.slow
+def test_ranks_of_srun_measure_between_hosts(slurm, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "oppa", "doctor", "--measure", "--figure-time", "20ms", "--out", str(tmp_path / "mine.toml"), "--json"]
+    done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=1", "env", "OMP_NUM_THREADS=1", *command, check=False)
+    assert done.returncode == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert (values["hosts"], values["devices_per_host"]) == (2, 1)
+    assert {each["detail"] for each in values["figures"] if each["what"] == "all-reduce"} == {NETWORK}
+    assert load_hardware(str(tmp_path / "mine.toml")).inter_host.bandwidth_bytes_per_s > 0
+
+
+@pytest.mark.slow
 @pytest.mark.faults
 def test_a_killed_measurement_leaves_no_process(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex

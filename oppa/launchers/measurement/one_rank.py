@@ -35,7 +35,7 @@ def measure_rank(own: LaunchedRank, *, figure_s: float, on_cuda: bool, meeting: 
     device, plan = _device(own, on_cuda=on_cuda), Plan.of(on_cuda=on_cuda, figure_s=figure_s)
     quiet: Tell = tell if own.rank == 0 else (lambda _: None)
     quiet(f"waiting for {own.world} ranks" if own.world > 1 else "starting")
-    with _meeting(own, meeting, on_cuda=on_cuda):
+    with _meeting(own, meeting, device):
         try:
             hosts = _every(own.host, own.world)
             figures = [*_kernels(own, hosts, device, plan, quiet), *_collectives(own, hosts, device, plan, quiet)]
@@ -57,16 +57,18 @@ def _device(own: LaunchedRank, *, on_cuda: bool) -> torch.device:
 
 
 @contextlib.contextmanager
-def _meeting(own: LaunchedRank, meeting: str, *, on_cuda: bool) -> Iterator[None]:
+def _meeting(own: LaunchedRank, meeting: str, device: torch.device) -> Iterator[None]:
     if own.world == 1:
         yield
         return
-    backend = "nccl" if on_cuda else "gloo"
+    backend, bound = ("nccl", device) if device.type == "cuda" else ("gloo", None)
     try:
-        dist.init_process_group(backend, init_method=meeting, rank=own.rank, world_size=own.world, timeout=PATIENCE)
+        dist.init_process_group(backend, init_method=meeting, rank=own.rank, world_size=own.world, timeout=PATIENCE, device_id=bound)
     except (RuntimeError, ValueError) as error:
         message = f"rank {own.rank} of {own.world} cannot meet the others over {backend}: {str(error).strip().splitlines()[0]}"
-        raise EnvironmentLackingError(message, hint="check MASTER_ADDR and MASTER_PORT, and that every rank was started") from None
+        raise EnvironmentLackingError(
+            message, hint="check MASTER_ADDR, MASTER_PORT and the network interface, and that every rank was started"
+        ) from None
     yield
     dist.destroy_process_group()  # not after an error: it could wait for ranks that ended
 
