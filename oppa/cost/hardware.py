@@ -2,18 +2,37 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Annotated
 
 from pydantic import Field
 
 from oppa import catalog
 from oppa.cost.coefficients import Belief, CoefficientTable, load_beliefs
 from oppa.errors import InputError, require_known
-from oppa.problem.cluster import Cluster, Link, usable_of
-from oppa.problem.declaration import Count, DeclaredTable, Positive, Source, read
+from oppa.problem.cluster import Cluster, HardwareFile, Link, usable_of
+from oppa.problem.declaration import Count, DeclaredTable, Positive, Source, parse, read, validate
 from oppa.problem.devices import CATALOG, CPU, GENERIC, identify
 
 _MODELS = ("step_time", "memory")
 """Names of the files under `priors/` whose coefficients a device may override."""
+_SIXTEEN_BIT = ("bf16", "fp16", "fp32")
+_FALLBACKS = {
+    "fp32": ("fp32",),
+    "tf32": ("tf32", "fp32"),
+    "bf16": _SIXTEEN_BIT,
+    "fp16": ("fp16", "bf16", "fp32"),
+    "fp8": ("fp8", *_SIXTEEN_BIT),
+    "mxfp8": ("fp8", *_SIXTEEN_BIT),
+    "fp4": ("fp4", "fp8", *_SIXTEEN_BIT),
+}
+"""Peaks that apply to each precision, the first that the device states."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LinkDomain(Link):
+    """Describes the faster link among a few devices of one host, such as two cards with an NVLink bridge."""
+
+    devices: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +57,12 @@ class Hardware:
     stall_probability_per_host: float = 0.0
     stall_s: float = 0.0
     """Seconds that each micro-batch waits if one of the hosts is slow."""
+    link_devices: int
+    """Number of devices that `intra_host` connects: a host's, or more if the link spans hosts, such as 72 in an NVL72 rack."""
+    pair: LinkDomain | None = None
+    """Faster link inside a host: an NVLink bridge, the chips of one module, or the devices of a NUMA node."""
+    host_link: Link | None = None
+    """Link from one device to its host's memory, in one direction."""
     asynchronous: bool = True
     """The device computes while its host prepares the next operations; on a CPU, one follows the other."""
     coefficients: Mapping[str, Belief] = dataclasses.field(default_factory=dict)
@@ -46,17 +71,16 @@ class Hardware:
     def matmul_peak(self, precision: str) -> float:
         """Return operations per second at a precision; raises InputError if the precision is unknown.
 
-        If the device states no peak for a 16-bit format, that of the other 16-bit format applies, then that of fp32; for tf32, fp32's.
+        If the device states no peak for fp8, that of bf16 applies; for a 16-bit format, that of the other one, then that of fp32.
         """
-        order = {"fp32": ("fp32",), "tf32": ("tf32", "fp32"), "bf16": ("bf16", "fp16", "fp32"), "fp16": ("fp16", "bf16", "fp32")}
-        if precision not in order:
-            raise InputError(f"`precision = {precision}` is unknown", hint=f"use one of {', '.join(order)}")
-        return next(self.matmul_flops_per_s[name] for name in order[precision] if name in self.matmul_flops_per_s)
+        if precision not in _FALLBACKS:
+            raise InputError(f"`precision = {precision}` is unknown", hint=f"use one of {', '.join(_FALLBACKS)}")
+        return next(self.matmul_flops_per_s[name] for name in _FALLBACKS[precision] if name in self.matmul_flops_per_s)
 
     @property
     def default_precision(self) -> str:
         """Return the precision that large models train in on this device: bf16 if it has it, else fp16, else fp32."""
-        return next(name for name in ("bf16", "fp16", "fp32") if name in self.matmul_flops_per_s)
+        return next(name for name in _SIXTEEN_BIT if name in self.matmul_flops_per_s)
 
 
 class _Memory(DeclaredTable):
@@ -70,6 +94,8 @@ class _MatmulPeaks(DeclaredTable):
     tf32: Positive | None = None
     fp16: Positive | None = None
     bf16: Positive | None = None
+    fp8: Positive | None = None
+    fp4: Positive | None = None
     source: Source
 
 
@@ -80,6 +106,17 @@ class _Link(DeclaredTable):
 
     def record(self) -> Link:
         return Link(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s, latency_s=self.latency_s)
+
+
+class _IntraHost(_Link):
+    devices: Count | None = None
+
+
+class _Pair(_Link):
+    devices: Annotated[int, Field(ge=2)]
+
+    def domain(self) -> LinkDomain:
+        return LinkDomain(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s, latency_s=self.latency_s, devices=self.devices)
 
 
 class _Network(_Link):
@@ -101,8 +138,10 @@ class _File(DeclaredTable):
     shared_aliases: list[str] = Field(default_factory=list)
     memory: _Memory
     matmul_flops_per_s: _MatmulPeaks
-    intra_host: _Link
+    intra_host: _IntraHost
     inter_host: _Network
+    pair: _Pair | None = None
+    host_link: _Link | None = None
     stall: _Stall | None = None
     coefficients: dict[str, CoefficientTable] = Field(default_factory=dict)
 
@@ -114,13 +153,24 @@ def load_hardware(name: str) -> Hardware:
         InputError: there is none; or its file has an unknown key, lacks a number or a source, or has a number that is not positive.
     """
     path = catalog.find(CATALOG, name)
-    file = read(_File, path, error=InputError)
+    return _hardware(read(_File, path, error=InputError), path.stem, source=str(path), on_cpu=path.stem == CPU)
+
+
+def read_hardware(hardware: HardwareFile, *, on_cpu: bool) -> Hardware:
+    """Return the device that a job's own file describes; raises InputError, as `load_hardware` does, if the file is wrong."""
+    source = f"{hardware.name}.toml"
+    file = validate(_File, parse(hardware.text, source=source, error=InputError), error=InputError, source=source)
+    return _hardware(file, hardware.name, source=source, on_cpu=on_cpu)
+
+
+def _hardware(file: _File, name: str, *, source: str, on_cpu: bool) -> Hardware:
     known = [key for model in _MODELS for key in load_beliefs(model)]
     for key in file.coefficients:
-        require_known(key, known, f"`{path}`: `[coefficients]` has no key `{key}`")
-    memory_bytes, on_cpu = round(file.memory.bytes), path.stem == CPU
+        require_known(key, known, f"`{source}`: `[coefficients]` has no key `{key}`")
+    _check_links(file, source)
+    memory_bytes = round(file.memory.bytes)
     return Hardware(
-        name=path.stem,
+        name=name,
         devices_per_host=file.devices_per_host,
         usable_bytes=memory_bytes if on_cpu else usable_of(memory_bytes),
         memory_bandwidth_bytes_per_s=file.memory.bandwidth_bytes_per_s,
@@ -128,6 +178,9 @@ def load_hardware(name: str) -> Hardware:
         intra_host=file.intra_host.record(),
         ports=file.inter_host.ports or file.devices_per_host,
         inter_host=file.inter_host.record(),
+        link_devices=file.intra_host.devices or file.devices_per_host,
+        pair=file.pair.domain() if file.pair else None,
+        host_link=file.host_link.record() if file.host_link else None,
         stall_probability_per_host=file.stall.probability_per_host if file.stall else 0.0,
         stall_s=file.stall.seconds if file.stall else 0.0,
         asynchronous=not on_cpu,
@@ -135,12 +188,30 @@ def load_hardware(name: str) -> Hardware:
     )
 
 
+def _check_links(file: _File, source: str) -> None:
+    """Check that links connect whole groups of devices.
+
+    Raises:
+        InputError: the link of a host connects fewer devices than a host has; or those of a pair do not divide a host into several pairs.
+    """
+    count, wide, pair = file.devices_per_host, file.intra_host.devices, file.pair
+    if wide is not None and wide < count:
+        message = f"`{source}`, [intra_host]: `devices = {wide}` is less than `devices_per_host = {count}`"
+        raise InputError(message, hint="give the number of devices that the link connects, or remove the key if it is a host's")
+    if pair is not None and (count % pair.devices or count == pair.devices):
+        message = f"`{source}`, [pair]: `devices = {pair.devices}` does not divide `devices_per_host = {count}` into several groups"
+        raise InputError(message, hint="give the number of devices of a host that the faster link connects, or remove the table")
+
+
 def hardware_of(cluster: Cluster) -> Hardware:
     """Return the cluster's device with the cluster's own memory and links and, on a CPU, its share of cores.
 
-    The generic `GPU` replaces a device that the catalogue does not have.
+    A job's own hardware file replaces that of the catalogue. The generic `GPU` replaces a device that the catalogue does not have.
     """
-    known = load_hardware(identify(cluster.device, cluster.usable_bytes) or GENERIC)
+    if cluster.hardware:
+        known = read_hardware(cluster.hardware, on_cpu=not cluster.on_cuda)
+    else:
+        known = load_hardware(identify(cluster.device, cluster.usable_bytes) or GENERIC)
     cores = min(cluster.cpus, default=1.0) if not cluster.on_cuda else 1.0
     return dataclasses.replace(
         known,
@@ -150,5 +221,7 @@ def hardware_of(cluster: Cluster) -> Hardware:
         memory_bandwidth_bytes_per_s=known.memory_bandwidth_bytes_per_s * cores,
         intra_host=cluster.intra_host or known.intra_host,
         inter_host=cluster.inter_host or known.inter_host,
+        link_devices=known.link_devices if known.link_devices > known.devices_per_host else cluster.devices_per_host,
+        pair=None if cluster.intra_host else known.pair,
         stall_probability_per_host=0.0 if cluster.inter_host else known.stall_probability_per_host,
     )

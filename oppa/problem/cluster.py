@@ -22,6 +22,15 @@ class Link:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareFile:
+    """Holds a file with a device's figures that a job names; predictions use it in place of the catalogue's file."""
+
+    name: str
+    text: str
+    """Content in TOML. A study stores it, so that it needs no other file."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Describes `hosts` x `devices_per_host` devices of one kind."""
 
@@ -39,19 +48,23 @@ class Cluster:
     """
     intra_host: Link | None = None
     inter_host: Link | None = None
+    hardware: HardwareFile | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the cluster that `to_dict` wrote, also after a round trip through JSON."""
         links = {name: values[name] and Link(**values[name]) for name in ("intra_host", "inter_host")}
         cpus = values["cpus_per_device"]
-        return cls(**{**values, **links, "cpus_per_device": tuple(cpus) if isinstance(cpus, (list, tuple)) else cpus})
+        file = {"hardware": HardwareFile(**values["hardware"])} if values.get("hardware") else {}
+        return cls(**{**values, **links, **file, "cpus_per_device": tuple(cpus) if isinstance(cpus, (list, tuple)) else cpus})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as they are written to JSON."""
         values = dataclasses.asdict(self)
         if self.memory_limit_stated:  # omitted, as before this field existed, so that fingerprints of studies stay valid
             del values["memory_limit_stated"]
+        if self.hardware is None:  # omitted for the same reason
+            del values["hardware"]
         return values
 
     @property

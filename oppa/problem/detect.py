@@ -31,10 +31,10 @@ class Machine:
 def this_machine(root: Path = _ROOT) -> Machine:
     """Return what this machine offers, from the files below `root`.
 
-    torch is loaded to detect GPUs only if the NVIDIA driver is present.
+    torch is loaded to detect GPUs only if a driver of NVIDIA or AMD is present.
     """
     cores, memory_bytes = _cores(root), physical_memory(root)
-    if not (root / "proc/driver/nvidia").exists() and not (root / "dev/nvidia0").exists():
+    if not any((root / name).exists() for name in ("proc/driver/nvidia", "dev/nvidia0", "dev/kfd")):
         return Machine(cores=cores, memory_bytes=memory_bytes)
     import torch
 

@@ -9,13 +9,16 @@ import functools
 import itertools
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
 from oppa import catalog
 from oppa.errors import InputError, JobError
-from oppa.problem.declaration import DeclaredTable, read
+from oppa.problem.bounded_text import read_text
+from oppa.problem.cluster import HardwareFile
+from oppa.problem.declaration import DeclaredTable, parse, read, validate
 
 CATALOG = "priors/hardware"
 CPU = "CPU"
@@ -107,6 +110,22 @@ def memory_of(name: str) -> int:
     return devices()[id_].memory_bytes
 
 
+def read_hardware_file(name: str, folder: Path) -> HardwareFile:
+    """Return the hardware file that a job names: a path relative to `folder`, or an id of the catalogue.
+
+    Raises:
+        InputError: there is no such file, or it cannot be read.
+    """
+    path = catalog.find(CATALOG, name, base=folder)
+    return HardwareFile(name=path.stem, text=read_text(path, error=InputError, hint="name a readable TOML file in UTF-8"))
+
+
+def memory_in(file: HardwareFile) -> int:
+    """Return the whole memory of the device that a hardware file describes, in bytes; raises InputError if the file is wrong."""
+    source = f"{file.name}.toml"
+    return round(validate(_File, parse(file.text, source=source, error=InputError), error=InputError, source=source).memory.bytes)
+
+
 def unknown_device(name: str, memory_bytes: int) -> str:
     """Return a message for users if the catalogue does not have a device, else "".
 
@@ -119,7 +138,8 @@ def unknown_device(name: str, memory_bytes: int) -> str:
         f"`{name}` is not in the device catalogue{f', `{near}` is the nearest' if near else ''}. "
         "Predictions use a generic GPU: predicted speeds may be off by a factor of three, and a search may take more trials. "
         f"If it is one of {', '.join(id_ for id_ in devices() if id_ not in (CPU, GENERIC))}, set `device` to that. "
-        f"Else describe it in {catalog.root() / CATALOG}/NAME.toml, as priors/README.md shows."
+        "Else `oppa doctor --measure --out FILE.toml` measures it, and `hardware` in [cluster] names that file. "
+        f"Or describe it in {catalog.root() / CATALOG}/NAME.toml, as priors/README.md shows."
     )
 
 

@@ -51,7 +51,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     if "hosts" in parse_settings(settings).get("cluster", {}):
         declared.pop("baseline", None)
     job = validate_with(JobFile, declared, settings, error=JobError)
-    cluster, training = job.cluster.record(program=job.model is None), job.training.record(path.parent)
+    cluster, training = job.cluster.record(path.parent, program=job.model is None), job.training.record(path.parent)
     model = job.model.record(path.parent) if job.model else None
     global_batch = job.batch.global_batch if job.batch else cluster.devices
     line = read_inline_choices(argv or (job.command.argv if job.command else ()))

@@ -24,7 +24,7 @@ from oppa.problem.bounds import (
     MOST_REPEATS,
     MOST_STEPS,
 )
-from oppa.problem.cluster import Cluster, Link
+from oppa.problem.cluster import Cluster, HardwareFile, Link
 from oppa.problem.command import StepFormat
 from oppa.problem.command_table import CommandTable
 from oppa.problem.declaration import (
@@ -44,7 +44,7 @@ from oppa.problem.declaration import (
     spell,
 )
 from oppa.problem.detect import physical_memory
-from oppa.problem.devices import CPU, memory_of
+from oppa.problem.devices import CPU, memory_in, memory_of, read_hardware_file
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
@@ -124,17 +124,21 @@ class ClusterTable(DeclaredTable):
     cpus_per_device: Positive | list[Positive] | None = None
     intra_host: LinkTable | None = None
     inter_host: LinkTable | None = None
+    hardware: Name | None = None
 
-    def record(self, *, program: bool = False) -> Cluster:
+    def record(self, folder: Path = Path(), *, program: bool = False) -> Cluster:
         """Return the cluster.
 
         Args:
+            folder: Folder to which the path of a hardware file is relative.
             program: Whether the job is a program without a stated model. On CPUs, the machine's memory is then its limit.
 
         Raises:
             JobError: GPUs have a CPU quota, or the number of quotas is wrong; there is no allocation to use; or no memory limit is given
                 and the size of the device is unknown.
+            InputError: the hardware file is missing or wrong.
         """
+        hardware = read_hardware_file(self.hardware, folder) if self.hardware else None
         device = CPU if self.device.upper() == CPU else self.device
         if device != CPU and self.cpus_per_device is not None:
             raise JobError(f'`cpus_per_device` has no effect with `device = "{device}"`', hint="remove it")
@@ -150,12 +154,20 @@ class ClusterTable(DeclaredTable):
             hosts=given.hosts if given and self.hosts == ALLOCATION else int(self.hosts),
             devices_per_host=count,
             device=device,
-            memory_limit_bytes=self.memory_limit or (physical_memory() // count if program and device == CPU else memory_of(device)),
+            memory_limit_bytes=self.memory_limit or _memory(device, hardware, count, program=program),
             memory_limit_stated=self.memory_limit is not None,
             cpus_per_device=tuple(own) if isinstance(own, list) else own or (given.cpus_per_device if given else None),
             intra_host=self.intra_host.record() if self.intra_host else None,
             inter_host=self.inter_host.record() if self.inter_host else given.link if given else None,
+            hardware=hardware,
         )
+
+
+def _memory(device: str, hardware: HardwareFile | None, devices_per_host: int, *, program: bool) -> int:
+    """Return the memory of a device whose limit the job does not state, in bytes; raises JobError if it is unknown."""
+    if device == CPU and program:
+        return physical_memory() // devices_per_host
+    return memory_in(hardware) if hardware and device != CPU else memory_of(device)
 
 
 class RunnerTable(DeclaredTable):

@@ -110,6 +110,7 @@ class Problem:
         """
         values = self.to_dict()
         values["runner"] = self.runner.name
+        values["cluster"].pop("hardware", None)  # figures of the prior change no result
         values["space"]["constraints"] = [entry["expression"] for entry in values["space"]["constraints"]]
         decisive = {key: value for key, value in values.items() if key not in NOT_DECISIVE}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

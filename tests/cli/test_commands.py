@@ -43,10 +43,10 @@ def test_init_writes_a_job_that_space_understands_and_overwrites_nothing(oppa) -
 def test_an_unknown_device_and_what_it_costs_are_said(oppa, command) -> None:
     job = (oppa.folder / "job.toml").read_text().replace('"100 MiB"', '"60 GiB"')
     said = []
-    for device in ("NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3"):
+    for device in ("NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3"):
         (oppa.folder / "job.toml").write_text(job.replace('"CPU"', f'"{device}"'))
         said.append(" ".join(oppa(*command).stderr.split()))
-    assert "warning: `NVIDIA H100 NVL` is not in the device catalogue, `H100` is the nearest" in said[0]
+    assert "warning: `NVIDIA H200 NVL` is not in the device catalogue, `H200` is the nearest" in said[0]
     assert "a search may take more trials" in said[0] and "catalogue" not in said[1]
 
 

@@ -33,10 +33,10 @@ def test_a_job_s_configurations_are_ranked(oppa) -> None:
 
 
 def test_an_unknown_device_is_told(oppa) -> None:
-    job = (oppa.folder / "job.toml").read_text().replace('"CPU"', '"B300"').replace("100 MiB", "10 GiB")
+    job = (oppa.folder / "job.toml").read_text().replace('"CPU"', '"B400"').replace("100 MiB", "10 GiB")
     (oppa.folder / "job.toml").write_text(job)
     done = oppa("predict", "job.toml")
-    assert "`B300` is not in the device catalogue" in done.stderr and "predicted to fit" in done.stdout
+    assert "`B400` is not in the device catalogue" in done.stderr and "predicted to fit" in done.stdout
 
 
 def test_nothing_fits(oppa) -> None:

@@ -91,10 +91,10 @@ def test_a_value_that_cannot_be_is_named(old, new, message, oppa, table) -> None
 
 
 def test_a_table_of_a_device_that_is_unknown_is_searched_with_a_warning(oppa, table) -> None:
-    (oppa.folder / "b300.toml").write_text(REPLAYED.read_text().replace('device = "H100"', 'device = "NVIDIA B300"'))
+    (oppa.folder / "b300.toml").write_text(REPLAYED.read_text().replace('device = "H100"', 'device = "NVIDIA B400"'))
     run = oppa("tune", "b300.toml", "--set", "task=1B-1", "--set", f"replay.table={table}", "--designer", "random", "--trials", "1")
     said = " ".join(run.stderr.split())
-    assert "`NVIDIA B300` is not in the device catalogue" in said and "a search may take more trials" in said
+    assert "`NVIDIA B400` is not in the device catalogue" in said and "a search may take more trials" in said
 
 
 def test_a_study_lies_below_studies_whatever_its_task_is_called(oppa, table) -> None:

@@ -36,7 +36,7 @@ def load(tmp_path):
     return load_
 
 
-@pytest.mark.parametrize("device", ["CPU", "H100", "A100", "NVIDIA L40S"])
+@pytest.mark.parametrize("device", ["CPU", "H100", "A100", "NVIDIA L40"])
 def test_a_stated_limit_is_usable_whole(device, load) -> None:
     cluster = load(device, stated=True).cluster
     assert cluster.usable_bytes == cluster.memory_limit_bytes == 40 * 2**30
@@ -50,7 +50,7 @@ def test_without_a_limit_nine_tenths_of_the_device_are(device, load) -> None:
     assert "GiB of " in job(problem)
 
 
-@pytest.mark.parametrize("device", ["CPU", "A100", "NVIDIA L40S"])
+@pytest.mark.parametrize("device", ["CPU", "A100", "NVIDIA L40"])
 def test_a_device_of_unknown_size_needs_a_limit(device, load) -> None:
     with pytest.raises(JobError, match=r"memory_limit|is ambiguous"):
         load(device, stated=False)

@@ -44,6 +44,7 @@ def test_the_suggestion_loads_and_uses_what_is_there(name: str, tmp_path: Path) 
         ("A100-SXM4-40GB", 42.3, "A100-40GB"),
         ("Tesla T4", 15.6, "T4"),
         ("L40S", 47.7, "L40S"),
+        ("L40", 47.7, "L40"),
         ("A100-SXM4-40GB MIG 3g.20gb", 20.9, "A100-SXM4-40GB MIG 3g.20gb"),
     ],
 )
@@ -52,7 +53,7 @@ def test_a_gpu_gets_its_catalogue_id_and_nine_tenths_of_its_memory(gpu: str, gig
     cluster = loaded(Machine(cores=64, memory_bytes=512 * GIB, gpus=4, gpu=gpu, gpu_memory_bytes=size), tmp_path).cluster
     assert cluster.device == device
     assert cluster.memory_limit_stated and 0.9 * size - 2**20 < cluster.usable_bytes <= 0.9 * size
-    assert hardware_of(cluster).name == (device if len(device) < 10 and device != "L40S" else "GPU")
+    assert hardware_of(cluster).name == (device if len(device) < 10 and device != "L40" else "GPU")
 
 
 def test_this_machine_gets_a_job(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def test_a_torch_that_cannot_be_imported_is_a_failed_check(error, tmp_path):
 def test_a_gpu_that_the_hardware_prior_does_not_cover_is_found():
     machine = Machine(cores=8, memory_bytes=1 << 36, gpus=1, gpu="H100 80GB HBM3", gpu_memory_bytes=85 * 10**9)
     assert device_check(machine) == Check(name="device catalogue", works=True, found="H100")
-    unknown = device_check(dataclasses.replace(machine, gpu="H100 NVL"))
-    assert not unknown.works and unknown.found == "`H100 NVL` is unknown" and "factor of three" in unknown.hint
+    unknown = device_check(dataclasses.replace(machine, gpu="H200 NVL"))
+    assert not unknown.works and unknown.found == "`H200 NVL` is unknown" and "factor of three" in unknown.hint
 
 
 @pytest.mark.slow

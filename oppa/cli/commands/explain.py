@@ -40,8 +40,7 @@ def explain(
     from oppa.problem.selector import find
 
     problem, folder, trials = _question(job, study, command or (), changes or ())
-    if problem.has_prior:
-        warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    warn_of_unknown_device(problem.cluster)
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
     if not len(matches):

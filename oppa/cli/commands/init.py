@@ -19,6 +19,7 @@ def init(
     from oppa.cli.views import style
     from oppa.cli.views.summary import warn_of_unknown_device
     from oppa.errors import InputError
+    from oppa.problem.cluster import Cluster
     from oppa.units import parse_bytes
 
     if path.exists() and not force:
@@ -31,7 +32,8 @@ def init(
             f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and that you may write to"
         ) from None
     cluster = tomllib.loads(text)["cluster"]
-    warn_of_unknown_device(cluster["device"], parse_bytes(cluster["memory_limit"]))
+    limit_bytes = parse_bytes(cluster["memory_limit"])
+    warn_of_unknown_device(Cluster(device=cluster["device"], devices_per_host=1, memory_limit_bytes=limit_bytes))
     style.err().print(f"written: {path}\n\nedit it, then run\n  oppa space {path}\n  oppa tune {path}")
 
 

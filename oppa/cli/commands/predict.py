@@ -56,7 +56,7 @@ def _predict_job(job: Path, command: Sequence[str], changes: Sequence[str], *, l
     problem = api.load_job(job, settings=changes, command=command)
     found = api.predict(problem)
     ranked, candidates = found.frame, found.candidates
-    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    warn_of_unknown_device(problem.cluster)
     if as_json:
         _print_json(ranked, candidates)
     else:

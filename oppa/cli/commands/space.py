@@ -23,7 +23,7 @@ def space(
     from oppa.problem.job import load_job
 
     problem = load_job(job, settings=changes or (), argv=command or ())
-    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    warn_of_unknown_device(problem.cluster)
     candidates = problem.candidates()
     if as_json:
         import json

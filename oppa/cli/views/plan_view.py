@@ -18,4 +18,4 @@ def print_plan(plan: TunePlan) -> None:
         rows["first"] = plan.first.id + (", the baseline" if plan.first == problem.baseline else "")
     lines = [problem_lines(problem, plan.candidates), *(f"[bold]{name:<6}[/] {escape(value)}" for name, value in rows.items())]
     style.out().print("\n".join(lines))
-    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    warn_of_unknown_device(problem.cluster)

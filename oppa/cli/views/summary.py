@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from oppa.problem.candidates import Candidates
+    from oppa.problem.cluster import Cluster
     from oppa.problem.objective import Objective
     from oppa.problem.problem import Problem
     from oppa.study import Study, Trial
@@ -26,7 +27,7 @@ def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") 
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
     study_line = f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}"
     style.err().print(f"{problem_lines(problem, candidates)}\n{study_line}\n")
-    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    warn_of_unknown_device(problem.cluster)
 
 
 def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
@@ -40,11 +41,11 @@ def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
     return "\n".join([*lines, *(f"[bold]{title:<6}[/] {escape(value)}" for title, value in started)])
 
 
-def warn_of_unknown_device(device: str, memory_bytes: int) -> None:
-    """Print a warning to stderr if the device catalogue lacks a job's device."""
+def warn_of_unknown_device(cluster: "Cluster") -> None:
+    """Print a warning to stderr if the device catalogue lacks a job's device, and the job names no hardware file."""
     from oppa.problem.devices import unknown_device
 
-    if warning := unknown_device(device, memory_bytes):
+    if not cluster.hardware and (warning := unknown_device(cluster.device, cluster.usable_bytes)):
         style.err().print(f"[yellow]warning[/]: {escape(warning)}\n")
 
 

@@ -1,0 +1,128 @@
+"""Time collectives and transfers: among the devices of each host, and among one device of each host.
+
+Groups of the same kind run at once, as in training: each host's ranks in one group, or the ranks with the same index on all hosts in one
+group. Each repeat counts as long as its slowest rank took.
+
+Notation: a collective of n ranks moves (n - 1) / n of its payload over each rank's link, and an all-reduce twice that ("bus bandwidth").
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+
+from oppa.launchers.measurement.figures import ALL_GATHER, ALL_REDUCE, HOST, NETWORK, SEND, Figure, Plan
+from oppa.launchers.measurement.kernels import runs_in, wait
+
+_FIRST = 0
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""The all-gather into one tensor; torch 2.13 has renamed it."""
+Operation = Callable[[], object]
+
+
+def collective_figures(hosts: Sequence[str], device: torch.device, plan: Plan) -> Iterator[Figure]:
+    """Yield the figures of collectives on every rank, in the same order.
+
+    Args:
+        hosts: The host of each rank.
+    """
+    rank = dist.get_rank()
+    local = [hosts[:each].count(host) for each, host in enumerate(hosts)]
+    within = _groups(hosts)
+    across = _groups(local)
+    pairs = [ranks[:2] for ranks in within if len(ranks) > 2]
+    for scope, groups in ((HOST, within), (HOST, pairs), (NETWORK, across)):
+        size = len(groups[0]) if groups else 1
+        if size > 1 and all(len(ranks) == size for ranks in groups):
+            own = _own(groups, rank)
+            yield from _collectives(scope, own, size, device, plan)
+    yield from _transfers(hosts, local, device, plan)
+
+
+def agreed(seconds: float) -> float:
+    """Return rank 0's number on all ranks."""
+    told = [seconds]
+    dist.broadcast_object_list(told, src=_FIRST)
+    return float(told[0])
+
+
+def _groups(keys: Sequence[object]) -> list[list[int]]:
+    """Return the ranks with equal keys, for each key in order of its first rank."""
+    return [[rank for rank, key in enumerate(keys) if key == wanted] for wanted in dict.fromkeys(keys)]
+
+
+def _own(groups: Sequence[Sequence[int]], rank: int) -> "dist.ProcessGroup | None":
+    """Create all groups, as torch requires, and return that of this rank; None if it is in none."""
+    own = None
+    for ranks in groups:
+        group = dist.new_group(list(ranks))
+        own = group if rank in ranks else own
+    return own
+
+
+def _collectives(scope: str, group: "dist.ProcessGroup | None", ranks: int, device: torch.device, plan: Plan) -> Iterator[Figure]:
+    for payload in (plan.small_bytes, plan.large_bytes):
+        count = payload // 4 // ranks * ranks
+        whole, part = torch.zeros(count, device=device), torch.zeros(count // ranks, device=device)
+        kinds = (
+            (ALL_REDUCE, functools.partial(dist.all_reduce, whole, group=group), 2.0),
+            (ALL_GATHER, functools.partial(_gather, whole, part, group=group), 1.0),
+        )
+        for what, operation, passes in kinds:
+            work = passes * (ranks - 1) / ranks * count * 4 if payload == plan.large_bytes else 0.0
+            seconds = _timed(operation if group is not None else None, device, plan)
+            yield Figure(what=what, detail=scope, ranks=ranks, payload_bytes=count * 4, work=work, seconds=seconds)
+
+
+def _transfers(hosts: Sequence[str], local: Sequence[int], device: torch.device, plan: Plan) -> Iterator[Figure]:
+    """Yield transfers from rank 0 to each other rank of its host, and to the first rank of the next host.
+
+    A transfer there and back counts as two.
+    """
+    rank = dist.get_rank()
+    neighbours = [each for each, host in enumerate(hosts) if host == hosts[_FIRST] and each != _FIRST]
+    remote = [each for each, host in enumerate(hosts) if host != hosts[_FIRST] and local[each] == 0][:1]
+    for other in (*neighbours, *remote):
+        for payload in (plan.small_bytes, plan.large_bytes):
+            values = torch.zeros(payload // 4, device=device)
+            operation = _ping(values, other, rank) if rank in (_FIRST, other) else None
+            seconds = tuple(each / 2 for each in _timed(operation, device, plan))
+            scope = NETWORK if other in remote else f"{_FIRST}-{other}"
+            work = float(values.nbytes) if payload == plan.large_bytes else 0.0
+            yield Figure(what=SEND, detail=scope, ranks=2, payload_bytes=values.nbytes, work=work, seconds=seconds)
+
+
+def _ping(values: torch.Tensor, other: int, rank: int) -> Operation:
+    def there_and_back() -> None:
+        if rank == _FIRST:
+            dist.send(values, dst=other)
+            dist.recv(values, src=other)
+        else:
+            dist.recv(values, src=_FIRST)
+            dist.send(values, dst=_FIRST)
+
+    return there_and_back
+
+
+def _timed(operation: Operation | None, device: torch.device, plan: Plan) -> tuple[float, ...]:
+    """Return the seconds of an operation, one mean for each repeat: the slowest rank's; ranks without an operation wait."""
+    _seconds(operation, device, 1)
+    runs = runs_in(agreed(_seconds(operation, device, 1)), plan)
+    own = [_seconds(operation, device, runs) for _ in range(plan.repeats)]
+    every: list[list[float]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(every, own)
+    return tuple(map(max, zip(*every, strict=True)))
+
+
+def _seconds(operation: Operation | None, device: torch.device, runs: int) -> float:
+    dist.barrier()
+    wait(device)
+    start = time.perf_counter()
+    if operation is None:
+        return 0.0
+    for _ in range(runs):
+        operation()
+    wait(device)
+    return (time.perf_counter() - start) / runs

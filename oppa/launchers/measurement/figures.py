@@ -1,0 +1,115 @@
+"""Define the records of a measurement: figures with their repeats, and what they were measured on."""
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from oppa.units import MIB
+
+HOST, NETWORK = "host", "network"
+"""Scopes of collectives: the devices of one host, and one device of each host."""
+MATMUL, MEMORY, TO_DEVICE, TO_HOST = "matmul", "memory", "host to device", "device to host"
+ALL_REDUCE, ALL_GATHER, SEND = "all-reduce", "all-gather", "send"
+
+
+_GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 8192, 8192))
+_CPU_SHAPES = ((512, 512, 512), (512, 1024, 1024))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Holds the sizes that a measurement uses, and the least time of each figure."""
+
+    figure_s: float
+    repeats: int = 5
+    matmul_shapes: tuple[tuple[int, int, int], ...]
+    """Rows, inner dimension and columns of matrix products; the fastest one counts."""
+    memory_bytes: int
+    """Size of each of the three operands of an addition: larger than any cache."""
+    copy_bytes: int
+    small_bytes: int
+    """Payload of collectives whose time is latency."""
+    large_bytes: int
+    """Payload of collectives whose time is bandwidth."""
+
+    @classmethod
+    def of(cls, *, on_cuda: bool, figure_s: float) -> Self:
+        """Return the sizes for CUDA devices, or for CPUs."""
+        return cls(
+            figure_s=figure_s,
+            matmul_shapes=_GPU_SHAPES if on_cuda else _CPU_SHAPES,
+            memory_bytes=512 * MIB if on_cuda else 64 * MIB,
+            copy_bytes=256 * MIB if on_cuda else 0,
+            small_bytes=4096,
+            large_bytes=256 * MIB if on_cuda else 8 * MIB,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """Holds the repeats of one figure: seconds, and the work of that time if the figure is a rate."""
+
+    what: str
+    detail: str = ""
+    """The precision of a matrix product, the scope of a collective, or the two ranks of a transfer."""
+    ranks: int = 1
+    payload_bytes: int = 0
+    work: float = 0.0
+    """Operations or bytes in that time; 0 if the figure is the time itself."""
+    seconds: tuple[float, ...]
+
+    @property
+    def samples(self) -> list[float]:
+        """Return the repeats: rates per second, or seconds."""
+        return [self.work / each for each in self.seconds] if self.work else list(self.seconds)
+
+    @property
+    def median(self) -> float:
+        """Return the median of the repeats."""
+        return statistics.median(self.samples)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, with median and extremes."""
+        shown = {"median": self.median, "low": min(self.samples), "high": max(self.samples)}
+        return {**dataclasses.asdict(self), "seconds": list(self.seconds), **shown}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the figure that `to_dict` wrote."""
+        known = {field.name: values[field.name] for field in dataclasses.fields(cls)}
+        return cls(**{**known, "seconds": tuple(values["seconds"])})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareMeasurement:
+    """Holds the figures of some devices, and what they were measured on."""
+
+    device: str
+    """Name that the driver gives the device; `CPU` for a core."""
+    memory_bytes: int
+    """Whole memory of a device; on CPUs, a rank's share of the host's."""
+    hosts: int
+    devices_per_host: int
+    software: str
+    figures: tuple[Figure, ...]
+
+    def find(self, what: str, detail: str | None = None, *, small: bool = False) -> Figure | None:
+        """Return the fastest figure of a kind and detail; None if there is none."""
+        found = [each for each in self.figures if each.what == what and detail in (None, each.detail) and small == (not each.work)]
+        return (min if small else max)(found, key=lambda each: each.median, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**dataclasses.asdict(self), "figures": [figure.to_dict() for figure in self.figures]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the measurement that `to_dict` wrote."""
+        return cls(**{**values, "figures": tuple(map(Figure.from_dict, values["figures"]))})
+
+
+def joined(several: Iterable[Figure]) -> Figure:
+    """Return one figure with the repeats of several: the same figure of other devices."""
+    first, *others = several
+    return dataclasses.replace(first, seconds=(*first.seconds, *(each for other in others for each in other.seconds)))

@@ -1,0 +1,117 @@
+"""Measure as one rank of several, or as the only one: kernels first, then collectives. Rank 0 returns all figures."""
+
+import contextlib
+import datetime
+import platform
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+
+from oppa.errors import EnvironmentLackingError
+from oppa.launchers.measurement.collectives import collective_figures
+from oppa.launchers.measurement.figures import Figure, HardwareMeasurement, Plan, joined
+from oppa.launchers.measurement.kernels import kernel_figures
+from oppa.launchers.measurement.ranks import LaunchedRank
+from oppa.problem.detect import physical_memory
+from oppa.problem.devices import CPU
+
+PATIENCE = datetime.timedelta(seconds=120)
+"""Time that a rank waits for the others."""
+Tell = Callable[[str], None]
+
+
+def measure_rank(own: LaunchedRank, *, figure_s: float, on_cuda: bool, meeting: str = "env://", tell: Tell) -> HardwareMeasurement | None:
+    """Measure together with the other ranks of a launch; return the figures on rank 0, None on the others.
+
+    Args:
+        figure_s: Least time of each figure.
+        meeting: Where ranks meet, as torch.distributed's `init_method`.
+        tell: Receives the name of each step, on rank 0.
+
+    Raises:
+        EnvironmentLackingError: the other ranks do not come, or a collective fails.
+    """
+    device, plan = _device(own, on_cuda=on_cuda), Plan.of(on_cuda=on_cuda, figure_s=figure_s)
+    quiet: Tell = tell if own.rank == 0 else (lambda _: None)
+    quiet(f"waiting for {own.world} ranks" if own.world > 1 else "starting")
+    with _meeting(own, meeting, device):
+        try:
+            hosts = _every(own.host, own.world)
+            figures = [*_kernels(own, hosts, device, plan, quiet), *_collectives(own, hosts, device, plan, quiet)]
+        except RuntimeError as error:
+            message = f"rank {own.rank} on host `{own.host}` cannot measure: {str(error).strip().splitlines()[0]}"
+            raise EnvironmentLackingError(
+                message, hint="check that the hosts reach each other; NCCL_DEBUG=INFO shows NCCL's steps"
+            ) from None
+    return _measurement(hosts, device, figures) if own.rank == 0 else None
+
+
+def _device(own: LaunchedRank, *, on_cuda: bool) -> torch.device:
+    if not on_cuda:
+        torch.set_num_threads(1)  # a device is one core
+        return torch.device("cpu")
+    device = torch.device("cuda", own.local % torch.cuda.device_count())  # a launcher may show each rank its own device alone
+    torch.cuda.set_device(device)
+    return device
+
+
+@contextlib.contextmanager
+def _meeting(own: LaunchedRank, meeting: str, device: torch.device) -> Iterator[None]:
+    if own.world == 1:
+        yield
+        return
+    backend, bound = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    try:
+        dist.init_process_group(backend, init_method=meeting, rank=own.rank, world_size=own.world, timeout=PATIENCE, device_id=bound)
+    except (RuntimeError, ValueError) as error:
+        message = f"rank {own.rank} of {own.world} cannot meet the others over {backend}: {str(error).strip().splitlines()[0]}"
+        raise EnvironmentLackingError(
+            message, hint="check MASTER_ADDR, MASTER_PORT and the network interface, and that every rank was started"
+        ) from None
+    yield
+    dist.destroy_process_group()  # not after an error: it could wait for ranks that ended
+
+
+def _every(value: str, world: int) -> list[str]:
+    """Return the value of each rank."""
+    values = [value] * world
+    if world > 1:
+        dist.all_gather_object(values, value)
+    return values
+
+
+def _kernels(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan: Plan, tell: Tell) -> list[Figure]:
+    """Return the figures of kernels: of all GPUs at once; on CPUs of one rank on each host, because ranks share the memory."""
+    tell("matrix products, memory and copies")
+    measures = device.type == "cuda" or own.rank == hosts.index(own.host)
+    figures = list(kernel_figures(device, plan)) if measures else []
+    if own.world == 1:
+        return figures
+    every: list[list[Figure]] = [[] for _ in hosts]
+    dist.all_gather_object(every, figures)
+    kinds = dict.fromkeys((each.what, each.detail, bool(each.work)) for found in every for each in found)
+    return [joined(each for found in every for each in found if (each.what, each.detail, bool(each.work)) == kind) for kind in kinds]
+
+
+def _collectives(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan: Plan, tell: Tell) -> Iterator[Figure]:
+    if own.world == 1:
+        return
+    tell("collectives")
+    for figure in collective_figures(hosts, device, plan):
+        tell(f"measured: {figure.what} among {figure.ranks} ranks, {figure.detail}")
+        yield figure
+
+
+def _measurement(hosts: Sequence[str], device: torch.device, figures: Sequence[Figure]) -> HardwareMeasurement:
+    per_host = max(hosts.count(host) for host in hosts)
+    on_cuda = device.type == "cuda"
+    properties = torch.cuda.get_device_properties(device) if on_cuda else None
+    return HardwareMeasurement(
+        device=properties.name if properties else CPU,
+        memory_bytes=properties.total_memory if properties else physical_memory() // per_host,
+        hosts=len(set(hosts)),
+        devices_per_host=per_host,
+        software=f"torch {torch.__version__}, {'NCCL' if on_cuda else 'gloo'}, {platform.system()}",
+        figures=tuple(figures),
+    )
