@@ -11,7 +11,7 @@ import pandas as pd
 from experiments.lib.prediction_error import task_table
 from experiments.prior.stalls import stall_section
 from oppa.bench import published
-from oppa.bench.held_out import RAN, fit, without_stalls
+from oppa.bench.held_out import fit, without_stalls
 from oppa.cost.coefficients import Belief, Coefficients, load_beliefs, medians
 from oppa.cost.memory import memory
 from oppa.cost.rows import check_rows, workload_of_rows
@@ -23,7 +23,7 @@ from oppa.report.record import Section
 def calibrate() -> list[Section]:
     """Return fitted coefficients, held-out errors and stalls for nanotron's runs; raises EnvironmentLackingError if the data are absent."""
     rows = published.nanotron_rows()
-    runs = rows[rows["status"] == RAN].reset_index(drop=True)
+    runs = rows[rows["status"] == published.RAN].reset_index(drop=True)
     work = workload_of_rows(check_rows(runs))
     subsets = {"all": runs.index, "1B": runs.index[runs["model"] == "1B"], "8B": runs.index[runs["model"] == "8B"]}
     time_beliefs, memory_beliefs = load_beliefs("step_time"), load_beliefs("memory")

@@ -5,7 +5,6 @@ import torch
 
 from experiments.lib.prediction_error import all_reduce_section, error, skipped, task_section, task_table
 from oppa.bench import published
-from oppa.bench.held_out import RAN
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import predict_rows, prior_beliefs
@@ -45,7 +44,7 @@ def _tasks(runs: pd.DataFrame) -> Section:
 
 
 def _fitting(runs: pd.DataFrame) -> Section:
-    ran = runs["status"] == RAN
+    ran = runs["status"] == published.RAN
     kinds = {"ran": ran, "failed": ~ran & runs["flag"].isna(), "failed: too few micro-batches": runs["flag"].notna()}
     fits = runs["fits"].astype("object")
     answers = {"fits": fits.eq(True), "does not fit": fits.eq(False), "cannot run": fits.isna()}

@@ -25,8 +25,6 @@ from oppa.cost.step_time import step_time
 from oppa.cost.workload import Workload
 
 NOISE = 0.1
-RAN = "ok"
-"""Value of `status` for a run that completed."""
 Model = Callable[[Workload, Coefficients], Tensor]
 
 
@@ -38,7 +36,7 @@ def held_out_beliefs(model: str) -> Mapping[str, Belief]:
         EnvironmentLackingError: the data are missing.
     """
     rows = published.nanotron_rows()
-    runs = rows[rows["status"] == RAN].reset_index(drop=True)
+    runs = rows[rows["status"] == published.RAN].reset_index(drop=True)
     work, others = workload_of_rows(check_rows(runs)), runs.index[runs["model"] != model]
     time_beliefs, memory_beliefs = load_beliefs("step_time"), load_beliefs("memory")
     times = fit(step_time, without_stalls(work), runs["step_time_s"], time_beliefs, others)

@@ -8,6 +8,7 @@ from experiments.lib.prediction_error import judged
 from experiments.prior.calibrate import calibrate
 from experiments.prior.run import prior
 from experiments.prior.stalls import stall_probability
+from oppa.bench import published
 from oppa.bench.held_out import fit
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.step_time import step_time
@@ -24,7 +25,7 @@ def no_data(monkeypatch, tmp_path) -> None:
 def test_without_data_the_prior_is_skipped_loudly(tmp_path) -> None:
     (section,) = prior()
     assert "SKIPPED" in section.title and str(tmp_path) in section.text
-    assert [name for name, _ in section.rows] == ["nanotron_h100.csv", "korthikanti_recompute_a100.csv", "nccl_allreduce.csv"]
+    assert [name for name, _ in section.rows] == list(published.FILES)
 
 
 @pytest.mark.usefixtures("no_data")
