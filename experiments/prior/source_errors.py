@@ -5,7 +5,8 @@ Notation, for the rows of a source:
     first pick   the row of a task with the shortest predicted time among those predicted to fit, whether or not it ran
     regret       measured seconds per token of the first pick, over the least of its task, minus 1; infinite if the pick did not run
     recall       share of the runs that ran (or ran out of memory) that are predicted to fit (or not to fit)
-    near         the same among rows within NEAR of the device's memory: as measured, or else as predicted
+    near         the same among rows within NEAR of the usable memory: as measured, or else as predicted. Bytes that nvidia-smi
+                 measured are compared with the whole memory.
     coverage     share of measured values within the predicted 90% interval
 """
 
@@ -16,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.lib.prediction_error import error
-from oppa.bench.published import OUT_OF_MEMORY, RAN
+from oppa.bench.published import DEVICE, OUT_OF_MEMORY, RAN, SOURCES
 from oppa.cost.hardware import load_hardware
+from oppa.problem.cluster import USABLE_SHARE
 
 NEAR = 0.1
 FEWEST_RANKED = 3
@@ -32,17 +34,22 @@ def judge(predicted: pd.DataFrame, by: str = "source") -> pd.DataFrame:
 
 
 def source_errors(rows: pd.DataFrame) -> Mapping[str, float]:
-    """Return the counts and errors of one source; a figure that its rows cannot give is NaN."""
+    """Return the counts and errors of one source; a figure that its rows cannot give is NaN.
+
+    A source of unknown models has only counts and ranks.
+    """
     ran, full = rows[rows["status"] == RAN], rows[rows["status"] == OUT_OF_MEMORY]
     tasks = task_errors(rows)
     near_ran, near_full = ran[_near_limit(ran)], full[_near_limit(full)]
-    return {
+    ranks = {
         "ran": len(ran),
         "oom": len(full),
         "failed": len(rows) - len(ran) - len(full),
         "predicted": int(ran["predicted_step_time_s"].notna().sum()),
         "tasks": int(tasks["spearman"].notna().sum()),
         "spearman": tasks["spearman"].median(),
+    }
+    errors = {
         "regret": tasks["regret"].median(),
         "worst_regret": tasks["regret"].max(),
         "picks": int(tasks["regret"].notna().sum()),
@@ -60,6 +67,8 @@ def source_errors(rows: pd.DataFrame) -> Mapping[str, float]:
         "time_coverage": _coverage(ran, "step_time_s", TIME_INTERVAL),
         "memory_coverage": _coverage(ran, "memory_bytes", MEMORY_INTERVAL),
     }
+    known = all(SOURCES[name].known_model for name in rows["source"].unique())
+    return ranks | (errors if known else dict.fromkeys(errors, math.nan))
 
 
 def task_errors(rows: pd.DataFrame) -> pd.DataFrame:
@@ -88,7 +97,9 @@ def _regret(task: pd.DataFrame) -> float:
 
 
 def _near_limit(rows: pd.DataFrame) -> pd.Series:
-    limits = rows["device"].map({name: load_hardware(name).usable_bytes for name in rows["device"].unique()})
+    usable = rows["device"].map({name: load_hardware(name).usable_bytes for name in rows["device"].unique()})
+    on_device = rows["memory_kind"].eq(DEVICE) & rows["memory_bytes"].notna()
+    limits = usable.where(~on_device, usable / USABLE_SHARE)
     return (rows["memory_bytes"].fillna(rows["predicted_memory_bytes"].astype(float)) / limits - 1).abs() <= NEAR
 
 

@@ -8,20 +8,23 @@ nanotron, megatron, aleph_alpha, llm_foundry, fine_tuning, tuning_trials, all_re
 
 from oppa.bench.published.aleph_alpha import aleph_alpha_rows
 from oppa.bench.published.all_reduces import all_reduces
-from oppa.bench.published.columns import DIMENSIONS, FAILED, OUT_OF_MEMORY, RAN
+from oppa.bench.published.columns import ALLOCATED, DEVICE, DIMENSIONS, FAILED, OUT_OF_MEMORY, RAN
 from oppa.bench.published.files import ALL_REDUCES, FILES, NANOTRON, RECOMPUTATION, missing
 from oppa.bench.published.fine_tuning import expert_fine_tuning_rows, fine_tuning_rows
 from oppa.bench.published.llm_foundry import llm_foundry_rows
 from oppa.bench.published.megatron import megatron_rows, recomputation_rows
 from oppa.bench.published.nanotron import nanotron_rows
-from oppa.bench.published.sources import SOURCES, PublishedSource, all_rows
+from oppa.bench.published.sources import FITTED, SOURCES, PublishedSource, all_rows, others_of
 from oppa.bench.published.tuning_trials import tuning_trial_rows
 
 __all__ = [
+    "ALLOCATED",
     "ALL_REDUCES",
+    "DEVICE",
     "DIMENSIONS",
     "FAILED",
     "FILES",
+    "FITTED",
     "NANOTRON",
     "OUT_OF_MEMORY",
     "RAN",
@@ -37,6 +40,7 @@ __all__ = [
     "megatron_rows",
     "missing",
     "nanotron_rows",
+    "others_of",
     "recomputation_rows",
     "tuning_trial_rows",
 ]

@@ -93,7 +93,7 @@ def expert_fine_tuning_rows() -> pd.DataFrame:
     rows = _on_devices(runs, per_sample.round().astype(int)).assign(
         gbs=runs["per_device_train_batch_size"] * runs["num_gpus"] * runs["gradient_accumulation_steps"],
         precision="bf16",
-        ep=config.str.extract(r"ep(\d+)", expand=False).fillna(1).astype(int),
+        ep=config.str.extract(r"ep(\d+)", expand=False).fillna("1").astype(int),
         kernels=config.str.replace(r"-ep\d+", "", regex=True),
         status=RAN,
         memory_bytes=(runs["mem_nvidia_mem_reserved"] * MIB).where(runs["per_device_train_batch_size"] == 1),

@@ -16,7 +16,7 @@ _MODELS = {
         ("7b", 32, 4096, 32),
         ("13b", 40, 5120, 40),
         ("30b", 48, 7168, 56),
-        ("70b", 64, 8192, 64),
+        ("70b", 80, 8192, 64),
     )
 }
 
@@ -27,7 +27,7 @@ def llm_foundry_rows() -> pd.DataFrame:
     Five rows are left out: one whose log had no throughput (-1), and four of 13b in `torch2.csv` that claim 102% and 199% of the peak.
 
     Assumptions, with their reasons:
-        model        MPT: layer norms, no biases, no gate, tied, learned positions. The counts agree with the file's `params`.
+        model        MPT: layer norms, no biases, no gate, tied, learned positions. By `params`, 70b has 80 layers.
         framework    FSDP1 with FULL_SHARD, one unit per block, `limit_all_gathers`: the benchmark's scripts set these.
         precision    bf16 with sharded fp32 weights: Composer's `bf16` was renamed `amp_bf16` and casts within FSDP.
                      `mp_mode` PURE exchanges gradients in bf16, DEFAULT in fp32; no column of `predict_rows` states that.

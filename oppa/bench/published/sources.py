@@ -20,6 +20,8 @@ class PublishedSource:
     about: str
     fitted: bool = True
     """Coefficients may be fitted to it: its licence permits it, and the cost model can describe its runs."""
+    origin: str = ""
+    """Name shared by sources of the same authors and machines, which are left out together; the source's own if empty."""
     known_model: bool = True
     """The dimensions of its models are known; otherwise only the order of its runs can be judged."""
 
@@ -29,14 +31,15 @@ SOURCES: Mapping[str, PublishedSource] = {
     "megatron_8xh100": PublishedSource(about="Megatron-LM on 1 to 8 H100"),
     "korthikanti": PublishedSource(about="Megatron-LM on 8 to 512 A100"),
     "llm_foundry_a100": PublishedSource(about="FSDP on 8 to 128 A100"),
-    "fms_a100": PublishedSource(about="full fine-tuning on 1 and 2 A100"),
-    "fms_a100_moe": PublishedSource(about="fine-tuning of mixtures of experts on 1 to 8 A100"),
-    "fms_a100_lora": PublishedSource(about="LoRA on 1 and 2 A100", fitted=False),
-    "fms_a100_4bit": PublishedSource(about="LoRA on 4-bit weights on 1 and 2 A100", fitted=False),
+    "fms_a100": PublishedSource(about="full fine-tuning on 1 and 2 A100", origin="fms"),
+    "fms_a100_moe": PublishedSource(about="fine-tuning of mixtures of experts on 1 to 8 A100", origin="fms"),
+    "fms_a100_lora": PublishedSource(about="LoRA on 1 and 2 A100", fitted=False, origin="fms"),
+    "fms_a100_4bit": PublishedSource(about="LoRA on 4-bit weights on 1 and 2 A100", fitted=False, origin="fms"),
     "aleph_alpha_8k": PublishedSource(about="LLaMA at 8k on 64 and 128 A100; it only judges", fitted=False),
     "ccl_search": PublishedSource(about="unknown models on A100-40GB; it only judges", fitted=False, known_model=False),
 }
 """Sources by name, in the order of the tables. No coefficient is fitted to aleph_alpha_8k or ccl_search: their licences forbid it."""
+FITTED = tuple(name for name, source in SOURCES.items() if source.fitted)
 _LOADERS: tuple[Callable[[], pd.DataFrame], ...] = (
     nanotron_rows,
     megatron_rows,
@@ -52,3 +55,9 @@ _LOADERS: tuple[Callable[[], pd.DataFrame], ...] = (
 def all_rows() -> pd.DataFrame:
     """Return the rows of all sources, with the columns of `oppa.bench.published.columns`; raises EnvironmentLackingError."""
     return pd.concat([load() for load in _LOADERS], ignore_index=True)
+
+
+def others_of(source: str) -> tuple[str, ...]:
+    """Return the sources to which coefficients may be fitted, without a source and those of its origin."""
+    origin = SOURCES[source].origin or source
+    return tuple(name for name in FITTED if (SOURCES[name].origin or name) != origin)
