@@ -25,6 +25,7 @@ NEAR = 0.1
 FEWEST_RANKED = 3
 """Runs that a task needs to be ranked."""
 TIME_INTERVAL = ("predicted_step_time_low_s", "predicted_step_time_high_s")
+PROBABILITY = "probability_fits"
 MEMORY_INTERVAL = ("predicted_memory_low_bytes", "predicted_memory_high_bytes")
 
 
@@ -64,6 +65,8 @@ def source_errors(rows: pd.DataFrame) -> Mapping[str, float]:
         "recall_near_ran": _share(near_ran["fits"].eq(True)),
         "near_oom": len(near_full),
         "recall_near_oom": _share(near_full["fits"].eq(False)),
+        "probability_ran": _probability(ran),
+        "probability_oom": _probability(full),
         "time_coverage": _coverage(ran, "step_time_s", TIME_INTERVAL),
         "memory_coverage": _coverage(ran, "memory_bytes", MEMORY_INTERVAL),
     }
@@ -101,6 +104,11 @@ def _near_limit(rows: pd.DataFrame) -> pd.Series:
     on_device = rows["memory_kind"].eq(DEVICE) & rows["memory_bytes"].notna()
     limits = usable.where(~on_device, usable / USABLE_SHARE)
     return (rows["memory_bytes"].fillna(rows["predicted_memory_bytes"].astype(float)) / limits - 1).abs() <= NEAR
+
+
+def _probability(rows: pd.DataFrame) -> float:
+    """Return the mean predicted probability of fitting."""
+    return float(rows[PROBABILITY].astype(float).mean()) if PROBABILITY in rows else math.nan
 
 
 def _share(flags: pd.Series) -> float:
