@@ -16,9 +16,9 @@ def aleph_alpha_rows() -> pd.DataFrame:
 
     Assumptions, with their reasons:
         model        the dimensions of the replay file: LLaMA's, with a vocabulary of 128,000, gated, untied.
-        batch        512 sequences: with them the fastest runs reach the paper's MFU, 6 operations per weight and token and the attention's.
-        framework    Megatron's layout and operators, and ZeRO 1 in every run: the paper states both.
-        attention    flash: the paper found it fastest and swept the layouts with it.
+        batch        512 sequences: inferred from step times and the published MFU; no other power of two is plausible.
+        framework    Megatron's tensor and pipeline parallelism, and ZeRO 1 in every run: assumed, as the file's `zero` column is.
+        attention    flash: the abstract names it among the optimizations of the study; 8,192 tokens hardly fit otherwise.
         parallelism  `-sp` is sequence parallel; the others are not.
         kernels      `-rms` has a fused RMS norm; it is a task of its own.
     """

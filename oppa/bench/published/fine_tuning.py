@@ -78,8 +78,8 @@ def expert_fine_tuning_rows() -> pd.DataFrame:
     """Return the fine-tuning of mixtures of experts as rows for `predict_rows`; the module states what is assumed.
 
     Assumptions, with their reasons:
-        model        of moe-7b-1b-active-shared-experts, the published figures of its successor Granite 4.0 Tiny (62 experts, 6 of them
-                     active, one shared); 6.4e9 weights agree with the memory that expert parallelism frees, at the 10 bytes of Granite 3B.
+        model        of moe-7b-1b-active-shared-experts, the published figures of its successor Granite 4.0 Tiny: 62 experts, 6 of them
+                     active, one shared. Its public files hold 25.49e9 bytes: the 6.371e9 weights that follow, in fp32.
         left out     Granite 4.0 Tiny itself: most of its layers are Mamba's.
         parallelism  `epN` shards experts over N devices and replicates them over the rest; FSDP shards all other weights over all devices.
                      Without it (`none`), FSDP shards the experts too, and a loop of Python passes over them.

@@ -14,8 +14,8 @@ def nanotron_rows() -> pd.DataFrame:
 
     Assumptions, with their reasons:
         precision    bf16 with fp32 gradients: nanotron's default, and that of the playbook's benchmark.
-        attention    flash: nanotron has no other for Llama.
-        parallelism  sequence parallel whenever tp > 1: the playbook's `tp_mode` is REDUCE_SCATTER.
+        attention    flash: nanotron's Llama computes it with flash_attn.
+        parallelism  sequence parallel whenever tp > 1: the runs' memory shows 0.7% of a layer's tensors unsharded (results/calibrate).
         memory       torch's peak of allocated bytes; the file's GB are GiB, because nanotron divides by 1024^3.
         failures     `failed` lumps out-of-memory with crashes and illegal settings, so no row is `oom`.
     """
