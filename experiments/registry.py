@@ -32,9 +32,17 @@ SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
 NANOTRON = Declared(files=(REPLAY.as_posix(), *COST_MODEL, "priors/hardware/H100.toml"), data=("nanotron_h100.csv",))
 """Inputs of the benchmarks on the measurements of nanotron."""
+ELDER_DATA = (*NANOTRON.data, "korthikanti_recompute_a100.csv", "nccl_allreduce.csv")
+"""Measured data that the simulator and the prior are both compared with."""
 PRIOR = Declared(
-    files=(*NANOTRON.files, "priors/hardware/A100-80GB.toml"), data=(*NANOTRON.data, "korthikanti_recompute_a100.csv", "nccl_allreduce.csv")
+    files=(*NANOTRON.files, "priors/hardware/A100-80GB.toml", "priors/hardware/A100-40GB.toml"),
+    data=(
+        *ELDER_DATA,
+        *("megatron_8xh100.csv", "llm_foundry_a100.csv", "fms_a100.csv", "fms_a100_moe.csv"),
+        *("aleph_alpha_8k.csv", "aleph_alpha_8k.toml", "ccl_search_a100_40gb.csv"),
+    ),
 )
+"""Inputs of the prior's page, and of its calibration: all published runs."""
 _TIMINGS = {
     "help": Declared(),
     "start-up": Declared(files=("runners/torch/runner.toml",)),
@@ -42,7 +50,7 @@ _TIMINGS = {
 }
 _SIMULATOR = Declared(
     files=(REPLAY.as_posix(), "priors/clusters/H100.toml", "priors/clusters/A100-80GB.toml"),
-    data=(*PRIOR.data, "pipeline_stage_times.csv", "pipeline_schedules_measured.csv"),
+    data=(*ELDER_DATA, "pipeline_stage_times.csv", "pipeline_schedules_measured.csv"),
 )
 _SCHEDULES = Declared(data=("pipeline_stage_times.csv", "pipeline_schedules_measured.csv"))
 
@@ -159,7 +167,10 @@ SUITES: Mapping[str, Suite] = {
         about="seconds of a designer's step, compared with BoTorch and Optuna", run="experiments.timings.overhead:overhead", tasks=OVERHEAD
     ),
     "prior": Suite(
-        about="the prior's predictions, compared with published measurements", run="experiments.prior.run:prior", repeated=False
+        about="the prior's predictions, compared with published measurements",
+        run="experiments.prior.run:prior",
+        to_json="experiments.prior.run:prior_figures",
+        repeated=False,
     ),
     "calibrate": Suite(
         about="the coefficients of `priors/`, fitted to published measurements", run="experiments.prior.calibrate:calibrate", repeated=False
@@ -206,7 +217,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         smallest="--tasks 1000",
     ),
     "prior": _with_own_record("prior", PRIOR),
-    "calibrate": _with_own_record("calibrate", NANOTRON),
+    "calibrate": _with_own_record("calibrate", PRIOR),
     "simulator": _with_own_record("simulator", _SIMULATOR),
     "stopping": _with_own_record("stopping", _simulated(SIMULATED, cost_model=False)),
     "profile": _with_own_record("profile", _simulated(PROFILED, cost_model=True), repeats=2, smallest="--tasks qwen2-1.5b"),

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from oppa import catalog
-from oppa.bench.held_out import RAN
+from oppa.bench.published import RAN
 from oppa.report.record import Section
 
 

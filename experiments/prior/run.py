@@ -1,11 +1,17 @@
 """Compare the prior's predictions with published measurements."""
 
+import dataclasses
+import functools
+from collections.abc import Mapping
+
 import pandas as pd
 import torch
 
 from experiments.lib.prediction_error import all_reduce_section, error, skipped, task_section, task_table
+from experiments.prior.refits import after_trials, known_models, left_out
+from experiments.prior.source_errors import judge
+from experiments.prior.source_page import figures, left_out_section, memory_section, missed_section, speed_section
 from oppa.bench import published
-from oppa.bench.held_out import RAN
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import predict_rows, prior_beliefs
@@ -14,14 +20,36 @@ from oppa.report.record import Section
 
 
 def prior() -> list[Section]:
-    """Compare the prior with runs of nanotron and of Megatron-LM, and with NCCL all-reduces.
-
-    If data are missing, the only section lists them.
-    """
+    """Compare the prior with the published runs of every source, and with NCCL all-reduces; if data are missing, one section lists them."""
     if lacking := published.missing():
         return [skipped("prior", lacking)]
+    shipped, other = source_tables()
+    frameworks = _with_trials(judge(_predicted()[known_models(_predicted())], "framework"), "framework")
     runs = predict_rows(published.nanotron_rows())
-    return [_tasks(runs), _fitting(runs), _recomputation(), _all_reduces()]
+    return [
+        speed_section(shipped, title="Step times, source by source", by="source"),
+        memory_section(shipped, title="Memory, source by source", by="source"),
+        missed_section(shipped),
+        left_out_section(shipped, other),
+        speed_section(frameworks, title="Step times, framework by framework", by="framework"),
+        memory_section(frameworks, title="Memory, framework by framework", by="framework"),
+        *(_tasks(runs), _fitting(runs), _recomputation(), _all_reduces()),
+    ]
+
+
+def prior_figures() -> Mapping[str, object]:
+    """Return the sections as `prior`, and the errors of every source as numbers."""
+    found: dict[str, object] = {"prior": [dataclasses.asdict(each) for each in prior()]}
+    if published.missing():
+        return found
+    shipped, other = source_tables()
+    return {**found, "sources": figures(shipped), "leave_one_out": figures(other)}
+
+
+@functools.cache
+def source_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the errors of every source: with the medians of `priors/`, and with coefficients that are fitted to other sources."""
+    return _with_trials(judge(_predicted()), "source"), judge(left_out(published.all_rows()))
 
 
 def all_reduce_errors() -> pd.DataFrame:
@@ -35,6 +63,21 @@ def all_reduce_errors() -> pd.DataFrame:
     return measured.assign(error=error(pd.Series(predicted.numpy()), measured["seconds"]))
 
 
+@functools.cache
+def _predicted() -> pd.DataFrame:
+    return predict_rows(published.all_rows())
+
+
+@functools.cache
+def _after_trials() -> pd.DataFrame:
+    return after_trials(_predicted())
+
+
+def _with_trials(errors: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Return the errors with the medians of `time_after_trials` and `memory_after_trials` over tasks."""
+    return errors.join(_after_trials().groupby(by)[["time", "memory"]].median().add_suffix("_after_trials"))
+
+
 def _tasks(runs: pd.DataFrame) -> Section:
     return task_section(
         task_table(runs),
@@ -45,11 +88,11 @@ def _tasks(runs: pd.DataFrame) -> Section:
 
 
 def _fitting(runs: pd.DataFrame) -> Section:
-    ran = runs["status"] == RAN
+    ran = runs["status"] == published.RAN
     kinds = {"ran": ran, "failed": ~ran & runs["flag"].isna(), "failed: too few micro-batches": runs["flag"].notna()}
     fits = runs["fits"].astype("object")
     answers = {"fits": fits.eq(True), "does not fit": fits.eq(False), "cannot run": fits.isna()}
-    rows = [(kind, *((which & answer).sum() for answer in answers.values())) for kind, which in kinds.items()]
+    rows = [(kind, *(int((which & answer).sum()) for answer in answers.values())) for kind, which in kinds.items()]
     kept, refused = answers["fits"][ran].mean(), (~answers["fits"])[kinds["failed"]].mean()
     return Section(
         title="Which configuration fits: nanotron on H100",

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize_scalar
 
-from oppa.bench.held_out import without_stalls
+from oppa.bench.fitting import without_stalls
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Workload

@@ -12,7 +12,6 @@ import pandas as pd
 from experiments.lib.prediction_error import all_reduce_section, error, skipped, task_section, task_table
 from oppa import catalog
 from oppa.bench import published
-from oppa.bench.held_out import RAN
 from oppa.bench.tasks import load_suite
 from oppa.pipeline.execution import Times, execute
 from oppa.pipeline.schedules import build_schedule
@@ -28,7 +27,7 @@ from oppa.simulator.topology import Topology
 
 STAGE_TIMES, SCHEDULES = "pipeline_stage_times.csv", "pipeline_schedules_measured.csv"
 FILES = {
-    **published.FILES,
+    **{name: published.FILES[name] for name in (published.NANOTRON, published.RECOMPUTATION, published.ALL_REDUCES)},
     STAGE_TIMES: "profiled times of pipeline stages (Qi et al. 2024, table 9)",
     SCHEDULES: "bubble rates of pipeline schedules (Qi et al. 2024, tables 5 and 8)",
 }
@@ -134,7 +133,7 @@ def _tasks(runs: pd.DataFrame) -> Section:
 
 
 def _fitting(runs: pd.DataFrame) -> Section:
-    ran, legal = runs["status"] == RAN, runs["flag"].isna()
+    ran, legal = runs["status"] == published.RAN, runs["flag"].isna()
     kinds = {"ran": runs[ran], "failed": runs[~ran & legal]}
     return Section(
         title="Which configuration fits: nanotron on H100, simulated",

@@ -19,7 +19,7 @@ def test_nanotron_s_runs_are_ranked_and_their_memory_is_known() -> None:
 
 def test_what_ran_is_predicted_to_fit() -> None:
     runs = predict_rows(published.nanotron_rows())
-    assert runs["fits"][runs["status"] == "ok"].mean() >= 0.95
+    assert runs["fits"][runs["status"] == published.RAN].mean() >= 0.95
 
 
 def test_megatron_s_iterations_are_predicted() -> None:

@@ -8,7 +8,8 @@ from experiments.lib.prediction_error import judged
 from experiments.prior.calibrate import calibrate
 from experiments.prior.run import prior
 from experiments.prior.stalls import stall_probability
-from oppa.bench.held_out import fit
+from oppa.bench import published
+from oppa.bench.fitting import fit
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.step_time import step_time
 from oppa.errors import EnvironmentLackingError
@@ -24,7 +25,7 @@ def no_data(monkeypatch, tmp_path) -> None:
 def test_without_data_the_prior_is_skipped_loudly(tmp_path) -> None:
     (section,) = prior()
     assert "SKIPPED" in section.title and str(tmp_path) in section.text
-    assert [name for name, _ in section.rows] == ["nanotron_h100.csv", "korthikanti_recompute_a100.csv", "nccl_allreduce.csv"]
+    assert [name for name, _ in section.rows] == list(published.FILES)
 
 
 @pytest.mark.usefixtures("no_data")
@@ -46,7 +47,7 @@ def test_a_fit_finds_the_coefficient_that_runs_tell() -> None:
     work = work_of(*({"dp": dp, "tp": tp, "pp": 1, "mbs": mbs} for dp in (1, 8) for tp in (1, 8) for mbs in (4, 8, 16)))
     truth = {**medians(beliefs), "matmul_efficiency": torch.tensor(0.45, dtype=torch.float64)}
     measured = pd.Series(step_time(work, truth).numpy())
-    found = fit(step_time, work, measured, beliefs, measured.index)
+    found = fit(step_time, work, measured, beliefs)
     assert found["matmul_efficiency"].item() == pytest.approx(0.45, rel=0.05)
     assert found["bubble"].item() == pytest.approx(1.0)  # no pipeline, so nothing is learned of it
 

@@ -1,0 +1,61 @@
+"""Read the throughput tables of MPT models in mosaicml/llm-foundry."""
+
+import pandas as pd
+
+from oppa.bench.published.columns import RAN, complete, dimensions_of
+from oppa.bench.published.files import LLM_FOUNDRY, read_file
+
+_MODELS = {
+    name: {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": heads, "ffn": 4 * hidden, "vocab": 50368}
+    for name, layers, hidden, heads in (
+        ("125m", 12, 768, 12),
+        ("350m", 24, 1024, 16),
+        ("760m", 24, 1536, 12),
+        ("1b", 24, 2048, 16),
+        ("3b", 32, 2560, 20),
+        ("7b", 32, 4096, 32),
+        ("13b", 40, 5120, 40),
+        ("30b", 48, 7168, 56),
+        ("70b", 80, 8192, 64),
+    )
+}
+
+
+def llm_foundry_rows() -> pd.DataFrame:
+    """Return the FSDP runs, all of which ran, as rows for `predict_rows`.
+
+    Five rows are left out: one whose log had no throughput (-1), and four of 13b in `torch2.csv` that claim 102% and 199% of the peak.
+
+    Assumptions, with their reasons:
+        model        MPT: layer norms, no biases, no gate, tied, learned positions. By `params`, 70b has 80 layers.
+        framework    FSDP1 with FULL_SHARD, one unit per block, `limit_all_gathers`: the benchmark's scripts set these.
+        precision    bf16 with sharded fp32 weights: Composer's `bf16` was renamed `amp_bf16` and casts within FSDP.
+                     `mp_mode` PURE exchanges gradients in bf16, DEFAULT in fp32; no column of `predict_rows` states that.
+        optimizer    AdamW with fp32 states: `decoupled_adamw` of the models' files.
+        attention    flash: `attn_impl: triton`, the default of the benchmark's scripts.
+        loss         `fused_crossentropy`, MPT's default: no fp32 copy of the logits.
+        network      1,600 Gbit/s per host on both kinds of A100, as the tables' titles state; `device` cannot state it for the 40 GB board.
+        offload      `activations` in two runs.
+        step time    tokens of a batch over the tokens per second, which the file rounds to whole tokens.
+    """
+    runs = read_file(LLM_FOUNDRY)
+    runs = runs[runs["hfu_pct"].between(0, 100)].reset_index(drop=True)
+    rows = dimensions_of(runs["model"], _MODELS).join(runs[["model", "seq_len", "gpus", "mbs", "mp_mode", "mfu_pct", "params"]])
+    rows = rows.assign(
+        device=runs["gpu"].map({"a100_40gb": "A100-40GB", "a100_80gb": "A100-80GB"}),
+        gpus_per_node=8,
+        gbs=runs["gbs_seq"],
+        dp=runs["gpus"],
+        tp=1,
+        pp=1,
+        zero=runs["zero"],
+        recompute=runs["act_ckpt"].map({True: "full", False: "none"}),
+        offload=runs["act_offload"].map({True: "activations", False: ""}),
+        framework="fsdp",
+        precision="bf16",
+        gated=False,
+        tied=True,
+        status=RAN,
+        step_time_s=runs["gbs_tok"] / runs["tok_s"],
+    )
+    return complete(rows, source="llm_foundry_a100", task=("model", "device", "gpus", "seq_len"))

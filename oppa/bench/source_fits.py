@@ -1,0 +1,103 @@
+"""Fit the coefficients of `priors/` to the published runs of several sources, and predict with the fit.
+
+A run's weight is 1 / sqrt(n) among the n runs of its source, so that a source counts as much as the square root of its runs: the runs of a
+source share their framework, machine and way of measuring, and their errors.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from oppa.bench import published
+from oppa.bench.fitting import CostFunction, FittedRuns, coefficients_at, fit_place, without_stalls
+from oppa.cost.coefficients import Belief, Coefficients, load_beliefs
+from oppa.cost.hardware import load_hardware
+from oppa.cost.memory import memory
+from oppa.cost.prediction import predict
+from oppa.cost.rows import check_rows, illegal, workload_of_rows
+from oppa.cost.step_time import step_time
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SourceFit:
+    """Holds fitted coefficients as distances from the medians in spreads, for time and for memory."""
+
+    time: Tensor
+    memory: Tensor
+
+    def coefficients(self, device: str) -> Coefficients:
+        """Return all coefficients on a device of the catalogue."""
+        return {
+            **coefficients_at(self.time, device_beliefs("step_time", device)),
+            **coefficients_at(self.memory, device_beliefs("memory", device)),
+        }
+
+
+def device_beliefs(name: str, device: str) -> Mapping[str, Belief]:
+    """Return the coefficients of `priors/NAME.toml` with the overrides of a device."""
+    return load_beliefs(name, load_hardware(device).coefficients)
+
+
+def shipped() -> SourceFit:
+    """Return the medians of `priors/` as a fit."""
+    return SourceFit(
+        time=torch.zeros(len(load_beliefs("step_time")), dtype=torch.float64),
+        memory=torch.zeros(len(load_beliefs("memory")), dtype=torch.float64),
+    )
+
+
+def fit_sources(rows: pd.DataFrame, sources: Collection[str]) -> SourceFit:
+    """Return the fit to the rows of some sources; raises ValueError for a source to which nothing may be fitted."""
+    if unfit := [name for name in sources if not published.SOURCES[name].fitted]:
+        raise ValueError(f"no coefficient is fitted to {unfit}")
+    return fit_rows(rows[rows["source"].isin(list(sources))], balanced=True)
+
+
+def fit_rows(rows: pd.DataFrame, *, balanced: bool = False) -> SourceFit:
+    """Return the fit to the rows that ran; a quantity that none of them has measured keeps its medians.
+
+    Args:
+        balanced: The weight of a run is 1 / sqrt(n), not 1.
+    """
+    checked = check_rows(rows)
+    ran = rows["status"].eq(published.RAN) & ~illegal(checked)
+    return SourceFit(
+        time=_place(step_time, rows[ran], checked[ran], "step_time", "step_time_s", balanced),
+        memory=_place(memory, rows[ran], checked[ran], "memory", "memory_bytes", balanced),
+    )
+
+
+def predict_with(rows: pd.DataFrame, fit: SourceFit) -> pd.DataFrame:
+    """Return the rows with the columns of `predict_rows`, predicted from fitted coefficients."""
+    checked = check_rows(rows)
+    devices = checked["device"].mask(illegal(checked))
+    parts = []
+    for device, positions in devices.groupby(devices).indices.items():
+        predicted = predict(workload_of_rows(checked.iloc[positions]), fit.coefficients(str(device)))
+        parts.append(predicted.set_axis(rows.index[positions]))
+    predicted = pd.concat(parts).reindex(rows.index).astype({"predicted_memory_bytes": "Float64", "fits": "boolean"})
+    return pd.concat([rows, predicted], axis=1)
+
+
+def _place(model: CostFunction, runs: pd.DataFrame, checked: pd.DataFrame, name: str, column: str, balanced: bool) -> Tensor:
+    known = runs[column].notna()
+    if not known.any():
+        return torch.zeros(len(load_beliefs(name)), dtype=torch.float64)
+    counts = runs[known].groupby("source")["source"].transform("size")
+    weights = counts.astype(float) ** (-0.5 if balanced else 0)
+    parts = []
+    for device, part in checked[known].groupby("device"):
+        work = workload_of_rows(part)
+        parts.append(
+            FittedRuns(
+                work=without_stalls(work) if model is step_time else work,
+                measured=torch.tensor(runs.loc[part.index, column].to_numpy(dtype=np.float64)),
+                weight=torch.tensor(weights[part.index].to_numpy()),
+                beliefs=device_beliefs(name, str(device)),
+            )
+        )
+    return fit_place(model, parts)
