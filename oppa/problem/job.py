@@ -138,7 +138,7 @@ def _space(
     if command is not None:
         command.check_names(space.names, model="layers" in facts)
         honoured = named | {known.name for known in space.parameters if known.words}
-    return narrow(space, given, honoured=honoured, runner=runner.name)
+    return narrow(space, given, honoured=honoured, runner=runner.name, named=named if command else ())
 
 
 def _check_plain(command: LaunchCommand, space: SearchSpace, *, has_batch: bool) -> None:
