@@ -14,7 +14,7 @@ def command(
 ) -> None:
     """Hand hostile files to every reader, run hostile trials and scripts with hostile names, and count what breaks.
 
-    The benchmark takes ten minutes. It exits with code 4 if anything breaks.
+    The benchmark takes twenty minutes. It exits with code 4 if anything breaks.
     """
     from experiments.faults.run import FAULTS, attack
     from oppa.bench.registry import inputs as inputs_of

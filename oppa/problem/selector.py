@@ -21,6 +21,8 @@ from oppa.problem.infeasibility import is_empty
 from oppa.problem.space import DERIVED, Constraint, Parameter, SearchSpace, needs
 
 Setting = Mapping[str, Value]
+_HASH = "_[0-9a-f]{6}"
+"""Pattern of the hash at the end of an id."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +62,24 @@ def _parsed(text: str, space: SearchSpace) -> dict[str, int | str] | None:
     Long texts are in the hash of an id, so an id with a hash may state no schedule though it is not the default.
     """
     knobs = [known for known in space.parameters if known.is_knob]
-    match = re.fullmatch("(.*?)" + "".join(map(_part_of_id, knobs)) + "((?:_[0-9a-f]{6})?)", text)
-    first, *stated, rest = match.groups() if match else ("", "")
+    match = re.fullmatch("(.*?)" + "".join(map(_part_of_id, knobs)) + f"({_HASH})?", text)
+    first, *stated, rest = match.groups(default="") if match else ("", "")
     values = parse_id(f"{first}{rest}", knobs=bool(knobs))
     if values is None:
         return None
     hashed = ("schedule", "recompute", "stage_layout") if rest else ()
     values = {name: value for name, value in values.items() if not (name in hashed and value == DEFAULTS[name])}
-    return values | {known.name: value for known, value in zip(knobs, stated, strict=True) if value}
+    texts = map("".join, zip(stated[::2], stated[1::2], strict=True))
+    return values | {known.name: text for known, text in zip(knobs, texts, strict=True) if text}
 
 
 def _part_of_id(knob: Parameter) -> str:
-    """Return a pattern of what an id may state of a knob; one name may begin with another, so legal values come first."""
-    legal = sorted(map(text_in_ids, knob.values), key=len, reverse=True)
-    return rf"(?:_{re.escape(knob.short or knob.name)}({'|'.join(map(re.escape, legal))}|[^_]+))?"
+    """Return a pattern of what an id may state of a knob: a legal value, or any text that is not the id's hash.
+
+    The name of another knob may begin with this one's, so legal values come first.
+    """
+    name, legal = re.escape(knob.short or knob.name), sorted(map(text_in_ids, knob.values), key=len, reverse=True)
+    return rf"(?:_{name}({'|'.join(map(re.escape, legal))})|(?!{_HASH}$)_{name}([^_]+))?"
 
 
 def values_of(text: str, space: SearchSpace) -> Setting:

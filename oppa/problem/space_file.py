@@ -14,7 +14,7 @@ from pydantic import Field
 from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.bounded_text import read_text
-from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS
+from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS, MOST_PARAMETERS
 from oppa.problem.command import NAMES, OTHERS, RESERVED, argument_of, check_template, names_in, spelled
 from oppa.problem.configuration import PARAMETERS, SHORTS, Value, is_name
 from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
@@ -96,6 +96,8 @@ def _read_space(text: str, name: str, facts: Facts, knobs: Mapping[str, Paramete
         if key in table.parameters and entry.model_fields_set - {"values", "default"}:
             raise SpaceError(f"`{key}` is declared already", hint=f"give only its choices: `{key} = [...]`")
     stated = table.parameters | {key: entry for key, entry in knobs.items() if key not in table.parameters}
+    if len(stated) > MOST_PARAMETERS:
+        raise SpaceError(f"the search space has {len(stated)} parameters", hint=f"declare at most {MOST_PARAMETERS}")
     _check_names(stated, facts)
     domains = {key: _domain(key, entry, facts) for key, entry in stated.items()}
     kinds = kinds_of({key: values[0] for key, values in domains.items()}, facts)

@@ -84,6 +84,8 @@ LARGE: tuple[dict[str, dict[str, Any]], ...] = (
     {"limits": {"q_max": 1_000_000, "q_min": 1_000_000, "trials": 2**31 - 1, "repeats": 1_000}},
 )
 """Numbers that are within their bounds, several at once."""
+
+
 def cases(seed: int) -> Iterator[Case]:
     """Yield every case once, in an order that the seed decides."""
     made = [*_mutated(), *_damaged(seed), *_nested(), *_large()]

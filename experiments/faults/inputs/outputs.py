@@ -44,7 +44,27 @@ LINES = {
 }
 """A line of each known format."""
 ODD = (
-    *("0", "1", "2", "0.5", "-1", "-0.0", "1e999", "1e308", "1e-308", "5e-324", "1e-400", "nan", "inf", "1.2.3", ".", "..", ",", "1,2", ",,"),
+    *(
+        "0",
+        "1",
+        "2",
+        "0.5",
+        "-1",
+        "-0.0",
+        "1e999",
+        "1e308",
+        "1e-308",
+        "5e-324",
+        "1e-400",
+        "nan",
+        "inf",
+        "1.2.3",
+        ".",
+        "..",
+        ",",
+        "1,2",
+        ",,",
+    ),
     *("", " ", "1e", "e5", "1e+", "+", "-", "0x10", "1_000", "²", "٣", "４", "1" * 20, "9" * 400, "9" * 5_000, "1" + ",000" * 900),
     *(str(2**31), str(2**53), str(2**63), str(2**64), "999999999999", "1000000", "\x1b[31m1\x1b[0m", "\0", "\ud800", "1\u2028", "1\r2"),
 )
@@ -63,13 +83,15 @@ def cases(seed: int) -> Iterator[Case]:
     random.Random(seed).shuffle(made)
     for name, pattern, better, per_step, lines in made:
         stated: dict[str, Any] = {"pattern": pattern, "better": better, "per_step": per_step}
-        yield Case(f"output, {name}", {"steps.json": json.dumps(stated).encode(), "output": "\n".join(lines).encode("utf-8", "surrogatepass")})
+        yield Case(
+            f"output, {name}", {"steps.json": json.dumps(stated).encode(), "output": "\n".join(lines).encode("utf-8", "surrogatepass")}
+        )
 
 
 def read(case: Case, folder: Path) -> None:
     """Read the lines as they come; raises MeasurementError if the trial fails by them."""
-    stated, launch = json.loads(case.files["steps.json"]), _programs()["launch"]
-    counter = _programs()["steps"].StepCounter(per_step=stated["per_step"], ranks=2, now_s=0.0, tokens=4096, better=stated["better"])
+    stated, launch = json.loads(case.files["steps.json"]), programs()["launch"]
+    counter = programs()["steps"].StepCounter(per_step=stated["per_step"], ranks=2, now_s=0.0, tokens=4096, better=stated["better"])
     output, lines = case.files["output"], launch.Lines()
     with tempfile.TemporaryDirectory() as trial:
         declared = _Steps(stated["pattern"]) if stated["pattern"] else None
@@ -100,7 +122,9 @@ def _pairs(seed: int) -> Iterator[Content]:
     source = random.Random(seed)
     for what, (pattern, line) in {**PATTERNS, **{name: ("", line) for name, line in LINES.items()}}.items():
         for number in range(60):
-            values = [source.choice((0, 1, 2, 3, 4, 5, 9, 10, 100, 99_999, 10**6, 10**9, 10**15)) for _ in range(source.choice((3, 10, 60)))]
+            values = [
+                source.choice((0, 1, 2, 3, 4, 5, 9, 10, 100, 99_999, 10**6, 10**9, 10**15)) for _ in range(source.choice((3, 10, 60)))
+            ]
             ranks = source.choice(("", "[rank{}]: ", "[default{}]:"))
             lines = [ranks.format(source.randrange(2)) + line.format(value) for value in values]
             yield f"{what} sequence {number}", pattern, BETTER[number % 2] if "value" in pattern else "", 1 + number % 2, lines
@@ -151,7 +175,7 @@ class _Trial:
         return True
 
 
-def _programs() -> dict[str, types.ModuleType]:
+def programs() -> dict[str, types.ModuleType]:
     """Return the modules of the runner `command`, which trials start as programs."""
     folder = catalog.root() / "runners" / "command"
     found = {}

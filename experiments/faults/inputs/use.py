@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 from oppa import api
-from oppa.problem.command import values_of
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
+from oppa.problem.command import values_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.selector import find
