@@ -89,7 +89,7 @@ PIECES = (
         "{precision}",
     ),
 )
-"""What stands in a word."""
+"""Texts that stand in a word."""
 
 
 def cases(seed: int) -> Iterator[Case]:

@@ -68,13 +68,13 @@ ODD = (
     *("", " ", "1e", "e5", "1e+", "+", "-", "0x10", "1_000", "²", "٣", "４", "1" * 20, "9" * 400, "9" * 5_000, "1" + ",000" * 900),
     *(str(2**31), str(2**53), str(2**63), str(2**64), "999999999999", "1000000", "\x1b[31m1\x1b[0m", "\0", "\ud800", "1\u2028", "1\r2"),
 )
-"""What stands where a number is expected."""
+"""Texts that stand where a number is expected."""
 CHUNK = 1 << 16
 """Bytes that are read at once."""
 MOST_STEPS = 1_000_000
 """Most steps that a case may be read as."""
 Content = tuple[str, str, str, int, list[str]]
-"""What a case is called, the pattern, which values are better, the batches of a step, and the printed lines."""
+"""The name of a case, its pattern, the values that are better, the batches of a step, and the printed lines."""
 
 
 def cases(seed: int) -> Iterator[Case]:
