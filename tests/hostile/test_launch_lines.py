@@ -17,6 +17,7 @@ from oppa.problem.bounds import MOST_PARAMETERS
 from oppa.problem.inline_choices import read_inline_choices
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
+from tests.command_line import Oppa
 
 MODEL, MEGATRON = launch_lines.JOBS["with a model"].decode(), launch_lines.JOBS["of a framework"].decode()
 words = st.text(alphabet="{}=:,!.[]ab1 \n-$", max_size=20)
@@ -118,6 +119,30 @@ def test_long_names_fit_the_name_of_a_folder(length: int, load: Callable[..., Pr
 )
 def test_an_id_names_its_own_configuration(line: tuple[str, ...], load: Callable[..., Problem], tmp_path: Path) -> None:
     use(load("train", *line), tmp_path)
+
+
+MARKUP = "[/b][red]</script><b>"
+
+
+@pytest.mark.slow
+def test_what_a_job_states_is_no_markup(tmp_path: Path) -> None:
+    """A terminal shows it as it is, and a page escapes it."""
+    (tmp_path / "job.toml").write_text(f"""
+cluster = {{devices_per_host = 1}}
+objective = {{pattern = "(?P<value>[0-9.]+) ms", unit = "{MARKUP}", better = "lower"}}
+limits = {{trials = 2, q_min = 3, q_max = 4, device_lock = false}}
+[command]
+argv = ["python3", "-u", "-c", "import time\\nfor n in range(99): print(5, 'ms'), time.sleep(0.01)", "{{knob}}"]
+[space.parameters]
+knob = ["none", "{MARKUP}"]
+""")
+    oppa = Oppa(tmp_path)
+    assert MARKUP in oppa("space", "job.toml").stdout.replace("\n", "")
+    assert MARKUP in oppa("tune", "job.toml", "--study", "s").stderr
+    assert MARKUP in oppa("show", "s").stdout
+    oppa("show", "s", "--out", "record")
+    oppa("report", "s")
+    assert MARKUP not in (tmp_path / "s" / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """No name that a user, a file or a folder has becomes code in what oppa generates: every script runs, and no canary is written."""
 
 import ast
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -69,6 +70,46 @@ def test_a_study_folder_with_any_name_is_no_code(tmp_path: Path) -> None:
     done = subprocess.run(["sh", script, "train.py"], cwd=tmp_path, env=stubs(tmp_path / "bin"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.rglob("PWNED"))
+
+
+HOSTILE_VALUES = (
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "'; touch PWNED; '",
+    '"; touch PWNED; "',
+    "x; touch PWNED #",
+    "\\",
+    "$HOME",
+    "* ~",
+    '"steps": 5',
+)
+
+
+@pytest.mark.parametrize("value", HOSTILE_VALUES)
+def test_no_value_of_a_knob_is_code(value: str, tmp_path: Path) -> None:
+    """It reaches the program as a word, and as a variable, as it is."""
+    (tmp_path / "job.toml").write_text(f"""
+cluster = {{devices_per_host = 1}}
+[command]
+argv = ["train", "--knob={{knob}}", "{{knob}}"]
+[space.parameters.knob]
+values = {json.dumps([value, "other"])}
+env = "KNOB"
+""")
+    problem = load_job(tmp_path / "job.toml")
+    files = exports(problem, next(each for each in problem.candidates() if each["knob"] == value))["torchrun"]
+    assert not isinstance(files, InputError)
+    environment = stubs(tmp_path / "bin")
+    (tmp_path / "bin" / "train").write_text('#!/bin/sh\nprintf "%s\\n" "$@" "$KNOB" > "$OPPA_TRIAL/told"\n')
+    (tmp_path / "bin" / "train").chmod(0o755)
+    (tmp_path / "out").mkdir()
+    for name, text in files.items():
+        (tmp_path / "out" / name).write_text(text)
+    done = subprocess.run(["sh", "run.sh", "3"], cwd=tmp_path / "out", env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (told,) = (tmp_path / "out").rglob("told")
+    assert told.read_text().splitlines() == [f"--knob={value}", value, value] and not list(tmp_path.rglob("PWNED"))
+    assert json.loads((told.parent / "trial.json").read_text())["steps"] == 3
 
 
 def test_the_variables_of_a_runner_are_names(tmp_path: Path) -> None:
