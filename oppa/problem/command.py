@@ -200,7 +200,7 @@ class LaunchCommand:
             check_template(template)
         for file in self.files:
             _check_file(file)
-        for words in self._lines:
+        for words in self.lines:
             _check_secrets(words)
         if self.steps is not None:
             _check_pattern("pattern", self.steps.pattern)
@@ -268,7 +268,7 @@ class LaunchCommand:
             yield from (to for to in file.keys.values() if isinstance(to, str))
 
     @property
-    def _lines(self) -> Iterator[tuple[str, ...]]:
+    def lines(self) -> Iterator[tuple[str, ...]]:
         """Yield the words that stand next to each other, and each key of a configuration file with its value."""
         yield self.argv
         for argument in self.arguments:
@@ -308,6 +308,17 @@ def argument_of(parameter: Parameter) -> Argument:
     if isinstance(parameter.words, Mapping):
         return Argument(parameter=parameter.name, by_value=dict(parameter.words))
     return Argument(parameter=parameter.name, words=parameter.words)
+
+
+def check_choices(knob: Parameter, command: LaunchCommand | None) -> None:
+    """Raise JobError if a text that a knob may have is a secret by the knob's name, its variable, its words or the launch line."""
+    placeholder, lines = f"{{{knob.name}}}", [*(command.lines if command else ()), tuple(argument_of(knob).templates)]
+    pairs = [pair for line in lines for pair in zip(("", *line), line, strict=False) if placeholder in pair[1]]
+    for value in (value for value in knob.choices if isinstance(value, str)):
+        for name in filter(None, (knob.name, knob.env)):
+            _check_secrets((f"{name}={value}",))
+        for before, word in pairs:
+            _check_secrets((before, word.replace(placeholder, value)))
 
 
 def values_of(
