@@ -5,7 +5,6 @@ import functools
 import json
 import logging
 import random
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -39,7 +38,8 @@ def read(case: Case, folder: Path) -> None:
     logging.getLogger("oppa.study.folder").setLevel(logging.ERROR)  # it names each damaged row
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name) / "s"
-        shutil.copytree(_study(), copy)
+        copy.mkdir()
+        (copy / "study.db").write_bytes(_study())
         table, column, value = json.loads(case.files["change.json"])
         with contextlib.closing(sqlite3.connect(copy / "study.db")) as connection, connection:
             if table == "meta":
@@ -57,18 +57,13 @@ def read(case: Case, folder: Path) -> None:
 
 
 @functools.cache
-def _study() -> Path:
-    """Return the folder of a study of a job with knobs and an objective, which this process keeps."""
+def _study() -> bytes:
+    """Return the database of a study of a job with knobs and an objective."""
     from oppa import api
     from oppa.study import Prediction, Study
     from oppa.trials.throughput import ThroughputEstimate
     from oppa.trials.trial import TrialResult
 
-    folder = Path(tempfile.mkdtemp(prefix="oppa-faults-"))
-    (folder / "job.toml").write_bytes(mutations.toml_file(PROGRAM))
-    (folder / "config.json").write_text("{}")
-    problem = api.load_job(folder / "job.toml")
-    candidates = problem.candidates()
     result = TrialResult(
         outcome="completed",
         step_times_s=(1.0, 0.5, 0.5, 0.5),
@@ -77,18 +72,33 @@ def _study() -> Path:
         seconds=3.0,
         setup_s=0.5,
     )
-    with Study.create(folder / "s", problem.to_dict(), problem.fingerprint) as study:
-        study.open_session({"command": "oppa tune"})
-        for number in range(TRIALS):
-            lease = study.claim(candidates.configuration(number), prediction=Prediction(steps_per_s=1.5, log_stddev=0.2))
-            assert lease is not None
-            study.finish(lease, result)
-    return folder / "s"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "job.toml").write_bytes(mutations.toml_file(PROGRAM))
+        (folder / "config.json").write_text("{}")
+        problem = api.load_job(folder / "job.toml")
+        candidates = problem.candidates()
+        with Study.create(folder / "s", problem.to_dict(), problem.fingerprint) as study:
+            study.open_session({"command": "oppa tune"})
+            for number in range(TRIALS):
+                lease = study.claim(candidates.configuration(number), prediction=Prediction(steps_per_s=1.5, log_stddev=0.2))
+                assert lease is not None
+                study.finish(lease, result)
+        return (folder / "s" / "study.db").read_bytes()
+
+
+@contextlib.contextmanager
+def _opened() -> Iterator[sqlite3.Connection]:
+    """Open a copy of the study's database."""
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "study.db").write_bytes(_study())
+        with contextlib.closing(sqlite3.connect(Path(name) / "study.db")) as connection:
+            yield connection
 
 
 def _rows() -> Iterator[Change]:
     """Yield other values of the columns of a trial, and of the values inside them."""
-    with contextlib.closing(sqlite3.connect(_study() / "study.db")) as connection:
+    with _opened() as connection:
         connection.row_factory = sqlite3.Row
         row = dict(connection.execute("SELECT * FROM trials WHERE id = 1").fetchone())
     for column, stored in row.items():
@@ -105,7 +115,7 @@ def _rows() -> Iterator[Change]:
 
 def _facts() -> Iterator[Change]:
     """Yield other values of the study's facts, and of the values inside the problem."""
-    with contextlib.closing(sqlite3.connect(_study() / "study.db")) as connection:
+    with _opened() as connection:
         facts = dict(connection.execute("SELECT key, value FROM meta"))
     for key, stored in facts.items():
         yield from (("meta", key, json.dumps(value)) for value in (*mutations.values(), None, float("nan")))
