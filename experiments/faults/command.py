@@ -7,14 +7,14 @@ import typer
 
 
 def command(
-    inputs: Annotated[int, typer.Option(min=1, help="Most hostile files for each reader.")] = 12_000,
+    inputs: Annotated[int, typer.Option(min=1, help="Most hostile files for each reader.")] = 6_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the hostile files.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md to this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
     """Hand hostile files to every reader, run hostile trials and scripts with hostile names, and count what breaks.
 
-    The benchmark takes ten minutes. It exits with code 4 if anything breaks.
+    The benchmark takes twenty minutes. It exits with code 4 if anything breaks.
     """
     from experiments.faults.run import FAULTS, attack
     from oppa.bench.registry import inputs as inputs_of

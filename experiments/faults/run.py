@@ -27,7 +27,15 @@ from experiments.faults.case import Case
 from experiments.faults.law import Verdict, judge, limit_memory
 from oppa.report.record import Section
 
-READERS = {"job files": "job_files", "search spaces": "spaces", "imports": "imports"}
+READERS = {
+    "job files": "job_files",
+    "search spaces": "spaces",
+    "imports": "imports",
+    "launch lines": "launch_lines",
+    "outputs of programs": "outputs",
+    "tables": "tables",
+    "studies": "studies",
+}
 """Modules below `experiments.faults.inputs`, by what their reader reads."""
 FAULTS = ("tracebacks", "hangs", "half_written", "executed", "lost_trials", "survivors")
 """Figures that must be 0."""

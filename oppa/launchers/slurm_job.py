@@ -51,7 +51,7 @@ def slurm_job(
     job = ""
     try:
         words = [*_words(cluster, options, slots=slots), f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append", "--requeue"]
-        job = _submit(words, _HOLD.format(sign=shlex.quote(str(sign.resolve())), gone=GONE_S))
+        job = _submit(words, script(sign))
         slurm.wait_until_running(job, on_tick)
         yield job
     finally:
@@ -59,6 +59,11 @@ def slurm_job(
             slurm.ask("scancel", job, lenient=True)
         guard.close()
         sign.unlink(missing_ok=True)
+
+
+def script(sign: Path) -> str:
+    """Return the script of a job that holds hosts while its heartbeat file is touched."""
+    return _HOLD.format(sign=shlex.quote(str(sign.resolve())), gone=GONE_S)
 
 
 def _words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]:

@@ -28,6 +28,8 @@ LONGEST_EXPRESSION = 300
 """Most characters of an expression of a search space."""
 MOST_CONSTRAINTS = 100
 """Most constraints of a search space."""
+MOST_PARAMETERS = 256
+"""Most parameters of a search space, those of the job included."""
 MOST_CHOICES = 4_096
 """Most values of one parameter."""
 LARGEST_DIVIDED = 10**12

@@ -8,6 +8,7 @@ steps       how to read steps from the program's output, if it does not report t
 """
 
 import dataclasses
+import json
 import re
 import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,9 +19,10 @@ import numpy as np
 
 from oppa.errors import JobError, nearest, require_known
 from oppa.plain_text import clipped
+from oppa.problem.bounds import LARGEST
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
-from oppa.problem.configuration import PARAMETERS, Configuration, Value, is_name
+from oppa.problem.configuration import PARAMETERS, Configuration, Value, is_name, kinds
 from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.space import Parameter
@@ -41,6 +43,7 @@ GIVEN = ("steps", "folder")
 RESERVED = (*DERIVED, *TOKENS, *(name for names in ABOUT.values() for name in names), *GIVEN)
 """Placeholders that are no parameters."""
 NAMES = (*PARAMETERS, *RESERVED)
+_FILE_NAME = re.compile("[A-Za-z_][A-Za-z0-9_-]{0,99}")
 
 Values = Mapping[str, Value]
 Choice = dict[str, dict[str, Value]]
@@ -185,15 +188,19 @@ class LaunchCommand:
             raise JobError(f"the launch line names `{{{min(lacking)}}}`, but the job has no [model]", hint=MODEL_HINT)
         for template in self._templates:
             check_template(template, {*NAMES, *parameters, *(file.name for file in self.files)})
+        known, others = {*PARAMETERS, *parameters}, {*RESERVED} - {*(() if model else (*ABOUT[Model], *TOKENS))}
         for argument in self.arguments:
-            message = f"`[command.arguments]`: unknown parameter `{argument.parameter}`"
-            require_known(argument.parameter, {*PARAMETERS, *parameters}, message, error=JobError)
+            require_known(argument.parameter, known, f"`[command.arguments]`: unknown parameter `{argument.parameter}`", error=JobError)
+        for name in sorted(self._chosen - others):
+            require_known(name, known, f"`[command.files]`: unknown parameter `{clipped(name)}`", error=JobError)
 
     def check(self) -> None:
         """Raise JobError for a malformed template, for a secret, or for an invalid pattern."""
         for template in self._templates:
             check_template(template)
-        for words in self._lines:
+        for file in self.files:
+            _check_file(file)
+        for words in self.lines:
             _check_secrets(words)
         if self.steps is not None:
             _check_pattern("pattern", self.steps.pattern)
@@ -261,7 +268,7 @@ class LaunchCommand:
             yield from (to for to in file.keys.values() if isinstance(to, str))
 
     @property
-    def _lines(self) -> Iterator[tuple[str, ...]]:
+    def lines(self) -> Iterator[tuple[str, ...]]:
         """Yield the words that stand next to each other, and each key of a configuration file with its value."""
         yield self.argv
         for argument in self.arguments:
@@ -301,6 +308,17 @@ def argument_of(parameter: Parameter) -> Argument:
     if isinstance(parameter.words, Mapping):
         return Argument(parameter=parameter.name, by_value=dict(parameter.words))
     return Argument(parameter=parameter.name, words=parameter.words)
+
+
+def check_choices(knob: Parameter, command: LaunchCommand | None) -> None:
+    """Raise JobError if a text that a knob may have is a secret by the knob's name, its variable, its words or the launch line."""
+    placeholder, lines = f"{{{knob.name}}}", [*(command.lines if command else ()), tuple(argument_of(knob).templates)]
+    pairs = [pair for line in lines for pair in zip(("", *line), line, strict=False) if placeholder in pair[1]]
+    for value in (value for value in knob.choices if isinstance(value, str)):
+        for name in filter(None, (knob.name, knob.env)):
+            _check_secrets((f"{name}={value}",))
+        for before, word in pairs:
+            _check_secrets((before, word.replace(placeholder, value)))
 
 
 def values_of(
@@ -376,11 +394,23 @@ def _check_secrets(words: Sequence[str]) -> None:
             raise JobError(f"the launch line has a secret, `{option}{safe}`, which oppa would store", hint=hint)
 
 
+def _check_file(file: ConfigFile) -> None:
+    """Refuse a file whose placeholder means something else, or that no launch line can name, and values that JSON lacks, such as dates."""
+    if file.name in NAMES or not _FILE_NAME.fullmatch(file.name):
+        raise JobError(f"`[command.files]`: `{clipped(file.name)}` cannot be the name of a file", hint="use letters, digits and `_`")
+    for key, choice in file.keys.items():
+        try:
+            json.dumps(choice, allow_nan=False)
+        except (TypeError, ValueError):
+            message = f"`[command.files.{file.name}]`: `{clipped(key)}` has a value that is no text, finite number, true or false"
+            raise JobError(message, hint="write a date in quotes") from None
+
+
 def _check_batches(template: str) -> None:
     check_template(template, NAMES)
-    names = list(names_in(template))
-    if not re.fullmatch("[1-9][0-9]*", template) and (len(names) != 1 or template != f"{{{names[0]}}}"):
-        hint = 'write a number, or `batches_per_step = "{num_microbatches}"`'
+    counts = {f"{{{name}}}" for name in (*DERIVED, *(name for name, kind in kinds().items() if kind is int and name != "zero_stage"))}
+    if template not in counts and not (re.fullmatch("[0-9]{1,19}", template) and 0 < int(template) <= LARGEST):
+        hint = f'write a number of at most {LARGEST}, or `batches_per_step = "{{num_microbatches}}"`'
         raise JobError(
             f"`[command.steps]`: `batches_per_step = {clipped(template)}` is neither a positive number nor one placeholder", hint=hint
         )

@@ -106,8 +106,8 @@ class Configuration:
     def id(self) -> str:
         """Return a readable and unique name, such as `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`.
 
-        Extra parameters follow as `cp2`; ids with some lack `tp1`, `pp1`, `z0` and `mbs1`. A short hash at the end encodes other values
-        that are not the default, and texts that no file name can have.
+        Knobs follow as `cp2`; ids with knobs lack `tp1`, `pp1`, `z0` and `mbs1`. A short hash at the end encodes other values that are not
+        the default, texts that no file name can have, and what would make the id too long for one.
         """
         every = not self.extras
         parts = [f"dp{self.dp}"]
@@ -117,16 +117,13 @@ class Configuration:
         parts += [f"z{self.zero_stage}"] if every or self.zero_stage else []
         parts += [f"mbs{self.micro_batch}"] if every or self.micro_batch != 1 else []
         parts += [f"mc{self.model_chunks}"] if self.model_chunks > 1 else []
-        parts += [self.schedule] if self.schedule != "1f1b" else []
-        parts += [f"rc{self.recompute}"] if self.recompute != "none" else []
-        parts += [f"sl{self.stage_layout}"] if self.stage_layout == "balanced" else []
         rest = {name: getattr(self, name) for name in _HASHED if getattr(self, name) not in (_DEFAULTS[name], "balanced")}
-        for extra in self.extras:
-            text = f"{extra.short or extra.name}{str(extra.value).lower() if isinstance(extra.value, bool) else extra.value}"
-            if _IN_IDS.fullmatch(str(extra.value)):
-                parts.append(text)
-            else:
-                rest[extra.name] = extra.value
+        for name, prefix in (("schedule", ""), ("recompute", "rc")):
+            if (value := getattr(self, name)) != _DEFAULTS[name]:
+                _add(parts, rest, name, prefix, value)
+        parts += [f"sl{self.stage_layout}"] if self.stage_layout == "balanced" else []
+        for knob in self.knobs:
+            _add(parts, rest, knob.name, knob.short or knob.name, knob.value)
         parts += [f"{zlib.crc32(repr(sorted(rest.items())).encode()):08x}"[:6]] if rest else []
         return "_".join(parts)
 
@@ -146,10 +143,12 @@ class Configuration:
             raise TypeError(f"`{values!r:.100}` is not a table")
         if values.keys() <= _DEFAULTS.keys():
             return cls(**values)
-        facts = values.get(FACTS, {})
-        others = (name for name in values if name not in _DEFAULTS and name != FACTS)
-        extras = tuple(ExtraValue(name=name, value=values[name], **facts.get(name, {})) for name in others)
-        return cls(**{name: value for name, value in values.items() if name in _DEFAULTS}, extras=extras)
+        facts = values.get(_KNOBS, {})
+        if not isinstance(facts, Mapping) or not all(isinstance(each, Mapping) for each in facts.values()):
+            raise TypeError(f"`{_KNOBS} = {facts!r:.100}` is not a table of tables")
+        others = (name for name in values if name not in _DEFAULTS and name != _KNOBS)
+        knobs = tuple(Knob(name=name, value=values[name], **facts.get(name, {})) for name in others)
+        return cls(**{name: value for name, value in values.items() if name in _DEFAULTS}, knobs=knobs)
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:
@@ -166,11 +165,11 @@ class Configuration:
                 raise TypeError(f"`{name} = {value!r:.100}`")
             if not isinstance(value, str) and not (name in _DEGREES) <= value < LARGEST_STORED:
                 raise ValueError(f"`{name} = {value!r:.100}` is {'too large' if value > 1 else 'not positive'}")
-        for extra in found.extras:
-            if not is_name(extra.name) or not isinstance(extra.degree, bool) or not isinstance(extra.short, str):
-                raise TypeError(f"`{extra.name!r:.100}` is not a parameter")
-            if not is_value(extra.value) or (extra.degree and (type(extra.value) is not int or extra.value < 1)):
-                raise ValueError(f"`{extra.name} = {extra.value!r:.100}`")
+        for knob in found.knobs:
+            if not is_name(knob.name) or not isinstance(knob.degree, bool) or not is_short(knob.short):
+                raise TypeError(f"`{knob.name!r:.100}` is not a parameter")
+            if not is_value(knob.value) or (knob.degree and (type(knob.value) is not int or knob.value < 1)):
+                raise ValueError(f"`{knob.name} = {knob.value!r:.100}`")
         return found
 
 
@@ -184,12 +183,33 @@ PARAMETERS = tuple(_DEFAULTS)
 """Parameters that have fields; a search space may declare others."""
 SHORTS = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mbs": "micro_batch", "mc": "model_chunks"}
 _IN_IDS = re.compile(r"[A-Za-z0-9.+-]{1,40}")
+_LONGEST_ID = 200
+"""Most characters of an id, whose trial has a folder of this name: file systems take 255 bytes."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+def _add(parts: list[str], rest: dict[str, Value], name: str, prefix: str, value: Value) -> None:
+    """Add a value to the parts of an id, or else to the values that its hash encodes."""
+    text = f"{prefix}{text_in_ids(value)}"
+    if _IN_IDS.fullmatch(text_in_ids(value)) and sum(map(len, parts)) + len(parts) + len(text) <= _LONGEST_ID:
+        parts.append(text)
+    else:
+        rest[name] = value
+
+
+def text_in_ids(value: Value) -> str:
+    """Return a value as ids have it: `true`, not `True`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def is_name(name: object) -> bool:
     """Return whether a parameter can have this name: letters, digits and `_`."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def is_short(short: object) -> bool:
+    """Return whether a knob can have this part of an id, which becomes part of a file's name; "" for its name."""
+    return isinstance(short, str) and re.fullmatch("([A-Za-z][A-Za-z0-9]{0,20})?", short) is not None
 
 
 @functools.cache

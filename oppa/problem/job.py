@@ -11,7 +11,7 @@ from oppa import catalog
 from oppa.errors import InputError, JobError, nearest
 from oppa.problem.baseline import declared as declared_baseline
 from oppa.problem.bounded_text import read_text
-from oppa.problem.command import LaunchCommand, argument_of
+from oppa.problem.command import LaunchCommand, argument_of, check_choices
 from oppa.problem.command_table import CommandTable
 from oppa.problem.configuration import Configuration
 from oppa.problem.declaration import DeclaredTable, OptionalName, listing, parse, read, validate
@@ -66,6 +66,9 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     facts = facts_of(model, global_batch, cluster, training)
     plain = command is not None and command.is_plain({*job.space.parameters, *line.choices})
     space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command, plain=plain)
+    for known in space.parameters:
+        if known.is_knob:
+            check_choices(known, command)
     if command and plain:
         _check_plain(command, space, has_batch=job.batch is not None, named=bool(job.space.name))
     require_some(space)
@@ -138,7 +141,7 @@ def _space(
     if command is not None:
         command.check_names(space.names, model="layers" in facts)
         honoured = named | {known.name for known in space.parameters if known.words}
-    return narrow(space, given, honoured=honoured, runner=runner.name)
+    return narrow(space, given, honoured=honoured, runner=runner.name, named=named if command else ())
 
 
 def _check_plain(command: LaunchCommand, space: SearchSpace, *, has_batch: bool, named: bool) -> None:

@@ -14,13 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.errors import InputError, nearest, require_known
-from oppa.problem.candidates import Candidates, enumerate_candidates
-from oppa.problem.configuration import Value, parse_id
+from oppa.problem.candidates import DEFAULTS, Candidates, enumerate_candidates
+from oppa.problem.configuration import Value, parse_id, text_in_ids
 from oppa.problem.declaration import listing, spell
 from oppa.problem.infeasibility import is_empty
 from oppa.problem.space import DERIVED, Constraint, Parameter, SearchSpace, needs
 
 Setting = Mapping[str, Value]
+_HASH = "_[0-9a-f]{6}"
+"""Pattern of the hash at the end of an id."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +57,29 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
 
 
 def _parsed(text: str, space: SearchSpace) -> dict[str, int | str] | None:
-    """Return the parameters that an id states, extra ones included; None for a text that is not an id."""
-    shorts = {parameter.short or parameter.name: parameter.name for parameter in space.parameters if parameter.is_extra}
-    if not shorts:
-        return parse_id(text)
-    part = rf"_({'|'.join(map(re.escape, sorted(shorts, key=len, reverse=True)))})([^_]+)"
-    stated: dict[str, int | str] = {shorts[short]: value for short, value in re.findall(part, text)}
-    values = parse_id(re.sub(part, "", text), extras=True)
-    return None if values is None else values | stated
+    """Return the parameters that an id states, knobs included; None for a text that is not an id.
+
+    Long texts are in the hash of an id, so an id with a hash may state no schedule though it is not the default.
+    """
+    knobs = [known for known in space.parameters if known.is_knob]
+    match = re.fullmatch("(.*?)" + "".join(map(_part_of_id, knobs)) + f"({_HASH})?", text)
+    first, *stated, rest = match.groups(default="") if match else ("", "")
+    values = parse_id(f"{first}{rest}", knobs=bool(knobs))
+    if values is None:
+        return None
+    hashed = ("schedule", "recompute", "stage_layout") if rest else ()
+    values = {name: value for name, value in values.items() if not (name in hashed and value == DEFAULTS[name])}
+    texts = map("".join, zip(stated[::2], stated[1::2], strict=True))
+    return values | {known.name: text for known, text in zip(knobs, texts, strict=True) if text}
+
+
+def _part_of_id(knob: Parameter) -> str:
+    """Return a pattern of what an id may state of a knob: a legal value, or any text that is not the id's hash.
+
+    The name of another knob may begin with this one's, so legal values come first.
+    """
+    name, legal = re.escape(knob.short or knob.name), sorted(map(text_in_ids, knob.values), key=len, reverse=True)
+    return rf"(?:_{name}({'|'.join(map(re.escape, legal))})|(?!{_HASH}$)_{name}([^_]+))?"
 
 
 def values_of(text: str, space: SearchSpace) -> Setting:
@@ -180,8 +197,8 @@ def _entry(part: str, space: SearchSpace) -> tuple[str, Value]:
 def _checked(name: str, text: str, space: SearchSpace) -> tuple[str, Value]:
     require_known(name, space.names, f"`{name}` is not a parameter of the space `{space.name}`")
     parameter = space[name]
-    for value in parameter.values:
-        if text.lower() in (str(value).lower(), spell(value)):
-            return name, value
+    found = [value for value in parameter.values if text in (str(value), spell(value))]
+    if found := found or [value for value in parameter.values if text.lower() == str(value).lower()]:
+        return name, found[0]
     divides = f"does not divide `{parameter.divides} = {parameter.values[-1]}`" if parameter.divides and text.isdigit() else "is not legal"
     raise InputError(f"`{name} = {text}` {divides}", hint=f"use one of {listing(parameter.values)}")

@@ -14,9 +14,9 @@ from pydantic import Field
 from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.bounded_text import read_text
-from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS
-from oppa.problem.command import NAMES, OTHERS, RESERVED, check_template, spelled
-from oppa.problem.configuration import FACTS, PARAMETERS, SHORTS, Value, is_name
+from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS, MOST_PARAMETERS
+from oppa.problem.command import NAMES, OTHERS, RESERVED, argument_of, check_template, names_in, spelled
+from oppa.problem.configuration import PARAMETERS, SHORTS, Value, is_name
 from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
 from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
@@ -98,7 +98,9 @@ def _read_space(text: str, name: str, facts: Facts, added: Mapping[str, Paramete
     for key, entry in added.items():
         if key in table.parameters and entry.model_fields_set - {"values", "default"}:
             raise SpaceError(f"`{key}` is declared already", hint=f"give only its choices: `{key} = [...]`")
-    stated = table.parameters | {key: entry for key, entry in added.items() if key not in table.parameters}
+    stated = table.parameters | {key: entry for key, entry in knobs.items() if key not in table.parameters}
+    if len(stated) > MOST_PARAMETERS:
+        raise SpaceError(f"the search space has {len(stated)} parameters", hint=f"declare at most {MOST_PARAMETERS}")
     _check_names(stated, facts)
     domains = {key: _domain(key, entry, facts) for key, entry in stated.items()}
     kinds = kinds_of({key: values[0] for key, values in domains.items()}, facts)
@@ -131,11 +133,17 @@ def _table(text: str, name: str, extending: tuple[str, ...] = ()) -> SpaceTable:
     return table.model_copy(update={**both, "balanced_stages": table.balanced_stages or first.balanced_stages})
 
 
-def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collection[str], runner: str) -> SearchSpace:
+def narrow(
+    space: SearchSpace, given: Mapping[str, object], *, honoured: Collection[str], runner: str, named: Collection[str] = ()
+) -> SearchSpace:
     """Return the space with the choices that a job gives.
 
     A parameter that the runner does not honour has its default, as has one for which nothing is given and that varies only on request. A
-    extra parameter among these is settled: the program runs with what it has by itself.
+    knob among these is settled: the program runs with what it has by itself. One that the launch line names, or words of another
+    parameter, is no such knob, because a trial needs its value.
+
+    Args:
+        named: Parameters that the launch line names.
 
     Raises:
         JobError: a parameter is unknown, a value is illegal, or the runner does not honour a choice.
@@ -144,6 +152,7 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
         for value in values if isinstance(values, list) else [values]:
             space = space.with_value({name: value})
         space = space.restricted(name, *_choices(space, name, values if isinstance(values, list) else [values]))
+    idle: list[str] = []
     for parameter in space.parameters:
         asked = parameter.name in given or not (parameter.on_request or parameter.changes == "learning")
         if asked and (parameter.name in honoured or parameter.env):
@@ -151,8 +160,17 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
         if parameter.name in given and parameter.choices != (parameter.default,):
             hint = f"leave it at {spell(parameter.default)}; the runner honours {', '.join(sorted(honoured))}"
             raise JobError(f"the runner `{runner}` does not honour `{parameter.name}`", hint=hint)
-        space = space.settle(parameter.name) if parameter.is_extra else space.restricted(parameter.name, parameter.default)
+        space = space.restricted(parameter.name, parameter.default)
+        idle += [parameter.name] if parameter.is_knob and parameter.name not in named else []
+    for name in idle:
+        if not any(name in _named_in_words(other) for other in space.parameters if other.name not in idle):
+            space = space.settle(name)
     return space.without_idle_facts()
+
+
+def _named_in_words(parameter: Parameter) -> set[str]:
+    """Return the names that the words of a parameter have in braces."""
+    return {name for word in argument_of(parameter).templates for name in names_in(word)}
 
 
 def _choices(space: SearchSpace, name: str, given: Sequence[object]) -> list[Value]:
@@ -307,7 +325,8 @@ def _split(name: str, stated: str | list[str]) -> tuple[str, ...]:
 
 
 def _check_words(space: SearchSpace) -> None:
-    """Raise SpaceError if words name something unknown, or are for a value that the parameter does not have."""
+    """Raise SpaceError if words name something unknown, or are for a value that the parameter does not have, or if a variable is taken."""
+    variables = [parameter.env for parameter in space.parameters]
     for parameter in space.parameters:
         by_value = parameter.words if isinstance(parameter.words, Mapping) else {"": parameter.words}
         for value, words in by_value.items():
@@ -323,6 +342,8 @@ def _check_words(space: SearchSpace) -> None:
             raise SpaceError(
                 f"`[parameters.{parameter.name}]`: oppa itself sets `{parameter.env}` in a trial", hint="choose another variable"
             )
+        if parameter.env and variables.count(parameter.env) > 1:
+            raise SpaceError(f"several parameters set the variable `{parameter.env}`", hint="give one of them another variable")
 
 
 def _check_choices(space: SearchSpace, stated: Mapping[str, ParameterTable]) -> None:

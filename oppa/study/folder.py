@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import logging
@@ -64,6 +65,7 @@ class Study:
         facts = {
             "uuid": str(uuid.uuid4()),
             "problem": problem,
+            "problem_sha256": _sha256(problem),
             "fingerprint": fingerprint,
             "host": socket.gethostname(),
             "created_at": clock(),
@@ -87,9 +89,12 @@ class Study:
 
     @property
     def problem(self) -> Problem:
-        """Return the problem; raises StudyError if what is stored is not one."""
+        """Return the problem; raises StudyError if what is stored is not one, or is not what was stored; older studies have no checksum."""
+        values = self.meta["problem"]
         try:
-            return Problem.from_dict(self.meta["problem"])
+            if self.meta.get("problem_sha256", _sha256(values)) != _sha256(values):
+                raise ValueError("it was changed after oppa stored it")
+            return Problem.from_dict(values)
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             hint = "start a new study; the files of its trials are still there"
             raise StudyError(f"the problem of the study in `{self.folder}` is damaged: {error}", hint=hint) from error
@@ -318,6 +323,11 @@ class Study:
             ours, theirs = (each._connection.execute("SELECT COUNT(*) FROM trials").fetchone()[0] for each in (self, found))
             return found.uuid == self.uuid and theirs >= ours
         return False
+
+
+def _sha256(values: Any) -> str:
+    """Return the SHA-256 of JSON values, however their text is spaced."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _number(value: Any) -> float:

@@ -27,6 +27,8 @@ from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.trial_folder import MEASUREMENTS, RECOGNISED, REPORT, REPORTER, TrialSpec
 
 LOOK_S = 0.5
+LONGEST_LINE = 1 << 12
+"""Most bytes of a line that are read; a program may print its data, or no end of a line."""
 
 
 def main(folder):
@@ -144,9 +146,9 @@ def lines_of(program):
     A list is empty if nothing came for LOOK_S seconds. `\\r` ends a line, too.
     """
     with selectors.DefaultSelector() as selector:
-        rests = {program.stdout: b"", program.stderr: b""}
+        lines = {program.stdout: Lines(), program.stderr: Lines()}
         passed_on = {program.stdout: sys.stdout.buffer, program.stderr: sys.stderr.buffer}
-        for stream in rests:
+        for stream in lines:
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map():
             ready = selector.select(LOOK_S)
@@ -158,9 +160,21 @@ def lines_of(program):
                     selector.unregister(key.fileobj)
                 passed_on[key.fileobj].write(data)
                 passed_on[key.fileobj].flush()
-                *lines, rests[key.fileobj] = re.split(rb"[\r\n]", rests[key.fileobj] + data)
-                lines += [] if data else [rests[key.fileobj]]
-                yield [line.decode(errors="replace") for line in lines]
+                yield lines[key.fileobj].complete(data)
+
+
+class Lines:
+    """Cuts a stream into lines, and keeps the beginning of the line that has no end yet."""
+
+    def __init__(self):
+        self.rest = b""
+
+    def complete(self, data):
+        """Return the lines that end in the data; no data ends the last line."""
+        *lines, self.rest = re.split(rb"[\r\n]", self.rest + data)
+        lines += [] if data else [self.rest]
+        self.rest = self.rest[:LONGEST_LINE]
+        return [line[:LONGEST_LINE].decode(errors="replace") for line in lines]
 
 
 if __name__ == "__main__":

@@ -32,6 +32,14 @@ LATE = 1
 """Numbers by which one rank may be later than another. A rank may print a number after another rank has printed the next one."""
 REDRAWN = 3
 """Times that a rank may print the same line, as when a bar is redrawn."""
+MOST_UNITS = 100_000
+"""Most units that one line may add."""
+SHORTEST_S, LONGEST_S = 1e-9, 1e9
+"""Bounds of a step's seconds, which oppa refuses beyond them; an objective takes the place of the seconds or of their reciprocal."""
+MOST_GIB = 2.0**32
+"""More than oppa takes for the memory of a device."""
+SHOWN = 40
+"""Most characters of a text in a message."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +77,7 @@ class Numbers:
         number = facts["done"] if bar else facts.get("step")
         if number is None:
             return [Unit(facts=facts)]
-        number = int(number)
+        number = whole(number)
         if self.last is None:  # a run that was resumed begins at any number
             self.first = self.last = self.most = number
             self.printed = 1
@@ -117,7 +125,13 @@ class Numbers:
         return self.add(facts, number if bar else 1)
 
     def add(self, facts, count):
-        """Return `count` units, and those held before; hold all of them while in doubt."""
+        """Return `count` units, and those held before; hold all of them while in doubt.
+
+        Raises:
+            ValueError: There are too many.
+        """
+        if count > MOST_UNITS:
+            raise ValueError(f"the program prints the number {self.last}, which is {count} more than the one before")
         self.held += [Unit(facts=facts, begins=self.begins and place == 0) for place in range(count)]
         self.begins = self.begins and not count
         return [] if self.in_doubt else self.release()
@@ -182,7 +196,7 @@ class StepCounter:
         self.rest_s += self.seconds(facts, share_s)
         if self.rest < self.per_step:
             return None
-        step = Step(seconds=self.rest_s, loss=finite(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))
+        step = Step(seconds=self.rest_s, loss=number_in(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))
         self.rest, self.rest_s = 0, 0.0
         return step
 
@@ -195,11 +209,41 @@ class StepCounter:
         for names, power in ((self.times, 1), (self.rates, -1)):
             for name, factor in names.items():
                 if facts.get(name):
-                    number = float(facts[name].replace(",", ""))
-                    if not (number > 0 and math.isfinite(number)):
-                        raise ValueError(f"the program prints `{facts[name]}`, but times, rates and objectives must be positive")
-                    return factor * number**power
+                    return seconds_of(facts[name], factor, power)
         return otherwise
+
+
+def seconds_of(text, factor, power):
+    """Return the seconds that a printed number states, as a time if the power is 1, or as a rate if it is -1.
+
+    Raises:
+        ValueError: The text is no positive number, or the seconds are out of bounds.
+    """
+    number = number_in(text)
+    if number is None or number <= 0:
+        raise ValueError(f"the program prints `{text[:SHOWN]}`, but times, rates and objectives must be positive")
+    log_s = math.log(factor) + power * math.log(number)
+    if not math.log(SHORTEST_S) <= log_s <= math.log(LONGEST_S):
+        bounds = f"an objective has to lie between {SHORTEST_S:g} and {LONGEST_S:g}, so state it in another unit"
+        raise ValueError(f"the program prints `{text[:SHOWN]}`, which is too large or too small: {bounds}")
+    return factor * number**power
+
+
+def whole(text):
+    """Return the whole number that a text states; raises ValueError if it states none."""
+    text = text.strip().replace(",", "")
+    if not re.fullmatch("[+-]?[0-9]{1,18}", text):
+        raise ValueError(f"the program prints `{text[:SHOWN]}` as the number of a step, which is no whole number")
+    return int(text)
+
+
+def number_in(text):
+    """Return the finite number that a text states; None if there is none."""
+    try:
+        number = float(text.replace(",", "")) if text else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def facts_of(text, match):
@@ -208,11 +252,7 @@ def facts_of(text, match):
     return match.groupdict() | {"source": source[0].rstrip() if source else None}
 
 
-def finite(text):
-    """Return the number in a text; None if there is no number, or it is not finite."""
-    return float(text) if text and math.isfinite(float(text)) else None
-
-
 def in_bytes(gib):
     """Return GiB in bytes; None if there is no number."""
-    return int(float(gib) * GIB) if gib else None
+    number = number_in(gib)
+    return None if number is None else int(min(max(number, -1.0), MOST_GIB) * GIB)

@@ -178,7 +178,7 @@ def test_hostile_job_files_are_accepted_or_refused() -> None:
 
 
 def test_the_jobs_that_are_changed_are_right(tmp_path: Path) -> None:
-    for tables in (job_files.JOB, job_files.OWN):
+    for tables in job_files.JOBS.values():
         (tmp_path / "config.json").write_text("{}")
         (tmp_path / "job.toml").write_bytes(mutations.toml_file(tables))
         assert load_job(tmp_path / "job.toml")

@@ -129,6 +129,27 @@ def test_no_part_of_a_command_has_a_secret(tables: str, tmp_path: Path) -> None:
     assert "hunter2" not in refusal.value.message
 
 
+@pytest.mark.parametrize(
+    ("knob", "line"),
+    [
+        ("", ("--api-key", "{api_key=hunter2:hunter2,x}")),
+        ("", ("{wandb_token=hunter2:hunter2,x}",)),
+        ("", ("--api-key={k=hunter2:hunter2,x}",)),
+        ("", ("--password", "{k=hunter2:hunter2,x}")),
+        ("", ("{k=ghp_012345678901234567890123456789:ghp_012345678901234567890123456789,x}",)),
+        ('values = ["hunter2", "x"]\nenv = "WANDB_API_KEY"', ()),
+        ('values = ["hunter2", "x"]\nwords = "--api-key {k}"', ()),
+        ('values = ["a", "b"]\nwords = ["--password=hunter2", "{k}"]', ()),
+    ],
+)
+def test_no_choice_of_a_knob_is_a_secret(knob: str, line: tuple[str, ...], tmp_path: Path) -> None:
+    """Studies and tables hold the values of knobs."""
+    (tmp_path / "job.toml").write_text("cluster = {devices_per_host = 1}\n" + (f"[space.parameters.k]\n{knob}\n" if knob else ""))
+    with pytest.raises(JobError, match="the launch line has a secret") as refusal:
+        load_job(tmp_path / "job.toml", argv=["train", "--n", "{n=1:1,2}", *line])
+    assert "hunter2" not in refusal.value.message and "ghp_" not in refusal.value.message
+
+
 def test_redacting_a_long_word_takes_linear_time() -> None:
     for word in ("a" * 200_000, "a." * 100_000, "--a" * 60_000, "://" + "a" * 200_000, "eyJ" * 60_000, "a =" * 60_000):
         assert redacted(["x", word]) == ["x", word]

@@ -1,6 +1,8 @@
 """No name that a user, a file or a folder has becomes code in what oppa generates: every script runs, and no canary is written."""
 
 import ast
+import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +12,7 @@ import yaml
 
 from experiments.faults.scripts import CANARY, CONFIGURATION, JOB, STEMS, run, stubs
 from oppa.errors import InputError
+from oppa.launchers import slurm_job
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
 from oppa.trials.runner import load_runner
@@ -69,6 +72,63 @@ def test_a_study_folder_with_any_name_is_no_code(tmp_path: Path) -> None:
     done = subprocess.run(["sh", script, "train.py"], cwd=tmp_path, env=stubs(tmp_path / "bin"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.rglob("PWNED"))
+
+
+HOSTILE_VALUES = (
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "'; touch PWNED; '",
+    '"; touch PWNED; "',
+    "x; touch PWNED #",
+    "\\",
+    "$HOME",
+    "* ~",
+    '"steps": 5',
+)
+
+
+@pytest.mark.parametrize("value", HOSTILE_VALUES)
+def test_no_value_of_a_knob_is_code(value: str, tmp_path: Path) -> None:
+    """It reaches the program as a word, and as a variable, as it is."""
+    (tmp_path / "job.toml").write_text(f"""
+cluster = {{devices_per_host = 1}}
+[command]
+argv = ["train", "--knob={{knob}}", "{{knob}}"]
+[space.parameters.knob]
+values = {json.dumps([value, "other"])}
+env = "KNOB"
+""")
+    problem = load_job(tmp_path / "job.toml")
+    files = exports(problem, next(each for each in problem.candidates() if each["knob"] == value))["torchrun"]
+    assert not isinstance(files, InputError)
+    environment = stubs(tmp_path / "bin")
+    (tmp_path / "bin" / "train").write_text('#!/bin/sh\nprintf "%s\\n" "$@" "$KNOB" > "$OPPA_TRIAL/told"\n')
+    (tmp_path / "bin" / "train").chmod(0o755)
+    (tmp_path / "out").mkdir()
+    for name, text in files.items():
+        (tmp_path / "out" / name).write_text(text)
+    done = subprocess.run(["sh", "run.sh", "3"], cwd=tmp_path / "out", env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (told,) = (tmp_path / "out").rglob("told")
+    assert told.read_text().splitlines() == [f"--knob={value}", value, value] and not list(tmp_path.rglob("PWNED"))
+    assert json.loads((told.parent / "trial.json").read_text())["steps"] == 3
+
+
+@pytest.mark.parametrize("study", ["x'$(touch PWNED)'y", "$(touch PWNED)", "`touch PWNED`", "a; touch PWNED #", '"', "a\ntouch PWNED\n"])
+def test_the_folder_of_a_study_is_no_code_of_the_job_that_holds_hosts(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm runs the script that sbatch gets; this one ends, because nobody has touched the heartbeat for long."""
+    (tmp_path / "bin").mkdir()
+    for name, text in {"sbatch": "cat > script; echo 7", "squeue": "echo RUNNING", "scontrol": "true", "scancel": "true"}.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / study).mkdir()
+    (tmp_path / study / "slurm.alive").touch()
+    os.utime(tmp_path / study / "slurm.alive", (0, 0))
+    assert slurm_job._submit([], slurm_job.script(tmp_path / study / "slurm.alive")) == "7"
+    done = subprocess.run(["sh", "script"], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0 and not done.stderr and not list(tmp_path.rglob("PWNED"))
 
 
 def test_the_variables_of_a_runner_are_names(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 import contextlib
 import logging
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,21 @@ def test_the_folder_of_another_user_is_refused(opened, tmp_path: Path) -> None:
     os.chown(tmp_path / "control", 54321, 54321)
     with pytest.raises(InputError, match="belongs to user 54321"):
         opened(tmp_path / "control")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize("command", [["cat"], ["touch"], ["flock", "--nonblock"], ["rm", "-f"]])
+def test_another_user_reads_and_holds_nothing_of_it(command: list[str]) -> None:
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    Tokens.of(folder / "control")
+    Journal(folder / "control").close()
+    found = sorted((folder / "control").iterdir())
+    rest = ["true"] if command[0] == "flock" else []
+    tried = [subprocess.run([*command, path, *rest], user=65534, group=65534, extra_groups=[], capture_output=True) for path in found]
+    assert found == sorted((folder / "control").iterdir()) and len(found) >= 2
+    shutil.rmtree(folder)
+    assert all(each.returncode != 0 and b"ermission denied" in each.stderr for each in tried)
 
 
 @pytest.mark.parametrize("name", [SECRET, FILE])

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from experiments.faults.case import Case
 from experiments.faults.inputs import mutations, spaces
+from experiments.faults.inputs.use import use
 from experiments.faults.law import judge
 from oppa.errors import InputError, SpaceError
 from oppa.problem.bounds import MOST_CANDIDATES, MOST_CHOICES, MOST_CONSTRAINTS
@@ -111,6 +113,22 @@ def test_no_space_extends_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         problem_of({"extends": "/dev/zero"})
 
 
+@pytest.mark.parametrize("schedule", ["../../outside", "a/b", "x" * 300, "a b"])
+def test_no_value_leads_out_of_a_study_s_folder(schedule: str, problem_of: Callable[..., Problem], tmp_path: Path) -> None:
+    problem = problem_of(
+        {"parameters": {**PARAMETERS, "schedule": {"values": ["1f1b", schedule]}, "recompute": {"values": ["none", schedule]}}}
+    )
+    for configuration in problem.candidates():
+        assert "/" not in configuration.id and len(configuration.id) <= 200
+    use(problem, tmp_path)
+
+
+@pytest.mark.parametrize("job", [spaces.JOB, spaces.COMMAND])
+def test_the_space_that_is_changed_is_right(job: bytes) -> None:
+    text = mutations.toml_file(constrained("dp > 0"))
+    assert judge(Case("right", {"job.toml": job, "space.toml": text}), spaces.read).answer == "accepted"
+
+
 @pytest.mark.parametrize("parameters", ["5", "'dp'", "[1]", "{dp = 1}"])
 def test_a_runner_declares_names_of_parameters(parameters: str, tmp_path: Path) -> None:
     (tmp_path / "runner").mkdir()
@@ -120,6 +138,7 @@ def test_a_runner_declares_names_of_parameters(parameters: str, tmp_path: Path) 
         load_job(tmp_path / "job.toml")
 
 
+@pytest.mark.slow
 def test_hostile_spaces_are_accepted_or_refused() -> None:
     verdicts = [judge(case, spaces.read) for case in itertools.islice(spaces.cases(seed=0), 300)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []

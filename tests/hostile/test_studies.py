@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import random
 import sqlite3
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.faults.inputs import studies
+from experiments.faults.law import judge
 from oppa.errors import StudyError
 from oppa.problem.configuration import Configuration
 from oppa.study import Prediction, Study, database
@@ -69,6 +72,12 @@ def changed(study: Study, **values: object) -> None:
         {"configuration": "null"},
         {"configuration": '{"dp": "2", "global_batch": 8, "micro_batch": 1}'},
         {"configuration": '{"dp": 0, "global_batch": 8, "micro_batch": 1}'},
+        {"configuration": '{"dp": 2, "global_batch": 8, "micro_batch": 1, "cp": 2, "knobs": {"cp": {"short": "../../x"}}}'},
+        {"configuration": '{"dp": 2, "global_batch": 8, "micro_batch": 1, "cp": 2, "knobs": {"cp": {"degree": 1}}}'},
+        {"configuration": '{"dp": 2, "global_batch": 8, "micro_batch": 1, "cp": 2, "knobs": {"cp": 5}}'},
+        {"configuration": '{"dp": 2, "global_batch": 8, "micro_batch": 1, "cp": 2, "knobs": ["cp"]}'},
+        {"configuration": '{"dp": 2, "global_batch": 8, "micro_batch": 1, "cp": [2]}'},
+        {"configuration": '{"dp": 2, "global_batch": 8, "micro_batch": 1, "c p": 2}'},
         {"configuration": '{"dq": 2, "global_batch": 8, "micro_batch": 1}'},
         {"configuration": "\ud800".encode("utf-8", "surrogatepass")},
         {"prediction": '{"steps_per_s": 0, "log_stddev": 1}'},
@@ -114,6 +123,20 @@ def test_facts_of_the_study_that_are_damaged_are_an_error(study: Study) -> None:
 def test_a_problem_that_is_none_is_an_error(study: Study) -> None:
     with pytest.raises(StudyError, match="the problem of the study in"):
         _ = study.problem
+
+
+def test_a_problem_that_was_changed_is_an_error(study: Study) -> None:
+    with contextlib.closing(sqlite3.connect(study.folder / database.FILE)) as connection, connection:
+        connection.execute("UPDATE meta SET value = json_set(value, '$.name', 'another') WHERE key = 'problem'")
+    with Study(study.folder) as other, pytest.raises(StudyError, match="was changed after oppa stored it"):
+        _ = other.problem
+
+
+@pytest.mark.slow
+def test_hostile_studies_with_knobs_are_used_or_refused() -> None:
+    verdicts = [judge(case, studies.read) for case in itertools.islice(studies.cases(seed=0), 150)]
+    assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
+    assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}
 
 
 def removed(path: Path) -> None:

@@ -3,12 +3,15 @@
 import csv
 import dataclasses
 import io
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from experiments.faults.inputs import tables
+from experiments.faults.law import judge
 from oppa import catalog
 from oppa.cluster.traces import read_trace
 from oppa.control.rl.weights import Weights
@@ -247,3 +250,10 @@ def test_a_flipped_bit_of_a_policy_is_refused_or_another_number(weights: Weights
         text = json.dumps(header).encode()
         path.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + length :])
         said(lambda: Weights.load(path))
+
+
+@pytest.mark.slow
+def test_hostile_tables_with_knobs_are_read_or_refused() -> None:
+    verdicts = [judge(case, tables.read) for case in itertools.islice(tables.cases(seed=0), 200)]
+    assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
+    assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}

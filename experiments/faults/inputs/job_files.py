@@ -42,6 +42,30 @@ OWN: dict[str, Any] = {
     "space": {"parameters": {"recompute": ["none", "full"], "zero_stage": [0, 1]}},
 }
 """A job with a launch line of its own."""
+PROGRAM: dict[str, Any] = {
+    "cluster": {"devices_per_host": 4, "memory_limit": "1 GiB"},
+    "batch": {"global_batch": 8},
+    "objective": {"pattern": "latency (?P<value>[0-9.]+)", "unit": "ms", "better": "lower"},
+    "command": {
+        "argv": ["python3", "train.py", "{num_workers=4:2,4,8}", "--micro", "{micro_batch}", "--cp", "{cp}", "--lr={my_rate}"],
+        "arguments": {"prefetch": {"none": [], "*": ["--prefetch", "{prefetch}"]}},
+        "files": {"config": {"path": "config.json", "keys": {"a.b": "{prefetch}", "c": {"fused": {"true": 1, "false": 0}}}}},
+    },
+    "space": {
+        "parameters": {
+            "micro_batch": [1, 2],
+            "prefetch": ["none", "one"],
+            "my_rate": [0.5, 1.0],
+            "cp": {"values": [1, 2], "degree": True, "short": "c", "default": 1, "scale": "ordinal"},
+            "arenas": {"low": 1, "high": 8, "factor": 2, "env": "MALLOC_ARENA_MAX", "when": "dp > 1", "open": [16]},
+            "shards": {"divisors": "global_batch", "words": "--shards {shards}", "scale": "log2"},
+            "fused": {"values": [False, True], "words": {"true": "--fused", "*": []}, "on_request": True, "changes": "learning"},
+        }
+    },
+    "baseline": {"num_workers": 2, "micro_batch": 1, "cp": 2},
+}
+"""A program without a model, with knobs of every kind and an objective."""
+JOBS = {"job": JOB, "own": OWN, "program": PROGRAM}
 RAW = tuple(
     map(Raw, ["inf", "-inf", "nan", "1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "2001-02-30", "0x" + "f" * 9_000, "9" * 5_000])
 )
@@ -60,8 +84,6 @@ LARGE: tuple[dict[str, dict[str, Any]], ...] = (
     {"limits": {"q_max": 1_000_000, "q_min": 1_000_000, "trials": 2**31 - 1, "repeats": 1_000}},
 )
 """Numbers that are within their bounds, several at once."""
-PLANNED = 100_000
-"""Most configurations of a search that is planned; the surrogate takes seconds for more."""
 
 
 def cases(seed: int) -> Iterator[Case]:
@@ -73,24 +95,23 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 def read(case: Case, folder: Path) -> None:
-    """Read a job file; raises OppaError if it is refused."""
+    """Read a job file, and use the job; raises OppaError if it is refused."""
+    from experiments.faults.inputs.use import use
     from oppa import api
 
     case.write(folder)
-    problem = api.load_job(folder / "job.toml")
-    if len(problem.candidates()) <= PLANNED and problem.runner.name == "simulated":
-        api.plan(problem)
+    use(api.load_job(folder / "job.toml"), folder)
 
 
 def _mutated() -> Iterator[Text]:
     extra = (*RAW, *(Raw(text) for _, text in mutations.deep("[", "]")), *(Raw(text) for _, text in mutations.deep("{a = ", "}")))
-    for name, tables in (("job", JOB), ("own", OWN)):
+    for name, tables in JOBS.items():
         for what, changed in mutations.mutated(tables, extra):
             yield f"{name}: {what}", changed
 
 
 def _damaged(seed: int) -> Iterator[Text]:
-    for name, tables in (("job", JOB), ("own", OWN)):
+    for name, tables in JOBS.items():
         for what, body in mutations.damaged(_lines(tables), seed, 300):
             yield f"{name}: {what}", body
 

@@ -17,6 +17,14 @@ cluster = {hosts = 2, devices_per_host = 4, device = "H100", memory_limit = "80 
 runner = {name = "simulated"}
 space = {name = "./space.toml"}
 """
+COMMAND = b"""
+model = {preset = "tiny-4m"}
+batch = {global_batch = 8}
+cluster = {hosts = 2, devices_per_host = 4, device = "H100", memory_limit = "80 GiB"}
+command = {argv = ["python3", "train.py"]}
+space = {name = "./space.toml", parameters = {cp = [1, 2], rate = [0.5, 1.0], micro_batch = 1}}
+"""
+"""A job whose plain launch line gets the words of all parameters, some of which it asks for."""
 SPACE: dict[str, Any] = {
     "description": "a space",
     "balanced_stages": False,
@@ -29,6 +37,11 @@ SPACE: dict[str, Any] = {
         "schedule": {"values": ["1f1b", "gpipe"], "open": ["zb-h1"], "when": "pp > 1"},
         "dp_bucket_mb": {"low": 1, "high": 64, "factor": 4, "default": 25, "when": "zero_stage == 0 and dp > 1"},
         "overlap_p2p": {"values": [False, True], "when": "pp > 1"},
+        "cp": {"values": [1, 2], "degree": True, "short": "c", "words": "--cp {cp}", "on_request": True},
+        "algorithm": {"values": ["Ring", "Tree"], "env": "NCCL_ALGO", "default": "Tree", "scale": "one-hot", "open": True},
+        "fused": {"values": [False, True], "words": {"true": ["--fused"], "*": []}, "when": "tp > 1", "changes": "speed"},
+        "rate": {"values": [0.5, 1.0], "words": ["--rate", "{rate}", "--of={dp}"], "scale": "log2", "changes": "learning"},
+        "buffers": {"low": 1, "high": 8, "env": "BUFFERS", "scale": "ordinal"},
     },
 }
 CONSTRAINT = {"expression": "layers % pp == 0", "why": "stages are equal"}
@@ -96,16 +109,17 @@ def cases(seed: int) -> Iterator[Case]:
     """Yield every case once, in an order that the seed decides."""
     made = [*_mutated(), *_damaged(seed), *_expressions(), *_large(), *_extending()]
     random.Random(seed).shuffle(made)
-    for name, text in made:
-        yield Case(f"search space, {name}", {"job.toml": JOB, "space.toml": mutations.toml_file(text)})
+    for number, (name, text) in enumerate(made):
+        yield Case(f"search space, {name}", {"job.toml": COMMAND if number % 2 else JOB, "space.toml": mutations.toml_file(text)})
 
 
 def read(case: Case, folder: Path) -> None:
-    """Read a job with a search space of its own, and enumerate its configurations; raises OppaError if they are refused."""
+    """Read a job with a search space of its own, and use the job; raises OppaError if it is refused."""
+    from experiments.faults.inputs.use import use
     from oppa import api
 
     case.write(folder)
-    len(api.load_job(folder / "job.toml").candidates())
+    use(api.load_job(folder / "job.toml"), folder)
 
 
 def _mutated() -> Iterator[Text]:

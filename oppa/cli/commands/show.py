@@ -102,10 +102,10 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     trials, sought = study.trials(), problem.objective
     summary, table = (
         style.table(("fact", "value")),
-        style.table((">trial", "configuration", "outcome", f">{sought.unit}", ">predicted", ">memory")),
+        style.table((">trial", "configuration", "outcome", f">{escape(sought.unit)}", ">predicted", ">memory")),
     )
     for cells in [*facts(trials, sought), *(problem.software.facts if problem.software else [])]:
-        summary.add_row(*cells)
+        summary.add_row(*map(escape, cells))
     for trial in ranked(trials)[:limit]:
         speed = style.objective(sought, trial.steps_per_s, trial.stddev)
         predicted = style.objective(sought, trial.prediction.steps_per_s if trial.prediction else None)

@@ -17,6 +17,8 @@ def space(
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line.")] = False,
 ) -> None:
     """Count and list the valid configurations of a job, the default configurations first."""
+    from rich.markup import escape
+
     from oppa.cli.views import style
     from oppa.cli.views.summary import warn_of_unknown_device
     from oppa.problem.describe import by_degrees, varying
@@ -38,7 +40,7 @@ def space(
     style.out().print(degrees)
     knobs = style.table(("parameter", "values"))
     for name, values in varying(candidates).items():
-        knobs.add_row(name, ", ".join(map(str, values)))
+        knobs.add_row(name, escape(", ".join(map(str, values))))
     style.out().print(knobs)
     order = candidates.default_order()[:limit]
     style.out().print("the default configuration is the first of these that fits:\n" if len(order) else "")

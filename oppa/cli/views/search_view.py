@@ -99,7 +99,7 @@ class PlainSearchView:
 
     def _speed(self, rate: float, stddev: float | None = None) -> str:
         """Return the objective of a rate as text, with its unit."""
-        return f"{style.objective(self._objective, rate, stddev)} {self._objective.unit}"
+        return f"{style.objective(self._objective, rate, stddev)} {escape(self._objective.unit)}"
 
     def _name(self, configuration: Configuration) -> str:
         """Return the name under which a configuration is shown."""

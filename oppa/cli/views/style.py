@@ -81,9 +81,9 @@ def print_section(section: "Section") -> None:
     """Print a heading, its text and its table, to stdout."""
     from rich.markup import escape
 
-    made = table(section.columns)
+    made = table([escape(name) for name in section.columns])
     for row in section.rows:
-        made.add_row(*map(str, row))
+        made.add_row(*(escape(str(cell)) for cell in row))
     out().print(f"\n[bold]{escape(section.title)}[/]", escape(section.text), "", made, sep="\n")
 
 

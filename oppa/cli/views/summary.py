@@ -98,7 +98,7 @@ def _contenders(result: "SearchResult", objective: "Objective") -> list[str]:
     ]
     id_, value, spread, _ = (max(map(len, column)) for column in zip(*cells, strict=True))
     return [
-        f"[bold]{name:<8}[/] [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} {objective.unit}{cell[2]:<{spread}}   peak {cell[3]}"
+        f"[bold]{name:<8}[/] [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} {escape(objective.unit)}{cell[2]:<{spread}}   peak {cell[3]}"
         for (name, *_), cell in zip(rows, cells, strict=True)
     ]
 
