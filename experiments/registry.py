@@ -30,12 +30,18 @@ ELASTIC = ("small", "medium", "large")
 _COMMANDS = {name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim")}
 SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
-NANOTRON = Declared(files=(REPLAY.as_posix(), *COST_MODEL, "priors/hardware/H100.toml"), data=("nanotron_h100.csv",))
+NANOTRON = Declared(
+    files=(REPLAY.as_posix(), *COST_MODEL, "priors/hardware/H100.toml", "priors/frameworks/nanotron.toml"), data=("nanotron_h100.csv",)
+)
 """Inputs of the benchmarks on the measurements of nanotron."""
 ELDER_DATA = (*NANOTRON.data, "korthikanti_recompute_a100.csv", "nccl_allreduce.csv")
 """Measured data that the simulator and the prior are both compared with."""
 PRIOR = Declared(
-    files=(*NANOTRON.files, "priors/hardware/A100-80GB.toml", "priors/hardware/A100-40GB.toml"),
+    files=(
+        *NANOTRON.files,
+        *("priors/hardware/A100-80GB.toml", "priors/hardware/A100-40GB.toml"),
+        *(f"priors/frameworks/{name}.toml" for name in ("fsdp", "megatron", "other")),
+    ),
     data=(
         *ELDER_DATA,
         *("megatron_8xh100.csv", "llm_foundry_a100.csv", "fms_a100.csv", "fms_a100_moe.csv"),

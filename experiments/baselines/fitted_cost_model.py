@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oppa.cost import paper
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.workload import workload_of
+from oppa.cost.facts import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.tuning.designer import Observation, at_random, first_free

@@ -16,7 +16,7 @@ from experiments.prior.refits import common_fit, own_fit
 from experiments.prior.stalls import stall_section
 from oppa.bench import published
 from oppa.bench.fitting import CostFunction, fit, without_stalls
-from oppa.bench.source_fits import SourceFit
+from oppa.bench.source_fits import SourceFit, group_beliefs
 from oppa.cost.coefficients import Belief, Coefficients, load_beliefs, medians
 from oppa.cost.memory import memory
 from oppa.cost.rows import check_rows, workload_of_rows
@@ -35,12 +35,12 @@ def calibrate() -> list[Section]:
     runs = rows[rows["status"] == published.RAN].reset_index(drop=True)
     work = workload_of_rows(check_rows(runs))
     subsets = {"all": runs.index, "1B": runs.index[runs["model"] == "1B"], "8B": runs.index[runs["model"] == "8B"]}
-    time_beliefs, memory_beliefs = load_beliefs("step_time"), load_beliefs("memory")
+    time_beliefs, memory_beliefs = group_beliefs("H100", "nanotron")
     times = {name: _fitted(step_time, without_stalls(work), runs["step_time_s"], time_beliefs, chosen) for name, chosen in subsets.items()}
     sizes = {name: _fitted(memory, work, runs["memory_bytes"], memory_beliefs, chosen) for name, chosen in subsets.items()}
     return [
-        _source_section("Step time", time_beliefs, {name: fitted.time for name, fitted in _source_fits().items()}),
-        _source_section("Memory", memory_beliefs, {name: fitted.memory for name, fitted in _source_fits().items()}),
+        _source_section("Step time", load_beliefs("step_time"), {name: fitted.time for name, fitted in _source_fits().items()}),
+        _source_section("Memory", load_beliefs("memory"), {name: fitted.memory for name, fitted in _source_fits().items()}),
         _coefficients("Step time", time_beliefs, times),
         _coefficients("Memory", memory_beliefs, sizes),
         _held_out(runs, work, {"priors/": medians(time_beliefs), **times}, {"priors/": medians(memory_beliefs), **sizes}),

@@ -33,8 +33,11 @@ def common_fit() -> SourceFit:
 
 
 def left_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return all rows with predictions from coefficients that are fitted to other sources alone."""
-    return pd.concat([predict_with(group, left_out_fit(str(source))) for source, group in rows.groupby("source", sort=False)])
+    """Return all rows with predictions from coefficients that are fitted to other sources alone.
+
+    Those of the frameworks' files do not count, because the source itself may have given them; the facts of the files do.
+    """
+    return pd.concat([predict_with(group, left_out_fit(str(source)), own=False) for source, group in rows.groupby("source", sort=False)])
 
 
 def after_trials(predicted: pd.DataFrame) -> pd.DataFrame:

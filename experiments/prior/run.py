@@ -12,10 +12,11 @@ from experiments.prior.refits import after_trials, known_models, left_out
 from experiments.prior.source_errors import judge
 from experiments.prior.source_page import figures, left_out_section, memory_section, missed_section, speed_section
 from oppa.bench import published
+from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
+from oppa.cost.facts import machine_of
 from oppa.cost.hardware import load_hardware
-from oppa.cost.prediction import predict_rows, prior_beliefs
-from oppa.cost.workload import machine_of
+from oppa.cost.prediction import predict_rows
 from oppa.report.record import Section
 
 

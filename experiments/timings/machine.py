@@ -13,10 +13,10 @@ import torch
 
 from experiments.timings import allreduce_ranks
 from experiments.timings.interleaved import spread
+from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
+from oppa.cost.facts import machine_of
 from oppa.cost.hardware import load_hardware
-from oppa.cost.prediction import prior_beliefs
-from oppa.cost.workload import machine_of
 from oppa.errors import EnvironmentLackingError
 from oppa.report.record import Section
 from oppa.trials import logs

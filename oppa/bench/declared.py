@@ -41,6 +41,8 @@ DATA = "OPPA_DATA/"
 COST_MODEL = ("priors/step_time.toml", "priors/memory.toml")
 ALIASES = ("aliases", "shared_aliases")
 """Keys of a device's file that serve only to find it."""
+OTHER = "other"
+"""Prior of jobs whose search space states no framework."""
 UNKNOWN = "GPU"
 """Hardware prior of devices that `priors/hardware` lacks."""
 
@@ -70,7 +72,8 @@ class Declared:
         here = catalog.root()
         paths = {path: None for job in self.jobs for path in task_files(job)}
         if self.cost_model:
-            paths |= dict.fromkeys([*map(Path, COST_MODEL), *(_prior(_device(_toml(job))) for job in self.jobs)])
+            paths |= dict.fromkeys(map(Path, COST_MODEL))
+            paths |= dict.fromkeys(path for job in self.jobs for path in (_prior(_device(_toml(job))), _framework(_space(job))))
         paths |= dict.fromkeys(map(Path, self.files))
         uses = [_toml(job) for job in self.jobs]
         asked = frozenset(name for use in uses for name in use.get("space", {}).get("parameters", {}))
@@ -116,7 +119,7 @@ def task_files(job: Path) -> Iterator[Path]:
     if ":" in (module := str(declared.get("model", {}).get("entry_point", ""))):
         yield job.parent / f"{module.partition(':')[0]}.py"
     yield runner
-    yield from _spaces(str(declared.get("space", {}).get("name") or _toml(runner).get("search_space", "")))
+    yield from _spaces(_space(job))
     if runner.parent.name == "simulated":
         yield Path("priors", "clusters", f"{_device(declared)}.toml")
 
@@ -155,6 +158,7 @@ def _decisive(space: Mapping[str, Any], *, asked: Collection[str], words: bool) 
     kept = {name: entry for name, entry in declared.items() if name not in quiet}
     if not words:
         kept = {name: {key: value for key, value in entry.items() if key != "words"} for name, entry in kept.items()}
+    space = {name: value for name, value in space.items() if name != "framework"}  # the cost model's, of which _framework knows
     defaults = {name: _default(declared[name]) for name in quiet}
     stated = ((each, _without(str(each.get("expression")), defaults)) for each in space.get("constraint", ()))
     constraints = [{**each, "expression": text} for each, text in stated if text]
@@ -190,7 +194,14 @@ def _without(text: str, defaults: Mapping[str, Any]) -> str:
 
 SUITES: Mapping[str, Declared] = {
     "replay": Declared(
-        files=(REPLAY.as_posix(), "runners/replay/runner.toml", *COST_MODEL, "priors/hardware/H100.toml"), data=("nanotron_h100.csv",)
+        files=(
+            REPLAY.as_posix(),
+            "runners/replay/runner.toml",
+            *COST_MODEL,
+            "priors/hardware/H100.toml",
+            "priors/frameworks/nanotron.toml",
+        ),
+        data=("nanotron_h100.csv",),
     ),
     "simulated": Declared(jobs=tuple(map(simulated_job, SIMULATED)), cost_model=True),
     "cpu": Declared(jobs=(CPU_JOB,), files=(CPU_TABLE.as_posix(),), cost_model=True),
@@ -206,7 +217,8 @@ def replay_inputs(declaration: Path, table: Path, *, name: str) -> Inputs:
     """
     device = _device(_toml(declaration))
     own = {declaration.name: content_hash(declaration), f"{DATA}{name}": content_hash(table)}
-    files = ("runners/replay/runner.toml", *COST_MODEL, _prior(device).as_posix())
+    framework = Path("priors", "frameworks", f"{_toml(declaration).get('framework', OTHER)}.toml")
+    files = ("runners/replay/runner.toml", *COST_MODEL, _prior(device).as_posix(), framework.as_posix())
     known = Declared(files=files).inputs()
     return dataclasses.replace(known, files={**known.files, **own})
 
@@ -217,6 +229,19 @@ def logged_inputs(protocol: Mapping[str, Any]) -> Inputs | None:
         return None
     arguments = {name: protocol[name] for name in ("suite", "trials")}
     return Inputs(arguments=arguments, tasks=tuple(protocol["tasks"]), files=protocol["files"])
+
+
+def _space(job: Path) -> str:
+    """Return the name of a job's search space: its own, or that of its runner."""
+    declared = _toml(job)
+    runner = Path("runners", str(declared.get("runner", {}).get("name", "torch")), "runner.toml")
+    return str(declared.get("space", {}).get("name") or _toml(runner).get("search_space", ""))
+
+
+def _framework(space: str) -> Path:
+    """Return the file of what the cost model knows of a search space's framework."""
+    stated = (str(_toml(path).get("framework", "")) for path in _spaces(space))
+    return Path("priors", "frameworks", f"{next(filter(None, stated), OTHER)}.toml")
 
 
 def _spaces(name: str) -> Iterator[Path]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from oppa.bench import published
 from oppa.bench.fitting import fit, without_stalls
-from oppa.cost.coefficients import Belief, load_beliefs
+from oppa.bench.source_fits import group_beliefs
+from oppa.cost.coefficients import Belief
 from oppa.cost.memory import memory
 from oppa.cost.rows import check_rows, workload_of_rows
 from oppa.cost.step_time import step_time
@@ -22,7 +23,7 @@ def held_out_beliefs(model: str) -> Mapping[str, Belief]:
     rows = published.nanotron_rows()
     runs = rows[(rows["status"] == published.RAN) & (rows["model"] != model)].reset_index(drop=True)
     work = workload_of_rows(check_rows(runs))
-    time_beliefs, memory_beliefs = load_beliefs("step_time"), load_beliefs("memory")
+    time_beliefs, memory_beliefs = group_beliefs("H100", "nanotron")
     times = fit(step_time, without_stalls(work), runs["step_time_s"], time_beliefs)
     sizes = fit(memory, work, runs["memory_bytes"], memory_beliefs)
     beliefs = {**time_beliefs, **memory_beliefs}

@@ -5,7 +5,7 @@ source share their framework, machine and way of measuring, and their errors.
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,13 @@ from torch import Tensor
 
 from oppa.bench import published
 from oppa.bench.fitting import CostFunction, FittedRuns, coefficients_at, fit_place, without_stalls
-from oppa.cost.coefficients import Belief, Coefficients, load_beliefs
+from oppa.cost.beliefs import Beliefs, beliefs_of
+from oppa.cost.coefficients import load_beliefs
+from oppa.cost.framework import load_framework
 from oppa.cost.hardware import load_hardware
 from oppa.cost.memory import memory
 from oppa.cost.prediction import predict
-from oppa.cost.rows import check_rows, illegal, workload_of_rows
+from oppa.cost.rows import by_kind, check_rows, illegal, workload_of_rows
 from oppa.cost.step_time import step_time
 
 
@@ -29,17 +31,25 @@ class SourceFit:
     time: Tensor
     memory: Tensor
 
-    def coefficients(self, device: str) -> Coefficients:
-        """Return all coefficients on a device of the catalogue."""
-        return {
-            **coefficients_at(self.time, device_beliefs("step_time", device)),
-            **coefficients_at(self.memory, device_beliefs("memory", device)),
-        }
+    def beliefs(self, device: str, framework: str, *, own: bool) -> tuple[Beliefs, Beliefs]:
+        """Return the coefficients of step time and of memory on a device, with the fitted medians."""
+        time, memory = group_beliefs(device, framework, own=own)
+        return _moved(time, self.time), _moved(memory, self.memory)
 
 
-def device_beliefs(name: str, device: str) -> Mapping[str, Belief]:
-    """Return the coefficients of `priors/NAME.toml` with the overrides of a device."""
-    return load_beliefs(name, load_hardware(device).coefficients)
+def group_beliefs(device: str, framework: str, *, own: bool = True) -> tuple[Beliefs, Beliefs]:
+    """Return the coefficients of step time and of memory on a device under a framework.
+
+    Args:
+        own: Use the framework's own coefficients; otherwise the general ones, beside the facts of its file.
+    """
+    known = load_framework(framework)
+    return beliefs_of(load_hardware(device), known if own else dataclasses.replace(known, coefficients={}))
+
+
+def _moved(beliefs: Beliefs, place: Tensor) -> Beliefs:
+    medians = coefficients_at(place, beliefs)
+    return {name: dataclasses.replace(belief, median=float(medians[name])) for name, belief in beliefs.items()}
 
 
 def shipped() -> SourceFit:
@@ -71,13 +81,18 @@ def fit_rows(rows: pd.DataFrame, *, balanced: bool = False) -> SourceFit:
     )
 
 
-def predict_with(rows: pd.DataFrame, fit: SourceFit) -> pd.DataFrame:
-    """Return the rows with the columns of `predict_rows`, predicted from fitted coefficients."""
+def predict_with(rows: pd.DataFrame, fit: SourceFit, *, own: bool = True) -> pd.DataFrame:
+    """Return the rows with the columns of `predict_rows`, predicted from fitted coefficients.
+
+    Args:
+        own: Use the coefficients of the frameworks' files, which may have been fitted to these very rows.
+    """
     checked = check_rows(rows)
-    devices = checked["device"].mask(illegal(checked))
+    possible = np.flatnonzero(~illegal(checked))
     parts = []
-    for device, positions in devices.groupby(devices).indices.items():
-        predicted = predict(workload_of_rows(checked.iloc[positions]), fit.coefficients(str(device)))
+    for device, framework, group in by_kind(checked.iloc[possible]):
+        positions = possible[group]
+        predicted = predict(workload_of_rows(checked.iloc[positions]), *fit.beliefs(device, framework, own=own))
         parts.append(predicted.set_axis(rows.index[positions]))
     predicted = pd.concat(parts).reindex(rows.index).astype({"predicted_memory_bytes": "Float64", "fits": "boolean"})
     return pd.concat([rows, predicted], axis=1)
@@ -90,14 +105,15 @@ def _place(model: CostFunction, runs: pd.DataFrame, checked: pd.DataFrame, name:
     counts = runs[known].groupby("source")["source"].transform("size")
     weights = counts.astype(float) ** (-0.5 if balanced else 0)
     parts = []
-    for device, part in checked[known].groupby("device"):
+    for device, framework, group in by_kind(checked[known]):
+        part, (time, size) = checked[known].iloc[group], group_beliefs(device, framework)
         work = workload_of_rows(part)
         parts.append(
             FittedRuns(
                 work=without_stalls(work) if model is step_time else work,
                 measured=torch.tensor(runs.loc[part.index, column].to_numpy(dtype=np.float64)),
                 weight=torch.tensor(weights[part.index].to_numpy()),
-                beliefs=device_beliefs(name, str(device)),
+                beliefs=time if model is step_time else size,
             )
         )
     return fit_place(model, parts)

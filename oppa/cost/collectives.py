@@ -25,6 +25,8 @@ class CollectiveGroup:
     members: Tensor
     per_host: Tensor
     hosts: Tensor
+    paired: Tensor = dataclasses.field(default_factory=lambda: torch.tensor(False))
+    """True where all members are among neighbours with a closer link."""
 
     @classmethod
     def of(cls, members: Tensor, stride: Tensor, machine: DeviceFacts, devices: Tensor) -> "CollectiveGroup":
@@ -32,7 +34,7 @@ class CollectiveGroup:
         host, block = machine.devices_per_host, members * stride  # `stride` interleaved groups occupy a block of consecutive ranks
         cut = (devices > host) & (block < host) & (host % block > 0)
         per_host = torch.where(cut, (members / 2).ceil(), torch.minimum(members, (host / stride).floor().clamp_min(1)))
-        return cls(members, per_host, (members / per_host).ceil())
+        return cls(members, per_host, (members / per_host).ceil(), block <= machine.pair_devices)
 
 
 def gather_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFacts, c: Coefficients) -> Tensor:
@@ -41,8 +43,19 @@ def gather_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFacts, c
     Within a host every member receives (k - 1) / k of the payload over the host's links. Between hosts (H - 1) / H of the payload
     arrives through the k members' shares of the network. Each hop of the ring adds its latency.
     """
-    intra = payload * (group.per_host - 1) / group.per_host / (machine.intra_bandwidth * c["intra_efficiency"])
+    intra = payload * (group.per_host - 1) / group.per_host / _within(group, machine, c)
     inter = payload * (group.hosts - 1) / group.hosts / (group.per_host * machine.inter_bandwidth * c["inter_efficiency"])
+    return torch.where(group.members > 1, c["operation_s"] + hop_time(group, machine, c) + intra + inter, 0.0)
+
+
+def all_to_all_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFacts, c: Coefficients) -> Tensor:
+    """Return the seconds in which each member sends a part of its own `payload` bytes to every other, shape (n,).
+
+    Of the k members of a host each keeps 1 / members of its payload, sends (k - 1) / members within the host, and the rest through its own
+    share of the network.
+    """
+    intra = payload * (group.per_host - 1) / group.members / _within(group, machine, c)
+    inter = payload * (group.members - group.per_host) / group.members / (machine.inter_bandwidth * c["inter_efficiency"])
     return torch.where(group.members > 1, c["operation_s"] + hop_time(group, machine, c) + intra + inter, 0.0)
 
 
@@ -53,7 +66,7 @@ def all_reduce_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFact
     libraries choose.
     """
     both = 2 * gather_time(group, payload, machine, c)
-    tree = 2 * c["latency"] * (machine.intra_latency * _log2(group.per_host) + machine.inter_latency * _log2(group.hosts))
+    tree = 2 * (c["latency"] * machine.intra_latency * _log2(group.per_host) + _network_latency(machine, c) * _log2(group.hosts))
     saved = (2 * hop_time(group, machine, c) - tree).clamp_min(0)
     return torch.where(group.members > 1, both - c["operation_s"] - saved, 0.0)
 
@@ -61,7 +74,8 @@ def all_reduce_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFact
 def hop_time(group: CollectiveGroup, machine: DeviceFacts, c: Coefficients) -> Tensor:
     """Return the seconds of latency around the ring, shape (n,): one hop enters each host, the others stay within one."""
     crossing = torch.where(group.hosts > 1, group.hosts, 0.0)
-    return c["latency"] * (machine.inter_latency * crossing + machine.intra_latency * (group.members - 1 - crossing).clamp_min(0))
+    within = (group.members - 1 - crossing).clamp_min(0)
+    return _network_latency(machine, c) * crossing + c["latency"] * machine.intra_latency * within
 
 
 def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: DeviceFacts, c: Coefficients, *, alone: Tensor | float = 1.0) -> Tensor:
@@ -71,8 +85,17 @@ def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: DeviceFacts, 
         alone: The multiple of its share of the network that a transfer between hosts can use.
     """
     intra = c["latency"] * machine.intra_latency + payload / (machine.intra_bandwidth * c["intra_efficiency"])
-    inter = c["latency"] * machine.inter_latency + payload / (alone * machine.inter_bandwidth * c["inter_efficiency"])
+    inter = _network_latency(machine, c) + payload / (alone * machine.inter_bandwidth * c["inter_efficiency"])
     return c["operation_s"] + torch.where(crosses_hosts, inter, intra)
+
+
+def _network_latency(machine: DeviceFacts, c: Coefficients) -> Tensor:
+    return c["latency"] * c["network_latency"] * machine.inter_latency
+
+
+def _within(group: CollectiveGroup, machine: DeviceFacts, c: Coefficients) -> Tensor:
+    """Return the bytes per second among the members on one host, shape (n,)."""
+    return torch.where(group.paired, machine.pair_bandwidth, machine.intra_bandwidth) * c["intra_efficiency"]
 
 
 def _log2(count: Tensor) -> Tensor:

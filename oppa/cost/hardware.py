@@ -41,6 +41,8 @@ class Hardware:
 
     name: str
     devices_per_host: int
+    memory_bytes: int
+    """Whole memory of a device, as its driver reports it."""
     usable_bytes: int
     """Memory limit of a device: the cluster's; for a device of the catalogue, `usable_of` its memory, on CPUs all of it."""
     memory_bandwidth_bytes_per_s: float
@@ -172,6 +174,7 @@ def _hardware(file: _File, name: str, *, source: str, on_cpu: bool) -> Hardware:
     return Hardware(
         name=name,
         devices_per_host=file.devices_per_host,
+        memory_bytes=memory_bytes,
         usable_bytes=memory_bytes if on_cpu else usable_of(memory_bytes),
         memory_bandwidth_bytes_per_s=file.memory.bandwidth_bytes_per_s,
         matmul_flops_per_s=file.matmul_flops_per_s.model_dump(exclude={"source"}, exclude_none=True),

@@ -1,19 +1,39 @@
 """Predict the bytes on the fullest device at the peak of a step.
 
-    memory = state * (weights + gradients + optimizer) + activation * (layers in flight + the layer at work) + logits + fixed
+    passes = state * (weights + gradients + optimizer) + activation * (layers in flight + the layer at work) + logits
+    update = state * (weights + gradients + optimizer + what the update computes with)
+    memory = max(passes, update) + communicators + fixed
 
 Notation (n rows):
-    parts    bytes of PARTS, before coefficients apply     (n, 7)
+    parts    bytes of PARTS, before coefficients apply     (n, 10)
 """
 
 import torch
 from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.stages import activation_elements, first_ends, held_per_layer, layers_per_stage
+from oppa.cost.layers import recomputed
+from oppa.cost.stages import (
+    activation_elements,
+    expert_shards,
+    experts_per_layer,
+    first_ends,
+    held_per_layer,
+    layers_per_stage,
+    replicated_elements,
+)
 from oppa.cost.workload import Workload
 
-PARTS = ("weights", "gradients", "optimizer", "waiting", "sharded", "replicated", "logits")
+PARTS = ("weights", "gradients", "optimizer", "waiting", "update", "sharded", "replicated", "logits", "gathered", "communicators")
+"""Parts of a stage's memory, in bytes, but for `communicators`, which is a number of groups.
+
+`gathered` are the logits of other tensor-parallel ranks. `gradients` is what remains of them at the peak of the passes. `update` is what
+the optimizer's step needs in addition to weights and states.
+"""
+SCORE_BYTES = 5
+"""Bytes per attention score that a softmax with dropout keeps for the backward pass (Korthikanti et al. 2022, section 4.1)."""
+EIGHT_BIT_SAVING = 0.3
+"""Share of a layer's activations that 8-bit training saves: inputs of linear layers, about 60% of all, are kept in one byte."""
 
 
 def memory(work: Workload, c: Coefficients) -> Tensor:
@@ -22,12 +42,12 @@ def memory(work: Workload, c: Coefficients) -> Tensor:
 
 
 def parts(work: Workload) -> Tensor:
-    """Return the parts of the first and of the last stage, shape (n, 14); they do not depend on the coefficients."""
+    """Return the parts of the first and of the last stage, shape (n, 20); they do not depend on the coefficients."""
     return torch.cat([first_stage(work), last_stage(work)], dim=-1)
 
 
 def first_stage(work: Workload) -> Tensor:
-    """Return the parts of the first stage, which has the embedding and most micro-batches in flight, shape (n, 7).
+    """Return the parts of the first stage, which has the embedding and most micro-batches in flight, shape (n, 10).
 
     A single stage holds the whole model.
     """
@@ -36,7 +56,7 @@ def first_stage(work: Workload) -> Tensor:
 
 
 def last_stage(work: Workload) -> Tensor:
-    """Return the parts of the last stage, which has the output projection and its logits, shape (n, 7).
+    """Return the parts of the last stage, which has the output projection and its logits, shape (n, 10).
 
     It has one micro-batch in flight; under GPipe, all of them.
     """
@@ -48,43 +68,86 @@ def last_stage(work: Workload) -> Tensor:
 
 
 def _peak(parts: Tensor, c: Coefficients) -> Tensor:
-    weights, gradients, optimizer, waiting, sharded, replicated, logits = parts.unbind(-1)
-    state = c["state"] * (weights + gradients + optimizer + c["whole_gradients"] * waiting)
+    passes, update = phases(parts, c)
+    return torch.maximum(sum(passes[1:], passes[0]), sum(update[1:], update[0])) + buffers(parts, c)
+
+
+def phases(parts: Tensor, c: Coefficients) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the bytes of weights, gradients, optimizer, activations and logits, shape (n,) each, in the passes and in the update.
+
+    The update's gradients include the copies that it computes with.
+    """
+    weights, gradients, optimizer, waiting, update, sharded, replicated, logits, gathered, _ = parts.unbind(-1)
     activations = c["activation"] * (sharded + c["replicated"] * replicated)
-    return state + activations + c["logit_copies"] * logits + c["fixed_bytes"]
+    copies = c["logit_copies"] * (logits + c["whole_logits"] * gathered)
+    held, kept = c["state"] * weights, c["state"] * optimizer
+    passes = held, c["state"] * (gradients + c["whole_gradients"] * waiting), kept, activations, copies
+    return passes, (held, c["state"] * update, kept, torch.zeros_like(activations), torch.zeros_like(copies))
+
+
+def buffers(parts: Tensor, c: Coefficients) -> Tensor:
+    """Return the bytes of communicators and those that depend on nothing, shape (n,)."""
+    return c["fixed_bytes"] + c["communicator_bytes"] * parts[..., -1]
 
 
 def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> Tensor:
-    """Return the parts of a stage that holds `ends` parameters in addition to its layers, shape (n, 7)."""
-    layout, machine = work.layout, work.machine
+    """Return the parts of a stage that holds `ends` parameters in addition to its layers, shape (n, 10).
+
+    Without a buffer of their own, gradients appear as the backward pass frees activations. If there is only one micro-batch, they count as
+    far as they exceed these.
+    """
+    layout, formats = work.layout, work.formats
     layers = layers_per_stage(work)
     held = (layers * held_per_layer(work) + ends) / layout.tp
-    sharded = held / layout.dp
-    one_layer = held_per_layer(work) / layout.tp  # ZeRO 3 gathers the layer at work
-    weights = torch.where(layout.zero_stage >= 3, sharded + one_layer, held)
-    gradients = torch.where(layout.zero_stage >= 2, sharded, held)
-    waiting = torch.where(layout.num_microbatches > 1, held - gradients, 0.0)  # under ZeRO 2 and 3 some frameworks reduce only at the end
-    optimizer = torch.where(layout.zero_stage >= 1, sharded, held) * machine.optimizer_bytes
-    states = weights * machine.element_bytes, gradients * machine.gradient_bytes, optimizer, waiting * machine.gradient_bytes
-    return torch.stack([*states, *_activations(work, layers * in_flight), logits], dim=-1)
+    experts = layers * experts_per_layer(work)
+    shared = (held - experts) / layout.shards + experts / expert_shards(work)  # what a rank holds of what ZeRO shards
+    gathered = torch.maximum(formats.gathered_layers * held_per_layer(work) / layout.tp, formats.gathered_parameters.minimum(held))
+    whole = held * formats.weight_bytes
+    alone = shared * formats.sharded_weight_bytes + gathered * formats.gathered_weight_bytes
+    weights = torch.where(layout.zero_stage >= 3, torch.minimum(alone, whole + shared * formats.sharded_weight_bytes), whole)
+    gradients = torch.where(layout.zero_stage >= formats.gradients_sharded_from, shared, held)
+    waiting = torch.where(layout.num_microbatches > 1, held - gradients, 0.0)  # some frameworks divide only at the end
+    updated = torch.where(layout.zero_stage >= 1, shared, held)
+    optimizer = torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.optimizer_bytes)
+    split, replicated = _activations(work, layers, in_flight)
+    freed = torch.where((formats.gradient_buffer > 0) | (layout.num_microbatches > 1), 0.0, split + replicated + logits)
+    kept = (gradients * formats.gradient_bytes - freed).clamp_min(0)
+    update = gradients * formats.gradient_bytes + updated * formats.update_bytes
+    states = weights, kept, optimizer, waiting * formats.gradient_bytes, update
+    return torch.stack([*states, split, replicated, logits, (layout.tp - 1) * logits, _communicators(work)], dim=-1)
 
 
-def _activations(work: Workload, layers: Tensor) -> tuple[Tensor, Tensor]:
+def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the bytes of activations in two parts, shape (n,) each: divided by tp, and possibly replicated on every rank.
 
-    The first part is what `layers` keep for the backward pass, and what the layer at work recomputes.
+    The first part is what `layers` keep for the backward pass of the micro-batches in flight, and what the layer at work recomputes. If
+    sequence parallelism is off, every rank keeps the inputs and outputs of norms of all tokens.
     """
-    shape, layout = work.shape, work.layout
-    token_bytes = work.tokens * work.machine.element_bytes
-    everything = activation_elements(work)
-    attention = 3 * shape.hidden + 2 * shape.kv_width
-    options = torch.stack([everything, everything - attention, shape.hidden])
-    kept = options.gather(0, layout.recompute.long()[None])[0]
-    at_work = torch.where(layout.recompute > 0, everything, 0.0)
-    hidden = torch.where(layout.recompute == 2, 0.0, 4 * shape.hidden) * (1 - 1 / layout.tp)
-    return token_bytes * (layers * kept + at_work) / layout.tp, token_bytes * layers * hidden
+    shape, layout, formats = work.shape, work.layout, work.formats
+    token_bytes = work.tokens * formats.element_bytes
+    linear = 1 - work.machine.eight_bit * EIGHT_BIT_SAVING
+    scores = torch.where(layout.flash > 0, 0.0, SCORE_BYTES / formats.element_bytes * shape.heads * shape.seq_len)
+    everything = (activation_elements(work) + scores) * linear
+    attention = 3 * shape.query_width + 2 * shape.kv_width
+    again = recomputed(work)
+    selective = torch.where(layout.recompute == 1, (activation_elements(work) - attention).clamp_min(0), everything)
+    ring = torch.where(layout.cp_mode == 0, (layout.cp - 1) * shape.query_width, 0.0)  # the output of each step around the ring
+    kept = again * shape.hidden + (1 - again) * (selective + ring)
+    kept = torch.where(layout.offload_activations > 0, 0.0, kept)
+    at_work = torch.where((layout.recompute > 0) | (layout.offload_activations > 0), everything, 0.0)
+    alike = replicated_elements(work) * torch.where(layout.recompute == 2, again / 4 + (1 - again), 1.0)
+    alike = torch.where(layout.offload_activations > 0, 0.0, alike) * (1 - 1 / layout.tp)
+    alike = token_bytes * layers * in_flight * alike
+    divided = token_bytes * (layers * in_flight * kept + at_work) / layout.tp + (1 - layout.sequence_parallel) * alike
+    return divided, layout.sequence_parallel * alike
+
+
+def _communicators(work: Workload) -> Tensor:
+    """Return in how many kinds of groups a rank communicates, shape (n,)."""
+    layout = work.layout
+    return torch.stack([size > 1 for size in (work.replicas, layout.tp, layout.pp, layout.cp, layout.ep)]).sum(0).to(layout.tp.dtype)
 
 
 def _logits(work: Workload) -> Tensor:
     """Return the bytes of one copy of a micro-batch's logits, shape (n,)."""
-    return work.tokens * work.shape.vocab / work.layout.tp * work.machine.element_bytes
+    return work.tokens * work.shape.logit_elements / work.layout.tp * work.formats.element_bytes

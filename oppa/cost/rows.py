@@ -1,7 +1,7 @@
-"""Convert the rows of a user's table into a workload; models and devices may differ from row to row."""
+"""Convert the rows of a user's table into a workload; models, devices and frameworks may differ from row to row."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -9,8 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oppa.cost.hardware import Hardware, load_hardware
-from oppa.cost.workload import RECOMPUTE, ConfigurationFacts, DeviceFacts, ModelFacts, Workload, layout_of, machine_facts, shape_facts
+from oppa.cost.facts import EIGHT_BIT, FROZEN_BYTES, OPTIMIZER_STATE_BYTES, TRAINED, format_facts, layout_of, machine_facts, shape_facts
+from oppa.cost.framework import DEFAULT, frameworks, load_framework
+from oppa.cost.hardware import load_hardware
+from oppa.cost.workload import CP_MODES, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
 from oppa.errors import InputError, nearest
 from oppa.problem.devices import devices, identify
 from oppa.problem.model import Model
@@ -19,9 +21,18 @@ MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 PLACE = ("gpus", "gpus_per_node")
 LAYOUT = ("gbs", "mbs", "dp", "tp", "pp", "model_chunks", "zero")
 REQUIRED = (*MODEL, "device", *PLACE, *LAYOUT, "recompute")
-OPTIONAL = ("precision", "gated", "tied")
-PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16")
+COUNTS = {"cp": 1, "ep": 1, "etp": 0, "shard": 0, "experts": 1, "experts_per_token": 1, "recompute_layers": 0}
+"""Optional whole numbers, with their defaults: 0 is all of them, or the tensor-parallel size for `etp`."""
+WIDTHS = ("head_dim", "expert_ffn", "shared_expert_ffn", "dense_layers")
+"""Optional dimensions of a model; 0, or an empty cell, is the usual one."""
+PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", *EIGHT_BIT)
 """Accepted precisions; empty means the device's default."""
+OFFLOADS = ("none", "activations", "optimizer", "parameters")
+ATTENTIONS = ("flash", "plain")
+ALSO = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather", "allgather": "all-gather"}
+"""Megatron-LM's names of ways to exchange in context parallelism."""
+FLAGS = ("gated", "tied", "sequence_parallel")
+OPTIONAL = (*FLAGS, "precision", "framework", "optimizer", "trained", "weights", "cp_mode", "attention", "offload", *COUNTS, *WIDTHS)
 LARGEST = 10**9
 
 
@@ -44,44 +55,87 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
     checked["device"] = _devices(rows["device"])
     checked["recompute"] = _words(rows["recompute"], RECOMPUTE, default="none")
     checked["precision"] = _words(_optional(rows, "precision"), PRECISIONS)
+    checked["framework"] = _words(_optional(rows, "framework"), frameworks(), default=DEFAULT)
+    checked["optimizer"] = _words(_optional(rows, "optimizer"), tuple(OPTIMIZER_STATE_BYTES), default="adamw")
+    checked["cp_mode"] = _words(_optional(rows, "cp_mode"), CP_MODES, default="", also=ALSO)
+    checked["attention"] = _words(_optional(rows, "attention"), ATTENTIONS, default="flash")
+    checked["offload"] = _words(_optional(rows, "offload"), OFFLOADS, default="none")
     checked["gated"] = _flags(_optional(rows, "gated"), default=True)
     checked["tied"] = _flags(_optional(rows, "tied"), default=False)
+    usual = {name: load_framework(name).sequence_parallel for name in checked["framework"].unique()}
+    checked["sequence_parallel"] = _flags(_optional(rows, "sequence_parallel"), default=checked["framework"].map(usual))
+    checked["trained"] = _words(_optional(rows, "trained"), tuple(TRAINED), default="all")
+    checked["weights"] = _words(_optional(rows, "weights"), tuple(FROZEN_BYTES), default="16-bit")
+    for name, default in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
+        checked[name] = _whole_numbers(_optional(rows, name), least=min(default, 1), default=default)
     return pd.DataFrame(checked)
 
 
 def illegal(rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Return a mask of the checked rows that no framework can run, shape (n,).
 
-    In such a row dp * tp * pp is not the number of devices, the batch does not divide, or stages outnumber layers.
+    In such a row dp * cp * tp * pp is not the number of devices, the batch or the sequence does not divide, stages outnumber layers,
+    expert parallelism does not fit into the ranks or the experts, or shards do not divide the replicas.
     """
-    ranks = rows["dp"].astype(np.float64) * rows["tp"] * rows["pp"] != rows["gpus"]  # int64 products could overflow
+    ranks = rows["dp"].astype(np.float64) * rows["cp"] * rows["tp"] * rows["pp"] != rows["gpus"]  # int64 products could overflow
     batch = rows["gbs"] % (rows["dp"] * rows["mbs"]) != 0
     layers = rows["pp"] * rows["model_chunks"] > rows["layers"]
-    return (ranks | batch | layers).to_numpy()
+    sequence = rows["seq_len"] % rows["cp"] != 0
+    etp = rows["etp"].where(rows["etp"] > 0, rows["tp"])
+    expert_ranks = rows["ep"].astype(np.float64) * etp
+    spare = rows["dp"].astype(np.float64) * rows["cp"] * rows["tp"] % expert_ranks != 0
+    experts = (rows["ep"] > 1) & (spare | (rows["experts"] % rows["ep"] != 0))
+    shards = (rows["shard"] > 0) & (rows["dp"] % rows["shard"].clip(lower=1) != 0)
+    return (ranks | batch | layers | sequence | experts | shards).to_numpy()
+
+
+def by_kind(rows: pd.DataFrame) -> Iterator[tuple[str, str, NDArray[np.intp]]]:
+    """Yield each device and framework of checked rows, with the positions of their rows."""
+    for kind, positions in rows.groupby(["device", "framework"]).indices.items():
+        device, framework = cast(tuple[str, str], kind)
+        yield device, framework, np.asarray(positions)
 
 
 def workload_of_rows(rows: pd.DataFrame) -> Workload:
-    """Return the workload of rows that are checked and legal; raises InputError if a device's file is invalid."""
-    models, which_model = _distinct(rows, [*MODEL, "gated", "tied"])
-    machines, which_machine = _distinct(rows, ["device", "precision", "gpus_per_node"])
-    known = {name: load_hardware(name) for name in rows["device"].unique()}
+    """Return the workload of rows that are checked and legal; raises InputError if a device's or a framework's file is invalid."""
+    models, which_model = _distinct(rows, [*MODEL, "gated", "tied", "experts", "experts_per_token", *WIDTHS])
+    machines, which_machine = _distinct(rows, ["device", "precision", "gpus_per_node", "framework"])
+    formats, which_format = _distinct(rows, ["device", "precision", "framework", "optimizer", "trained", "weights"])
     return Workload(
-        shape=ModelFacts(**_spread([shape_facts(Model(**values)) for values in models], which_model)),
+        shape=ModelFacts(**_spread([shape_facts(_model(**values)) for values in models], which_model)),
         layout=_layout(rows),
-        machine=DeviceFacts(**_spread([_machine(known[values.pop("device")], **values) for values in machines], which_machine)),
+        machine=DeviceFacts(**_spread([_machine(**values) for values in machines], which_machine)),
+        formats=FormatFacts(**_spread([_formats(**values) for values in formats], which_format)),
     )
 
 
+def _model(*, head_dim: int, expert_ffn: int, **dimensions: Any) -> Model:
+    own = 0 if head_dim * dimensions["heads"] == dimensions["hidden"] else head_dim
+    return Model(head_width=own, expert_ffn=expert_ffn if dimensions["experts"] > 1 else 0, **dimensions)
+
+
 def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
-    columns = {name: rows[name].to_numpy() for name in ("dp", "tp", "pp", "model_chunks", "recompute")}
-    sharded = np.where(rows["dp"] > 1, rows["zero"], 0)  # a single replica has nothing to shard
-    columns |= {"zero_stage": sharded, "micro_batch": rows["mbs"].to_numpy()}
+    names = ("dp", "tp", "pp", "model_chunks", "recompute", "cp", "ep", "etp", "shard", "recompute_layers", "attention", "offload")
+    columns = {name: rows[name].to_numpy() for name in (*names, "sequence_parallel")}
+    alone = rows["dp"] * rows["cp"] == 1  # a single replica has nothing to shard
+    columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}
     columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()
+    usual = rows["framework"].map({name: load_framework(name).usual("cp_mode") for name in rows["framework"].unique()})
+    columns["cp_mode"] = rows["cp_mode"].where(rows["cp_mode"] != "", usual).to_numpy()
     return layout_of(columns, balanced=True)
 
 
-def _machine(hardware: Hardware, precision: str, gpus_per_node: int) -> dict[str, float]:
-    return {**machine_facts(hardware, precision or hardware.default_precision), "devices_per_host": gpus_per_node}
+def _machine(device: str, precision: str, gpus_per_node: int, framework: str) -> dict[str, float]:
+    hardware = load_hardware(device)
+    beyond = hardware.link_devices if hardware.link_devices > hardware.devices_per_host else 0
+    facts = machine_facts(hardware, precision or hardware.default_precision)
+    usable = hardware.memory_bytes * (load_framework(framework).usable_share if hardware.asynchronous else 1)
+    return {**facts, "devices_per_host": max(gpus_per_node, beyond), "usable_bytes": usable}
+
+
+def _formats(device: str, precision: str, framework: str, optimizer: str, trained: str, weights: str) -> dict[str, float]:
+    precision, frozen = precision or load_hardware(device).default_precision, FROZEN_BYTES[weights] if trained != "all" else None
+    return format_facts(load_framework(framework), precision, optimizer=optimizer, trained=TRAINED[trained], frozen_bytes=frozen)
 
 
 def _distinct(rows: pd.DataFrame, columns: list[str]) -> tuple[list[dict[str, Any]], NDArray[np.integer]]:
@@ -101,18 +155,18 @@ def _optional(rows: pd.DataFrame, name: str) -> pd.Series:
     return rows[name] if name in rows else pd.Series("", rows.index)
 
 
-def _whole_numbers(column: pd.Series, *, least: int, most: int = LARGEST) -> pd.Series:
+def _whole_numbers(column: pd.Series, *, least: int, most: int = LARGEST, default: int | None = None) -> pd.Series:
     def read(cells: pd.Series) -> pd.Series:
-        numbers = pd.to_numeric(cells, errors="coerce")
+        numbers = pd.to_numeric(cells if default is None else _filled(cells, str(default)), errors="coerce")
         return numbers.where(numbers.between(least, most) & (numbers % 1 == 0))
 
     return _checked(column, read, lambda _: f"write a whole number from {least} to {most:,}").astype(np.int64)
 
 
-def _words(column: pd.Series, known: Sequence[str], *, default: str = "") -> pd.Series:
+def _words(column: pd.Series, known: Sequence[str], *, default: str = "", also: Mapping[str, str] | None = None) -> pd.Series:
     def read(cells: pd.Series) -> pd.Series:
-        words = cells.astype("str").fillna("").replace("", default)
-        return words.where(words.isin(known))
+        words = _filled(cells, default).replace(dict(also or {}))
+        return words.where(words.isin([*known, default]))
 
     return _checked(column, read, lambda word: nearest(word, filter(None, known)))
 
@@ -126,12 +180,19 @@ def _devices(column: pd.Series) -> pd.Series:
     return _checked(column, read, lambda name: nearest(name, devices()))
 
 
-def _flags(column: pd.Series, *, default: bool) -> pd.Series:
+def _flags(column: pd.Series, *, default: bool | pd.Series) -> pd.Series:
     def read(cells: pd.Series) -> pd.Series:
-        words = cells.astype("str").fillna("").replace("", str(default)).str.lower()
-        return words.map({"true": 1, "false": 0, "1": 1, "0": 0, "1.0": 1, "0.0": 0})
+        words = _filled(cells, "empty").str.lower()
+        return words.map({"true": 1, "false": 0, "1": 1, "0": 0, "1.0": 1, "0.0": 0, "empty": -1})
 
-    return _checked(column, read, lambda _: "write true or false").astype(bool)
+    flags = _checked(column, read, lambda _: "write true or false")
+    return flags.where(flags >= 0, default).astype(bool)
+
+
+def _filled(cells: pd.Series, default: str) -> pd.Series:
+    """Return the cells as text, with the default in place of empty ones."""
+    words = cells.astype("str").fillna("")
+    return words.where(~cells.isna() & (words != "") & (words != "nan"), default)
 
 
 def _checked(column: pd.Series, read: Callable[[pd.Series], pd.Series], hint: Callable[[str], str]) -> pd.Series:

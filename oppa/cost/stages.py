@@ -30,8 +30,22 @@ def first_ends(work: Workload) -> Tensor:
 
 
 def held_per_layer(work: Workload) -> Tensor:
-    """Return the weights of a layer that stay on a rank under expert parallelism, before tp splits them, shape (n,)."""
-    return work.shape.layer_parameters - work.shape.expert_parameters * (1 - 1 / work.layout.ep)
+    """Return the weights of a layer that stay on a rank under expert parallelism, before tp splits them, shape (n,).
+
+    If fewer ranks split each expert than split the other layers, a rank holds so much more of its experts.
+    """
+    return work.shape.layer_parameters - work.shape.expert_parameters + work.layout.tp * experts_per_layer(work)
+
+
+def experts_per_layer(work: Workload) -> Tensor:
+    """Return the weights of a layer's experts that a rank holds, shape (n,)."""
+    return work.shape.expert_parameters / (work.layout.ep * work.layout.etp)
+
+
+def expert_shards(work: Workload) -> Tensor:
+    """Return the ranks over which ZeRO shards what a rank holds of the experts, shape (n,): those that hold the same experts."""
+    layout = work.layout
+    return (layout.shards * layout.tp / (layout.ep * layout.etp)).clamp_min(1)
 
 
 def stage_parameters(work: Workload) -> Tensor:
@@ -40,6 +54,31 @@ def stage_parameters(work: Workload) -> Tensor:
 
 
 def activation_elements(work: Workload) -> Tensor:
-    """Return how many activations per token a layer's backward pass needs, before tensor parallelism divides them, shape (n,)."""
+    """Return how many activations per token a layer's backward pass needs, before tensor parallelism divides them, shape (n,).
+
+    They are those that `replicated_elements` counts, queries and outputs of attention, keys and values, and the feed-forward network's.
+    A traced module has its own number, without expert parallelism.
+    """
     shape = work.shape
-    return 6 * shape.hidden + 2 * shape.kv_width + shape.ffn_tensors * shape.ffn
+    dispatched = dispatched_elements(work)
+    traced = shape.activation_elements + dispatched - 2 * shape.routed * shape.hidden
+    attention = 2 * shape.query_width + 2 * shape.kv_width
+    network = torch.where(shape.gated > 0, work.formats.gate_tensors, 2.0) * shape.ffn
+    counted = replicated_elements(work) + attention + network + dispatched
+    return torch.where(shape.activation_elements > 0, traced, counted)
+
+
+def dispatched_elements(work: Workload) -> Tensor:
+    """Return how many of them are tokens on their way to experts and back, shape (n,); 0 without experts.
+
+    Inputs and outputs of experts are permuted copies. Expert-parallel ranks also keep what they sent and received, and ranks that split
+    an expert gather each other's tokens.
+    """
+    layout = work.layout
+    copies = 2 + torch.where(layout.ep > 1, 2.0, 0.0) + torch.where(layout.etp > layout.tp, layout.etp / layout.tp - 1, 0.0)
+    return work.shape.routed * work.shape.hidden * copies
+
+
+def replicated_elements(work: Workload) -> Tensor:
+    """Return how many of them tensor parallelism alone does not divide, shape (n,): inputs and outputs of the two norms."""
+    return 4 * work.shape.hidden

@@ -106,8 +106,8 @@ class Configuration:
     def id(self) -> str:
         """Return a readable and unique name, such as `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`.
 
-        Knobs follow as `cp2`; ids with knobs lack `tp1`, `pp1`, `z0` and `mbs1`. A short hash at the end encodes other values that are not
-        the default, texts that no file name can have, and what would make the id too long for one.
+        Extra parameters follow as `cp2`; ids with some lack `tp1`, `pp1`, `z0` and `mbs1`. A short hash at the end encodes other values
+        that are not the default, texts that no file name can have, and what would make the id too long for one.
         """
         every = not self.extras
         parts = [f"dp{self.dp}"]
@@ -122,8 +122,8 @@ class Configuration:
             if (value := getattr(self, name)) != _DEFAULTS[name]:
                 _add(parts, rest, name, prefix, value)
         parts += [f"sl{self.stage_layout}"] if self.stage_layout == "balanced" else []
-        for knob in self.knobs:
-            _add(parts, rest, knob.name, knob.short or knob.name, knob.value)
+        for extra in self.extras:
+            _add(parts, rest, extra.name, extra.short or extra.name, extra.value)
         parts += [f"{zlib.crc32(repr(sorted(rest.items())).encode()):08x}"[:6]] if rest else []
         return "_".join(parts)
 
@@ -143,12 +143,12 @@ class Configuration:
             raise TypeError(f"`{values!r:.100}` is not a table")
         if values.keys() <= _DEFAULTS.keys():
             return cls(**values)
-        facts = values.get(_KNOBS, {})
+        facts = values.get(FACTS, {})
         if not isinstance(facts, Mapping) or not all(isinstance(each, Mapping) for each in facts.values()):
-            raise TypeError(f"`{_KNOBS} = {facts!r:.100}` is not a table of tables")
-        others = (name for name in values if name not in _DEFAULTS and name != _KNOBS)
-        knobs = tuple(Knob(name=name, value=values[name], **facts.get(name, {})) for name in others)
-        return cls(**{name: value for name, value in values.items() if name in _DEFAULTS}, knobs=knobs)
+            raise TypeError(f"`{FACTS} = {facts!r:.100}` is not a table of tables")
+        others = (name for name in values if name not in _DEFAULTS and name != FACTS)
+        extras = tuple(ExtraValue(name=name, value=values[name], **facts.get(name, {})) for name in others)
+        return cls(**{name: value for name, value in values.items() if name in _DEFAULTS}, extras=extras)
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:
@@ -165,11 +165,11 @@ class Configuration:
                 raise TypeError(f"`{name} = {value!r:.100}`")
             if not isinstance(value, str) and not (name in _DEGREES) <= value < LARGEST_STORED:
                 raise ValueError(f"`{name} = {value!r:.100}` is {'too large' if value > 1 else 'not positive'}")
-        for knob in found.knobs:
-            if not is_name(knob.name) or not isinstance(knob.degree, bool) or not is_short(knob.short):
-                raise TypeError(f"`{knob.name!r:.100}` is not a parameter")
-            if not is_value(knob.value) or (knob.degree and (type(knob.value) is not int or knob.value < 1)):
-                raise ValueError(f"`{knob.name} = {knob.value!r:.100}`")
+        for extra in found.extras:
+            if not is_name(extra.name) or not isinstance(extra.degree, bool) or not is_short(extra.short):
+                raise TypeError(f"`{extra.name!r:.100}` is not a parameter")
+            if not is_value(extra.value) or (extra.degree and (type(extra.value) is not int or extra.value < 1)):
+                raise ValueError(f"`{extra.name} = {extra.value!r:.100}`")
         return found
 
 

@@ -18,8 +18,20 @@ def job(problem: Problem) -> str:
     devices = f"{hosts}{cluster.devices_per_host} × {cluster.device}, {_memory(cluster)} each"
     if model is None:
         return devices
-    parameters = format_count(model.parameter_count)
+    parameters = format_count(problem.trace.parameter_count(model.layers) if problem.trace else model.parameter_count)
     return f"{model.name}, {parameters} parameters, batch {_batches(problem)} × {model.seq_len} tokens, {devices}"
+
+
+def trace(problem: Problem) -> str:
+    """Return what the trace of the job's own module found, in words; empty if there is none."""
+    found = problem.trace
+    if found is None:
+        return ""
+    kept, flops = format_bytes(found.activation_bytes), format_count(found.layer_flops + found.attention_flops)
+    return (
+        f"traced {found.subject}: a layer has {format_count(found.layer_parameters)} parameters, keeps {kept} of each token, "
+        f"and computes {flops} operations on it"
+    )
 
 
 def _memory(cluster: Cluster) -> str:

@@ -21,7 +21,7 @@ from oppa.problem.job_file import JobFile, SearchSpaceTable
 from oppa.problem.model import MODEL_HINT
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.settings import parse_settings, validate_with
-from oppa.problem.space import Facts, SearchSpace
+from oppa.problem.space import FRAMEWORKS, Facts, SearchSpace
 from oppa.problem.space_file import ParameterTable, narrow, read_space
 
 COMMAND = "command"
@@ -67,7 +67,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     plain = command is not None and command.is_plain({*job.space.parameters, *line.choices})
     space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command, plain=plain)
     for known in space.parameters:
-        if known.is_knob:
+        if known.is_extra:
             check_choices(known, command)
     if command and plain:
         _check_plain(command, space, has_batch=job.batch is not None, named=bool(job.space.name))
@@ -127,6 +127,7 @@ def _space(
     own = {*named, *line.choices, *(name for name, stated in given.items() if isinstance(stated, dict))}
     added = {name: _added(name, stated, line) for name, stated in given.items() if name in own}
     space = read_space(text, name=file.stem, facts=facts, added=added)
+    space = _with_framework(space, table.framework, folder=folder if table.framework else file.parent)
     if not plain:
         space = space.without_words()
     for name, table_of in added.items():
@@ -142,6 +143,22 @@ def _space(
         command.check_names(space.names, model="layers" in facts)
         honoured = named | {known.name for known in space.parameters if known.words}
     return narrow(space, given, honoured=honoured, runner=runner.name, named=named if command else ())
+
+
+def _with_framework(space: SearchSpace, stated: str | None, *, folder: Path) -> SearchSpace:
+    """Return the space with the content of its framework's file, unless it is one of the catalogue.
+
+    Args:
+        stated: The framework that the job states, which replaces that of the space.
+        folder: Folder to which the file's path is relative.
+    """
+    name = stated or space.framework
+    if not name:
+        return space
+    file = catalog.find(FRAMEWORKS, name, base=folder)
+    own = file.parent != catalog.root() / FRAMEWORKS
+    text = read_text(file, error=InputError, hint="name a readable TOML file in UTF-8") if own else ""
+    return dataclasses.replace(space, framework=file.stem, framework_text=text)
 
 
 def _check_plain(command: LaunchCommand, space: SearchSpace, *, has_batch: bool, named: bool) -> None:

@@ -45,14 +45,15 @@ from oppa.problem.declaration import (
 )
 from oppa.problem.detect import physical_memory
 from oppa.problem.devices import CPU, memory_in, memory_of, read_hardware_file
-from oppa.problem.model import Model
+from oppa.problem.model import LATER_FIELDS, Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
 from oppa.problem.training import USUAL_SCALING, LauncherChoice, Limits, Optimizer, Over, RunOptions, Scaling, SearchOptions, Training
+from oppa.problem.transformers_config import with_config
 
 
 class ModelTable(DeclaredTable):
-    """Validates `[model]`: a preset, dimensions, or a preset with some dimensions changed."""
+    """Validates `[model]`: a preset, dimensions, a preset with some dimensions changed, or a configuration of Transformers."""
 
     preset: Name | None = None
     layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
@@ -73,20 +74,27 @@ class ModelTable(DeclaredTable):
     causal: bool | None = None
     experts: JobCount | None = None
     experts_per_token: JobCount | None = None
+    head_width: JobCount | None = None
+    expert_ffn: JobCount | None = None
+    shared_expert_ffn: JobCount | None = None
+    dense_layers: JobNatural | None = None
     entry_point: Name | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    config: Name | None = None
 
     def record(self, folder: Path = Path()) -> Model:
         """Return the model.
 
         Args:
-            folder: Folder that is searched first for the module of an entry point.
+            folder: Folder that is searched first for the module of an entry point, and to which `config` is relative.
 
         Raises:
-            JobError: the preset is unknown, or dimensions are missing or inconsistent.
+            JobError: the preset is unknown, `config` cannot be read, or dimensions are missing or inconsistent.
         """
         given = self.model_dump(exclude_none=True, exclude={"preset"})
         if self.entry_point is not None:
             given["entry_point"] = f"{folder.resolve()}:{self.entry_point}"
+        if self.config is not None:
+            given = with_config(given, Path(os.path.realpath(folder / self.config)), preset=self.preset)
         if self.preset is None:
             model = Model(**_complete(given))
         elif self.preset in PRESETS:
@@ -180,6 +188,8 @@ class SearchSpaceTable(DeclaredTable):
     """Validates `[space]`; without a name, the runner's own space is used."""
 
     name: Name | None = None
+    framework: Name | None = None
+    """Id of priors/frameworks, or the path of a file of the same form; None: that of the space."""
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -367,13 +377,17 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
 
 def _check_dimensions(model: Model) -> None:
     """Raise JobError for dimensions that no transformer can have."""
-    for part, whole in (("heads", "hidden"), ("kv_heads", "heads")):
+    for part, whole in (("kv_heads", "heads"),) if model.head_width else (("heads", "hidden"), ("kv_heads", "heads")):
         divisor, number = getattr(model, part), getattr(model, whole)
         if number % divisor:
             raise JobError(f"`{part} = {divisor}` does not divide `{whole} = {number}`", hint=f"use one of {listing(divisors(number))}")
     if model.experts_per_token > model.experts:
         message = f"`experts_per_token = {model.experts_per_token}` is more than `experts = {model.experts}`"
         raise JobError(message, hint=f"use at most {model.experts}")
+    if model.dense_layers > model.layers:
+        raise JobError(f"`dense_layers = {model.dense_layers}` is more than `layers = {model.layers}`", hint=f"use at most {model.layers}")
+    if model.experts == 1 and (alone := [name for name in LATER_FIELDS[1:] if getattr(model, name)]):
+        raise JobError(f"`{alone[0]} = {getattr(model, alone[0])}` is of a mixture of experts, and `experts = 1`", hint="add `experts`")
     if model.patch and math.isqrt(model.seq_len - 1) ** 2 != model.seq_len - 1:
         fitting = math.isqrt(model.seq_len - 1) ** 2 + 1
         message = f"`seq_len = {model.seq_len}` is not a square number of patches plus a class token"

@@ -2,6 +2,7 @@
 
 Notation:
     L layers, h hidden, a heads, k kv_heads, f ffn, V vocab, s seq_len, E experts (k_e of them active)
+    q query_width, the width of all heads; h unless heads have a width of their own
 
 Operations are counted as the mathematics needs them, not as some kernel executes them. A multiply-add of a matrix product counts as two.
 That includes attention scores and their product with the values, but not masked ones. Norms, softmax, activations and embedding look-ups
@@ -10,6 +11,8 @@ count as none.
 
 import dataclasses
 
+LATER_FIELDS = ("head_width", "expert_ffn", "shared_expert_ffn", "dense_layers")
+"""Dimensions that the built-in core and the simulator do not build, and that older records lack."""
 MODEL_HINT = "add `[model]` with `preset = ...`, or with its dimensions"
 """Hint of an error for want of a model."""
 
@@ -43,16 +46,41 @@ class Model:
     causal: bool = True
     experts: int = 1
     experts_per_token: int = 1
+    head_width: int = 0
+    """Width of one attention head; 0: hidden / heads."""
+    expert_ffn: int = 0
+    """Width of one expert; 0: `ffn`, which is then that of no other network unless the first layers are dense."""
+    shared_expert_ffn: int = 0
+    """Width of the experts together that every token passes through; 0: none."""
+    dense_layers: int = 0
+    """Number of the first layers that have one feed-forward network of width `ffn` in place of experts."""
     entry_point: str = ""
     """`folder:module:name` of the user's own module (oppa.training.model.user_module); empty: none.
 
     The dimensions then describe that module to the cost model.
     """
+    config: str = ""
+    """Path of the `config.json` of Transformers that states the dimensions; empty: none."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, as they are written to JSON; the later fields are omitted at their defaults."""
+        values = dataclasses.asdict(self)
+        return {name: value for name, value in values.items() if name not in (*LATER_FIELDS, "config") or value}
+
+    @property
+    def is_traceable(self) -> bool:
+        """Return whether the model is a real module, whose memory can be traced."""
+        return bool(self.entry_point or self.config)
 
     @property
     def head_dim(self) -> int:
         """Return the width of one attention head."""
-        return self.hidden // self.heads
+        return self.head_width or self.hidden // self.heads
+
+    @property
+    def query_width(self) -> int:
+        """Return the width of all queries of a token: a heads."""
+        return self.heads * self.head_dim if self.head_width else self.hidden
 
     @property
     def kv_width(self) -> int:
@@ -67,14 +95,13 @@ class Model:
     @property
     def attention_parameter_count(self) -> int:
         """Return the number of weights of one layer's attention: query, key, value and output."""
-        qkv_bias = self.hidden + 2 * self.kv_width if self.biases or self.qkv_bias else 0
+        qkv_bias = self.query_width + 2 * self.kv_width if self.biases or self.qkv_bias else 0
         return self._attention_matrices + qkv_bias + (self.hidden if self.biases else 0)
 
     @property
     def expert_parameter_count(self) -> int:
         """Return the number of weights of one feed-forward network; a dense layer has one network, a mixture of experts E."""
-        up = 2 if self.gated else 1
-        return self._expert_matrices + ((up * self.ffn + self.hidden) if self.biases else 0)
+        return self._network(self.expert_ffn or self.ffn)
 
     @property
     def router_parameter_count(self) -> int:
@@ -83,9 +110,36 @@ class Model:
 
     @property
     def layer_parameter_count(self) -> int:
-        """Return the number of weights of one layer: attention, feed-forward network or all experts with their router, two norms."""
-        feed_forward = self.experts * self.expert_parameter_count + self.router_parameter_count
+        """Return the number of weights of one layer: attention, feed-forward network or all experts with their router, two norms.
+
+        The first `dense_layers` of a mixture of experts have `dense_layer_parameter_count` instead.
+        """
+        feed_forward = self.experts * self.expert_parameter_count + self.router_parameter_count + self._shared_parameter_count
         return self.attention_parameter_count + feed_forward + 2 * self.norm_parameter_count
+
+    @property
+    def dense_layer_parameter_count(self) -> int:
+        """Return the number of weights of one layer with one feed-forward network of width f."""
+        return self.attention_parameter_count + self._network(self.ffn) + 2 * self.norm_parameter_count
+
+    @property
+    def layers_parameter_count(self) -> int:
+        """Return the number of weights of all layers."""
+        sparse = self.layers - self.dense_layers
+        return sparse * self.layer_parameter_count + self.dense_layers * self.dense_layer_parameter_count
+
+    @property
+    def matmul_parameters_per_token(self) -> float:
+        """Return the number of weights that multiply a token in a layer, averaged over the layers."""
+        active = self.experts_per_token * self.expert_parameter_count + self.router_parameter_count + self._shared_parameter_count
+        dense = self.dense_layers / self.layers
+        return self.attention_parameter_count + (1 - dense) * active + dense * self._network(self.ffn)
+
+    @property
+    def active_ffn(self) -> float:
+        """Return the width of all feed-forward networks that a token passes through in a layer, averaged over the layers."""
+        dense = self.dense_layers / self.layers
+        return (1 - dense) * (self.experts_per_token * (self.expert_ffn or self.ffn) + self.shared_expert_ffn) + dense * self.ffn
 
     @property
     def embedding_parameter_count(self) -> int:
@@ -108,12 +162,7 @@ class Model:
 
         Extra heads of a task, such as BERT's pooler, are not included.
         """
-        return (
-            self.embedding_parameter_count
-            + self.layers * self.layer_parameter_count
-            + self.norm_parameter_count
-            + self.head_parameter_count
-        )
+        return self.embedding_parameter_count + self.layers_parameter_count + self.norm_parameter_count + self.head_parameter_count
 
     @property
     def layer_flops_per_sequence(self) -> int:
@@ -121,9 +170,9 @@ class Model:
 
         They are linear in s, except for the attention, which is quadratic.
         """
-        linear = self._attention_matrices + self.experts_per_token * self._expert_matrices + self.router_parameter_count
-        attended = self.seq_len * (self.seq_len + 1) // 2 if self.causal else self.seq_len**2
-        return 2 * self.seq_len * linear + 4 * self.hidden * attended
+        shared = self._matrices(self.shared_expert_ffn)
+        linear = self._attention_matrices + self.experts_per_token * self._expert_matrices + self.router_parameter_count + shared
+        return 2 * self.seq_len * linear + self._attention_flops
 
     @property
     def head_flops_per_sequence(self) -> int:
@@ -134,7 +183,8 @@ class Model:
     def forward_flops_per_sequence(self) -> int:
         """Return the operations of a forward pass over one sequence; for a ViT they include the projection of patches."""
         patches = 2 * (self.seq_len - 1) * 3 * self.patch**2 * self.hidden if self.patch else 0
-        return patches + self.layers * self.layer_flops_per_sequence + self.head_flops_per_sequence
+        dense = self.dense_layers * self._dense_layer_flops
+        return patches + dense + (self.layers - self.dense_layers) * self.layer_flops_per_sequence + self.head_flops_per_sequence
 
     @property
     def part_flops(self) -> tuple[int, ...]:
@@ -142,8 +192,10 @@ class Model:
 
         The parts are those before the layers, each layer, and those after the layers.
         """
-        before = self.forward_flops_per_sequence - self.layers * self.layer_flops_per_sequence - self.head_flops_per_sequence
-        return before, *[self.layer_flops_per_sequence] * self.layers, self.head_flops_per_sequence
+        sparse = self.layers - self.dense_layers
+        layers = [self._dense_layer_flops] * self.dense_layers + [self.layer_flops_per_sequence] * sparse
+        before = self.forward_flops_per_sequence - sum(layers) - self.head_flops_per_sequence
+        return before, *layers, self.head_flops_per_sequence
 
     @property
     def flops_per_token(self) -> float:
@@ -152,8 +204,29 @@ class Model:
 
     @property
     def _attention_matrices(self) -> int:
-        return 2 * self.hidden * (self.hidden + self.kv_width)
+        return 2 * self.hidden * (self.query_width + self.kv_width)
+
+    @property
+    def _attention_flops(self) -> int:
+        attended = self.seq_len * (self.seq_len + 1) // 2 if self.causal else self.seq_len**2
+        return 4 * self.query_width * attended
+
+    @property
+    def _dense_layer_flops(self) -> int:
+        return 2 * self.seq_len * (self._attention_matrices + self._matrices(self.ffn)) + self._attention_flops
 
     @property
     def _expert_matrices(self) -> int:
-        return (3 if self.gated else 2) * self.hidden * self.ffn
+        return self._matrices(self.expert_ffn or self.ffn)
+
+    @property
+    def _shared_parameter_count(self) -> int:
+        return self._network(self.shared_expert_ffn) if self.shared_expert_ffn else 0
+
+    def _network(self, width: int) -> int:
+        """Return the number of weights of a feed-forward network."""
+        biases = (2 if self.gated else 1) * width + self.hidden
+        return self._matrices(width) + (biases if self.biases else 0)
+
+    def _matrices(self, width: int) -> int:
+        return (3 if self.gated else 2) * self.hidden * width

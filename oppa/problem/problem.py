@@ -16,12 +16,13 @@ from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
+from oppa.problem.trace import ModelTrace
 from oppa.problem.training import LauncherChoice, Limits, RunOptions, SearchOptions, Training
 
 if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates candidates
     from oppa.problem.candidates import Candidates
 
-NOT_DECISIVE = ("name", "limits", "strategy", "recipe", "launcher", "software")
+NOT_DECISIVE = ("name", "limits", "strategy", "recipe", "launcher", "software", "trace")
 """Keys of a stored problem that are not part of its fingerprint."""
 _NAME_LENGTH = 100
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
@@ -55,6 +56,8 @@ class Problem:
     """
     software: Software | None = None
     """Software that trials run on; None before it is detected, and if nothing is started."""
+    trace: ModelTrace | None = None
+    """Parameters, activations and operations of the model's own module; None before it is traced, and if there is none."""
 
     def __post_init__(self) -> None:
         """Make the name one word, as scripts, sources and Slurm have it in their text."""
@@ -110,7 +113,10 @@ class Problem:
         """
         values = self.to_dict()
         values["runner"] = self.runner.name
-        values["cluster"].pop("hardware", None)  # figures of the prior change no result
+        values["space"].pop("framework", None)  # what the prior knows changes no result
+        values["space"].pop("framework_text", None)
+        values["cluster"].pop("hardware", None)
+        (values["model"] or {}).pop("config", None)  # the dimensions that it states are decisive, wherever the file lies
         values["space"]["constraints"] = [entry["expression"] for entry in values["space"]["constraints"]]
         decisive = {key: value for key, value in values.items() if key not in NOT_DECISIVE}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -119,7 +125,7 @@ class Problem:
         """Return plain values, as they are written to JSON, enough to build the problem again without any of its files."""
         return {
             "name": self.name,
-            "model": dataclasses.asdict(self.stated_model) if self.stated_model else None,
+            "model": self.stated_model.to_dict() if self.stated_model else None,
             "global_batch": self.global_batch,
             "cluster": self.cluster.to_dict(),
             "runner": self.runner.name if self.runner.parent == catalog.root() / "runners" else str(self.runner),
@@ -132,6 +138,7 @@ class Problem:
             **({"launcher": dataclasses.asdict(self.launcher)} if self.launcher != LauncherChoice() else {}),
             **({"baseline": self.baseline.to_dict()} if self.baseline else {}),
             **({"software": self.software.to_dict()} if self.software else {}),
+            **({"trace": self.trace.to_dict()} if self.trace else {}),
         }
 
     @classmethod
@@ -155,6 +162,7 @@ class Problem:
             launcher=LauncherChoice(**values.get("launcher", {})),
             baseline=Configuration.from_dict(values["baseline"]) if values.get("baseline") else None,
             software=Software.from_dict(values["software"]) if values.get("software") else None,
+            trace=ModelTrace.from_dict(values["trace"]) if values.get("trace") else None,
         )
 
 

@@ -57,28 +57,28 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
 
 
 def _parsed(text: str, space: SearchSpace) -> dict[str, int | str] | None:
-    """Return the parameters that an id states, knobs included; None for a text that is not an id.
+    """Return the parameters that an id states, extra ones included; None for a text that is not an id.
 
     Long texts are in the hash of an id, so an id with a hash may state no schedule though it is not the default.
     """
-    knobs = [known for known in space.parameters if known.is_knob]
-    match = re.fullmatch("(.*?)" + "".join(map(_part_of_id, knobs)) + f"({_HASH})?", text)
+    extras = [known for known in space.parameters if known.is_extra]
+    match = re.fullmatch("(.*?)" + "".join(map(_part_of_id, extras)) + f"({_HASH})?", text)
     first, *stated, rest = match.groups(default="") if match else ("", "")
-    values = parse_id(f"{first}{rest}", knobs=bool(knobs))
+    values = parse_id(f"{first}{rest}", extras=bool(extras))
     if values is None:
         return None
     hashed = ("schedule", "recompute", "stage_layout") if rest else ()
     values = {name: value for name, value in values.items() if not (name in hashed and value == DEFAULTS[name])}
     texts = map("".join, zip(stated[::2], stated[1::2], strict=True))
-    return values | {known.name: text for known, text in zip(knobs, texts, strict=True) if text}
+    return values | {known.name: text for known, text in zip(extras, texts, strict=True) if text}
 
 
-def _part_of_id(knob: Parameter) -> str:
-    """Return a pattern of what an id may state of a knob: a legal value, or any text that is not the id's hash.
+def _part_of_id(extra: Parameter) -> str:
+    """Return a pattern of what an id may state of an extra parameter: a legal value, or any text that is not the id's hash.
 
-    The name of another knob may begin with this one's, so legal values come first.
+    The name of another one may begin with this one's, so legal values come first.
     """
-    name, legal = re.escape(knob.short or knob.name), sorted(map(text_in_ids, knob.values), key=len, reverse=True)
+    name, legal = re.escape(extra.short or extra.name), sorted(map(text_in_ids, extra.values), key=len, reverse=True)
     return rf"(?:_{name}({'|'.join(map(re.escape, legal))})|(?!{_HASH}$)_{name}([^_]+))?"
 
 

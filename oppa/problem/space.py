@@ -137,6 +137,9 @@ _OPTIONS: Mapping[str, Any] = {
 }
 """Fields of a parameter that are stored if they are not as usual."""
 
+FRAMEWORKS = "priors/frameworks"
+"""Folder of the catalogue with the facts of frameworks that the cost model uses."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
@@ -161,6 +164,10 @@ class SearchSpace:
     facts: Facts
     balanced_stages: bool = False
     """The framework cuts pipeline stages by cost, the output projection included; otherwise they hold equally many layers."""
+    framework: str = ""
+    """Framework whose memory and communication the cost model knows (priors/frameworks); empty: that of the built-in core."""
+    framework_text: str = ""
+    """Content of the framework's file, in TOML, if the job names its own. A study stores it, so that it needs no other file."""
     listed: tuple[tuple[Value, ...], ...] | None = None
     """Configurations that a table lists: their values, in the parameters' order; None: there is no table.
 
@@ -276,6 +283,8 @@ class SearchSpace:
             "constraints": [{"expression": constraint.expression.text, "why": constraint.why} for constraint in self.constraints],
             "balanced_stages": self.balanced_stages,
             "listed": None if self.listed is None else [list(values) for values in self.listed],
+            **({"framework": self.framework} if self.framework else {}),
+            **({"framework_text": self.framework_text} if self.framework_text else {}),
             **({"settled": dict(seen)} if (seen := self._settled_in_expressions) else {}),
         }
 
@@ -304,6 +313,8 @@ class SearchSpace:
             constraints=tuple(constraints),
             facts=facts,
             balanced_stages=values.get("balanced_stages", False),
+            framework=values.get("framework", ""),
+            framework_text=values.get("framework_text", ""),
             listed=None if values.get("listed") is None else tuple(map(tuple, values["listed"])),
             settled=settled,
         )

@@ -16,7 +16,7 @@ from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.bounded_text import read_text
 from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS, MOST_PARAMETERS
 from oppa.problem.command import NAMES, OTHERS, RESERVED, argument_of, check_template, names_in, spelled
-from oppa.problem.configuration import PARAMETERS, SHORTS, Value, is_name
+from oppa.problem.configuration import FACTS, PARAMETERS, SHORTS, Value, is_name
 from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
 from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
@@ -72,6 +72,8 @@ class SpaceTable(DeclaredTable):
     A parameter that is declared again replaces the one there; constraints add up.
     """
     balanced_stages: bool = False
+    framework: str = ""
+    """Framework that the space's configurations are for: an id of priors/frameworks, or a path from this file's folder."""
     parameters: dict[str, ParameterTable] = Field(default_factory=dict)
     constraint: list[ConstraintTable] = Field(default_factory=list, max_length=MOST_CONSTRAINTS)
     replay: dict[str, Any] = Field(default_factory=dict)
@@ -98,7 +100,7 @@ def _read_space(text: str, name: str, facts: Facts, added: Mapping[str, Paramete
     for key, entry in added.items():
         if key in table.parameters and entry.model_fields_set - {"values", "default"}:
             raise SpaceError(f"`{key}` is declared already", hint=f"give only its choices: `{key} = [...]`")
-    stated = table.parameters | {key: entry for key, entry in knobs.items() if key not in table.parameters}
+    stated = table.parameters | {key: entry for key, entry in added.items() if key not in table.parameters}
     if len(stated) > MOST_PARAMETERS:
         raise SpaceError(f"the search space has {len(stated)} parameters", hint=f"declare at most {MOST_PARAMETERS}")
     _check_names(stated, facts)
@@ -111,7 +113,14 @@ def _read_space(text: str, name: str, facts: Facts, added: Mapping[str, Paramete
         *((entry.expression, entry.why) for entry in table.constraint),
     ]
     constraints = tuple(Constraint(expression=parse_expression(expression, kinds), why=why) for expression, why in laws)
-    space = SearchSpace(name=name, parameters=parameters, constraints=constraints, facts=facts, balanced_stages=table.balanced_stages)
+    space = SearchSpace(
+        name=name,
+        parameters=parameters,
+        constraints=constraints,
+        facts=facts,
+        balanced_stages=table.balanced_stages,
+        framework=table.framework,
+    )
     _check_order(space)
     _check_words(space)
     _check_choices(space, stated)
@@ -130,7 +139,8 @@ def _table(text: str, name: str, extending: tuple[str, ...] = ()) -> SpaceTable:
     file = catalog.find("search_spaces", table.extends)
     first = _table(read_text(file, error=SpaceError), table.extends, (*extending, table.extends))
     both = {"parameters": {**first.parameters, **table.parameters}, "constraint": [*first.constraint, *table.constraint]}
-    return table.model_copy(update={**both, "balanced_stages": table.balanced_stages or first.balanced_stages})
+    balanced, framework = table.balanced_stages or first.balanced_stages, table.framework or first.framework
+    return table.model_copy(update={**both, "balanced_stages": balanced, "framework": framework})
 
 
 def narrow(
@@ -139,8 +149,8 @@ def narrow(
     """Return the space with the choices that a job gives.
 
     A parameter that the runner does not honour has its default, as has one for which nothing is given and that varies only on request. A
-    knob among these is settled: the program runs with what it has by itself. One that the launch line names, or words of another
-    parameter, is no such knob, because a trial needs its value.
+    extra parameter among these is settled: the program runs with what it has by itself. One that the launch line names, or words of another
+    parameter, is no such parameter, because a trial needs its value.
 
     Args:
         named: Parameters that the launch line names.
@@ -161,7 +171,7 @@ def narrow(
             hint = f"leave it at {spell(parameter.default)}; the runner honours {', '.join(sorted(honoured))}"
             raise JobError(f"the runner `{runner}` does not honour `{parameter.name}`", hint=hint)
         space = space.restricted(parameter.name, parameter.default)
-        idle += [parameter.name] if parameter.is_knob and parameter.name not in named else []
+        idle += [parameter.name] if parameter.is_extra and parameter.name not in named else []
     for name in idle:
         if not any(name in _named_in_words(other) for other in space.parameters if other.name not in idle):
             space = space.settle(name)

@@ -62,7 +62,7 @@ def read(case: Case, folder: Path) -> None:
 def _files() -> dict[str, bytes]:
     """Return the files of a table whose configurations have knobs of each type."""
     from oppa import api
-    from oppa.problem.configuration import Configuration, Knob
+    from oppa.problem.configuration import Configuration, ExtraValue
     from oppa.table import Origin, Table, TableRow
 
     with tempfile.TemporaryDirectory() as name:
@@ -82,8 +82,8 @@ def _files() -> dict[str, bytes]:
         for cp, algorithm, rate, fused in ((1, "Ring", 0.5, False), (2, "Tree, x", 1, True), (2, "Ring", 0.1 + 0.2, True)):
             values = {"cp": cp, "algorithm": algorithm, "rate": rate, "fused": fused}
             facts_of = {"cp": {"degree": True, "short": "c"}}
-            knobs = tuple(Knob(name=name, value=value, **facts_of.get(name, {})) for name, value in values.items())  # type: ignore[arg-type]
-            configuration = Configuration(dp=4 // cp, global_batch=8, micro_batch=1, knobs=knobs)
+            extras = tuple(ExtraValue(name=name, value=value, **facts_of.get(name, {})) for name, value in values.items())  # type: ignore[arg-type]
+            configuration = Configuration(dp=4 // cp, global_batch=8, micro_batch=1, extras=extras)
             rows.append(
                 TableRow(
                     configuration=configuration, steps_per_s=1 / 3, log_stddev=0.02, memory_bytes=10**6, source="measured", trials=(1,)

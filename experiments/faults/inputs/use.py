@@ -11,6 +11,7 @@ from oppa.problem.command import values_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.selector import find
+from oppa.simulator.framework import FRAMEWORKS
 from oppa.study.records import Lease
 from oppa.trials.trial_folder import TrialSpec
 from oppa.tuning import designers
@@ -27,9 +28,10 @@ def use(problem: Problem, folder: Path) -> None:
         AssertionError: Something reads back as another value.
     """
     candidates = problem.candidates()
-    if len(candidates) <= PLANNED and problem.runner.name == "simulated":
+    simulated = problem.runner.name == "simulated"
+    if len(candidates) <= PLANNED and simulated and problem.space.name in FRAMEWORKS:
         api.plan(problem)
-    elif len(candidates) <= PLANNED and problem.command:
+    elif len(candidates) <= PLANNED and (simulated or problem.command):
         designers.make_designer(designers.DEFAULT, problem, candidates, seed=0).suggest(set())
     stored = Problem.from_dict(json.loads(json.dumps(problem.to_dict())))
     assert stored.fingerprint == problem.fingerprint, "the stored problem is another one"

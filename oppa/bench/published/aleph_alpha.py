@@ -17,7 +17,7 @@ def aleph_alpha_rows() -> pd.DataFrame:
     Assumptions, with their reasons:
         model        the dimensions of the replay file: LLaMA's, with a vocabulary of 128,000, gated, untied.
         batch        512 sequences: inferred from step times and the published MFU; no other power of two is plausible.
-        framework    Megatron's tensor and pipeline parallelism, and ZeRO 1 in every run: assumed, as the file's `zero` column is.
+        framework    none: the file names no trainer. ZeRO 1 in every run is assumed, as the file's `zero` column is.
         attention    flash: the abstract names it among the optimizations of the study; 8,192 tokens hardly fit otherwise.
         parallelism  `-sp` is sequence parallel; the others are not.
         kernels      `-rms` has a fused RMS norm; it is a task of its own.
@@ -32,7 +32,7 @@ def aleph_alpha_rows() -> pd.DataFrame:
         gpus=runs["nodes"] * cluster.devices_per_host,
         gpus_per_node=cluster.devices_per_host,
         gbs=replayed.replay.batch.global_batch,
-        framework="megatron",
+        framework="",
         precision="bf16",
         sequence_parallel=runs["model"].str.endswith("-sp"),
         kernels=runs["model"].str.contains("-rms").map({True: "rms", False: ""}),

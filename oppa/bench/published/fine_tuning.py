@@ -2,7 +2,7 @@
 
 Assumptions about all of its runs, with their reasons:
 
-framework      torch on one device, FSDP1 with FULL_SHARD on several: the benchmark's `accelerate.yaml`.
+framework      PyTorch FSDP: FSDP1 with FULL_SHARD on several devices (the benchmark's `accelerate.yaml`), nothing sharded on one.
 recompute      full: `gradient_checkpointing: True` in its `defaults.yaml`. Attention is flash: `use_flash_attn: True`.
 optimizer      AdamW with weights and moments in bf16, no fp32 copy: `torch_dtype: bfloat16` without mixed precision. Memory agrees:
                10 bytes per weight at the peak of full fine-tuning (weights 2, gradients 2, moments 4, and 2 while AdamW computes), on one
@@ -116,7 +116,7 @@ def _on_devices(runs: pd.DataFrame, seq_len: pd.Series) -> pd.DataFrame:
         tp=1,
         pp=1,
         zero=several.map({True: 3, False: 0}),
-        framework=several.map({True: "fsdp", False: "torch"}),
+        framework="fsdp",
         recompute="full",
         optimizer=BF16_STATES,
         step_time_s=runs["train_runtime"] / STEPS,

@@ -37,7 +37,7 @@ def tuning_trial_rows() -> pd.DataFrame:
             zero=0,
             recompute=trials["activation_checkpointing"].astype("str").eq("True").map({True: "full", False: "none"}),
             kernels=trials["compile_mode"].fillna(""),
-            framework="torch",
+            framework="",
             precision="bf16",
             status=trials["cause"].map(_STATUS).fillna(trials["status"].map({"success": RAN}).fillna(FAILED)),
             step_time_s=trials["avg_step_time_s"],

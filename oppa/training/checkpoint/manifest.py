@@ -144,7 +144,7 @@ class Manifest:
         Raises:
             CheckpointError: names the first field that differs.
         """
-        for name, value in dataclasses.asdict(model).items():
+        for name, value in model.to_dict().items():
             if name not in _ELSEWHERE and self.model.get(name) != value:
                 raise CheckpointError(
                     f"the checkpoint is for another model: `{name} = {self.model.get(name)}`, not {value}",

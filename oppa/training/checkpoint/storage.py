@@ -10,7 +10,6 @@ manifest and renames the folder. A folder with the final name is therefore compl
 needs.
 """
 
-import dataclasses
 import hashlib
 import json
 import shutil
@@ -78,7 +77,7 @@ def seal(folder: Path, model: Model, *, steps: int, notes: Mapping[str, Any], ra
     files = [draft_of(folder) / _file(rank) for rank in range(ranks)]
     shares = {file.name: json.loads(_beside(file).read_text()) for file in files}
     manifest = Manifest(
-        model=dataclasses.asdict(model),
+        model=model.to_dict(),
         steps=steps,
         notes=notes,
         files={file: share["bytes"] for file, share in shares.items()},

@@ -3,7 +3,8 @@
 The entry point is called with the job's `Model` and returns the parts (`Parts` below; any class with these methods works). Parts are
 created one by one, because a rank creates only those that it holds. The whole model exists nowhere, so that a trial measures what its
 layout needs. Each part is initialised by its own code under its own seed, so that every layout starts with the same weights. `layers` is
-the number of blocks; the job's other dimensions serve the cost model. `examples/own_module.py` is an example.
+the number of blocks; the cost model traces the parts (`oppa.training.tracing`), and falls back to the job's other dimensions.
+`examples/own_module.py` is an example.
 
 Data parallelism, pipeline parallelism and every ZeRO stage work. Tensor parallelism does not, because it is unknown how to split such a
 module.

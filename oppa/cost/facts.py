@@ -1,0 +1,261 @@
+"""Convert the candidates of a job into a workload."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oppa.cost.beliefs import framework_of, keeps_traced_activations
+from oppa.cost.framework import FrameworkPrior
+from oppa.cost.hardware import Hardware, hardware_of
+from oppa.cost.workload import CP_MODES, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
+from oppa.problem.candidates import Candidates
+from oppa.problem.model import Model
+from oppa.problem.problem import Problem
+from oppa.units import MIB
+
+AT_REST_MB = 25
+"""MiB of a bucket whose size the search space does not vary."""
+PCIE_BYTES_PER_S = 25e9
+"""Bandwidth between a device without a stated one and its host: what PCIe 4.0 x16 reaches."""
+OPTIMIZER_STATE_BYTES = {"adamw": (1.0, 8.0), "adamw-bf16": (0.0, 4.0), "adamw-8bit": (0.0, 2.0), "muon": (1.0, 4.0), "sgd": (1.0, 4.0)}
+"""Optimizers: whether they keep an fp32 copy of 16-bit weights, and the bytes of their moments per weight.
+
+AdamW keeps two fp32 moments; with states in bf16, and no copy, two of 2 bytes; bitsandbytes' 8-bit one two of 1 byte. Muon and SGD with
+momentum keep one fp32 moment.
+"""
+TRAINED = {"all": 1.0, "lora": 0.01}
+"""Share of the weights that train. Adapters of LoRA have some hundredths of the model's (Hu et al. 2021); assumed."""
+FROZEN_BYTES = {"16-bit": 2.0, "8-bit": 1.05, "4-bit": 0.55}
+"""Bytes of a frozen weight, with the scales of quantised ones."""
+LOG_SOFTMAX_BYTES = 4
+"""Bytes that a loss keeps of each logit: its log-softmax, in fp32 in every precision."""
+COPY_BYTES = 2
+"""Bytes of a logit in the format of which `logit_copies` counts copies, fp32 ones as two."""
+_FULL = ("fp32", "tf32")
+EIGHT_BIT = ("fp8", "mxfp8")
+_LAYOUT = ("dp", "tp", "pp", "model_chunks", "zero_stage", "micro_batch", "num_microbatches")
+_BUCKETS = ("dp_bucket_mb", "zero_bucket_mb")
+_OVERLAPS = ("overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p")
+_CHOICES = ("schedule", "recompute", *_BUCKETS, *_OVERLAPS, "ep", "stage_layout")
+
+
+def workload_of(problem: Problem, candidates: Candidates) -> Workload:
+    """Return the workload of all candidates of a job; raises InputError if the job's precision is unknown."""
+    n = len(candidates)
+    framework = framework_of(problem)
+    columns = {name: candidates.column(name) for name in (*_LAYOUT, *_CHOICES)}
+    columns |= framework.columns(candidates)
+    precision, moments = problem.training.precision, 4.0 * len(problem.training.moments)
+    return Workload(
+        shape=ModelFacts(**_broadcast(shape_facts(problem.model) | _traced_facts(problem), n)),
+        layout=layout_of(columns, framework, balanced=candidates.space.balanced_stages),
+        machine=_machines(hardware_of(problem.cluster), precision, columns.get("precision"), n),
+        formats=FormatFacts(**_broadcast(format_facts(framework, precision, moments=moments), n)),
+    )
+
+
+def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = None, *, balanced: bool) -> ConfigurationFacts:
+    """Return the layout columns of configurations, with what follows from the schedule.
+
+    Without bucket columns, replicas exchange all gradients in one operation.
+
+    Args:
+        columns: Values or arrays of shape (n,) by name. Optional are `schedule`, the overlaps, `stage_layout`, the bucket sizes, and the
+            degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `shard`, `sequence_parallel`, `recompute_layers`,
+            `attention` and `offload`.
+        framework: Decides what an absent column means.
+        balanced: Stages are cut so that the output projection gets its share of the time.
+    """
+    numbers = {name: np.asarray(columns[name], dtype=np.float64) for name in _LAYOUT}
+    pp, chunks, count = numbers["pp"], numbers["model_chunks"], numbers["num_microbatches"]
+    schedule = np.asarray(columns.get("schedule", "1f1b"))
+    zero_bubble = np.isin(schedule, ("interleaved-zb", "zb-v", "search"))
+    chunks_in_flight = np.minimum(count, pp) * (1 + np.where(chunks > 1, (pp - 1) / (pp * chunks), 0))
+    most_in_flight = np.where(np.isin(schedule, ("zb-v", "search")), pp, count)
+    overlap_zero = _numbers(columns, "overlap_zero_comm", 0)
+    cp, tp, shard = _numbers(columns, "cp", 1), numbers["tp"], _numbers(columns, "shard", 0)
+    etp, recomputed = _numbers(columns, "etp", 0), _numbers(columns, "recompute_layers", 0)
+    offload = np.asarray(columns.get("offload", "none"))
+    facts = {
+        **numbers,
+        "cp": cp,
+        "cp_mode": _codes(columns.get("cp_mode", framework.usual("cp_mode") if framework else ""), CP_MODES),
+        "ep": _numbers(columns, "ep", 1),
+        "etp": np.where(etp > 0, etp, tp),
+        "shards": np.where(shard > 0, np.minimum(shard, numbers["dp"]), numbers["dp"]) * cp,
+        "recompute": _codes(columns["recompute"], RECOMPUTE),
+        "recompute_layers": np.where(recomputed > 0, recomputed, np.inf),
+        "sequence_parallel": _numbers(columns, "sequence_parallel", float(framework is None or framework.sequence_parallel)),
+        "flash": np.asarray(np.asarray(columns.get("attention", "flash")) != "plain", dtype=np.float64),
+        "offload_activations": np.asarray(offload == "activations", dtype=np.float64),
+        "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),
+        "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
+        "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, most_in_flight)),
+        "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
+        "overlap_gather": _numbers(columns, "overlap_zero_allgather", 0),
+        "overlap_p2p": _numbers(columns, "overlap_p2p", 0),
+        "balanced": np.asarray((np.asarray(columns.get("stage_layout", "even")) != "even") | balanced, dtype=np.float64),
+        "bucket_bytes": _bucket_mb(columns, numbers["zero_stage"]) * MIB,
+    }
+    return ConfigurationFacts(**{name: _tensor(np.broadcast_to(values, pp.shape)) for name, values in facts.items()})
+
+
+def _bucket_mb(columns: Mapping[str, Any], zero_stage: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bucket size that applies, in MiB, shape (n,); infinity without bucket columns.
+
+    At ZeRO 1 some frameworks have one of the two sizes, some the other: the one that the search space varies applies.
+    """
+    if "dp_bucket_mb" not in columns:
+        return np.full(zero_stage.shape, np.inf)
+    plain, sharded = (np.asarray(columns[name], dtype=np.float64) for name in ("dp_bucket_mb", "zero_bucket_mb"))
+    return np.where((zero_stage == 0) | ((zero_stage == 1) & (plain != AT_REST_MB)), plain, sharded)
+
+
+def shape_facts(model: Model) -> dict[str, float]:
+    """Return the values of `ModelFacts` for one model; where layers differ, those of an average layer."""
+    sparse = (model.layers - model.dense_layers) / model.layers if model.experts > 1 else 0.0
+    routed = sparse * model.experts_per_token * model.expert_parameter_count if model.experts > 1 else 0.0
+    attended = (model.seq_len + 1) / 2 if model.causal else model.seq_len
+    return {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "query_width": model.query_width,
+        "kv_width": model.kv_width,
+        "ffn": model.active_ffn,
+        "gated": model.gated,
+        "vocab": model.vocab,
+        "seq_len": model.seq_len,
+        "layer_parameters": model.layers_parameter_count / model.layers,
+        "expert_parameters": sparse * model.experts * model.expert_parameter_count if model.experts > 1 else 0,
+        "layer_matmul_parameters": model.matmul_parameters_per_token,
+        "expert_matmul_parameters": routed,
+        "routed": sparse * model.experts_per_token if model.experts > 1 else 0,
+        "attended": attended,
+        "embedding_parameters": model.embedding_parameter_count,
+        "head_parameters": model.vocab * model.hidden,
+        "tied": model.tied,
+        "logit_elements": model.vocab,
+        "activation_elements": 0,
+    }
+
+
+def _traced_facts(problem: Problem) -> dict[str, float]:
+    """Return the values that the trace of the job's own module replaces; those of `shape_facts` remain where it counted nothing."""
+    trace, model = problem.trace, problem.model
+    if trace is None:
+        return {}
+    element_bytes = 4 if problem.training.precision in _FULL else 2
+    own = keeps_traced_activations(problem)
+    facts = {
+        "layer_parameters": trace.layer_parameters,
+        "layer_matmul_parameters": trace.layer_flops / 2,
+        "attended": trace.attention_flops / (4 * model.query_width),
+        "embedding_parameters": trace.embedding_parameters,
+        "head_parameters": trace.head_parameters,
+        "logit_elements": trace.head_activation_bytes / LOG_SOFTMAX_BYTES * COPY_BYTES / element_bytes if own else 0,
+        "activation_elements": trace.activation_bytes / element_bytes if own else 0,
+    }
+    return {name: value for name, value in facts.items() if value > 0} | {"tied": trace.tied}
+
+
+def machine_of(hardware: Hardware, precision: str, n: int) -> DeviceFacts:
+    """Return the columns of the same device for n rows; raises InputError for an unknown precision."""
+    return DeviceFacts(**_broadcast(machine_facts(hardware, precision), n))
+
+
+def _machines(hardware: Hardware, precision: str, lower: NDArray[Any] | None, n: int) -> DeviceFacts:
+    """Return the columns of a device for configurations some of which compute in a lower precision than the job's."""
+    if lower is None:
+        return machine_of(hardware, precision, n)
+    names, codes = np.unique(lower, return_inverse=True)
+    kinds = [machine_facts(hardware, str(name) or precision) for name in names]
+    return DeviceFacts(**{key: _tensor(np.array([float(kind[key]) for kind in kinds])[codes]) for key in kinds[0]})
+
+
+def machine_facts(hardware: Hardware, precision: str) -> dict[str, float]:
+    """Return the values of `DeviceFacts` for one device at one precision; raises InputError for an unknown precision."""
+    eight_bit = precision in EIGHT_BIT
+    peak, pair, host = hardware.matmul_peak(precision), hardware.pair, hardware.host_link
+    return {
+        "matmul_flops_per_s": peak,
+        "attention_flops_per_s": hardware.matmul_peak("bf16") if eight_bit else peak,
+        "eight_bit": eight_bit,
+        "memory_bandwidth": hardware.memory_bandwidth_bytes_per_s,
+        "usable_bytes": hardware.usable_bytes,
+        "devices_per_host": max(hardware.devices_per_host, hardware.link_devices),
+        "intra_bandwidth": hardware.intra_host.bandwidth_bytes_per_s,
+        "intra_latency": hardware.intra_host.latency_s,
+        "pair_devices": pair.devices if pair else 1,
+        "pair_bandwidth": pair.bandwidth_bytes_per_s if pair else hardware.intra_host.bandwidth_bytes_per_s,
+        "inter_bandwidth": hardware.inter_host.bandwidth_bytes_per_s,
+        "inter_latency": hardware.inter_host.latency_s,
+        "ports": hardware.ports,
+        "host_bandwidth": host.bandwidth_bytes_per_s if host else PCIE_BYTES_PER_S,
+        "stall_probability_per_host": hardware.stall_probability_per_host,
+        "stall_s": hardware.stall_s,
+        "asynchronous": hardware.asynchronous,
+    }
+
+
+def format_facts(
+    framework: FrameworkPrior,
+    precision: str,
+    *,
+    optimizer: str = "adamw",
+    moments: float | None = None,
+    trained: float = 1.0,
+    frozen_bytes: float | None = None,
+) -> dict[str, float]:
+    """Return the values of `FormatFacts` for one framework, precision and optimizer.
+
+    Args:
+        moments: Bytes of the optimizer's moments per weight; None: those of `optimizer`.
+        trained: Share of the weights that train; the others are frozen, as under LoRA.
+        frozen_bytes: Bytes of a frozen weight; None: those of a weight in the format of the passes.
+    """
+    full = precision in _FULL
+    copies, usual = OPTIMIZER_STATE_BYTES[optimizer]
+    lean = not full and not copies  # the 16-bit weights in use are the only ones, and gradients have their format
+    whole = frozen_bytes or (4.0 if full else 2.0 if lean or trained < 1 else framework.weight_bytes)
+    gradient = 4.0 if full else 2.0 if lean else framework.gradient_bytes
+    master = 0.0 if full or lean else framework.master_bytes
+    alone = framework.sharded_weight_bytes if not lean and trained == 1 else whole
+    return {
+        "element_bytes": 4 if full else 2,
+        "gate_tensors": 3 if framework.fused_gate else 4,
+        "weight_bytes": whole,
+        "gathered_weight_bytes": 4.0 if full else frozen_bytes or framework.gathered_weight_bytes,
+        "sharded_weight_bytes": whole if full or frozen_bytes else alone,
+        "gradient_bytes": gradient * trained,
+        "optimizer_bytes": (master + (usual if moments is None else moments)) * trained,
+        "update_bytes": framework.update_copies * (whole if lean else 4.0) * trained,
+        "reduced_bytes": 4.0 if full else framework.reduced_bytes,
+        "trained": trained,
+        "gathered_layers": framework.gathered_layers,
+        "gathered_parameters": framework.gathered_parameters,
+        "prefetches": framework.prefetches,
+        "reduces_each": framework.reduces_each_micro_batch,
+        "gradient_buffer": framework.keeps_gradient_buffer,
+        "gradients_sharded_from": framework.gradients_sharded_from,
+    }
+
+
+def _numbers(columns: Mapping[str, Any], name: str, default: float) -> NDArray[np.float64]:
+    return np.asarray(columns.get(name, default), dtype=np.float64)
+
+
+def _codes(column: Any, names: tuple[str, ...]) -> NDArray[np.float64]:
+    return np.select([np.asarray(column) == name for name in names], range(len(names))).astype(np.float64)
+
+
+def _broadcast(facts: Mapping[str, float], n: int) -> dict[str, Tensor]:
+    return {name: torch.tensor(float(value), dtype=torch.float64).expand(n) for name, value in facts.items()}
+
+
+def _tensor(values: NDArray[Any]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,220 @@
+"""Load what a framework keeps in memory and sends over links, from `priors/frameworks/*.toml`.
+
+Formats of weights, gradients and optimizer states are facts of a framework's source. What is uncertain, such as the copies of the logits,
+are coefficients that a framework may override like a device does.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from oppa import catalog
+from oppa.cost.coefficients import Belief, CoefficientTable, load_beliefs
+from oppa.errors import InputError, require_known
+from oppa.problem.candidates import Candidates
+from oppa.problem.declaration import Count, DeclaredTable, Source, parse, read, spell, validate
+from oppa.problem.space import FRAMEWORKS
+
+DEFAULT = "other"
+"""Framework of a job or a row that states none."""
+MODELS = ("step_time", "memory")
+"""Names of the files under `priors/` whose coefficients a device or a framework may override."""
+COLUMNS = ("cp", "cp_mode", "etp", "shard", "sequence_parallel", "recompute_layers", "attention", "offload", "precision")
+"""Columns of the cost model that a search space may have as parameters of its own, besides those that are fields of a configuration."""
+Share = Annotated[float, Field(gt=0, le=1)]
+_Number = Annotated[float, Field(ge=0)]
+
+
+class _Bytes(DeclaredTable):
+    """Validates the bytes that a framework keeps of each weight in mixed precision."""
+
+    weight: _Number
+    gathered_weight: _Number
+    sharded_weight: _Number
+    gradient: _Number
+    master: _Number
+    reduced: _Number
+    source: Source
+
+
+class _Sharding(DeclaredTable):
+    gradients_sharded_from: Count
+    gathered_layers: _Number
+    gathered_parameters: _Number = 0.0
+    prefetches: bool
+    reduces_each_micro_batch: bool
+    keeps_gradient_buffer: bool
+    update_copies: _Number
+    source: Source
+
+
+class _Column(DeclaredTable):
+    """Validates where a column of the cost model comes from in a search space: a parameter, or a constant."""
+
+    parameter: str | list[str] = ""
+    """Name of the parameter, or its names in different search spaces; empty: the column's name."""
+    means: dict[str, str] = Field(default_factory=dict)
+    """Value of the column for a value of the parameter; `*` stands for all others, which are themselves without it."""
+    divides: str = ""
+    """Parameter that this one divides to give the column."""
+    constant: str = ""
+    only: dict[str, str] = Field(default_factory=dict)
+    """Values of other parameters without which the column is 0."""
+
+    @property
+    def parameters(self) -> list[str]:
+        """Return the names of the parameter."""
+        return self.parameter if isinstance(self.parameter, list) else [self.parameter] if self.parameter else []
+
+
+class _File(DeclaredTable):
+    description: str
+    sequence_parallel: bool
+    fused_gate: bool = False
+    usable_share: Share
+    bytes_per_weight: _Bytes
+    sharding: _Sharding
+    columns: dict[str, _Column] = Field(default_factory=dict)
+    coefficients: dict[str, CoefficientTable] = Field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkPrior:
+    """Describes how a framework trains in mixed precision; sizes are bytes per weight."""
+
+    name: str
+    description: str
+    sequence_parallel: bool
+    """Sequence parallelism accompanies tensor parallelism in a row that does not state it."""
+    fused_gate: bool
+    """One operation computes the activation and the gate, and keeps its inputs alone for the backward pass."""
+    usable_share: float
+    """Share of a device's memory that the predicted bytes can fill; the rest is fragments, and what lies outside torch's allocator."""
+    weight_bytes: float
+    """A weight that a rank holds below ZeRO 3, without the optimizer's own copy."""
+    gathered_weight_bytes: float
+    """A weight as it is gathered for the passes."""
+    sharded_weight_bytes: float
+    """A weight between passes under ZeRO 3, without the optimizer's own copy."""
+    gradient_bytes: float
+    """A gradient, its accumulated copy included."""
+    master_bytes: float
+    """The optimizer's own copy of the weight."""
+    reduced_bytes: float
+    """A gradient as replicas exchange it."""
+    gradients_sharded_from: int
+    """ZeRO stage from which a rank keeps only its share of the gradients."""
+    gathered_layers: float
+    """Layers whose weights or gradients are whole at the same time under ZeRO 3."""
+    gathered_parameters: float
+    """Weights that stay gathered under ZeRO 3, if they are more than those layers."""
+    prefetches: bool
+    """Gathers of ZeRO 3 overlap the passes of the layers before."""
+    reduces_each_micro_batch: bool
+    """Gradients are exchanged after each micro-batch from ZeRO 2 on, not after the last."""
+    keeps_gradient_buffer: bool
+    """Gradients have a buffer that lives through the whole step. Otherwise they appear as activations are freed."""
+    update_copies: float
+    """Copies of the trained weights, in the optimizer's format, that the update computes with."""
+    coefficients: Mapping[str, Belief]
+    """Coefficients that override the general ones under this framework."""
+    _columns: Mapping[str, _Column] = dataclasses.field(default_factory=dict, repr=False)
+
+    def usual(self, column: str) -> str:
+        """Return what an absent column means under this framework; empty if its file does not say."""
+        return self._columns[column].constant if column in self._columns else ""
+
+    def columns(self, candidates: Candidates) -> dict[str, NDArray[Any]]:
+        """Return the columns COLUMNS of the candidates, each of shape (n,), as far as their search space has parameters for them.
+
+        A parameter has the column's name unless the framework's file states another.
+        """
+        found = {}
+        for name in COLUMNS:
+            stated = self._columns.get(name, _Column())
+            values = _column(candidates, stated.parameters or [name])
+            if values is not None:
+                translated = _translated(stated, values, candidates)
+                found[name] = np.where(_applies(stated, candidates), translated, 0) if stated.only else translated
+            elif stated.constant:
+                found[name] = np.full(len(candidates), stated.constant)
+        return found
+
+
+def _column(candidates: Candidates, parameters: Sequence[str]) -> NDArray[Any] | None:
+    """Return the values of the first of the parameters that the search space has, shape (n,); None if it has none of them."""
+    for name in parameters:
+        if name in candidates.space.names:
+            return candidates.column(name)
+        if name in candidates.space.settled:
+            return np.full(len(candidates), candidates.space.settled[name])
+    return None
+
+
+def _applies(stated: _Column, candidates: Candidates) -> NDArray[np.bool_]:
+    """Return in which candidates the other parameters have the values that the column needs, shape (n,)."""
+    met = np.ones(len(candidates), dtype=bool)
+    for name, wanted in stated.only.items():
+        values = _column(candidates, [name])
+        met &= values is not None and np.array([_word(value) == wanted for value in values.tolist()])
+    return met
+
+
+def _translated(stated: _Column, values: NDArray[Any], candidates: Candidates) -> NDArray[Any]:
+    if stated.divides:
+        quotient: NDArray[Any] = np.asarray(candidates.column(stated.divides)) // values
+        return quotient
+    if not stated.means:
+        return values
+    distinct, codes = np.unique(values, return_inverse=True)
+    meanings = [stated.means.get(_word(value), stated.means.get("*", _word(value))) for value in distinct.tolist()]
+    return np.array(meanings)[codes]
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else spell(value)
+
+
+def load_framework(name: str) -> FrameworkPrior:
+    """Return the framework with this id.
+
+    Raises:
+        InputError: there is none; or its file has an unknown key, lacks a number or a source, or has a negative number.
+    """
+    path = catalog.find(FRAMEWORKS, name)
+    return _framework(read(_File, path, error=InputError), path.stem, source=str(path))
+
+
+def read_framework(name: str, text: str) -> FrameworkPrior:
+    """Return the framework that a job's own file describes; raises InputError, as `load_framework` does, if the file is wrong."""
+    source = f"{name}.toml"
+    return _framework(validate(_File, parse(text, source=source, error=InputError), error=InputError, source=source), name, source=source)
+
+
+def _framework(file: _File, name: str, *, source: str) -> FrameworkPrior:
+    for key in file.columns:
+        require_known(key, COLUMNS, f"`{source}`: `[columns]` has no key `{key}`")
+    known = [key for model in MODELS for key in load_beliefs(model)]
+    for key in file.coefficients:
+        require_known(key, known, f"`{source}`: `[coefficients]` has no key `{key}`")
+    sizes = file.bytes_per_weight.model_dump(exclude={"source"})
+    return FrameworkPrior(
+        name=name,
+        description=file.description,
+        sequence_parallel=file.sequence_parallel,
+        fused_gate=file.fused_gate,
+        usable_share=file.usable_share,
+        **{f"{key}_bytes": size for key, size in sizes.items()},
+        **file.sharding.model_dump(exclude={"source"}),
+        coefficients={key: table.record() for key, table in file.coefficients.items()},
+        _columns=file.columns,
+    )
+
+
+def frameworks() -> list[str]:
+    """Return the ids of all frameworks, in order."""
+    return sorted(path.stem for path in (catalog.root() / FRAMEWORKS).glob("*.toml"))

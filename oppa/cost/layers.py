@@ -1,0 +1,222 @@
+"""Predict the seconds of one layer's forward and backward pass on one micro-batch.
+
+A rank computes the matrix products with weights, the attention and the element-wise operations, and communicates within its tensor-,
+context- and expert-parallel groups.
+
+Notation (n rows):
+    tokens     tokens of one micro-batch on a rank
+    passes     how often the operations of a forward pass run: forward, backward (twice as many), and once more if it is recomputed
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from oppa.cost.coefficients import Coefficients
+from oppa.cost.collectives import CollectiveGroup, all_to_all_time, gather_time
+from oppa.cost.stages import activation_elements, layers_per_stage, replicated_elements
+from oppa.cost.workload import Workload
+
+TENSOR_PARALLEL_OPERATIONS = 8
+"""Operations per layer and micro-batch.
+
+An all-reduce follows attention and feed-forward, forward and backward. Each is a reduce-scatter and an all-gather.
+"""
+EXPERT_PARALLEL_OPERATIONS = 4
+"""Operations per layer and micro-batch: all-to-alls to the experts and back, forward and backward."""
+MORE_OPERATIONS_WITH_EXPERTS = 0.5
+"""Operations that a layer of experts has in addition to those of a dense layer, as a share: routing, permutation, one group per expert."""
+FLASH_BACKWARD = 2.5
+"""Operations of the backward pass of flash attention, against its forward pass: it computes the scores again (Dao et al. 2022, B.2)."""
+QUANTISED_BYTES = 0.5
+"""Bytes per activation and pass that 8-bit training moves to quantise: norms and activations write most 8-bit inputs themselves."""
+SCORE_BYTES = 40
+"""Bytes moved per score for a softmax with dropout that is written to memory, forward and backward.
+
+Scores, probabilities, mask and dropped probabilities are written and read once each; the backward pass moves twice as much.
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerTimes:
+    """Holds the seconds of one layer on one micro-batch by kind of work, each of shape (n,)."""
+
+    matmul: Tensor
+    elementwise: Tensor
+    attention: Tensor
+    context_parallel: Tensor
+    """The part of the exchange that attention does not hide."""
+    tensor_parallel: Tensor
+    expert_parallel: Tensor
+    offload: Tensor
+    """The part of the transfers between device and host that nothing hides."""
+
+    @property
+    def total(self) -> Tensor:
+        """Return the seconds of all kinds together, shape (n,)."""
+        computation = self.matmul + self.elementwise + self.attention
+        return computation + self.context_parallel + self.tensor_parallel + self.expert_parallel + self.offload
+
+
+def layer_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds of one layer on one micro-batch, shape (n,).
+
+    An asynchronous device takes its own time, or its host's time to launch the layer if that is longer. Otherwise the two add up.
+    """
+    device = device_time(work, c)
+    operations = 1 + recomputed(work) / 3 + torch.where(work.shape.routed > 0, MORE_OPERATIONS_WITH_EXPERTS, 0.0)
+    host = operations * c["layer_launch_s"] + _contention_time(work, c)
+    return torch.where(work.machine.asynchronous > 0, torch.maximum(device, host), device + host)
+
+
+def device_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds of one layer's computation and communication, shape (n,)."""
+    return layer_times(work, c).total
+
+
+def layer_times(work: Workload, c: Coefficients) -> LayerTimes:
+    """Return the seconds of one layer's computation and communication by kind."""
+    attention = _attention_time(work, c)
+    times = LayerTimes(
+        matmul=_matmul_time(work, c),
+        elementwise=_elementwise_time(work, c),
+        attention=attention,
+        context_parallel=_exposed_context_time(work, attention, c),
+        tensor_parallel=_tensor_parallel_time(work, c),
+        expert_parallel=_expert_parallel_time(work, c),
+        offload=torch.zeros_like(attention),
+    )
+    return dataclasses.replace(times, offload=(_offload_time(work) - times.total).clamp_min(0))
+
+
+def recomputed(work: Workload) -> Tensor:
+    """Return the share of a stage's layers that compute their whole forward pass again, shape (n,)."""
+    share = (work.layout.recompute_layers / layers_per_stage(work)).clamp_max(1)
+    return torch.where(work.layout.recompute == 2, share, 0.0)
+
+
+def attention_again(work: Workload) -> Tensor:
+    """Return the share of a stage's layers that compute their attention again, shape (n,)."""
+    return torch.where(work.layout.recompute == 1, 1.0, recomputed(work))
+
+
+def _matmul_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds of a layer's matrix products with weights on one micro-batch, shape (n,).
+
+    Narrow shards and small micro-batches make them less efficient, and each of many experts has few tokens. Frozen weights get no gradient.
+    """
+    shape, layout = work.shape, work.layout
+    passes = 2 + work.formats.trained + recomputed(work)
+    dense = shape.layer_matmul_parameters - shape.expert_matmul_parameters
+    seconds = passes * 2 * work.tokens * dense / layout.tp / (work.machine.matmul_flops_per_s * _efficiency(work, work.tokens, c))
+    chosen = shape.expert_matmul_parameters / shape.expert_parameters.clamp_min(1)  # share of the experts that each token passes through
+    per_expert = torch.where(shape.routed > 0, work.tokens * layout.ep * layout.etp / layout.tp * chosen, work.tokens)
+    experts = passes * 2 * work.tokens * shape.expert_matmul_parameters / layout.tp * torch.where(layout.ep > 1, c["imbalance"], 1.0)
+    return seconds + experts / (work.machine.matmul_flops_per_s * _efficiency(work, per_expert, c) * c["grouped_efficiency"])
+
+
+def _efficiency(work: Workload, tokens: Tensor, c: Coefficients) -> Tensor:
+    """Return the share of the peak that matrix products of `tokens` rows reach, shape (n,)."""
+    width = work.shape.hidden / work.layout.tp
+    share = c["matmul_efficiency"] * width / (width + c["narrow_width"]) * tokens / (tokens + c["few_tokens"])
+    return share * torch.where(work.machine.eight_bit > 0, c["eight_bit_efficiency"], 1.0)
+
+
+def _attention_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds of a layer's attention, shape (n,).
+
+    Flash attention skips what a causal mask hides. Otherwise all scores are computed, and written to memory between the operations.
+    """
+    shape, layout, machine = work.shape, work.layout, work.machine
+    again = attention_again(work)
+    passes = torch.where(layout.flash > 0, 1 + FLASH_BACKWARD, 3.0) + again
+    attended = torch.where(layout.flash > 0, shape.attended, shape.seq_len)
+    flops = passes * 4 * shape.query_width * attended * work.tokens / layout.tp
+    width = shape.hidden / layout.tp
+    rate = machine.attention_flops_per_s * c["matmul_efficiency"] * width / (width + c["narrow_width"]) * c["attention_efficiency"]
+    scores = (1 + again / 3) * SCORE_BYTES * shape.heads / layout.tp * shape.seq_len * work.tokens
+    written = torch.where(layout.flash > 0, 0.0, scores / (machine.memory_bandwidth * c["memory_efficiency"]))
+    return flops / rate + written
+
+
+def _exposed_context_time(work: Workload, attention: Tensor, c: Coefficients) -> Tensor:
+    """Return the seconds of context-parallel exchange beyond what attention hides, shape (n,).
+
+    A ring's transfers hide behind the blocks that are computed meanwhile; the other ways do not.
+    """
+    exchange = _context_parallel_time(work, c)
+    exposed = torch.where(work.layout.cp_mode == 0, (exchange - attention).clamp_min(0), exchange)
+    return torch.where(work.layout.cp > 1, exposed, 0.0)
+
+
+def _context_parallel_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds in which context-parallel ranks exchange what attention needs of each other, shape (n,).
+
+    ring         keys and values of every other rank arrive one after the other; in the backward pass again, with their gradients
+    all-to-all   queries, keys, values and outputs change from all heads of some tokens to some heads of all tokens, and back
+    all-gather   keys and values are gathered twice, and their gradients reduced
+    """
+    shape, layout, machine = work.shape, work.layout, work.machine
+    group = CollectiveGroup.of(layout.cp, layout.tp, machine, work.devices)
+    element = work.formats.element_bytes / layout.tp
+    mine = 2 * work.tokens * shape.kv_width * element
+    heads = 2 * work.tokens * (shape.query_width + shape.kv_width) * element
+    again = 1 + attention_again(work)
+    gathered = (again + 2) * gather_time(group, layout.cp * mine, machine, c)
+    turned = 2 * (again + 1) * all_to_all_time(group, heads / 2, machine, c)
+    return torch.where(layout.cp_mode == 1, turned, gathered)
+
+
+def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds of norms, rotations, activations and residuals, which memory bandwidth limits, shape (n,).
+
+    The forward pass writes and reads its tensors once. The backward pass moves twice as much. Without sequence parallelism every rank
+    computes the norms and residuals of all tokens.
+    """
+    layout = work.layout
+    passes = 6 + 2 * recomputed(work)
+    whole = torch.where(layout.sequence_parallel > 0, 0.0, replicated_elements(work) * (1 - 1 / layout.tp))
+    moved = passes * (activation_elements(work) / layout.tp + whole) * work.formats.element_bytes * work.tokens
+    quantised = QUANTISED_BYTES * work.machine.eight_bit * passes * activation_elements(work) / layout.tp * work.tokens
+    return (moved + quantised) / (work.machine.memory_bandwidth * c["memory_efficiency"])
+
+
+def _tensor_parallel_time(work: Workload, c: Coefficients) -> Tensor:
+    group = CollectiveGroup.of(work.layout.tp, torch.ones_like(work.layout.tp), work.machine, work.devices)
+    payload = work.tokens * work.shape.hidden * work.formats.element_bytes
+    return (1 + recomputed(work) / 2) * TENSOR_PARALLEL_OPERATIONS * gather_time(group, payload, work.machine, c)
+
+
+def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds of the all-to-alls that send tokens to their experts and back, forward and backward, shape (n,).
+
+    If several ranks split each expert, they gather the tokens of one another first.
+    """
+    layout, machine = work.layout, work.machine
+    stride = torch.where(layout.etp < layout.tp, layout.etp, layout.tp)
+    group = CollectiveGroup.of(layout.ep, stride, machine, work.devices)
+    split = CollectiveGroup.of(layout.etp, torch.ones_like(layout.etp), machine, work.devices)
+    payload = work.tokens * work.shape.routed * work.shape.hidden * work.formats.element_bytes / layout.tp
+    operations = (1 + recomputed(work) / 2) * EXPERT_PARALLEL_OPERATIONS
+    gathered = torch.where(work.shape.routed > 0, gather_time(split, payload * layout.etp, machine, c), 0.0)
+    sent = all_to_all_time(group, payload * torch.where(layout.ep > 1, c["imbalance"], 1.0), machine, c)
+    return operations * (sent + torch.where(layout.etp != layout.tp, gathered, 0.0))
+
+
+def _offload_time(work: Workload) -> Tensor:
+    """Return the seconds in which a layer's activations move to the host's memory and back, shape (n,)."""
+    moved = activation_elements(work) / work.layout.tp * work.formats.element_bytes * work.tokens
+    return torch.where(work.layout.offload_activations > 0, 2 * moved / work.machine.host_bandwidth, 0.0)
+
+
+def _contention_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds that tensor-parallel operations wait for pipeline transfers between hosts, shape (n,).
+
+    The model adds the latency between hosts for each operation and rank.
+    """
+    layout, machine = work.layout, work.machine
+    waits = (layout.tp > 1) & (layout.pp > 1) & (work.hosts > 1)
+    return torch.where(
+        waits, c["contention"] * c["latency"] * c["network_latency"] * TENSOR_PARALLEL_OPERATIONS * layout.tp * machine.inter_latency, 0.0
+    )

@@ -1,0 +1,116 @@
+"""Read a model's dimensions from the `config.json` of Hugging Face Transformers, without the package.
+
+Architectures name the same dimension differently, and a file may leave out what is usual for its architecture. The first name of
+`_NAMES` that a file has applies, else the default in `_ARCHITECTURES`. Others are assumed to be decoders with SwiGLU and RMSNorm.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import JobError
+from oppa.problem.bounded_text import parse_json, read_text
+from oppa.problem.bounds import LARGEST, MOST_LAYERS
+from oppa.problem.declaration import spell
+
+_NAMES = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads", "multi_query_group_num", "num_kv_heads"),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"),
+    "vocab": ("vocab_size",),
+    "head_width": ("head_dim",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
+    "expert_ffn": ("moe_intermediate_size",),
+    "shared_expert_ffn": ("shared_expert_intermediate_size",),
+    "dense_layers": ("first_k_dense_replace",),
+}
+_POSITIONS = ("max_position_embeddings", "n_positions")
+_OLD: dict[str, Any] = {"gated": False, "biases": True, "norm": "layer", "tied": True}
+_ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "bert": {**_OLD, "causal": False, "learned_positions": 0, "token_types": 2},
+    "gemma": {"tied": True},
+    "gemma2": {"tied": True},
+    "gemma3_text": {"tied": True},
+    "gpt2": {**_OLD, "learned_positions": 0},
+    "gpt_neox": {**_OLD, "tied": False},
+    "opt": {**_OLD, "learned_positions": 2},
+    "qwen2": {"qkv_bias": True},
+    "qwen2_moe": {"qkv_bias": True},
+    "qwen3": {"head_width": 128},
+    "qwen3_moe": {"head_width": 128},
+    "starcoder2": {**_OLD},
+}
+"""Facts of architectures that are not in their files. `learned_positions` are added to the longest sequence."""
+_HINT = "name the config.json that `save_pretrained` wrote, relative to the job file"
+
+
+def with_config(given: Mapping[str, Any], path: Path, *, preset: str | None = None) -> dict[str, Any]:
+    """Return the dimensions of a `config.json`, with those of the job file that it does not state.
+
+    Raises:
+        JobError: the file cannot be read, the job file contradicts it or names a preset, or `seq_len` is missing.
+    """
+    if preset is not None:
+        raise JobError(f'`preset = "{preset}"` and `config = "{given["config"]}"` both state the model', hint="remove one of them")
+    stated = read_config(path)
+    for name in stated.keys() & given.keys():
+        if stated[name] != given[name]:
+            message = f"`{name} = {spell(given[name])}` in `[model]`, but `{given['config']}` states {spell(stated[name])}"
+            raise JobError(message, hint=f"remove `{name}`, or change it in `{given['config']}`")
+    if "seq_len" not in given:
+        raise JobError("`[model]` has a `config`, but no `seq_len`", hint="add the tokens of a training sequence, such as `seq_len = 2048`")
+    return {**stated, **given, "config": str(path)}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the dimensions that a `config.json` states, by their names in `[model]`, without `seq_len`.
+
+    Raises:
+        JobError: the file cannot be read, is no configuration of a model, or a dimension is no positive whole number.
+    """
+    values = parse_json(read_text(path, error=JobError, hint=_HINT), source=f"`{path}`", hint=_HINT)
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise JobError(f"`{path}` has no `model_type`, so it is no configuration of Transformers", hint=_HINT)
+    text = values.get("text_config")
+    return _dimensions(text if isinstance(text, dict) else values, values["model_type"], path)
+
+
+def _dimensions(values: Mapping[str, Any], architecture: str, path: Path) -> dict[str, Any]:
+    usual = _ARCHITECTURES.get(str(values.get("model_type", architecture)), {})
+    found = {"name": architecture, **usual}
+    for name, keys in _NAMES.items():
+        key = next((key for key in keys if values.get(key) is not None), "")
+        if key:
+            found[name] = _whole_number(values[key], key, path)
+    if isinstance(values.get("tie_word_embeddings"), bool):
+        found["tied"] = values["tie_word_embeddings"]
+    if "biases" not in usual and (values.get("attention_bias") is True or values.get("use_bias") is True):
+        found["biases" if values.get("mlp_bias") is True or values.get("use_bias") is True else "qkv_bias"] = True
+    if "learned_positions" in usual:
+        longest = next((values[key] for key in _POSITIONS if values.get(key) is not None), 1024)
+        found["learned_positions"] = _whole_number(longest, _POSITIONS[0], path) + usual["learned_positions"]
+    return _consistent(found, values)
+
+
+def _consistent(found: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dimensions without those that only repeat others, or that have no meaning without experts."""
+    hidden, heads = found.get("hidden"), found.get("heads")
+    if hidden and "ffn" not in found:
+        found["ffn"] = 4 * hidden
+    if heads and found.get("head_width", 0) * heads == hidden:
+        del found["head_width"]
+    if found.get("experts", 1) == 1:
+        for name in ("experts", "experts_per_token", "expert_ffn", "shared_expert_ffn", "dense_layers"):
+            found.pop(name, None)
+    elif isinstance(shared := values.get("n_shared_experts"), int) and shared > 0 and "shared_expert_ffn" not in found:
+        found["shared_expert_ffn"] = shared * found.get("expert_ffn", found.get("ffn", 0))
+    return {name: value for name, value in found.items() if value != 0 or isinstance(value, bool)}
+
+
+def _whole_number(value: Any, key: str, path: Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= (MOST_LAYERS if key in _NAMES["layers"] else LARGEST):
+        raise JobError(f"`{key} = {value}` in `{path}` is no dimension", hint="write a whole number, as Transformers does")
+    return value
