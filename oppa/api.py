@@ -228,6 +228,11 @@ class PredictedConfiguration:
     """Bytes on the fullest device."""
     fits: bool
     """True if these bytes fit into a device."""
+    step_time_interval_s: tuple[float, float]
+    """Ends of the interval that holds the step time with a probability of 90%."""
+    memory_interval_bytes: tuple[int, int]
+    """Ends of the same interval of the memory."""
+    probability_fits: float
 
     @property
     def steps_per_s(self) -> float:
@@ -254,6 +259,9 @@ class PredictResult:
             step_time_s=float(row["predicted_step_time_s"]),
             memory_bytes=int(row["predicted_memory_bytes"]),
             fits=bool(row["fits"]),
+            step_time_interval_s=(float(row["predicted_step_time_low_s"]), float(row["predicted_step_time_high_s"])),
+            memory_interval_bytes=(int(row["predicted_memory_low_bytes"]), int(row["predicted_memory_high_bytes"])),
+            probability_fits=float(row["probability_fits"]),
         )
 
 
@@ -267,12 +275,13 @@ def predict(job: str | Path | Problem) -> PredictResult:
         InputError: the job is wrong.
     """
     from oppa.cost import prediction
-    from oppa.cost.hardware import hardware_of
-    from oppa.cost.workload import workload_of
+    from oppa.cost.beliefs import beliefs_of_job
+    from oppa.cost.facts import workload_of
+    from oppa.training.tracing.trace import traced
 
-    problem = _problem(job)
+    problem = traced(_problem(job))
     candidates = problem.candidates()
-    predicted = prediction.predict(workload_of(problem, candidates), prediction.prior_beliefs(hardware_of(problem.cluster)))
+    predicted = prediction.predict(workload_of(problem, candidates), *beliefs_of_job(problem))
     ranked = predicted.sort_values(["fits", "predicted_step_time_s"], ascending=[False, True], kind="stable")
     return PredictResult(problem=problem, candidates=candidates, frame=ranked)
 

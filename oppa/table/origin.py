@@ -149,7 +149,7 @@ def decisive(problem: Problem) -> dict[str, Any]:
     values, training = problem.to_dict(), problem.training
     entry_point = problem.model.entry_point.partition(":")[2]  # wherever its folder lies
     found = {
-        "model": {name: value for name, value in values["model"].items() if name != "name"} | {"entry_point": entry_point},
+        "model": {name: value for name, value in values["model"].items() if name not in ("name", "config")} | {"entry_point": entry_point},
         "cluster": values["cluster"],
         "training": {"precision": training.precision, **({"optimizer": training.optimizer} if training.optimizer != "adamw" else {})},
         "runner": problem.runner.name,

@@ -1,15 +1,12 @@
-"""Explains why a configuration is, or is not, the best: its measurements, its prediction, and the breakdown of its step time."""
+"""Explains why a configuration is, or is not, the best: its measurements and its prediction."""
 
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from oppa.cost.step_time import optimizer_time, replica_time, stage_time, step_time
-from oppa.cost.workload import DeviceFacts, Workload, workload_of
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
@@ -45,8 +42,6 @@ class Explanation:
     best_steps_per_s: float
     """Rate of the best, measured like `steps_per_s`, or predicted."""
     best_measured: bool
-    shares: Mapping[str, float]
-    """Share of the step time per kind of work, largest first; empty if the cost model does not predict the objective."""
 
     @property
     def ratio(self) -> float:
@@ -102,7 +97,6 @@ def explain(
         best=best,
         best_steps_per_s=best_rate,
         best_measured=result is not None,
-        shares=_shares(designer, workload_of(problem, candidates).take(torch.tensor([candidate]))) if isinstance(designer, Oppa) else {},
     )
 
 
@@ -128,32 +122,3 @@ def _predicted(designer: Oppa | WithoutPrior, candidate: int) -> Prediction:
 def _best_predicted(designer: Oppa | WithoutPrior, candidates: Candidates) -> tuple[Configuration, float]:
     first = designer.most_promising(torch.arange(len(candidates)))
     return candidates.configuration(first), _predicted(designer, first).steps_per_s
-
-
-def _shares(designer: Oppa, work: Workload) -> dict[str, float]:
-    """Return each kind of work's share of the step time, by the cost model with the fitted coefficients; `work` has one row."""
-    process = designer.log_rate
-    c = {name: torch.tensor(value, dtype=torch.float64) for name, value in process.cost.coefficients(process.shift).items()}
-    whole, stage, alone = step_time(work, c), stage_time(work, c), _stage_without_links(work, c)
-    parts = {
-        "computing": work.layout.num_microbatches * alone,
-        "tensor-parallel operations": work.layout.num_microbatches * (stage - alone),
-        "the pipeline's bubble": c["bubble"] * work.layout.bubble * stage,
-        "exchange between replicas": replica_time(work, stage, c),
-        "the optimizer": optimizer_time(work, c),
-        "what every step costs": c["step_s"],
-    }
-    parts["transfers between stages"] = whole - torch.stack([part.reshape(()) for part in parts.values()]).sum()
-    shares = {name: float(part / whole) for name, part in parts.items()}
-    return dict(sorted(shares.items(), key=lambda entry: -entry[1]))
-
-
-def _stage_without_links(work: Workload, c: Mapping[str, Tensor]) -> Tensor:
-    """Return the seconds of a stage on one micro-batch if its communication took no time."""
-    free = dataclasses.replace(work, machine=_linked_freely(work.machine))
-    return stage_time(free, {**c, "operation_s": torch.zeros_like(c["operation_s"])})
-
-
-def _linked_freely(machine: DeviceFacts) -> DeviceFacts:
-    none, endless = torch.zeros_like(machine.intra_latency), torch.full_like(machine.intra_bandwidth, math.inf)
-    return dataclasses.replace(machine, intra_latency=none, inter_latency=none, intra_bandwidth=endless, inter_bandwidth=endless)

@@ -19,6 +19,7 @@ from oppa.problem.problem import Problem
 from oppa.simulator.trial_simulator import TrialSimulator
 from oppa.study import Lease, Study
 from oppa.study.database import disk_errors
+from oppa.training.tracing.trace import traced
 from oppa.trials.interruption import Interruption
 from oppa.trials.orphans import end_orphans
 from oppa.trials.runner import Runner, load_runner, require_program
@@ -94,7 +95,7 @@ class Setup:
             Simulator.of(problem)  # refuses what it does not simulate, before there is a study
         request = LaunchRequest.of(problem.launcher, launcher=launcher or AUTO, parallel=1 if alone else None)
         request = request if runner.in_process else request.resolve(problem.cluster)
-        problem = with_software(problem, runner)
+        problem = traced(with_software(problem, runner))
         return cls(problem=problem, runner=runner, candidates=problem.candidates(), request=request, simulator=simulator)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.problem.selector import Setting
     from oppa.study import Prediction, Trial
+    from oppa.tuning.cost_breakdown import CostBreakdown
     from oppa.tuning.explanation import Explanation
 
 JOB = "Job file, or a study's folder."
@@ -20,8 +21,6 @@ SETTING = "Values such as `dp=2,tp=1`, with the other parameters free; or a conf
 STUDY = "Folder of a study of the job; without one, the prior predicts."
 UNLIKELY = 0.05
 """Probability of fitting in memory below which a configuration is not expected to fit."""
-SMALL = 0.05
-"""Share of a step below which a part of it is not listed."""
 
 
 def explain(
@@ -30,29 +29,44 @@ def explain(
     command: Command = None,
     *,
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     changes: Changes = None,
 ) -> None:
     """Explain a configuration: the constraint that forbids it, how its trial failed, or how far it is from the best.
 
-    If several configurations match, the best predicted one is explained.
+    If several configurations match, the best predicted one is explained. The cost model
+    divides its memory and its step time by cause. If a trial measured something else, the
+    coefficient of priors/ that explains the difference is named.
     """
-    from oppa.cli.views.summary import warn_of_unknown_device
+    from oppa.cli.views.explanation_json import print_explanation, print_violations
+    from oppa.cli.views.summary import traced_and_shown, warn_of_unknown_device
     from oppa.problem.selector import find
 
     problem, folder, trials = _question(job, study, command or (), changes or ())
-    warn_of_unknown_device(problem.cluster)
+    if problem.has_prior:
+        warn_of_unknown_device(problem.cluster)
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
     if not len(matches):
-        _print_obstacles(setting, asked, problem, candidates)
+        if as_json:
+            print_violations(setting, asked, problem, candidates)
+        else:
+            _print_obstacles(setting, asked, problem, candidates)
         return
     import torch
 
+    from oppa.tuning.cost_breakdown import break_down
     from oppa.tuning.explanation import designer_of, explain
 
+    problem = traced_and_shown(problem) if problem.has_prior else problem
     designer = designer_of(problem, candidates, trials)
     chosen = designer.most_promising(torch.from_numpy(matches))
-    _print(explain(designer, problem, candidates, chosen, trials), setting, len(matches), folder)
+    known = explain(designer, problem, candidates, chosen, trials)
+    costs = break_down(designer, problem, candidates, chosen, known)
+    if as_json:
+        print_explanation(known, costs, matches=len(matches))
+    else:
+        _print(known, costs, setting, len(matches), folder)
 
 
 def _question(job: Path, named: Path | None, command: Sequence[str], changes: Sequence[str]) -> "tuple[Problem, Path | None, list[Trial]]":
@@ -102,10 +116,11 @@ def _print_obstacles(text: str, asked: "Setting", problem: "Problem", candidates
     style.out().print("\n".join(lines))
 
 
-def _print(known: "Explanation", text: str, matches: int, folder: Path | None) -> None:
+def _print(known: "Explanation", costs: "CostBreakdown | None", text: str, matches: int, folder: Path | None) -> None:
     from rich.markup import escape
 
     from oppa.cli.views import style
+    from oppa.cli.views.breakdown_view import print_breakdown
 
     name = known.configuration.id
     among = "the only configuration" if matches == 1 else f"the best predicted of {matches}"
@@ -116,10 +131,12 @@ def _print(known: "Explanation", text: str, matches: int, folder: Path | None) -
         "predicted": _predicted(known),
         "memory": _memory(known),
         "best": _best(known),
-        "time": _time(known),
+        "framework": _framework(costs) if costs else "",
     }
     lines = [f"[bold cyan]{name}[/]" + ("" if text == name else f"   {among} with {escape(text)}"), _verdict(known), ""]
     style.out().print("\n".join([*lines, *(f"[bold]{title:<9}[/]  {text}" for title, text in rows.items() if text)]))
+    if costs:
+        print_breakdown(costs)
 
 
 def _verdict(known: "Explanation") -> str:
@@ -211,10 +228,11 @@ def _best(known: "Explanation") -> str:
     return f"[cyan]{known.best.id}[/], {rate} {'measured' if known.best_measured else 'predicted'}"
 
 
-def _time(known: "Explanation") -> str:
-    """Return the largest shares of a step's time, by the cost model; empty if it does not predict the objective."""
-    shares = [f"{share:.0%} {name}" for name, share in known.shares.items() if share >= SMALL]
-    return f"shares of a step, by the cost model: {', '.join(shares)}" if shares else ""
+def _framework(costs: "CostBreakdown") -> str:
+    """Return the framework whose memory and communication the cost model assumes, and the precision."""
+    from rich.markup import escape
+
+    return escape(f"{costs.framework.description} ({costs.framework_file}), in {costs.precision}")
 
 
 def _rate(known: "Explanation", prediction: "Prediction") -> str:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 JOB = "Job file, whose whole search space is ranked."
 ROWS = "Predict the rows of this CSV file instead of a job."
+RULES = (
+    "dp * cp * tp * pp = gpus, gbs a multiple of dp * mbs, pp * model_chunks <= layers, seq_len a multiple of cp, "
+    "experts a multiple of ep, dp * cp * tp a multiple of ep * etp, and dp a multiple of shard"
+)
+"""Rules of a row that a framework can run (`oppa.cost.rows.illegal`)."""
 OUT = "Write the rows with their predictions to this file, instead of printing them."
 
 
@@ -32,11 +37,22 @@ def predict(
 ) -> None:
     """Rank configurations by the prior alone, without a trial.
 
-    --rows has the columns layers, hidden, heads, kv_heads, ffn, vocab, seq_len, device,
-    gpus, gpus_per_node, gbs, mbs, dp, tp, pp, model_chunks, zero and recompute. device is
-    an id or alias in priors/hardware; zero is 0 to 3; recompute is none, selective or
-    full. Optional columns are precision, gated (true by default) and tied (false). The
-    output keeps all rows, their order, and all other columns.
+    --rows has the columns layers, hidden, heads, kv_heads, ffn, vocab, seq_len,
+    device, gpus, gpus_per_node, gbs, mbs, dp, tp, pp, model_chunks, zero and
+    recompute. device is an id or alias in priors/hardware; zero is 0 to 3;
+    recompute is none, selective or full. Optional columns, in which an empty
+    cell is the default, are explained in docs/reference/prior.md:
+
+    framework  megatron, fsdp, deepspeed, colossalai, nanotron, torch or other
+    layout     cp, cp_mode, sequence_parallel, ep, etp, shard,
+               recompute_layers, offload
+    model      gated, tied, head_dim, attention, experts, experts_per_token,
+               expert_ffn, shared_expert_ffn, dense_layers
+    training   precision, optimizer, trained, weights
+
+    The output keeps all rows, their order, and all other columns. It adds step
+    time and memory with 90% intervals, tokens per second, whether the row fits,
+    and the probability that it does.
     """
     if job and not rows and not out:
         _predict_job(job, command or (), changes or (), limit=limit, as_json=as_json)
@@ -51,9 +67,9 @@ def predict(
 
 def _predict_job(job: Path, command: Sequence[str], changes: Sequence[str], *, limit: int, as_json: bool) -> None:
     from oppa import api
-    from oppa.cli.views.summary import warn_of_unknown_device
+    from oppa.cli.views.summary import traced_and_shown, warn_of_unknown_device
 
-    problem = api.load_job(job, settings=changes, command=command)
+    problem = traced_and_shown(api.load_job(job, settings=changes, command=command))
     found = api.predict(problem)
     ranked, candidates = found.frame, found.candidates
     warn_of_unknown_device(problem.cluster)
@@ -79,8 +95,7 @@ def _predict_rows(path: Path, out: Path | None) -> None:
     if len(cannot := predicted.index[predicted["fits"].isna()]):
         style.err().print(
             f"[yellow]warning[/]: no prediction for {len(cannot)} of the {len(predicted)} rows, the first in line {cannot[0] + 2}: "
-            "no framework can run them\n\n"
-            "[cyan]hint[/]: use dp * tp * pp = gpus, gbs a multiple of dp * mbs, and pp * model_chunks <= layers\n"
+            f"no framework can run them\n\n[cyan]hint[/]: use {RULES}\n"
         )
     if out:
         style.err().print(f"written: {out}, {len(predicted)} rows, {predicted['fits'].sum()} predicted to fit", markup=False)
@@ -97,7 +112,7 @@ def _print_json(ranked: "pd.DataFrame", candidates: "Candidates") -> None:
 def _print_table(ranked: "pd.DataFrame", candidates: "Candidates", problem: "Problem", limit: int) -> None:
     from oppa.cli.views import style
     from oppa.cli.views.summary import job_line
-    from oppa.units import format_seconds
+    from oppa.units import format_bytes, format_seconds
 
     fitting = ranked[ranked["fits"]]
     style.out().print(
@@ -105,11 +120,19 @@ def _print_table(ranked: "pd.DataFrame", candidates: "Candidates", problem: "Pro
         f"[bold]space[/]  {len(ranked)} valid configurations, {len(fitting)} of them predicted to fit\n"
         f"[bold]prior[/]  without a measurement; results/prior/table.md lists its errors\n"
     )
-    table = style.table((">rank", "configuration", ">steps/s", ">step time", ">memory", "fits"))
-    for rank, index in enumerate(fitting.index[:limit], start=1):
-        seconds, memory = fitting["predicted_step_time_s"][index], fitting["predicted_memory_bytes"][index]
-        name = f"[cyan]{candidates.configuration(index).id}[/]"
-        table.add_row(str(rank), name, style.number(1 / seconds), format_seconds(seconds), style.memory(memory), "[green]✓[/]")
+    table = style.table((">rank", "configuration", ">steps/s", ">step time", "90%", ">memory", "90%", ">fits"))
+    for rank, (index, row) in enumerate(zip(fitting.index[:limit], fitting.to_dict("records"), strict=False), start=1):
+        seconds, needed = row["predicted_step_time_s"], row["predicted_memory_bytes"]
+        table.add_row(
+            str(rank),
+            f"[cyan]{candidates.configuration(index).id}[/]",
+            style.number(1 / seconds),
+            format_seconds(seconds),
+            style.interval(row["predicted_step_time_low_s"], row["predicted_step_time_high_s"], format_seconds),
+            format_bytes(needed),
+            style.interval(row["predicted_memory_low_bytes"], row["predicted_memory_high_bytes"], format_bytes),
+            style.probability(row["probability_fits"]),
+        )
     if len(fitting):
         style.out().print(table)
 

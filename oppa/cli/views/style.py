@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +107,18 @@ def objective(sought: "Objective", of_rate: float | None, stddev: float | None =
 def memory(count: int | None) -> str:
     """Return a size such as `182 MiB`; a dash if there is none."""
     return "-" if count is None else format_bytes(count)
+
+
+def interval(low: float, high: float, form: Callable[[float], str]) -> str:
+    """Return `1.82 - 2.79`, for a column next to the value, whose unit it has; `950 ms - 1.2 s` if the ends have different units."""
+    first, last = form(low), form(high)
+    (start, unit), (end, other) = first.split(" "), last.split(" ")
+    return f"{start} - {end}" if unit == other else f"{first} - {last}"
+
+
+def probability(share: float) -> str:
+    """Return a probability in per cent, never as 0% or 100%."""
+    return "<1%" if share < 0.01 else ">99%" if share > 0.99 else f"{share:.0%}"
 
 
 def outcome(name: str) -> str:

@@ -32,11 +32,12 @@ def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") 
 
 def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
     """Return lines that describe the job, the space, and the software of trials."""
-    from oppa.problem.describe import unknown
+    from oppa.problem.describe import trace, unknown
 
     titles = {"interpreter": "python", "launcher": "start"}
     started = [(titles[name], value) for name, value in problem.software.facts] if problem.software else []
     lines = [job_line(problem), f"[bold]space[/]  {len(candidates)} valid configurations"]
+    lines += [f"[bold]model[/]  {escape(text)}"] if (text := trace(problem)) else []
     lines += [f"[bold]prior[/]  {escape(text)}"] if (text := unknown(problem, candidates)) else []
     return "\n".join([*lines, *(f"[bold]{title:<6}[/] {escape(value)}" for title, value in started)])
 
@@ -47,6 +48,22 @@ def warn_of_unknown_device(cluster: "Cluster") -> None:
 
     if not cluster.hardware and (warning := unknown_device(cluster.device, cluster.usable_bytes)):
         style.err().print(f"[yellow]warning[/]: {escape(warning)}\n")
+
+
+def traced_and_shown(problem: "Problem") -> "Problem":
+    """Return the problem with the trace of its own module, which is described on stderr; without a module, the problem itself."""
+    from oppa.problem.describe import trace
+
+    if problem.stated_model is None or not problem.stated_model.is_traceable:
+        return problem
+    if problem.trace is None:
+        from oppa.training.tracing.trace import traced
+
+        with style.err().status("tracing the model"):
+            problem = traced(problem)
+    if text := trace(problem):
+        style.err().print(f"[bold]model[/]  {escape(text)}")
+    return problem
 
 
 def job_line(problem: "Problem") -> str:

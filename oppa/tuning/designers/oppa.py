@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence, Set
 import torch
 from torch import Tensor
 
-from oppa.cost.coefficients import Belief, load_beliefs
-from oppa.cost.hardware import hardware_of
+from oppa.cost.beliefs import beliefs_of_job
+from oppa.cost.coefficients import Belief
+from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
-from oppa.cost.workload import workload_of
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
@@ -118,26 +118,25 @@ class Oppa:
             beliefs: Coefficients learned elsewhere, which replace those of the device's prior.
             formula: Computes the seconds of a step.
         """
-        hardware = hardware_of(problem.cluster)
+        time, size = beliefs_of_job(problem, beliefs)
         work, points = workload_of(problem, candidates), encoded(candidates)
-        known = {**hardware.coefficients, **(beliefs or {})}
-        rate = CostModel(formula, work, load_beliefs("step_time", known), sign=-1.0)
-        slack = CostModel(memory, work, load_beliefs("memory", known), offset=math.log(problem.cluster.usable_bytes))
+        rate = CostModel(formula, work, time, sign=-1.0)
+        slack = CostModel(memory, work, size, offset=math.log(problem.cluster.usable_bytes))
         layouts = torch.from_numpy(groups(candidates, LAYOUT))
         points_of_rate: Tensor = points
         cost: MeanFunction = rate
         if varies(candidates):
-            parts = TwoParts(rate, CostModel(formula, doubled(work), load_beliefs("step_time", known), sign=-1.0), layouts)
+            parts = TwoParts(rate, CostModel(formula, doubled(work), time, sign=-1.0), layouts)
             points = without_batch(points, candidates)
             cost, points_of_rate = parts, torch.cat([points, parts.prior_share()[:, None]], dim=1)
-        size: MeanFunction = slack
+        room: MeanFunction = slack
         if unknown := varying_extras(candidates):
             cost = MainEffects(cost, candidates, unknown, spread=RATE_SPREAD)
-            size = MainEffects(size, candidates, unknown, spread=MEMORY_SPREAD)
+            room = MainEffects(room, candidates, unknown, spread=MEMORY_SPREAD)
         self.log_rate = GaussianProcess(
             points_of_rate, layouts, cost, layout=RATE_LAYOUT, residual=RATE_RESIDUAL, nugget=RATE_NUGGET * math.sqrt(problem.cluster.hosts)
         )
-        self.log_slack = GaussianProcess(points, layouts, size, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, nugget=MEMORY_NUGGET)
+        self.log_slack = GaussianProcess(points, layouts, room, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, nugget=MEMORY_NUGGET)
         self.pruning = Pruning(work)
         self.limit_bytes = problem.cluster.usable_bytes
         self._strategy = problem.search_options

@@ -15,7 +15,7 @@ from botorch.exceptions.errors import ModelFittingError
 from torch import Tensor
 
 from oppa.cost import paper
-from oppa.cost.workload import workload_of
+from oppa.cost.facts import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.problem.problem import Problem

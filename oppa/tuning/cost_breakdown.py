@@ -1,0 +1,132 @@
+"""Divides the predicted step time and memory of a configuration by cause, and compares them with what was measured."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from oppa.cost.beliefs import Beliefs, beliefs_of_job, files_of_job, framework_file, framework_of
+from oppa.cost.breakdown import PEAKS, SIZES, TIMES, sizes, times
+from oppa.cost.coefficients import Coefficients
+from oppa.cost.correction import Correction, correction
+from oppa.cost.facts import workload_of
+from oppa.cost.framework import FrameworkPrior
+from oppa.cost.memory import memory
+from oppa.cost.prediction import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
+from oppa.cost.step_time import step_time
+from oppa.cost.workload import Workload
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.designers.without_prior import WithoutPrior
+from oppa.tuning.explanation import Explanation
+from oppa.tuning.surrogate.gaussian_process import GaussianProcess
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTotal:
+    """Holds a measured value; a trial that ran out of memory measures that at least the limit is needed."""
+
+    value: float
+    at_least: bool = False
+
+    def agrees(self, predicted: float, *, within: float) -> bool:
+        """Return whether a prediction is as near to the value as an error of its logarithm allows."""
+        error = math.log(predicted / self.value)
+        return error >= -within if self.at_least else abs(error) <= within
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedParts:
+    """Holds the parts of a predicted quantity, and what was measured of the whole."""
+
+    parts: Mapping[str, float]
+    """Seconds or bytes by the names in TIMES or SIZES."""
+    words: Mapping[str, str]
+    """The names of the parts, in words."""
+    measured: MeasuredTotal | None
+    correction: Correction | None
+    """Change of a coefficient that explains the measurement; None if prediction and measurement agree, or no change does."""
+    agree: bool
+    """True if they agree within the error of the formula that no coefficient explains, or if nothing was measured."""
+
+    @property
+    def whole(self) -> float:
+        """Return the sum of the parts."""
+        return sum(self.parts.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CostBreakdown:
+    """Divides the cost of one configuration, by the cost model with its present coefficients."""
+
+    framework: FrameworkPrior
+    framework_file: str
+    precision: str
+    """Number format of the job's passes."""
+    time: PredictedParts
+    memory: PredictedParts
+    peak: str
+    """Stage and phase of the step that need the most memory, in words."""
+
+
+def break_down(
+    designer: Oppa | WithoutPrior, problem: Problem, candidates: Candidates, candidate: int, known: Explanation
+) -> CostBreakdown | None:
+    """Return the breakdown of a candidate's cost, by the coefficients that a designer learned, or the prior's before any trial.
+
+    The result is None if the cost model does not predict the objective.
+    """
+    if not isinstance(designer, Oppa):
+        return None
+    work = workload_of(problem, candidates).take(torch.tensor([candidate]))
+    files, (time, size) = files_of_job(problem), beliefs_of_job(problem)
+    rate, slack = _present(designer.log_rate), _present(designer.log_slack)
+    needed, peak = sizes(work, slack)
+    taken = MeasuredTotal(value=1 / known.steps_per_s) if known.steps_per_s else None
+    return CostBreakdown(
+        framework=framework_of(problem),
+        framework_file=framework_file(problem),
+        precision=problem.training.precision,
+        time=_compared(_Quantity(step_time, time, TIMES, TIME_RESIDUAL), times(work, rate), taken, work, rate, files),
+        memory=_compared(_Quantity(memory, size, SIZES, MEMORY_RESIDUAL), needed, _needed(known), work, slack, files),
+        peak=PEAKS[int(peak)],
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Quantity:
+    formula: Formula
+    beliefs: Beliefs
+    words: Mapping[str, str]
+    residual: float
+
+
+def _compared(
+    quantity: _Quantity,
+    parts: Mapping[str, Tensor],
+    measured: MeasuredTotal | None,
+    work: Workload,
+    present: Coefficients,
+    files: Mapping[str, str],
+) -> PredictedParts:
+    values = {name: float(part) for name, part in parts.items()}
+    agree = measured is None or measured.agrees(sum(values.values()), within=quantity.residual)
+    wrong = None if measured is None or agree else measured.value
+    change = None if wrong is None else correction(quantity.formula, work, quantity.beliefs, present, wrong, files=files)
+    return PredictedParts(parts=values, words=quantity.words, measured=measured, correction=change, agree=agree)
+
+
+def _present(process: GaussianProcess) -> Coefficients:
+    """Return the coefficients that a process has learned."""
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in process.cost.coefficients(process.shift).items()}
+
+
+def _needed(known: Explanation) -> MeasuredTotal | None:
+    """Return the measured memory; the limit, as the least, if the trial ran out of it."""
+    tried = known.tried
+    if tried is not None and tried.outcome == "out_of_memory":
+        return MeasuredTotal(value=known.usable_bytes, at_least=True)
+    return MeasuredTotal(value=tried.memory_bytes) if tried is not None and tried.steps_per_s is not None and tried.memory_bytes else None
