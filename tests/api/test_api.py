@@ -148,6 +148,10 @@ def test_predictions_are_ranked() -> None:
     found = oppa.predict(JOB)
     assert len(found) == len(found.problem.candidates()) and found[0].fits
     assert found[0].steps_per_s >= found[1].steps_per_s > 0 and found[0].memory_bytes > 0
+    low, high = found[0].step_time_interval_s
+    assert low < found[0].step_time_s < high and 0.5 <= found[0].probability_fits <= 1
+    low, high = found[0].memory_interval_bytes
+    assert low < found[0].memory_bytes < high
 
 
 @pytest.mark.slow

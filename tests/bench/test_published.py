@@ -25,7 +25,7 @@ COUNTS = {
 }
 """Rows that ran, were out of memory, and failed."""
 WORDS = {
-    "framework": {"megatron", "fsdp", "deepspeed", "nanotron", "torch"},
+    "framework": {"", "megatron", "fsdp", "nanotron"},
     "cp_mode": {"", "ring", "all-to-all", "all-gather"},
     "attention": {"flash", "plain"},
     "status": {"ran", "oom", "failed"},

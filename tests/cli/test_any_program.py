@@ -74,6 +74,8 @@ def test_a_number_that_it_prints_is_the_objective(better, program) -> None:
     program("report", "s")
     explained = program("explain", "s", "workers=2").stdout
     assert f"times as good as the best: {better} is better" in explained and " ms measured" in explained and "steps/s" not in explained
+    found = json.loads(program("explain", "s", "workers=2", "--json").stdout)
+    assert found["objective"]["unit"] == "ms" and found["value"] > 0 and "memory" not in found
     assert "no trial was measured" in program("explain", "job.toml", "workers=2", *LAUNCH, "--prefetch", "one", code=2).stderr
 
 

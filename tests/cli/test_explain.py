@@ -1,5 +1,9 @@
 """`oppa explain` as a user meets it: a constraint, a failure, or a distance to the best."""
 
+import json
+
+import pytest
+
 
 def test_what_is_not_valid_names_its_constraint_and_what_would_be(oppa) -> None:
     said = oppa("explain", "job.toml", "dp=2,tp=2").stdout
@@ -50,3 +54,35 @@ def test_bad_input_is_an_error_with_a_hint(oppa, measured) -> None:
     ):
         said = oppa("explain", *arguments, code=2).stderr
         assert words in said and "Traceback" not in said
+
+
+def test_memory_and_time_are_divided_and_the_framework_is_named(oppa) -> None:
+    said = oppa("explain", "job.toml", "tp=2,micro_batch=4").stdout
+    assert "framework  the built-in core: autocast, DDP and FSDP2 (priors/frameworks/torch.toml), in fp32" in said
+    memory, time = said[said.index("memory of the ") :].split("step time")
+    assert "weights" in memory and "communicators and fixed" in memory and "predicted  share" in memory
+    assert "matrix products of the layers" in time and "tensor-parallel operations" in time and "all " in time
+
+
+def test_a_measurement_names_the_coefficient_to_change(oppa, measured) -> None:
+    said = oppa("explain", measured, "dp2_tp1_pp1_z0_mbs2").stdout
+    memory, time = said[said.index("memory of the ") :].split("step time")
+    assert "64 MiB" in memory and "measured" in memory and "measured" in time
+    assert "times the measurement." in said
+
+
+def test_json_has_all_of_it(oppa, measured) -> None:
+    found = json.loads(oppa("explain", measured, "dp2_tp1_pp1_z0_mbs2", "--json").stdout)
+    assert found["valid"] and found["tried"]["id"] == 2 and found["framework"]["name"] == "torch"
+    assert sum(found["memory"]["parts_bytes"].values()) == pytest.approx(found["memory"]["predicted_bytes"])
+    assert sum(found["time"]["parts_s"].values()) == pytest.approx(found["time"]["predicted_s"])
+    assert found["time"]["measured_s"] == pytest.approx(1 / found["value"])
+    assert found["memory"]["measured_bytes"] == 2**26 and found["best"]["measured"]
+    full = json.loads(oppa("explain", measured, "dp2_tp1_pp1_z0_mbs8", "--json").stdout)
+    assert full["memory"]["measured_at_least"] and full["memory"]["measured_bytes"] == full["usable_bytes"]
+
+
+def test_json_of_an_invalid_configuration_has_the_constraints(oppa) -> None:
+    found = json.loads(oppa("explain", "job.toml", "dp=2,tp=2", "--json").stdout)
+    assert not found["valid"] and found["violations"][0]["rule"] == "dp * tp * pp == devices"
+    assert found["alternatives"] == {"dp": [1], "tp": [1]}

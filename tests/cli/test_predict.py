@@ -7,11 +7,15 @@ import pandas as pd
 import pytest
 
 from oppa.cli.commands.predict import predict
+from oppa.cost.framework import frameworks
+from oppa.cost.prediction import COLUMNS
+from oppa.cost.rows import OPTIONAL
 from oppa.errors import InputError
 
 HEADER = "name,layers,hidden,heads,kv_heads,ffn,vocab,seq_len,device,gpus,gpus_per_node,gbs,mbs,dp,tp,pp,model_chunks,zero,recompute"
 ROW = "007,32,4096,32,8,14336,128256,4096,H100,16,8,256,2,4,2,2,1,1,none"
 TEXT = f"{HEADER}\n{ROW}\n"
+FIRST_COLUMNS = ("predicted_step_time_s", "predicted_tok_s", "predicted_memory_bytes", "fits")
 
 
 @pytest.fixture
@@ -51,8 +55,23 @@ def test_rows_come_back_with_their_predictions(oppa) -> None:
     assert oppa("predict", "--rows", "in.csv").stdout == (oppa.folder / "out.csv").read_text()
     assert "no prediction for 1 of the 2 rows, the first in line 4" in done.stderr  # line 3 is blank
     header, first, second = (oppa.folder / "out.csv").read_text().splitlines()
-    assert header == f"{HEADER},predicted_step_time_s,predicted_tok_s,predicted_memory_bytes,fits"
-    assert first.startswith(f"{ROW},") and first.endswith(",True") and second.endswith(",none,,,,")
+    assert header == ",".join([HEADER, *COLUMNS]) and COLUMNS[:4] == FIRST_COLUMNS
+    assert first.startswith(f"{ROW},") and ",True," in first and second.endswith(",none" + 9 * ",")
+    assert "dp * cp * tp * pp = gpus" in done.stderr and "experts a multiple of ep" in done.stderr
+
+
+def test_the_table_shows_intervals_and_the_probability_of_fitting(oppa) -> None:
+    said = oppa("predict", "job.toml", "--limit", 1).stdout
+    best = json.loads(oppa("predict", "job.toml", "--json", "--limit", 1).stdout.splitlines()[0])
+    assert said.count("90%") >= 2 and "fits" in said
+    assert best["predicted_step_time_low_s"] < best["predicted_step_time_s"] < best["predicted_step_time_high_s"]
+    assert best["predicted_memory_low_bytes"] < best["predicted_memory_bytes"] < best["predicted_memory_high_bytes"]
+    assert 0.5 <= best["probability_fits"] <= 1 and any(word in said for word in (f"{best['probability_fits']:.0%}", ">99%"))
+
+
+def test_the_help_names_every_optional_column(oppa) -> None:
+    said = oppa("predict", "--help").stdout
+    assert not [name for name in (*OPTIONAL, *frameworks()) if name not in said]
 
 
 def test_what_is_passed_through_stays_text(write) -> None:

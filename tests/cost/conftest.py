@@ -1,6 +1,6 @@
 """Workloads of all kinds: rows of a table, and the space of a framework."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -52,12 +52,20 @@ def work_of(*changes: dict[str, object]) -> Workload:
 def framework_problem() -> Callable[..., Problem]:
     """A job in the space of a framework."""
 
-    def make(space: str, *, model: str = "llama-3.2-1b", hosts: int = 2, global_batch: int = 64, precision: str = "bf16") -> Problem:
+    def make(
+        space: str,
+        *,
+        model: str = "llama-3.2-1b",
+        hosts: int = 2,
+        global_batch: int = 64,
+        precision: str = "bf16",
+        given: Mapping[str, object] | None = None,
+    ) -> Problem:
         cluster = Cluster(hosts=hosts, devices_per_host=8, device="H100", memory_limit_bytes=80 * 2**30)
         training = Training(precision=precision)
         facts = facts_of(PRESETS[model], global_batch, cluster, training)
         declared = read_space(catalog.find("search_spaces", space).read_text(), name=space, facts=facts)
-        declared = narrow(declared, {}, honoured=declared.names, runner=space)
+        declared = narrow(declared, given or {}, honoured=declared.names, runner=space)
         return Problem(
             name="job",
             stated_model=PRESETS[model],

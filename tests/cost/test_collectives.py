@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time, gather_time, hop_time
+from oppa.cost.facts import machine_of
 from oppa.cost.hardware import load_hardware
-from oppa.cost.prediction import prior_beliefs
-from oppa.cost.workload import machine_of
 
 A100 = load_hardware("A100-80GB")
 C = prior_beliefs(A100)

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.coefficients import load_beliefs, medians
+from oppa.cost.facts import workload_of
 from oppa.cost.hardware import load_hardware
 from oppa.cost.memory import PARTS, first_stage, last_stage, memory
-from oppa.cost.prediction import prior_beliefs
-from oppa.cost.workload import workload_of
 from oppa.problem.model import Model
 from tests.cost.conftest import ROW, work_of
 
@@ -72,7 +72,7 @@ def test_a_zero_stage_keeps_no_more_state_than_the_one_below(layout) -> None:
     assert (stages[1:] <= stages[:-1]).all()
 
 
-@pytest.mark.parametrize(("precision", "per_parameter"), [("fp32", 4 + 4 + 8), ("bf16", 2 + 6 + 12)])
+@pytest.mark.parametrize(("precision", "per_parameter"), [("fp32", 4 + 4 + 8), ("bf16", 2 + 4 + 12)])
 def test_a_single_rank_holds_every_weight_its_gradient_and_adamw_s_state(precision, per_parameter) -> None:
     work = work_of({"dp": 1, "tp": 1, "pp": 1, "zero": 0, "precision": precision})
     fields = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
@@ -114,4 +114,4 @@ def test_an_optimizer_keeps_what_it_needs(optimizer, momentum, kept, framework_p
     problem = framework_problem("torch", model="tiny-4m")
     training = dataclasses.replace(problem.training, optimizer=optimizer, momentum=momentum, precision="fp32")
     work = workload_of(dataclasses.replace(problem, training=training), problem.candidates())
-    assert (work.machine.optimizer_bytes == kept).all()
+    assert (work.formats.optimizer_bytes == kept).all()

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppa.cost.hardware import hardware_of
-from oppa.cost.prediction import COLUMNS, predict, predict_rows, prior_beliefs
-from oppa.cost.workload import workload_of
+from oppa.cost.beliefs import beliefs_of_job
+from oppa.cost.facts import workload_of
+from oppa.cost.prediction import COLUMNS, predict, predict_rows
 from oppa.errors import InputError
 from tests.cost.conftest import ROW, rows_of
 
@@ -87,7 +87,7 @@ def test_no_rows_are_no_error() -> None:
         ("device", "H10O", "line 3: `device = H10O`"),
         ("recompute", "some", "line 3: `recompute = some`"),
         ("tied", "maybe", "line 3: `tied = maybe`"),
-        ("precision", "fp8", "line 3: `precision = fp8`"),
+        ("precision", "fp9", "line 3: `precision = fp9`"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_line(column, value, message) -> None:
@@ -116,11 +116,11 @@ def test_a_job_s_configurations_are_predicted_as_the_same_rows(framework_problem
     problem = framework_problem("torch", model="tiny-4m")
     candidates = problem.candidates()
     chosen = np.flatnonzero((candidates.column("pp") == 1) & (candidates.column("dp_bucket_mb") == 25))
-    ours = predict(workload_of(problem, candidates), prior_beliefs(hardware_of(problem.cluster))).iloc[chosen]
+    ours = predict(workload_of(problem, candidates), *beliefs_of_job(problem)).iloc[chosen]
     names = {"dp": "dp", "tp": "tp", "pp": "pp", "model_chunks": "model_chunks", "zero_stage": "zero", "micro_batch": "mbs"}
     columns = {theirs: candidates.column(name)[chosen] for name, theirs in {**names, "recompute": "recompute"}.items()}
     model = {name: getattr(problem.model, name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "tied")}
-    rows = pd.DataFrame(columns).assign(**model, device="H100", gpus=16, gpus_per_node=8, gbs=64, precision="bf16")
+    rows = pd.DataFrame(columns).assign(**model, device="H100", gpus=16, gpus_per_node=8, gbs=64, precision="bf16", framework="torch")
     theirs = predict_rows(rows)
     assert len(chosen) > 50
     for name in COLUMNS[:3]:

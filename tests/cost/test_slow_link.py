@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from oppa.cost.hardware import hardware_of
-from oppa.cost.prediction import predict, prior_beliefs
-from oppa.cost.workload import workload_of
+from oppa.cost.beliefs import beliefs_of_job
+from oppa.cost.facts import workload_of
+from oppa.cost.prediction import predict
 from oppa.problem.allocation import NETLAB
 from oppa.problem.job import load_job
 
@@ -30,7 +30,7 @@ def ranked(monkeypatch):
         monkeypatch.setenv(NETLAB, json.dumps(given))
         problem = load_job(EXAMPLE)
         candidates = problem.candidates()
-        predicted = predict(workload_of(problem, candidates), prior_beliefs(hardware_of(problem.cluster)))
+        predicted = predict(workload_of(problem, candidates), *beliefs_of_job(problem))
         return [candidates.configuration(row) for row in predicted["predicted_step_time_s"].argsort()]
 
     return rank

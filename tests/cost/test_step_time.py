@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.coefficients import load_beliefs, medians
+from oppa.cost.facts import workload_of
 from oppa.cost.hardware import load_hardware
-from oppa.cost.prediction import prior_beliefs
 from oppa.cost.stages import stage_parameters
 from oppa.cost.step_time import step_time
-from oppa.cost.workload import workload_of
 from tests.cost.conftest import rows_of, work_of
 
 C = prior_beliefs(load_hardware("H100"))
@@ -87,7 +87,8 @@ def test_the_formula_reads_the_coefficients_that_are_declared_and_no_others() ->
     beliefs = load_beliefs("step_time")
     c = {name: value.requires_grad_() for name, value in medians(beliefs).items()}
     layouts = [{"dp": dp, "pp": pp, "tp": tp, "zero": 0} for dp, pp, tp in ((32, 1, 1), (8, 1, 16), (1, 4, 8), (16, 2, 2))]
-    step_time(work_of(*layouts, {"device": "CPU"}), c).sum().backward()
+    experts = {"experts": 8, "experts_per_token": 2, "ep": 8, "precision": "fp8"}
+    step_time(work_of(*layouts, experts, {"device": "CPU"}), c).sum().backward()
     assert {name for name, value in c.items() if value.grad} == set(beliefs)
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.collectives import CollectiveGroup
+from oppa.cost.facts import format_facts, layout_of, machine_of, shape_facts
+from oppa.cost.framework import load_framework
 from oppa.cost.hardware import load_hardware as believed_hardware
-from oppa.cost.prediction import prior_beliefs
-from oppa.cost.step_time import layer_time, replica_time, step_time
-from oppa.cost.workload import ModelFacts, Workload, layout_of, machine_of, shape_facts
+from oppa.cost.layers import layer_time
+from oppa.cost.step_time import replica_time, step_time
+from oppa.cost.workload import FormatFacts, ModelFacts, Workload
 from oppa.launchers.emulation.netlab import Netlab, netlab_lacking
 from oppa.launchers.emulation.pool import EmulatedHostPool
 from oppa.launchers.hosts import HostsLauncher
@@ -101,12 +104,16 @@ class CostModel:
         known = believed_hardware("H100")
         network = dataclasses.replace(known.inter_host, bandwidth_bytes_per_s=known.inter_host.bandwidth_bytes_per_s / slowed)
         # with a device that works alone, nothing hides what a group needs
-        hardware = dataclasses.replace(known, devices_per_host=cluster.devices_per_host, inter_host=network, asynchronous=False)
+        inside = {"devices_per_host": cluster.devices_per_host, "link_devices": cluster.devices_per_host}
+        hardware = dataclasses.replace(known, **inside, inter_host=network, asynchronous=False)
         names = (*SIZES, "model_chunks", "zero_stage", "micro_batch", "num_microbatches", "recompute")
         self.work = Workload(
             shape=ModelFacts(**{name: torch.tensor([float(value)]) for name, value in shape_facts(MODEL).items()}),
             layout=layout_of({name: [getattr(configuration, name)] for name in names}, balanced=False),
             machine=machine_of(hardware, "bf16", 1),
+            formats=FormatFacts(
+                **{name: torch.tensor([float(value)]) for name, value in format_facts(load_framework("torch"), "bf16").items()}
+            ),
         )
         self.coefficients = prior_beliefs(hardware)
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from oppa.cost.coefficients import load_beliefs
+from oppa.cost.facts import workload_of
 from oppa.cost.hardware import hardware_of
 from oppa.cost.step_time import step_time
-from oppa.cost.workload import workload_of
 from oppa.problem.batches import over
 from oppa.tuning.designer import groups
 from oppa.tuning.designers.oppa import LAYOUT, Oppa

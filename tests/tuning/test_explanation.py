@@ -29,23 +29,6 @@ def explained(problem, candidates, trials):
     return lambda candidate: explain(designer, problem, candidates, candidate, trials)
 
 
-def test_the_step_s_time_is_divided_among_what_it_is_spent_on(explained) -> None:
-    for candidate in range(32):
-        shares = list(explained(candidate).shares.values())
-        assert sum(shares) == pytest.approx(1.0) and min(shares) > -1e-9
-        assert shares == sorted(shares, reverse=True)
-
-
-def test_what_a_layout_does_without_takes_no_time(explained, candidates) -> None:
-    for candidate in range(32):
-        configuration, shares = candidates.configuration(candidate), explained(candidate).shares
-        hidden = configuration.zero_stage == 0 and configuration.pp == 1  # behind the backward pass, if it is short
-        assert (shares["exchange between replicas"] > 1e-9) == (configuration.dp > 1) or (hidden and configuration.dp > 1)
-        assert (shares["the pipeline's bubble"] > 1e-9) == (configuration.pp > 1)
-        assert (shares["tensor-parallel operations"] > 1e-9) == (configuration.tp > 1)
-        assert configuration.pp > 1 or shares["transfers between stages"] == pytest.approx(0.0, abs=1e-9)
-
-
 def test_the_best_that_was_measured_is_what_others_are_compared_with(explained, trials) -> None:
     fastest = max((trial for trial in trials if trial.steps_per_s), key=lambda trial: trial.steps_per_s)
     for candidate in (0, 9, 28, 3):

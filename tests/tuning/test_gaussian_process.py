@@ -7,11 +7,11 @@ import pytest
 import torch
 from botorch.settings import validate_input_scaling
 
-from oppa.cost.coefficients import load_beliefs, medians
-from oppa.cost.hardware import hardware_of
+from oppa.cost.beliefs import beliefs_of_job
+from oppa.cost.coefficients import medians
+from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
-from oppa.cost.workload import workload_of
 from oppa.tuning.acquisition import bound
 from oppa.tuning.designers.oppa import MEMORY_LAYOUT, MEMORY_RESIDUAL, RATE_LAYOUT, RATE_RESIDUAL, Oppa
 from oppa.tuning.surrogate.gaussian_process import Data
@@ -50,12 +50,11 @@ def together(*parts: Data) -> Data:
 
 
 def test_without_shifts_it_is_the_cost_model_with_its_medians(problem, candidates, designer) -> None:
-    work, hardware = workload_of(problem, candidates), hardware_of(problem.cluster)
+    work, (time, size) = workload_of(problem, candidates), beliefs_of_job(problem)
     rate, slack = designer.log_rate.cost, designer.log_slack.cost
-    seconds = step_time(work, medians(load_beliefs("step_time", hardware.coefficients)))
-    needed = memory(work, medians(load_beliefs("memory", hardware.coefficients)))
+    seconds, needed = step_time(work, medians(time)), memory(work, medians(size))
     torch.testing.assert_close(rate.at(torch.zeros(len(rate.names)).double()), -seconds.log())
-    torch.testing.assert_close(slack.at(torch.zeros(len(slack.names)).double()), (needed / hardware.usable_bytes).log())
+    torch.testing.assert_close(slack.at(torch.zeros(len(slack.names)).double()), (needed / problem.cluster.usable_bytes).log())
 
 
 def test_a_shift_is_counted_in_spreads(process) -> None:

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from oppa.cost.hardware import hardware_of
-from oppa.cost.prediction import predict, prior_beliefs
-from oppa.cost.workload import workload_of
+from oppa.cost.beliefs import beliefs_of_job
+from oppa.cost.facts import workload_of
+from oppa.cost.prediction import predict
 from oppa.problem.cluster import usable_of
 from oppa.problem.problem import Problem
 from oppa.tuning.designers import DESIGNERS, make_designer
@@ -80,7 +80,7 @@ def test_what_needs_nearly_all_of_the_limit_is_not_put_off(name, kind, request) 
 def test_what_needs_nearly_all_of_the_limit_is_predicted_to_fit(make_problem) -> None:
     stated = make_problem(("CPU", "H100"), ("100 MiB", "420 MiB"))
     for problem in (stated, without_statement(stated)):
-        predicted = predict(workload_of(problem, problem.candidates()), prior_beliefs(hardware_of(problem.cluster)))
+        predicted = predict(workload_of(problem, problem.candidates()), *beliefs_of_job(problem))
         share = predicted["predicted_memory_bytes"] / (420 * 2**20)
         assert ((share <= 1) == predicted["fits"]).all() and share.between(0.9, 1).any() and (share > 1).any()
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from oppa.cost.workload import workload_of
+from oppa.cost.facts import workload_of
 from oppa.problem.batches import over
 from oppa.problem.configuration import Configuration
 from oppa.tuning.designer import Observation

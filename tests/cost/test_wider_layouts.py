@@ -1,0 +1,167 @@
+"""Context and expert parallelism, HSDP, 8-bit precision, offload and frameworks in the predictions of rows."""
+
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oppa.cost.framework import frameworks
+from oppa.cost.prediction import predict_rows
+from tests.cost.conftest import ROW
+
+law = settings(deadline=None, max_examples=20)
+TIME, MEMORY = "predicted_step_time_s", "predicted_memory_bytes"
+LONG = {"tp": 1, "pp": 1, "seq_len": 65536, "gbs": 8, "framework": "megatron"}
+SPARSE = {"experts": 64, "experts_per_token": 8, "expert_ffn": 1024, "tp": 1, "pp": 1, "dp": 64, "framework": "megatron"}
+SHARDED = {"dp": 64, "tp": 1, "pp": 1, "zero": 3, "framework": "fsdp"}
+
+
+def predicted(*changes: dict[str, object]) -> pd.DataFrame:
+    """Predictions of a usual row with changes, on as many devices as its degrees make up."""
+    rows = pd.DataFrame([{**ROW, "cp": 1, **change} for change in changes])
+    return predict_rows(rows.assign(gpus=rows["dp"] * rows["tp"] * rows["pp"] * rows["cp"]))
+
+
+@pytest.mark.parametrize("mode", ["ring", "all-to-all", "all-gather"])
+def test_more_context_parallel_ranks_keep_fewer_activations_and_are_faster(mode) -> None:
+    one, two, four = predicted(*({**LONG, "dp": 1, "cp": cp, "cp_mode": mode} for cp in (1, 2, 4)))[MEMORY].astype(float)
+    assert four < two < one
+    times = predicted(*({**LONG, "dp": 1, "cp": cp, "cp_mode": mode} for cp in (1, 2, 4)))[TIME]
+    assert times.is_monotonic_decreasing
+
+
+def test_the_names_of_megatron_are_understood() -> None:
+    theirs = predicted(*({**LONG, "dp": 1, "cp": 4, "cp_mode": mode} for mode in ("p2p", "a2a", "all_gather")))
+    ours = predicted(*({**LONG, "dp": 1, "cp": 4, "cp_mode": mode} for mode in ("ring", "all-to-all", "all-gather")))
+    assert theirs[TIME].equals(ours[TIME]) and theirs[MEMORY].equals(ours[MEMORY])
+
+
+def test_a_ring_hides_behind_long_sequences_but_not_behind_short_ones() -> None:
+    """On 8 devices, where attention of 64 Ki tokens takes longer than the exchange of their keys and values."""
+    alike = {**LONG, "dp": 1, "cp": 8}
+    ring, gathered = predicted({**alike, "cp_mode": "ring"}, {**alike, "cp_mode": "all-gather"})[TIME]
+    assert ring < gathered
+
+
+def test_tokens_of_context_parallel_ranks_are_not_counted_twice() -> None:
+    for _, row in predicted({**LONG, "dp": 2, "cp": 1}, {**LONG, "dp": 2, "cp": 4}).iterrows():
+        assert row["predicted_tok_s"] == pytest.approx(row["gbs"] * row["seq_len"] / row[TIME])
+
+
+def test_expert_parallelism_holds_fewer_weights() -> None:
+    whole, split = predicted(SPARSE, {**SPARSE, "ep": 8})[MEMORY].astype(float)
+    assert split < whole
+
+
+def test_experts_are_not_sharded_twice() -> None:
+    """With all experts spread over the replicas, no two of them hold the same expert, so ZeRO has nothing to shard."""
+    alone = {**SPARSE, "dp": 8, "ep": 8, "gbs": 64}
+    plain, sharded = predicted({**alone, "zero": 0}, {**alone, "zero": 1})[MEMORY].astype(float)
+    experts = ROW["layers"] * 64 * 3 * ROW["hidden"] * 1024
+    dense = ROW["layers"] * 2 * ROW["hidden"] * (ROW["hidden"] + 1024) + 2 * ROW["vocab"] * ROW["hidden"]
+    assert plain - sharded == pytest.approx(12 * dense * 7 / 8, rel=0.1) and plain - sharded < 12 * experts / 8
+
+
+def test_first_dense_layers_and_shared_experts_add_weights() -> None:
+    usual, shared, dense = predicted(SPARSE, {**SPARSE, "shared_expert_ffn": 4096}, {**SPARSE, "dense_layers": 31, "ffn": 100000})[
+        MEMORY
+    ].astype(float)
+    assert shared > usual and dense != usual
+
+
+def test_a_width_of_heads_counts() -> None:
+    usual, same, wide = predicted({}, {"head_dim": 128}, {"head_dim": 256})[TIME]
+    assert same == usual and wide > usual
+
+
+def test_groups_of_hsdp_need_more_memory() -> None:
+    over_all, inside = predicted(SHARDED, {**SHARDED, "shard": 8})[MEMORY].astype(float)
+    assert inside > over_all
+
+
+def test_groups_of_hsdp_within_a_host_are_faster_over_a_slow_network() -> None:
+    over_all, inside = predicted(*({**SHARDED, "device": "RTX4090", "framework": "torch", "shard": shard} for shard in (0, 8)))[TIME]
+    assert inside < over_all
+
+
+def test_prefetching_hides_what_is_gathered() -> None:
+    hidden, exposed = predicted(SHARDED, {**SHARDED, "framework": "torch"})[TIME]
+    assert hidden < exposed
+
+
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
+def test_eight_bits_are_faster_but_not_twice_as_fast(precision) -> None:
+    large = {"framework": "megatron", "mbs": 8}
+    usual, small = predicted(large, {**large, "precision": precision})[TIME]
+    assert usual / 2 < small < usual
+
+
+@pytest.mark.parametrize("part", ["activations", "optimizer"])
+def test_offload_frees_memory_and_is_not_faster(part) -> None:
+    kept, moved = predicted({"dp": 1, "zero": 0}, {"dp": 1, "zero": 0, "offload": part})[[MEMORY, TIME]].astype(float).to_numpy()
+    assert moved[0] < kept[0] and moved[1] >= kept[1]
+
+
+def test_layers_that_recompute_are_between_none_and_all() -> None:
+    usual = {"framework": "megatron", "pp": 1}
+    none, half, whole = predicted(usual, {**usual, "recompute": "full", "recompute_layers": 16}, {**usual, "recompute": "full"})[
+        [MEMORY, TIME]
+    ].to_numpy(dtype=float)
+    assert whole[0] < half[0] < none[0] and none[1] < half[1] < whole[1]
+
+
+def test_plain_attention_is_slower_and_keeps_its_scores() -> None:
+    flash, plain = predicted({}, {"attention": "plain"})[[MEMORY, TIME]].to_numpy(dtype=float)
+    assert (plain > flash).all()
+
+
+def test_sequence_parallelism_keeps_less() -> None:
+    without, with_it = predicted({"framework": "torch"}, {"framework": "torch", "sequence_parallel": True})[MEMORY].astype(float)
+    assert with_it < without
+
+
+def test_frozen_weights_have_no_optimizer_and_quantised_ones_are_smaller() -> None:
+    alone = {"dp": 1, "tp": 1, "pp": 1, "gbs": 1, "zero": 0, "framework": "fsdp"}
+    frozen = {**alone, "trained": "lora"}
+    every, lora, small = predicted(alone, frozen, {**frozen, "weights": "4-bit"})[MEMORY].astype(float)
+    assert small < lora < every / 4
+
+
+@law
+@given(
+    st.fixed_dictionaries(
+        {
+            "framework": st.sampled_from(frameworks()),
+            "device": st.sampled_from(["H100", "A100-80GB", "B200", "GB200", "MI300X"]),
+            "tp": st.sampled_from([1, 4]),
+            "pp": st.sampled_from([1, 4]),
+            "cp": st.sampled_from([1, 2]),
+            "zero": st.integers(0, 3),
+            "recompute": st.sampled_from(["none", "selective", "full"]),
+            "precision": st.sampled_from(["bf16", "fp32", "fp8"]),
+            "optimizer": st.sampled_from(["adamw", "adamw-bf16", "adamw-8bit", "muon", "sgd"]),
+        }
+    )
+)
+def test_every_prediction_is_finite_and_lies_in_its_interval(layout) -> None:
+    row = predicted(layout).iloc[0]
+    for name, unit in (("predicted_step_time", "s"), ("predicted_memory", "bytes")):
+        low, middle, high = (float(row[f"{name}{part}_{unit}"]) for part in ("_low", "", "_high"))
+        assert 0 < low < middle < high < math.inf
+    assert 0 <= row["probability_fits"] <= 1 and bool(row["fits"]) == (row["probability_fits"] >= 0.5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cp": 3},
+        {"ep": 3, "experts": 64},
+        {"ep": 128, "experts": 128},
+        {"shard": 3},
+    ],
+)
+def test_what_no_framework_can_run_has_no_prediction(change) -> None:
+    row = predicted({**change})
+    assert row["fits"].isna().all()
