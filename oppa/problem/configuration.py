@@ -143,7 +143,7 @@ class Configuration:
             raise TypeError(f"`{values!r:.100}` is not a table")
         if values.keys() <= _DEFAULTS.keys():
             return cls(**values)
-        facts = values.get(FACTS, {})
+        facts = values.get(FACTS) or {}  # some older files have an empty list
         if not isinstance(facts, Mapping) or not all(isinstance(each, Mapping) for each in facts.values()):
             raise TypeError(f"`{FACTS} = {facts!r:.100}` is not a table of tables")
         others = (name for name in values if name not in _DEFAULTS and name != FACTS)

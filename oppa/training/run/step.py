@@ -27,7 +27,7 @@ class Directive:
 
     def to_json(self) -> str:
         """Return the JSON text that rank 0 broadcasts."""
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps({**dataclasses.asdict(self), "configuration": self.configuration and self.configuration.to_dict()})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
