@@ -21,7 +21,13 @@ AT_REST_MB = 25
 """MiB of a bucket whose size the search space does not vary."""
 PCIE_BYTES_PER_S = 25e9
 """Bandwidth between a device without a stated one and its host: what PCIe 4.0 x16 reaches."""
-OPTIMIZER_STATE_BYTES = {"adamw": (1.0, 8.0), "adamw-bf16": (0.0, 4.0), "adamw-8bit": (0.0, 2.0), "muon": (1.0, 4.0), "sgd": (1.0, 4.0)}
+OPTIMIZER_STATE_BYTES = {
+    "adamw": (True, 8.0),
+    "adamw-bf16": (False, 4.0),
+    "adamw-8bit": (False, 2.0),
+    "muon": (True, 4.0),
+    "sgd": (True, 4.0),
+}
 """Optimizers: whether they keep an fp32 copy of 16-bit weights, and the bytes of their moments per weight.
 
 AdamW keeps two fp32 moments; with states in bf16, and no copy, two of 2 bytes; bitsandbytes' 8-bit one two of 1 byte. Muon and SGD with
@@ -93,6 +99,7 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
         "flash": np.asarray(np.asarray(columns.get("attention", "flash")) != "plain", dtype=np.float64),
         "offload_activations": np.asarray(offload == "activations", dtype=np.float64),
         "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),
+        "offload_parameters": np.asarray(offload == "parameters", dtype=np.float64),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
         "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, most_in_flight)),
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
@@ -194,7 +201,7 @@ def machine_facts(hardware: Hardware, precision: str) -> dict[str, float]:
         "pair_bandwidth": pair.bandwidth_bytes_per_s if pair else hardware.intra_host.bandwidth_bytes_per_s,
         "inter_bandwidth": hardware.inter_host.bandwidth_bytes_per_s,
         "inter_latency": hardware.inter_host.latency_s,
-        "ports": hardware.ports,
+        "ports": hardware.ports * max(1.0, hardware.link_devices / hardware.devices_per_host),
         "host_bandwidth": host.bandwidth_bytes_per_s if host else PCIE_BYTES_PER_S,
         "stall_probability_per_host": hardware.stall_probability_per_host,
         "stall_s": hardware.stall_s,

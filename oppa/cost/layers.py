@@ -31,7 +31,7 @@ FLASH_BACKWARD = 2.5
 """Operations of the backward pass of flash attention, against its forward pass: it computes the scores again (Dao et al. 2022, B.2)."""
 QUANTISED_BYTES = 0.5
 """Bytes per activation and pass that 8-bit training moves to quantise: norms and activations write most 8-bit inputs themselves."""
-SCORE_BYTES = 40
+MOVED_SCORE_BYTES = 40
 """Bytes moved per score for a softmax with dropout that is written to memory, forward and backward.
 
 Scores, probabilities, mask and dropped probabilities are written and read once each; the backward pass moves twice as much.
@@ -64,15 +64,10 @@ def layer_time(work: Workload, c: Coefficients) -> Tensor:
 
     An asynchronous device takes its own time, or its host's time to launch the layer if that is longer. Otherwise the two add up.
     """
-    device = device_time(work, c)
+    device = layer_times(work, c).total
     operations = 1 + recomputed(work) / 3 + torch.where(work.shape.routed > 0, MORE_OPERATIONS_WITH_EXPERTS, 0.0)
     host = operations * c["layer_launch_s"] + _contention_time(work, c)
     return torch.where(work.machine.asynchronous > 0, torch.maximum(device, host), device + host)
-
-
-def device_time(work: Workload, c: Coefficients) -> Tensor:
-    """Return the seconds of one layer's computation and communication, shape (n,)."""
-    return layer_times(work, c).total
 
 
 def layer_times(work: Workload, c: Coefficients) -> LayerTimes:
@@ -135,7 +130,7 @@ def _attention_time(work: Workload, c: Coefficients) -> Tensor:
     flops = passes * 4 * shape.query_width * attended * work.tokens / layout.tp
     width = shape.hidden / layout.tp
     rate = machine.attention_flops_per_s * c["matmul_efficiency"] * width / (width + c["narrow_width"]) * c["attention_efficiency"]
-    scores = (1 + again / 3) * SCORE_BYTES * shape.heads / layout.tp * shape.seq_len * work.tokens
+    scores = (1 + again / 3) * MOVED_SCORE_BYTES * shape.heads / layout.tp * shape.seq_len * work.tokens
     written = torch.where(layout.flash > 0, 0.0, scores / (machine.memory_bandwidth * c["memory_efficiency"]))
     return flops / rate + written
 

@@ -30,7 +30,7 @@ PARTS = ("weights", "gradients", "optimizer", "waiting", "update", "sharded", "r
 `gathered` are the logits of other tensor-parallel ranks. `gradients` is what remains of them at the peak of the passes. `update` is what
 the optimizer's step needs in addition to weights and states.
 """
-SCORE_BYTES = 5
+KEPT_SCORE_BYTES = 5
 """Bytes per attention score that a softmax with dropout keeps for the backward pass (Korthikanti et al. 2022, section 4.1)."""
 EIGHT_BIT_SAVING = 0.3
 """Share of a layer's activations that 8-bit training saves: inputs of linear layers, about 60% of all, are kept in one byte."""
@@ -103,10 +103,12 @@ def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> T
     shared = (held - experts) / layout.shards + experts / expert_shards(work)  # what a rank holds of what ZeRO shards
     gathered = torch.maximum(formats.gathered_layers * held_per_layer(work) / layout.tp, formats.gathered_parameters.minimum(held))
     whole = held * formats.weight_bytes
-    alone = shared * formats.sharded_weight_bytes + gathered * formats.gathered_weight_bytes
-    weights = torch.where(layout.zero_stage >= 3, torch.minimum(alone, whole + shared * formats.sharded_weight_bytes), whole)
-    gradients = torch.where(layout.zero_stage >= formats.gradients_sharded_from, shared, held)
-    waiting = torch.where(layout.num_microbatches > 1, held - gradients, 0.0)  # some frameworks divide only at the end
+    resting = torch.where(layout.offload_parameters > 0, 0.0, shared)  # what ZeRO 3 keeps on the device between passes
+    alone = resting * formats.sharded_weight_bytes + gathered * formats.gathered_weight_bytes
+    weights = torch.where(layout.zero_stage >= 3, torch.minimum(alone, whole + resting * formats.sharded_weight_bytes), whole)
+    divides = layout.zero_stage >= formats.gradients_sharded_from
+    gradients = torch.where(divides, torch.where(layout.zero_stage >= 3, resting, shared), held)
+    waiting = torch.where(divides & (layout.num_microbatches > 1), held - shared, 0.0)  # some frameworks divide only at the end
     updated = torch.where(layout.zero_stage >= 1, shared, held)
     optimizer = torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.optimizer_bytes)
     split, replicated = _activations(work, layers, in_flight)
@@ -126,12 +128,12 @@ def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> tuple[Ten
     shape, layout, formats = work.shape, work.layout, work.formats
     token_bytes = work.tokens * formats.element_bytes
     linear = 1 - work.machine.eight_bit * EIGHT_BIT_SAVING
-    scores = torch.where(layout.flash > 0, 0.0, SCORE_BYTES / formats.element_bytes * shape.heads * shape.seq_len)
+    scores = torch.where(layout.flash > 0, 0.0, KEPT_SCORE_BYTES / formats.element_bytes * shape.heads * shape.seq_len)
     everything = (activation_elements(work) + scores) * linear
     attention = 3 * shape.query_width + 2 * shape.kv_width
     again = recomputed(work)
-    selective = torch.where(layout.recompute == 1, (activation_elements(work) - attention).clamp_min(0), everything)
-    ring = torch.where(layout.cp_mode == 0, (layout.cp - 1) * shape.query_width, 0.0)  # the output of each step around the ring
+    selective = torch.where(layout.recompute == 1, (activation_elements(work) - attention).clamp_min(0) * linear, everything)
+    ring = torch.where(layout.cp_mode == 0, (layout.cp - 1) * shape.query_width, 0.0)  # each step's output, as Transformer Engine needs
     kept = again * shape.hidden + (1 - again) * (selective + ring)
     kept = torch.where(layout.offload_activations > 0, 0.0, kept)
     at_work = torch.where((layout.recompute > 0) | (layout.offload_activations > 0), everything, 0.0)

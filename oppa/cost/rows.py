@@ -127,10 +127,10 @@ def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
 
 def _machine(device: str, precision: str, gpus_per_node: int, framework: str) -> dict[str, float]:
     hardware = load_hardware(device)
-    beyond = hardware.link_devices if hardware.link_devices > hardware.devices_per_host else 0
     facts = machine_facts(hardware, precision or hardware.default_precision)
+    linked = hardware.link_devices if hardware.link_devices > hardware.devices_per_host else gpus_per_node
     usable = hardware.memory_bytes * (load_framework(framework).usable_share if hardware.asynchronous else 1)
-    return {**facts, "devices_per_host": max(gpus_per_node, beyond), "usable_bytes": usable}
+    return {**facts, "devices_per_host": linked, "usable_bytes": usable}
 
 
 def _formats(device: str, precision: str, framework: str, optimizer: str, trained: str, weights: str) -> dict[str, float]:

@@ -72,7 +72,7 @@ def dispatched_elements(work: Workload) -> Tensor:
     """Return how many of them are tokens on their way to experts and back, shape (n,); 0 without experts.
 
     Inputs and outputs of experts are permuted copies. Expert-parallel ranks also keep what they sent and received, and ranks that split
-    an expert gather each other's tokens.
+    an expert gather each other's tokens. The copies are counted in nine runs of OLMoE in Megatron-LM (vuiseng9/megatron-tutorials).
     """
     layout = work.layout
     copies = 2 + torch.where(layout.ep > 1, 2.0, 0.0) + torch.where(layout.etp > layout.tp, layout.etp / layout.tp - 1, 0.0)

@@ -18,7 +18,10 @@ from oppa.cost.stages import layers_per_stage, stage_parameters
 from oppa.cost.workload import Workload
 
 UNSURE = 0.2
-"""Distance of a probability from one half within which a typical step is between one that stalls and one that does not."""
+"""Distance of a probability from one half within which a typical step is between one that stalls and one that does not.
+
+Chosen on nanotron's runs, the only ones that stall, among 0.05 to 0.3; errors from 0.05 to 0.2 differ by less than half a percent.
+"""
 OPTIMIZER_PASSES = 3
 """Passes over gradients, weights and moments: the norm for clipping, the update, the copy to the format in use."""
 
@@ -84,13 +87,13 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     once = (scattered - behind).clamp_min(0), (gathered - covered).clamp_min(0)
     hidden = formats.prefetches * c["overlap"]
     each = layout.num_microbatches
-    exchanges = torch.where(formats.reduces_each > 0, each, 1.0)
+    exchanges = exchanges_of_gradients(work)
     # a backward pass that gathers and reduces hides both; the others only gather
     both = (gathered + scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
     only = (gathered - hidden * backward).clamp_min(0)
     mine = torch.minimum(both, only)  # what the gathers alone would take of `both`
     always = exchanges * (both - mine), each * (gathered - hidden * forward).clamp_min(0) + exchanges * mine + (each - exchanges) * only
-    sharded = exchanges_of_gradients(work) * (scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
+    sharded = exchanges * (scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
     kept = sharded, (gathered - torch.maximum(covered, hidden * forward)).clamp_min(0)  # ZeRO 2 keeps what it gathered
     by_stage = zip((reduced, torch.zeros_like(reduced)), once, kept, always, strict=True)
     exchanged, collected = (_of_stage(layout.zero_stage, stages) for stages in by_stage)

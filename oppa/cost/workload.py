@@ -92,6 +92,8 @@ class ConfigurationFacts(Columns):
     """1 if attention never writes its scores to memory."""
     offload_activations: Tensor
     offload_optimizer: Tensor
+    offload_parameters: Tensor
+    """1 if ZeRO 3 keeps its shards of weights and gradients in the host's memory, beside the optimizer's states."""
     bubble: Tensor
     """Idle time of a stage per step, in micro-batches: (pp - 1) / model_chunks, or a third of it in zero-bubble schedules."""
     in_flight: Tensor

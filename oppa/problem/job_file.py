@@ -45,7 +45,7 @@ from oppa.problem.declaration import (
 )
 from oppa.problem.detect import physical_memory
 from oppa.problem.devices import CPU, memory_in, memory_of, read_hardware_file
-from oppa.problem.model import LATER_FIELDS, Model
+from oppa.problem.model import DESCRIBED_ONLY, HEAD_DIM, Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
 from oppa.problem.training import USUAL_SCALING, LauncherChoice, Limits, Optimizer, Over, RunOptions, Scaling, SearchOptions, Training
@@ -74,7 +74,7 @@ class ModelTable(DeclaredTable):
     causal: bool | None = None
     experts: JobCount | None = None
     experts_per_token: JobCount | None = None
-    head_width: JobCount | None = None
+    head_dim: JobCount | None = None
     expert_ffn: JobCount | None = None
     shared_expert_ffn: JobCount | None = None
     dense_layers: JobNatural | None = None
@@ -90,7 +90,8 @@ class ModelTable(DeclaredTable):
         Raises:
             JobError: the preset is unknown, `config` cannot be read, or dimensions are missing or inconsistent.
         """
-        given = self.model_dump(exclude_none=True, exclude={"preset"})
+        given = self.model_dump(exclude_none=True, exclude={"preset", HEAD_DIM})
+        given |= {"head_width": self.head_dim} if self.head_dim else {}
         if self.entry_point is not None:
             given["entry_point"] = f"{folder.resolve()}:{self.entry_point}"
         if self.config is not None:
@@ -386,7 +387,7 @@ def _check_dimensions(model: Model) -> None:
         raise JobError(message, hint=f"use at most {model.experts}")
     if model.dense_layers > model.layers:
         raise JobError(f"`dense_layers = {model.dense_layers}` is more than `layers = {model.layers}`", hint=f"use at most {model.layers}")
-    if model.experts == 1 and (alone := [name for name in LATER_FIELDS[1:] if getattr(model, name)]):
+    if model.experts == 1 and (alone := [name for name in DESCRIBED_ONLY[1:] if getattr(model, name)]):
         raise JobError(f"`{alone[0]} = {getattr(model, alone[0])}` is of a mixture of experts, and `experts = 1`", hint="add `experts`")
     if model.patch and math.isqrt(model.seq_len - 1) ** 2 != model.seq_len - 1:
         fitting = math.isqrt(model.seq_len - 1) ** 2 + 1

@@ -11,8 +11,10 @@ count as none.
 
 import dataclasses
 
-LATER_FIELDS = ("head_width", "expert_ffn", "shared_expert_ffn", "dense_layers")
-"""Dimensions that the built-in core and the simulator do not build, and that older records lack."""
+DESCRIBED_ONLY = ("head_width", "expert_ffn", "shared_expert_ffn", "dense_layers")
+"""Dimensions for the cost model alone: neither the built-in core nor the simulator builds them, and older records lack them."""
+HEAD_DIM = "head_dim"
+"""Key of `head_width` in a job, as the field calls it."""
 MODEL_HINT = "add `[model]` with `preset = ...`, or with its dimensions"
 """Hint of an error for want of a model."""
 
@@ -65,12 +67,18 @@ class Model:
     def to_dict(self) -> dict[str, object]:
         """Return plain values, as they are written to JSON; the later fields are omitted at their defaults."""
         values = dataclasses.asdict(self)
-        return {name: value for name, value in values.items() if name not in (*LATER_FIELDS, "config") or value}
+        return {name: value for name, value in values.items() if name not in (*DESCRIBED_ONLY, "config") or value}
 
     @property
     def is_traceable(self) -> bool:
         """Return whether the model is a real module, whose memory can be traced."""
         return bool(self.entry_point or self.config)
+
+    @property
+    def not_built(self) -> str:
+        """Return the key of the first dimension that is described only; empty if the built-in core can build the model."""
+        stated = next((name for name in DESCRIBED_ONLY if getattr(self, name)), "")
+        return HEAD_DIM if stated == "head_width" else stated
 
     @property
     def head_dim(self) -> int:

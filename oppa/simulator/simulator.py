@@ -13,7 +13,7 @@ from typing import Self
 from oppa.errors import InputError
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
-from oppa.problem.model import LATER_FIELDS, Model
+from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.random_streams import stream
 from oppa.simulator.framework import framework_of
@@ -40,8 +40,8 @@ class Simulator:
             framework: Name of its search space.
             balanced: Cut pipeline stages by cost; otherwise they hold equally many layers.
         """
-        if unknown := [name for name in LATER_FIELDS if getattr(model, name)]:
-            raise InputError(f"no model with `{unknown[0]}` is simulated", hint=f"leave out `{unknown[0]}`")
+        if model.not_built:
+            raise InputError(f"no model with `{model.not_built}` is simulated", hint=f"leave out `{model.not_built}`")
         hardware = hardware_of(cluster)
         self.hardware, self.cluster, self.framework = hardware, cluster, framework_of(framework)
         self.limit_bytes = min(cluster.usable_bytes, hardware.device.memory_bytes)

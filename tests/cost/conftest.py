@@ -49,6 +49,17 @@ def work_of(*changes: dict[str, object]) -> Workload:
 
 
 @pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], str]:
+    """Write a file of priors; return its path, which the loaders take for a name."""
+
+    def write_(text: str) -> str:
+        (tmp_path / "bad.toml").write_text(text)
+        return str(tmp_path / "bad.toml")
+
+    return write_
+
+
+@pytest.fixture
 def framework_problem() -> Callable[..., Problem]:
     """A job in the space of a framework."""
 

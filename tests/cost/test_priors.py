@@ -27,17 +27,6 @@ host_link = {bandwidth_bytes_per_s = 3e10, latency_s = 3e-6, source = "s"}
 """
 
 
-@pytest.fixture
-def write(tmp_path):
-    """A file of priors; its path, which `load_beliefs` and `load_hardware` take for a name."""
-
-    def write_(text: str) -> str:
-        (tmp_path / "bad.toml").write_text(text)
-        return str(tmp_path / "bad.toml")
-
-    return write_
-
-
 def numbers_without_source(tables: dict[str, object], where: str = "") -> list[str]:
     """Tables that hold numbers and do not say where these are from."""
     inner = [found for name, table in tables.items() if isinstance(table, dict) for found in numbers_without_source(table, name)]

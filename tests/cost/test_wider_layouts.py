@@ -64,11 +64,16 @@ def test_experts_are_not_sharded_twice() -> None:
     assert plain - sharded == pytest.approx(12 * dense * 7 / 8, rel=0.1) and plain - sharded < 12 * experts / 8
 
 
-def test_first_dense_layers_and_shared_experts_add_weights() -> None:
-    usual, shared, dense = predicted(SPARSE, {**SPARSE, "shared_expert_ffn": 4096}, {**SPARSE, "dense_layers": 31, "ffn": 100000})[
-        MEMORY
-    ].astype(float)
-    assert shared > usual and dense != usual
+def test_shared_experts_add_weights() -> None:
+    usual, shared = predicted(SPARSE, {**SPARSE, "shared_expert_ffn": 4096})[MEMORY].astype(float)
+    assert shared > usual
+
+
+def test_dense_layers_have_one_network_in_place_of_experts() -> None:
+    """A mixture whose layers are all dense is the dense model of that width."""
+    dense = {name: value for name, value in SPARSE.items() if "expert" not in name}
+    all_dense, none = predicted({**SPARSE, "dense_layers": ROW["layers"]}, dense)[MEMORY].astype(float)
+    assert all_dense == pytest.approx(none)
 
 
 def test_a_width_of_heads_counts() -> None:
@@ -96,6 +101,13 @@ def test_eight_bits_are_faster_but_not_twice_as_fast(precision) -> None:
     large = {"framework": "megatron", "mbs": 8}
     usual, small = predicted(large, {**large, "precision": precision})[TIME]
     assert usual / 2 < small < usual
+
+
+def test_zero_3_may_leave_its_shards_in_the_memory_of_the_host() -> None:
+    states, everything = predicted(*({**SHARDED, "framework": "deepspeed", "offload": part} for part in ("optimizer", "parameters")))[
+        MEMORY
+    ]
+    assert everything < states
 
 
 @pytest.mark.parametrize("part", ["activations", "optimizer"])

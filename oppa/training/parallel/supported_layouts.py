@@ -11,7 +11,7 @@ from oppa.pipeline.from_configuration import shape_of
 from oppa.pipeline.registry import CHUNKS, SCHEDULES, SPLIT
 from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
-from oppa.problem.model import LATER_FIELDS, Model
+from oppa.problem.model import Model
 from oppa.training.parallel.extra_parameters import context_parallel, recompute_of, replicas_of, sequence_parallel, shards_of
 
 
@@ -22,7 +22,8 @@ def require_supported(model: Model, tp: int = 1) -> None:
         InputError: names the first unsupported field, and the value to set instead.
     """
     wanted = {"gated": True, "biases": False, "qkv_bias": False, "tied": False, "norm": "rms", "learned_positions": 0}
-    wanted |= {"token_types": 0, "patch": 0, "causal": True, "experts": 1, "entry_point": ""} | dict.fromkeys(LATER_FIELDS, 0)
+    wanted |= {"token_types": 0, "patch": 0, "causal": True, "experts": 1, "entry_point": ""}
+    _require_built(model)
     for name, value in wanted.items():
         if (given := getattr(model, name)) != value:
             raise InputError(
@@ -32,6 +33,11 @@ def require_supported(model: Model, tp: int = 1) -> None:
     require_divisible(model, tp)
 
 
+def _require_built(model: Model) -> None:
+    if key := model.not_built:
+        raise InputError(f"no model with `{key}` can be built", hint=f"leave out `{key}`, or use a runner for your framework")
+
+
 def require_buildable(model: Model, configuration: Configuration) -> None:
     """Check that this core can build a model and split it as the configuration requires.
 
@@ -39,9 +45,7 @@ def require_buildable(model: Model, configuration: Configuration) -> None:
         InputError: names the rule that is broken.
     """
     recompute_of(configuration, 0)  # a whole number
-    if unknown := [name for name in LATER_FIELDS if getattr(model, name)]:
-        hint = f"leave out `{unknown[0]}`, or use a runner for your framework"
-        raise InputError(f"this core cannot build a model with `{unknown[0]} = {getattr(model, unknown[0])}`", hint=hint)
+    _require_built(model)
     if model.entry_point:
         rules = _own_rules(configuration)
     else:
