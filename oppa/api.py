@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oppa.control.training_session import Callback as TrainCallback
-    from oppa.control.training_session import TrainResult
+    from oppa.control.training_session import TrainOptions, TrainResult
     from oppa.cost.coefficients import Belief
     from oppa.problem.candidates import Candidates
     from oppa.problem.configuration import Configuration
@@ -322,10 +322,10 @@ def train(
         KeyboardInterrupt: the user stopped the run before its first step. Later, Ctrl-C saves a checkpoint and returns.
     """
     from oppa.control.policy_choice import PolicyChoice
-    from oppa.control.training_session import ServiceAddress, first_configuration, supervised, train_options
+    from oppa.control.service.address import ServiceAddress
+    from oppa.control.training_session import supervised, train_options
     from oppa.table import Table
     from oppa.tuning.resolve_configuration import resolve_with_table
-    from oppa.tuning.session import new_folder
 
     profiled, source = Table.read(Path(table)) if table else None, job if isinstance(job, Problem) else Path(job)
     named = configuration if isinstance(configuration, str) else ""
@@ -343,10 +343,17 @@ def train(
         choice=PolicyChoice(text=policy, weights=Path(weights) if weights else None, eval_runs=[*map(Path, eval_runs)]),
         tell=tell,
     )
+    return supervised(problem, options, _run_folder(problem, options, run), callback)
+
+
+def _run_folder(problem: Problem, options: "TrainOptions", run: str | Path | None) -> Path:
+    """Return the folder of a run; raises InputError before there is one if a new run cannot begin."""
+    from oppa.control.training_session import first_configuration
+    from oppa.tuning.session import new_folder
+
     if run is None or not Path(run).exists():
-        first_configuration(problem, options)  # a run that cannot begin leaves no folder
-    folder = Path(run) if run is not None else new_folder(problem.name, among="runs")
-    return supervised(problem, options, folder, callback)
+        first_configuration(problem, options)
+    return Path(run) if run is not None else new_folder(problem.name, among="runs")
 
 
 def _problem(job: str | Path | Problem) -> Problem:

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +13,7 @@ from oppa.control.decision import Policy
 from oppa.control.policy_choice import MakePolicy, PolicyChoice
 from oppa.control.registry import LEARNED, needs_table
 from oppa.control.service import discovery
+from oppa.control.service.address import ServiceAddress
 from oppa.control.service.factory import ControllerFactory
 from oppa.control.service.server import Service
 from oppa.control.service.thread import serve_in_thread
@@ -26,7 +25,6 @@ from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.pipeline import stored_schedules
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
-from oppa.protocol.messages import NAME
 from oppa.table.refinement import StepTimeObservation, refined
 from oppa.table.table import Table
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable
@@ -39,29 +37,6 @@ from oppa.trials.interruption import Interruption
 from oppa.trials.orphans import end_orphans
 from oppa.trials.runner import Runner, load_runner
 from oppa.trials.trial_folder import Measurement
-
-TOKEN = "OPPA_CONTROL_TOKEN"
-"""Environment variable with the token of a running control service."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServiceAddress:
-    """A control service on this machine, and the job name and token with which a run connects to it."""
-
-    job: str
-    port: int
-    token: str = dataclasses.field(repr=False)
-
-    @classmethod
-    def parse(cls, text: str) -> "ServiceAddress":
-        """Return the service that `JOB@127.0.0.1:PORT` names; raises InputError if it is malformed or the token is missing."""
-        match = re.fullmatch(rf"(?P<job>{NAME})@(?:{re.escape(LOOPBACK)}|localhost):(?P<port>[0-9]{{1,5}})", text)
-        if match is None:
-            hint = f"write `my-job@{LOOPBACK}:8765`, the job's name and the service's address; use an SSH tunnel from another host"
-            raise InputError(f"`--control {text}` is not of the form `JOB@{LOOPBACK}:PORT`", hint=hint)
-        if not (token := os.environ.get(TOKEN, "").strip()):
-            raise InputError(f"`--control {text}` needs a token", hint=f"set {TOKEN}=`oppa control --table T --token {match['job']}`")
-        return cls(match["job"], int(match["port"]), token)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,42 +8,36 @@ steps       how to read steps from the program's output, if it does not report t
 """
 
 import dataclasses
-import json
-import re
-import string
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from oppa.errors import JobError, nearest, require_known
+from oppa.errors import JobError, require_known
 from oppa.plain_text import clipped
-from oppa.problem.bounds import LARGEST
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
-from oppa.problem.configuration import PARAMETERS, Configuration, Value, is_name, kinds
+from oppa.problem.configuration import PARAMETERS, Configuration, Value
 from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.space import Parameter
+from oppa.problem.templates import (
+    ABOUT,
+    DERIVED,
+    IMPLY_MICRO_BATCH,
+    NAMES,
+    RESERVED,
+    TOKENS,
+    check_batches,
+    check_file,
+    check_pattern,
+    check_secrets,
+    check_template,
+    names_in,
+    spelled,
+)
 from oppa.problem.training import Training
-from oppa.redaction import HIDDEN, redacted
-
-DERIVED = ("num_microbatches", "batch_per_rank", "devices")
-TOKENS = ("tokens_per_microbatch", "tokens_per_step")
-"""Tokens of a micro-batch, and of a global batch."""
-IMPLY_MICRO_BATCH = {"num_microbatches", "tokens_per_microbatch"}
-ABOUT = {
-    Cluster: ("hosts", "devices_per_host"),
-    Model: ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts", "experts_per_token"),
-    Training: ("precision", "learning_rate", "seed"),
-}
-GIVEN = ("steps", "folder")
-"""Optimizer steps of the trial, and its folder."""
-RESERVED = (*DERIVED, *TOKENS, *(name for names in ABOUT.values() for name in names), *GIVEN)
-"""Placeholders that are no parameters."""
-NAMES = (*PARAMETERS, *RESERVED)
-_FILE_NAME = re.compile("[A-Za-z_][A-Za-z0-9_-]{0,99}")
 
 Values = Mapping[str, Value]
 Choice = dict[str, dict[str, Value]]
@@ -199,13 +193,13 @@ class LaunchCommand:
         for template in self._templates:
             check_template(template)
         for file in self.files:
-            _check_file(file)
+            check_file(file.name, file.keys)
         for words in self.lines:
-            _check_secrets(words)
+            check_secrets(words)
         if self.steps is not None:
-            _check_pattern("pattern", self.steps.pattern)
-            _check_batches(self.steps.batches_per_step)
-            _check_pattern("out_of_memory", self.steps.out_of_memory)
+            check_pattern("pattern", self.steps.pattern)
+            check_batches(self.steps.batches_per_step)
+            check_pattern("out_of_memory", self.steps.out_of_memory)
 
     def require_words(self, parameter: str, value: Value) -> None:
         """Raise JobError if the command has words or choices for the parameter, but none for this value."""
@@ -316,9 +310,9 @@ def check_choices(knob: Parameter, command: LaunchCommand | None) -> None:
     pairs = [pair for line in lines for pair in zip(("", *line), line, strict=False) if placeholder in pair[1]]
     for value in (value for value in knob.choices if isinstance(value, str)):
         for name in filter(None, (knob.name, knob.env)):
-            _check_secrets((f"{name}={value}",))
+            check_secrets((f"{name}={value}",))
         for before, word in pairs:
-            _check_secrets((before, word.replace(placeholder, value)))
+            check_secrets((before, word.replace(placeholder, value)))
 
 
 def values_of(
@@ -342,88 +336,8 @@ def value_of(template: str, values: Values) -> Value:
     return template.format_map({name: spelled(value) for name, value in values.items()})
 
 
-def names_in(template: str) -> Iterator[str]:
-    """Return the placeholders of a template; `{{` and `}}` are literal braces."""
-    return (name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
-
-
 def _chosen(choice: Choice, values: Values) -> list[Value]:
     """Return the value that a choice sets, in a list; empty if the choice lacks the parameter's value."""
     ((parameter, by_value),) = choice.items()
     value = spelled(values[parameter])
     return [by_value[value]] if value in by_value else []
-
-
-def check_template(template: str, known: Collection[str] | None = None) -> None:
-    """Raise JobError if a template is malformed, or has a placeholder that is not among the known ones; None: all are known."""
-    try:
-        parts = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise JobError(f"`{clipped(template)}`: {error}", hint="write {{ and }} for braces") from None
-    if "\0" in template:
-        raise JobError(f"`{clipped(template)}` has a NUL character, which no program receives", hint="remove it")
-    for _, name, form, conversion in parts:
-        if name and is_name(name) and form and "," in form:
-            hint = f"write `{{{name}=PRESENT:{clipped(form)}}}`, with its present value among its choices; write {{{{ and }}}} for braces"
-            raise JobError(f"`{clipped(template)}` states no present value of `{name}`", hint=hint)
-        if name is not None and ((known is not None and name not in known) or not name or form or conversion):
-            raise JobError(f"{_where(template, name)}`{{{name}}}` is not a known placeholder", hint=_placeholders(name, known or NAMES))
-
-
-def _where(template: str, name: str) -> str:
-    """Return the template in front of a complaint about one of its placeholders; empty if it is nothing else."""
-    return "" if template == f"{{{name}}}" else f"`{clipped(template)}`: "
-
-
-def _placeholders(name: str, known: Collection[str]) -> str:
-    """Return what could stand in place of an unknown placeholder: a known one that is close, else a knob of the user's own."""
-    if not is_name(name):
-        return "name a parameter, such as `{micro_batch}`; write {{ and }} for braces"
-    close = nearest(name, known)
-    meant = f"{close} Or " if close.startswith("did you mean") else "name a parameter, such as `{micro_batch}` or `{tp}`, or "
-    return f"{meant}declare a knob of your own by its present value and its choices: `{{{name}=4:2,4,8}}`; write {{{{ and }}}} for braces"
-
-
-def _check_secrets(words: Sequence[str]) -> None:
-    """Refuse a secret: oppa stores the launch line in studies, tables, reports and scripts."""
-    for number, (word, safe) in enumerate(zip(words, redacted(words), strict=True)):
-        if word != safe:
-            option = f"{words[number - 1]} " if safe == HIDDEN else ""
-            hint = "set it as an environment variable, which trials inherit and oppa does not store; "
-            hint += """a program that reads no variable can be started by `sh -c 'exec PROGRAM --option "$NAME"'`"""
-            raise JobError(f"the launch line has a secret, `{option}{safe}`, which oppa would store", hint=hint)
-
-
-def _check_file(file: ConfigFile) -> None:
-    """Refuse a file whose placeholder means something else, or that no launch line can name, and values that JSON lacks, such as dates."""
-    if file.name in NAMES or not _FILE_NAME.fullmatch(file.name):
-        raise JobError(f"`[command.files]`: `{clipped(file.name)}` cannot be the name of a file", hint="use letters, digits and `_`")
-    for key, choice in file.keys.items():
-        try:
-            json.dumps(choice, allow_nan=False)
-        except (TypeError, ValueError):
-            message = f"`[command.files.{file.name}]`: `{clipped(key)}` has a value that is no text, finite number, true or false"
-            raise JobError(message, hint="write a date in quotes") from None
-
-
-def _check_batches(template: str) -> None:
-    check_template(template, NAMES)
-    counts = {f"{{{name}}}" for name in (*DERIVED, *(name for name, kind in kinds().items() if kind is int and name != "zero_stage"))}
-    if template not in counts and not (re.fullmatch("[0-9]{1,19}", template) and 0 < int(template) <= LARGEST):
-        hint = f'write a number of at most {LARGEST}, or `batches_per_step = "{{num_microbatches}}"`'
-        raise JobError(
-            f"`[command.steps]`: `batches_per_step = {clipped(template)}` is neither a positive number nor one placeholder", hint=hint
-        )
-
-
-def _check_pattern(key: str, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        hint = "correct the pattern; a literal bracket, brace or parenthesis has a backslash before it"
-        raise JobError(f"`[command.steps]`: `{key} = '{clipped(pattern)}'` is not a regular expression: {error}", hint=hint) from None
-
-
-def spelled(value: Value) -> str:
-    """Return a value as programs read it: `true`, not `True`."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

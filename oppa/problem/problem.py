@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 from oppa import catalog
 from oppa.errors import JobError
 from oppa.problem.cluster import Cluster
-from oppa.problem.command import LaunchCommand, argument_of, spelled
+from oppa.problem.command import LaunchCommand, argument_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
+from oppa.problem.templates import spelled
 from oppa.problem.trace import ModelTrace
 from oppa.problem.training import LauncherChoice, Limits, RunOptions, SearchOptions, Training
 

@@ -15,13 +15,14 @@ from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.bounded_text import read_text
 from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS, MOST_PARAMETERS
-from oppa.problem.command import NAMES, OTHERS, RESERVED, argument_of, check_template, names_in, spelled
+from oppa.problem.command import OTHERS, argument_of
 from oppa.problem.configuration import FACTS, PARAMETERS, SHORTS, Value, is_name
 from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
 from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
 from oppa.problem.parameter_values import describe_values, is_value_of, least_of, meant_by
 from oppa.problem.space import DEGREES, Constraint, Facts, Parameter, Scale, SearchSpace, Words, kinds_of, law_of, needs
+from oppa.problem.templates import NAMES, RESERVED, check_template, names_in, spelled
 
 OURS = ("PATH", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that each rank of a trial gets, besides those that begin with `OPPA_`."""

@@ -15,11 +15,12 @@ from pydantic_core import PydanticCustomError
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 from oppa.problem.candidates import enumerate_candidates
-from oppa.problem.command import LaunchCommand, names_in
+from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import PARAMETERS, is_name
 from oppa.problem.declaration import DeclaredTable, read
 from oppa.problem.parameter_values import meant_by
 from oppa.problem.space import SearchSpace
+from oppa.problem.templates import names_in
 from oppa.trials import environments
 
 MANIFEST = "runner.toml"

@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from oppa.errors import EnvironmentLackingError, StudyError
-from oppa.problem.command import LaunchCommand, names_in
+from oppa.problem.command import LaunchCommand
 from oppa.problem.problem import Problem
 from oppa.problem.software import Software
+from oppa.problem.templates import names_in
 from oppa.trials.runner import Runner, find_program
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "colossalai")

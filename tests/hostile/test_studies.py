@@ -18,19 +18,10 @@ from experiments.faults.law import judge
 from oppa.errors import StudyError
 from oppa.problem.configuration import Configuration
 from oppa.study import Prediction, Study, database
-from oppa.trials.throughput import ThroughputEstimate
-from oppa.trials.trial import TrialResult
 
 A = Configuration(dp=2, global_batch=8, micro_batch=1)
 B = dataclasses.replace(A, micro_batch=2)
-COMPLETED = TrialResult(
-    outcome="completed",
-    step_times_s=(1.0, 0.5, 0.5, 0.5),
-    estimate=ThroughputEstimate(steps_per_s=2.0, variance=0.01, kept=3),
-    memory_bytes=100,
-    seconds=3.0,
-    setup_s=0.5,
-)
+COMPLETED = studies.completed()
 
 
 @pytest.fixture

@@ -9,11 +9,14 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.faults.case import Case
 from experiments.faults.inputs import mutations
 from experiments.faults.inputs.job_files import PROGRAM
+
+if TYPE_CHECKING:
+    from oppa.trials.trial import TrialResult
 
 SAMPLE = 3_000
 """Number of cases that a seed yields, of several thousand."""
@@ -56,15 +59,12 @@ def read(case: Case, folder: Path) -> None:
             use(study.problem, copy)
 
 
-@functools.cache
-def _study() -> bytes:
-    """Return the database of a study of a job with knobs and an objective."""
-    from oppa import api
-    from oppa.study import Prediction, Study
+def completed() -> "TrialResult":
+    """Return the result of a trial of four steps that ran to its end."""
     from oppa.trials.throughput import ThroughputEstimate
     from oppa.trials.trial import TrialResult
 
-    result = TrialResult(
+    return TrialResult(
         outcome="completed",
         step_times_s=(1.0, 0.5, 0.5, 0.5),
         estimate=ThroughputEstimate(steps_per_s=2.0, variance=0.01, kept=3),
@@ -72,6 +72,15 @@ def _study() -> bytes:
         seconds=3.0,
         setup_s=0.5,
     )
+
+
+@functools.cache
+def _study() -> bytes:
+    """Return the database of a study of a job with knobs and an objective."""
+    from oppa import api
+    from oppa.study import Prediction, Study
+
+    result = completed()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "job.toml").write_bytes(mutations.toml_file(PROGRAM))

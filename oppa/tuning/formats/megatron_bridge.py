@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.stage_layout import EVEN, letters
-from oppa.problem.command import spelled
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
+from oppa.problem.templates import spelled
 from oppa.tuning.formats import launch, megatron, source, space_words, stated
 from oppa.tuning.formats.format import Files, Reading, can_vary, elements, mebibytes, only
 

@@ -7,10 +7,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from oppa.problem.command import argument_of, names_in, spelled, values_of
+from oppa.problem.command import argument_of, values_of
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.problem.space import Parameter
+from oppa.problem.templates import names_in, spelled
 
 Options = Mapping[str, Sequence[str]]
 """Values of each option, as in a launch line."""
