@@ -20,7 +20,7 @@ def _coefficients(quantity: str, learned: SurrogateSummary) -> Section:
     identified = [coefficient for coefficient in learned.coefficients if coefficient.identified]
     others = ", ".join(coefficient.name for coefficient in learned.coefficients if not coefficient.identified)
     return Section(
-        title=f"{quantity.capitalize()}: coefficients of the cost model that the trials identified",
+        title=f"{quantity.capitalize()}: coefficients that the trials identified",
         text=f"Not identified: {others}." if others else "The trials identified every coefficient.",
         columns=COEFFICIENTS,
         rows=[(x.name, x.before.what, *_spelled(x.name, x.before), *_spelled(x.name, x.after)) for x in identified],
@@ -29,7 +29,7 @@ def _coefficients(quantity: str, learned: SurrogateSummary) -> Section:
 
 def _lengthscales(quantity: str, learned: SurrogateSummary) -> Section:
     return Section(
-        title=f"{quantity.capitalize()}: the residual of the cost model",
+        title=f"{quantity.capitalize()}: the residual",
         text="A short length scale means that the residual depends strongly on the parameter (OPPA Table 5).",
         columns=LENGTHSCALES,
         rows=[(name, f"{scale:.2f}") for name, scale in learned.log_lengthscales.items()],

@@ -9,6 +9,7 @@ from oppa.cost.coefficients import Belief
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import column_names
 from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.designers.without_prior import WithoutPrior
 from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 IDENTIFIED = 0.7
@@ -45,10 +46,11 @@ class SurrogateSummary:
         return {"lessons": [dataclasses.asdict(each) for each in self.coefficients], "log_lengthscales": dict(self.log_lengthscales)}
 
 
-def surrogate_summaries(designer: Oppa, candidates: Candidates) -> dict[str, SurrogateSummary]:
-    """Return the summaries of the surrogates, by `throughput` and `memory`."""
+def surrogate_summaries(designer: Oppa | WithoutPrior, candidates: Candidates) -> dict[str, SurrogateSummary]:
+    """Return the summaries of the surrogates that have learned from trials, by `throughput` and `memory`."""
     names = column_names(candidates)
-    return {"throughput": _interpretation(designer.log_rate, names), "memory": _interpretation(designer.log_slack, names)}
+    processes = {"throughput": designer.log_rate, "memory": designer.log_slack}
+    return {quantity: _interpretation(process, names) for quantity, process in processes.items() if len(process.observed)}
 
 
 def posterior_beliefs(process: GaussianProcess, source: str) -> dict[str, Belief]:

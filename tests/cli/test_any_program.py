@@ -55,6 +55,8 @@ def test_its_best_configuration_of_24_is_found_in_8_trials(seed, program) -> Non
     took = WORKERS[best["workers"]] * COMPILED[best["compile"]] * PREFETCH[best["prefetch"]]
     assert took <= 1.05 * 0.8 and len(found["trials"]) == 8
     assert (default["workers"], default["compile"], default["prefetch"]) == (1, 0, "none")
+    factors = program("show", "s", "--surrogate").stdout
+    assert "workers=4" in factors and "factor of this value" in factors and "Memory" not in factors
     assert "program.py --workers 4 --compile 1 --prefetch" in (program.folder / "s" / "best" / "run.sh").read_text()
 
 

@@ -78,7 +78,7 @@ def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned
 def test_real_runs_teach_it_more(oppa, learned) -> None:
     before = Weights.load(oppa.folder / "p.safetensors")
     more = ("train-policy", "job.toml", "dp=2,micro_batch=4", "--weights", "p.safetensors", "--out", "q.safetensors")
-    told = json.loads(oppa(*more, "--episodes", 2, "--set", "train.samples=1600", "--json").stdout)
+    told = json.loads(oppa(*more, "--episodes", 2, "--set", "train.samples=4800", "--json").stdout)
     after = Weights.load(oppa.folder / "q.safetensors")
     assert after.provenance["runs"] == len(told["episodes"]) == 2 and after.window == before.window
     assert not np.array_equal(before.layers[0][0], after.layers[0][0]) and np.array_equal(before.mean, after.mean)

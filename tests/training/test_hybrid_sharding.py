@@ -49,8 +49,10 @@ def test_state_moves_to_groups_of_shards_and_from_them(gang: Gang, alone: list[f
 def test_memory_is_between_whole_and_no_sharding(trials: Trials) -> None:
     values = [{"zero_stage": 0}, {"zero_stage": 3, "dp_shard": 2}, {"zero_stage": 3}]
     large = dataclasses.replace(GROUPED, hidden=128, ffn=512)  # its state is most of the memory
-    memory_bytes = [trials(configured(dp=4, micro_batch=1, **each), large, steps=2).memory_bytes for each in values]
-    assert memory_bytes[0] > memory_bytes[1] > memory_bytes[2] * 1.1, memory_bytes
+    # Gathers that overlap make a peak differ between runs: the least of four is compared.
+    peaks = [[trials(configured(dp=4, micro_batch=1, **each), large, steps=2).memory_bytes for _ in range(4)] for each in values]
+    memory_bytes = [min(each) for each in peaks]
+    assert memory_bytes[0] > memory_bytes[1] > memory_bytes[2] * 1.1, peaks
 
 
 def test_each_rank_holds_a_half_and_its_copy_is_in_the_other_group() -> None:

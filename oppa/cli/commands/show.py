@@ -49,19 +49,19 @@ def show(
 
 
 def _learned(study: "Study", problem: "Problem") -> "Learned":
-    """Return summaries of the surrogate that the designer `oppa` fits to the study's trials.
+    """Return summaries of the surrogate that is fitted to the study's trials, with the cost model as its mean if the job has a prior.
 
     Raises:
         InputError: nothing was measured.
     """
     from oppa.errors import InputError
-    from oppa.tuning.designers.oppa import fitted
+    from oppa.tuning.explanation import designer_of
     from oppa.tuning.surrogate_summary import surrogate_summaries
 
     candidates, trials = problem.candidates(), study.trials()
     if not any(trial.steps_per_s for trial in trials):
         raise InputError(f"the study `{study.folder}` has no measurement yet", hint="run trials: `oppa tune` with this study")
-    return surrogate_summaries(fitted(problem, candidates, trials), candidates)
+    return surrogate_summaries(designer_of(problem, candidates, trials), candidates)
 
 
 def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:

@@ -37,7 +37,7 @@ RESIDUAL = 0.7
 """Expected distance between candidates, as a standard deviation of logarithms."""
 BEYOND_EFFECTS = 0.15
 """The same for a job without a prior, where each value of a parameter has an effect of its own."""
-CONSTANT = Belief(median=1.0, spread=10.0, source="an uninformative prior")
+CONSTANT = Belief(median=1.0, spread=10.0, what="the same for all configurations", source="an uninformative prior")
 
 
 class WithoutPrior:
@@ -52,8 +52,8 @@ class WithoutPrior:
         unknown = varying_extras(candidates) if problem.has_prior else varying(candidates)
         rate, memory = (MainEffects(constant, candidates, unknown, spread=spread) for spread in (RATE_SPREAD, MEMORY_SPREAD))
         rate_nugget = RATE_NUGGET * math.sqrt(problem.cluster.hosts)
-        self._log_rate = GaussianProcess(points, layouts, rate, layout=RATE_LAYOUT, residual=residual, nugget=rate_nugget)
-        self._log_slack = GaussianProcess(points, layouts, memory, layout=MEMORY_LAYOUT, residual=residual, nugget=MEMORY_NUGGET)
+        self.log_rate = GaussianProcess(points, layouts, rate, layout=RATE_LAYOUT, residual=residual, nugget=rate_nugget)
+        self.log_slack = GaussianProcess(points, layouts, memory, layout=MEMORY_LAYOUT, residual=residual, nugget=MEMORY_NUGGET)
         self._strategy = problem.search_options
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
@@ -62,26 +62,26 @@ class WithoutPrior:
         """Learn from what was measured."""
         self._seen += observations
         if any(seen.measured for seen in observations):
-            self._log_rate.learn(rates(self._seen))
+            self.log_rate.learn(rates(self._seen))
         if any(map(tells_memory, observations)):
-            self._log_slack.learn(slacks(self._seen, math.log(self._limit_bytes)))
+            self.log_slack.learn(slacks(self._seen, math.log(self._limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
         """Return a random candidate at first, then the most valuable one, as `oppa` does."""
-        rows = torch.from_numpy(free(len(self._log_rate.points), taken))
+        rows = torch.from_numpy(free(len(self.log_rate.points), taken))
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
-        return most_valuable(rows, self._log_rate, self._log_slack, self._seen, self._strategy)
+        return most_valuable(rows, self.log_rate, self.log_slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput, or objective."""
-        return int(rows[self._log_rate.of_candidates(rows).mean.argmax()])
+        return int(rows[self.log_rate.of_candidates(rows).mean.argmax()])
 
     def predict(self, candidate: int) -> Prediction | None:
         """Return the process's prediction; None while choices are random."""
         if self._at_random():
             return None
-        belief = self._log_rate.of_candidate(candidate)
+        belief = self.log_rate.of_candidate(candidate)
         return Prediction(steps_per_s=math.exp(belief.mean), log_stddev=math.hypot(belief.stddev, math.sqrt(trial_variance(self._seen))))
 
     def _at_random(self) -> bool:
