@@ -11,7 +11,8 @@ from oppa.cost.hardware import hardware_of
 from oppa.cost.step_time import step_time
 from oppa.problem.batches import over
 from oppa.tuning.designer import groups
-from oppa.tuning.designers.oppa import LAYOUT, Oppa
+from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.designers.processes import LAYOUT
 from oppa.tuning.surrogate.batch_scaling import SPREAD, TwoParts, doubled
 from oppa.tuning.surrogate.cost_model import CostModel
 from tests.tuning.conftest import measured

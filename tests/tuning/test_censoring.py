@@ -39,11 +39,16 @@ def drawn(seed: int, *, n: int, censored: int) -> tuple[Tensor, Tensor, Tensor, 
     return mean, cov, mean + away * cov.diagonal().sqrt(), noise, torch.arange(n) < censored
 
 
+def up(over: Tensor) -> Tensor:
+    """The sides of lower bounds."""
+    return over.double()
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("censored", [1, 2])
 def test_it_has_the_moments_of_the_truncated_posterior(seed, censored) -> None:
     mean, cov, target, noise, over = drawn(seed, n=4, censored=censored)
-    centre, spread = posterior(mean, cov, *propagate(mean, cov, target, noise, over, softness=SOFTNESS))
+    centre, spread = posterior(mean, cov, *propagate(mean, cov, target, noise, up(over), softness=SOFTNESS))
     vague = torch.where(over, 1e12, noise)  # what the others alone tell
     known = posterior(mean, cov, target, vague)
     expected, variance = integrated(known[0][over], known[1][over][:, over], target[over])
@@ -55,9 +60,9 @@ def test_it_has_the_moments_of_the_truncated_posterior(seed, censored) -> None:
 
 def test_what_was_measured_is_left_alone() -> None:
     mean, cov, target, noise, over = drawn(0, n=4, censored=2)
-    stand_in, variance = propagate(mean, cov, target, noise, over, softness=SOFTNESS)
+    stand_in, variance = propagate(mean, cov, target, noise, up(over), softness=SOFTNESS)
     torch.testing.assert_close((stand_in[~over], variance[~over]), (target[~over], noise[~over]))
-    assert propagate(mean, cov, target, noise, torch.zeros_like(over), softness=SOFTNESS) == (target, noise)
+    assert propagate(mean, cov, target, noise, up(torch.zeros_like(over)), softness=SOFTNESS) == (target, noise)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -65,7 +70,7 @@ def test_a_bound_raises_the_belief_above_it_and_one_far_below_tells_nothing(seed
     mean, cov, target, noise, over = drawn(seed, n=3, censored=1)
     for away, tells in ((1.0, True), (-8.0, False)):
         target[0] = mean[0] + away * cov[0, 0].sqrt()
-        centre, spread = posterior(mean, cov, *propagate(mean, cov, target, noise.fill_(10.0), over, softness=SOFTNESS))
+        centre, spread = posterior(mean, cov, *propagate(mean, cov, target, noise.fill_(10.0), up(over), softness=SOFTNESS))
         assert centre[0] > target[0]
         assert bool((spread[0, 0] < 0.9 * cov[0, 0]).item()) == tells
 
@@ -75,5 +80,13 @@ def test_a_neighbour_that_is_known_to_be_small_is_not_contradicted() -> None:
     mean, cov = torch.zeros(2, dtype=torch.float64), torch.tensor([[1.0, 0.9], [0.9, 1.0]], dtype=torch.float64)
     target, noise = torch.tensor([1.0, -2.0], dtype=torch.float64), torch.full((2,), 1e-4, dtype=torch.float64)
     over = torch.tensor([True, False])
-    centre, _ = posterior(mean, cov, *propagate(mean, cov, target, noise, over, softness=SOFTNESS))
+    centre, _ = posterior(mean, cov, *propagate(mean, cov, target, noise, up(over), softness=SOFTNESS))
     assert centre[0] > 1.0 and abs(centre[1] + 2.0) < 0.05
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_upper_bound_is_a_lower_one_in_the_mirror(seed) -> None:
+    mean, cov, target, noise, over = drawn(seed, n=4, censored=2)
+    above = posterior(mean, cov, *propagate(mean, cov, target, noise, up(over), softness=SOFTNESS))
+    below = posterior(-mean, cov, *propagate(-mean, cov, -target, noise, -up(over), softness=SOFTNESS))
+    torch.testing.assert_close((below[0], below[1]), (-above[0], above[1]))

@@ -13,7 +13,8 @@ from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
 from oppa.tuning.acquisition import bound
-from oppa.tuning.designers.oppa import MEMORY_LAYOUT, MEMORY_RESIDUAL, RATE_LAYOUT, RATE_RESIDUAL, Oppa
+from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.designers.processes import MEMORY_LAYOUT, MEMORY_RESIDUAL, RATE_LAYOUT, RATE_RESIDUAL
 from oppa.tuning.surrogate.gaussian_process import Data
 
 ALL = torch.arange(32)
@@ -36,9 +37,9 @@ def process(designer, name):
     return getattr(designer, name)
 
 
-def seen(rows, target, *, censored=False) -> Data:
+def seen(rows, target, *, side=0.0) -> Data:
     n = len(rows)
-    return Data(rows=rows, target=target, noise=torch.full((n,), NOISE**2).double(), censored=torch.full((n,), censored))
+    return Data(rows=rows, target=target, noise=torch.full((n,), NOISE**2).double(), side=torch.full((n,), side).double())
 
 
 def noisy(truth: torch.Tensor, seed: int) -> torch.Tensor:
@@ -135,7 +136,7 @@ def test_it_believes_of_what_it_saw_what_its_model_does_settled_or_not(process, 
 def test_one_that_ran_out_of_memory_is_believed_to_need_more_than_there_is(designer) -> None:
     process = designer.log_slack
     small = int(process.at(ALL).mean.argmin())
-    process.learn(seen(torch.tensor([small]), torch.zeros(1).double(), censored=True))
+    process.learn(seen(torch.tensor([small]), torch.zeros(1).double(), side=1.0))
     belief = process.at(ALL)
     assert belief.mean[small] > 0
     assert belief.stddev[small] > 2 * NOISE  # how much more, no one has said
@@ -145,18 +146,36 @@ def test_what_ran_out_of_memory_does_not_contradict_what_fitted(designer) -> Non
     process = designer.log_slack
     order = process.at(ALL).mean.argsort()
     fitted, over = order[:4], order[-4:]
-    data = together(seen(fitted, torch.full((4,), -2.0).double()), seen(over, torch.zeros(4).double(), censored=True))
+    data = together(seen(fitted, torch.full((4,), -2.0).double()), seen(over, torch.zeros(4).double(), side=1.0))
     process.learn(data)
     belief = process.at(ALL)
     assert ((belief.mean[fitted] + 2.0).abs() < 5 * math.hypot(NOISE, process.nugget)).all()
     assert (belief.mean[over] > 0).all()
 
 
+def test_one_that_ran_without_saying_what_it_needs_is_believed_to_fit(designer) -> None:
+    process = designer.log_slack
+    before = process.at(ALL).mean
+    large = int(before.argmax())
+    process.learn(seen(torch.tensor([large]), before[[large]] - 1.0, side=-1.0))
+    after = process.at(ALL)
+    assert after.mean[large] < before[large] - 0.9
+    assert after.stddev[large] > 2 * NOISE  # how much less, no one has said
+
+
+def test_the_upside_is_what_the_cost_model_itself_reaches(process, make_planted, name) -> None:
+    process.learn(seen(ALL[::4], make_planted(0).truth[name][::4]))
+    linear, bent = process.of_candidates(ALL), process.upside(ALL)
+    torch.testing.assert_close(bent.mean, linear.mean)
+    if name == "log_rate":  # the logarithm of a sum of parts: speed is promised least where one part is not all
+        assert (bent.stddev <= linear.stddev * 1.05).all() and (bent.stddev < linear.stddev * 0.99).any()
+
+
 def test_a_bound_that_was_expected_teaches_nothing(designer, make_planted) -> None:
     process, truth = designer.log_slack, make_planted(0).truth["log_slack"]
     process.learn(seen(ALL[:8], truth[:8]))
     before = process.at(ALL)
-    process.learn(together(seen(ALL[:8], truth[:8]), seen(ALL[8:9], before.mean[8:9] - 1.0, censored=True)))
+    process.learn(together(seen(ALL[:8], truth[:8]), seen(ALL[8:9], before.mean[8:9] - 1.0, side=1.0)))
     after = process.at(ALL)
     torch.testing.assert_close(after.mean, before.mean, rtol=0, atol=0.3 * float(before.stddev.min()))
 

@@ -10,7 +10,7 @@ import torch
 from oppa.problem.job import load_job
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers import make_designer
-from oppa.tuning.designers.without_prior import CONSTANT
+from oppa.tuning.designers.processes import CONSTANT
 from oppa.tuning.surrogate.constant import Constant
 from oppa.tuning.surrogate.main_effects import RATE_SPREAD, MainEffects, varying, varying_extras
 

@@ -8,7 +8,8 @@ import torch
 from oppa.problem.training import SearchOptions
 from oppa.study import Prediction
 from oppa.tuning.acquisition import bound
-from oppa.tuning.designers.oppa import DOUBT, FAILURES_IN_A_ROW, Oppa, value_of_new
+from oppa.tuning.designers.choice import DOUBT, value_of_new
+from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, Oppa
 from oppa.tuning.surrogate.distributions import Normal
 from tests.tuning.conftest import failed, measured
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from oppa.tuning.surrogate.outliers import FEWEST, ODD, own_variance
+from oppa.tuning.surrogate.outliers import own_variance
 
 NOISE = 0.05
 X = torch.linspace(0, 1, 12, dtype=torch.float64)
@@ -33,28 +33,36 @@ def usual() -> torch.Tensor:
     """What the process itself would show."""
     g = torch.Generator().manual_seed(0)
     draw = torch.linalg.cholesky(PRIOR + torch.diag(ROOM)) @ torch.randn(12, generator=g, dtype=torch.float64)
-    assert left_out(draw, ROOM).abs().max() < ODD
+    assert left_out(draw, ROOM).abs().max() < 3
     return draw
 
 
-def test_what_is_usual_has_no_variance_of_its_own(usual) -> None:
-    assert (own_variance(PRIOR, CENTRE, usual, ROOM) == 0).all()
+def test_what_is_usual_has_hardly_a_variance_of_its_own(usual) -> None:
+    own = own_variance(PRIOR, CENTRE, usual, ROOM)
+    assert (own >= 0).all() and own.median() == 0 and (own < 2 * ROOM).all()
 
 
 @pytest.mark.parametrize("places", [(4,), (4, 8), (4, 5)])
-def test_what_is_odd_ends_at_the_limit_and_leaves_its_neighbours_alone(places, usual) -> None:
+def test_what_is_odd_leaves_its_neighbours_alone(places, usual) -> None:
     stalled = usual.clone()
     stalled[list(places)] -= 2.5
     own = own_variance(PRIOR, CENTRE, stalled, ROOM)
-    assert set(own.nonzero()[:, 0].tolist()) == set(places)
-    torch.testing.assert_close(
-        left_out(stalled, ROOM + own)[list(places)].abs(), torch.full((len(places),), ODD).double(), rtol=0.02, atol=0
-    )
     rest = [i for i in range(12) if i not in places]
+    assert own[list(places)].min() > 100 * own[rest].max()
     misled, kept = ((believed(stalled, noise) - believed(usual, ROOM))[rest].abs().max() for noise in (ROOM, ROOM + own))
     assert kept < 0.25 * misled
 
 
-def test_two_cannot_be_told_from_a_prior_that_is_off() -> None:
-    few = slice(FEWEST - 1)
-    assert (own_variance(PRIOR[few, few], CENTRE[few], CENTRE[few] - 2.5, ROOM[few]) == 0).all()
+def test_a_prior_that_is_off_is_corrected_and_not_called_odd() -> None:
+    vague = PRIOR + 1.0  # a common offset of either sign
+    own = own_variance(vague, CENTRE, CENTRE - 1.5, ROOM)
+    assert (own < ROOM).all()
+
+
+def test_a_slow_first_run_teaches_less_where_runs_stall() -> None:
+    prior, centre, target = torch.tensor([[0.1]]).double(), torch.zeros(1).double(), torch.tensor([-1.5]).double()
+    learned = []
+    for noise in (0.05, 0.2, 0.4):
+        room = torch.tensor([noise**2]).double()
+        learned.append(float(prior / (prior + room + own_variance(prior, centre, target, room))))
+    assert learned[0] > 0.9 and learned[1] < 0.5 and learned[2] < learned[1]

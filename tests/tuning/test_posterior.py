@@ -53,13 +53,14 @@ def test_the_likelihood_with_its_priors_is_gpytorchs(process) -> None:
     model = process.model
     mll = likelihood(model)
     theirs = -mll(model(*model.train_inputs), model.train_targets) * len(model.train_targets)
-    torch.testing.assert_close(negative_log_posterior(model), theirs, rtol=1e-7, atol=1e-6)
+    logarithms = sum(value(module).log().sum() for _, module, _, value, _ in model.named_priors())  # the density is theirs
+    torch.testing.assert_close(negative_log_posterior(model), theirs - logarithms, rtol=1e-7, atol=1e-6)
 
 
 def test_its_gradient_is_that_of_finite_differences(process) -> None:
     model, step = process.model, 1e-5
     parameters = free(model)
-    start = parameters_to_vector(parameters).detach() + 0.1  # not at the optimum, where all are 0
+    start = parameters_to_vector(parameters).detach() + 0.3  # not at the optimum, where all are 0
 
     def loss(vector: torch.Tensor) -> torch.Tensor:
         vector_to_parameters(vector, parameters)
@@ -82,7 +83,7 @@ def test_the_optimum_is_no_worse_than_botorchs(process) -> None:
         vector_to_parameters(start.clone(), parameters)
         search(model)
         losses.append(float(negative_log_posterior(model).detach()))
-    assert losses[0] <= losses[1] + 0.01  # both stop where they hardly get better
+    assert losses[0] <= losses[1] + 0.01  # theirs seeks the mode of the values themselves
 
 
 def test_the_bound_and_the_features_are_those_of_the_covariance(process) -> None:

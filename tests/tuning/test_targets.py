@@ -34,8 +34,13 @@ def test_how_trials_differ_is_what_is_expected_until_repeats_show_more() -> None
 def test_of_memory_the_last_trial_that_tells_stands() -> None:
     seen = [measured(4, 1.0, MIB), failed(4, "failed", memory_bytes=1), measured(4, 1.0, 2 * MIB), failed(5, "out_of_memory")]
     data = slacks(seen, math.log(MIB))
-    assert (data.rows.tolist(), data.censored.tolist()) == ([4, 5], [False, True])
+    assert (data.rows.tolist(), data.side.tolist()) == ([4, 5], [0.0, 1.0])
     assert data.target.tolist() == pytest.approx([math.log(2), 0.0])
+
+
+def test_what_ran_without_saying_its_memory_needs_at_most_the_limit() -> None:
+    data = slacks([dataclasses.replace(measured(4, 1.0, MIB), memory_bytes=None), failed(5)], math.log(MIB))
+    assert (data.rows.tolist(), data.target.tolist(), data.side.tolist()) == ([4], [0.0], [-1.0])
 
 
 def test_what_never_ran_to_its_end_or_ran_out_of_memory_may_not_be_returned() -> None:

@@ -23,7 +23,8 @@ from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning import expected_loss
 from oppa.tuning.designer import Known, Observation, by_candidate, failing, free, groups
-from oppa.tuning.designers.oppa import DOUBT, DOUBTED_STDDEV, FAILURES_IN_A_ROW, Oppa
+from oppa.tuning.designers.choice import DOUBT, DOUBTED_STDDEV
+from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, Oppa
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import trial_variance
 from oppa.tuning.surrogate.distributions import Joint, Normal

@@ -25,7 +25,7 @@ def rates(observations: Sequence[Observation]) -> Data:
         noise=column(
             [(between + statistics.fmean(seen.log_variance or 0.0 for seen in trials)) / len(trials) for trials in measured.values()]
         ),
-        censored=torch.zeros(len(measured), dtype=torch.bool),
+        side=torch.zeros(len(measured), dtype=torch.float64),
     )
 
 
@@ -38,18 +38,20 @@ def trial_variance(observations: Sequence[Observation]) -> float:
 
 
 def slacks(observations: Sequence[Observation], log_limit: float) -> Data:
-    """Return log(memory / limit) of each candidate's last trial with memory data: at least 0 where it ran out of memory."""
+    """Return log(memory / limit) of each candidate's last trial that tells it, or its bound.
+
+    It is at least 0 where the trial ran out of memory, and at most 0 where it ran without reporting its memory.
+    """
     seen = [trials[-1] for trials in by_candidate(filter(tells_memory, observations)).values()]
-    over = [o.outcome == "out_of_memory" for o in seen]
-    known = [0.0 if out else math.log(o.memory_bytes or 1) - log_limit for o, out in zip(seen, over, strict=True)]
+    sides = [1.0 if o.outcome == "out_of_memory" else 0.0 if o.memory_bytes else -1.0 for o in seen]
     return Data(
         rows=torch.tensor([o.candidate for o in seen], dtype=torch.long),
-        target=column(known),
+        target=column([0.0 if side else math.log(o.memory_bytes or 1) - log_limit for o, side in zip(seen, sides, strict=True)]),
         noise=column([0.0] * len(seen)),
-        censored=torch.tensor(over),
+        side=column(sides),
     )
 
 
 def tells_memory(observation: Observation) -> bool:
     """Return whether the trial ran out of memory or was measured. Other failures may have reported a peak before the real one."""
-    return observation.outcome == "out_of_memory" or bool(observation.memory_bytes and observation.measured)
+    return observation.outcome == "out_of_memory" or observation.measured

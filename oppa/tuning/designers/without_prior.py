@@ -12,32 +12,20 @@ from collections.abc import Sequence, Set
 import torch
 from torch import Tensor
 
-from oppa.cost.coefficients import Belief
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
-from oppa.tuning.designer import Observation, at_random, free, groups
-from oppa.tuning.designers.oppa import (
-    FAILURES_IN_A_ROW,
-    LAYOUT,
-    MEMORY_LAYOUT,
-    MEMORY_NUGGET,
-    RATE_LAYOUT,
-    RATE_NUGGET,
-    encoded,
-    most_valuable,
-)
+from oppa.tuning.designer import Observation, at_random, free
+from oppa.tuning.designers.choice import most_valuable
+from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW
+from oppa.tuning.designers.processes import PLAIN_RESIDUAL, constant, encoded, memory_process, rate_process
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
-from oppa.tuning.surrogate.constant import Constant
-from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying, varying_extras
+from oppa.tuning.surrogate.mixture import Mixture
 
-RESIDUAL = 0.7
-"""Expected distance between candidates, as a standard deviation of logarithms."""
 BEYOND_EFFECTS = 0.15
-"""The same for a job without a prior, where each value of a parameter has an effect of its own."""
-CONSTANT = Belief(median=1.0, spread=10.0, what="the same for all configurations", source="an uninformative prior")
+"""Expected distance between candidates of a job without a prior, where each value of a parameter has an effect of its own."""
 
 
 class WithoutPrior:
@@ -46,14 +34,11 @@ class WithoutPrior:
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         points = encoded(candidates)
         self._limit_bytes = problem.cluster.usable_bytes
-        layouts = torch.from_numpy(groups(candidates, LAYOUT))
-        constant = Constant(CONSTANT, len(candidates))
-        residual = RESIDUAL if problem.has_prior else BEYOND_EFFECTS
+        residual = PLAIN_RESIDUAL if problem.has_prior else BEYOND_EFFECTS
         unknown = varying_extras(candidates) if problem.has_prior else varying(candidates)
-        rate, memory = (MainEffects(constant, candidates, unknown, spread=spread) for spread in (RATE_SPREAD, MEMORY_SPREAD))
-        rate_nugget = RATE_NUGGET * math.sqrt(problem.cluster.hosts)
-        self.log_rate = GaussianProcess(points, layouts, rate, layout=RATE_LAYOUT, residual=residual, nugget=rate_nugget)
-        self.log_slack = GaussianProcess(points, layouts, memory, layout=MEMORY_LAYOUT, residual=residual, nugget=MEMORY_NUGGET)
+        rate, memory = (MainEffects(constant(candidates), candidates, unknown, spread=spread) for spread in (RATE_SPREAD, MEMORY_SPREAD))
+        self.log_rate = rate_process(problem, candidates, points, rate, residual=residual)
+        self.log_slack = memory_process(candidates, points, memory, residual=residual)
         self._strategy = problem.search_options
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
@@ -71,7 +56,7 @@ class WithoutPrior:
         rows = torch.from_numpy(free(len(self.log_rate.points), taken))
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
-        return most_valuable(rows, self.log_rate, self.log_slack, self._seen, self._strategy)
+        return most_valuable(rows, Mixture((self.log_rate,), (1.0,)), self.log_slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput, or objective."""

@@ -52,8 +52,8 @@ class TwoParts:
         return self._cost.coefficients(shift[: -self._count]) | dict(zip(self.names[-self._count :], factors, strict=True))
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        """Return the value at candidates, by number, shape (n,)."""
-        own = shift[: -self._count]
+        """Return the value at candidates, by number, shape (n,). The shift is common to all, or each has its own, shape (n, k)."""
+        own = shift[..., : -self._count]
         value = self._cost.at(own, rows)
         return value - self._stretch(shift, self.share(own, value, rows), rows).log()
 
@@ -79,7 +79,9 @@ class TwoParts:
 
     def _stretch(self, shift: Tensor, share: Tensor, rows: Tensor | slice) -> Tensor:
         """Return the ratio by which the factors lengthen the whole step, shape (n,)."""
-        return 1 - share + share * (SPREAD * shift[-self._count :][self._layouts[rows]]).exp()
+        layouts = self._layouts[rows][:, None]
+        factors = shift[..., -self._count :].expand(len(layouts), -1).gather(1, layouts)[:, 0]
+        return 1 - share + share * (SPREAD * factors).exp()
 
 
 def doubled(work: Workload) -> Workload:

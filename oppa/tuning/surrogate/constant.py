@@ -22,8 +22,8 @@ class Constant:
         return {"constant": math.exp(math.log(self._belief.median) + float(shift[0]) * self._belief.spread)}
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        """Return the value at candidates, by number, shape (n,)."""
-        return (math.log(self._belief.median) + shift[0] * self._belief.spread).expand(len(self._rows[rows]))
+        """Return the value at candidates, by number, shape (n,). The shift is common to all, or each has its own, shape (n, 1)."""
+        return (math.log(self._belief.median) + shift[..., 0] * self._belief.spread).expand(len(self._rows[rows]))
 
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the value and the slope at candidates, by number, shapes (n,) and (n, 1)."""

@@ -33,7 +33,7 @@ class MeanFunction(Protocol):
         ...
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        """Return the value at candidates, by number, shape (n,)."""
+        """Return the value at candidates, by number, shape (n,). The shift is common to all, or each has its own, shape (n, k)."""
         ...
 
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
@@ -59,8 +59,10 @@ class CostModel:
         return dict(zip(self.names, (self._medians + shift * self._spreads).exp().tolist(), strict=True))
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        """Return the value at candidates, by number, shape (n,)."""
-        return torch.cat([self._values(shift[None], part)[0] for part in self._parts(rows, CHUNK)])
+        """Return the value at candidates, by number, shape (n,). The shift is common to all, or each has its own, shape (n, k)."""
+        parts = self._parts(rows, CHUNK)
+        shifts = shift.split(CHUNK) if shift.dim() == 2 else [shift[None]] * len(parts)
+        return torch.cat([self._value(part, own) for part, own in zip(parts, shifts, strict=True)])
 
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k)."""
@@ -78,6 +80,9 @@ class CostModel:
         The formula is called once for all, as each call costs more than a thousand candidates.
         """
         m, n = len(shifts), len(work)
-        columns = (self._medians + shifts * self._spreads).exp().repeat_interleave(n, dim=0).unbind(dim=1)
-        swept = work.take(torch.arange(n).repeat(m)) if m > 1 else work
-        return (self._sign * self._formula(swept, dict(zip(self.names, columns, strict=True))).log() - self._offset).view(m, n)
+        return self._value(work.take(torch.arange(n).repeat(m)), shifts.repeat_interleave(n, dim=0)).view(m, n)
+
+    def _value(self, work: Workload, shifts: Tensor) -> Tensor:
+        """Return the value of n candidates, shape (n,), whose shifts have shape (n, k) or (1, k)."""
+        columns = (self._medians + shifts * self._spreads).exp().expand(len(work), -1).unbind(dim=1)
+        return self._sign * self._formula(work, dict(zip(self.names, columns, strict=True))).log() - self._offset

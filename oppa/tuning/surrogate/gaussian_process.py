@@ -13,7 +13,7 @@ Notation (N candidates, n observations, p encoded parameters, k coefficients):
     slopes     slopes of the cost model                                     (N, k)
     centre     cost model with all shifts at 0, as linearised at the mode   (N,)
     inputs     points, layout, slopes, centre, side by side                 (n, p + k + 2)
-    target     log throughput, or log(memory / limit); a lower bound where censored    (n,)
+    target     log throughput, or log(memory / limit); a bound where censored           (n,)
     noise      known variance of each observation's target                  (n,)
 
 Every candidate is observed once: repeated measurements enter as their mean, with its variance.
@@ -36,7 +36,7 @@ from torch import Tensor
 from oppa.tuning.surrogate import censoring, outliers
 from oppa.tuning.surrogate.cost_model import MeanFunction
 from oppa.tuning.surrogate.distributions import Joint, Normal
-from oppa.tuning.surrogate.map_fit import fit, prior_covariance
+from oppa.tuning.surrogate.map_fit import fit, negative_log_posterior, prior_covariance
 from oppa.tuning.surrogate.posterior import Posterior
 
 SOFTNESS = 0.03
@@ -47,20 +47,26 @@ SETTLED = 0.02
 """Rounds end when no shift of a coefficient moves by more than this."""
 NEAR = 0.15
 """Distance of a shift from the point of linearisation at which the cost model is linearised anew, a small part of its uncertainty."""
-APART_SPREAD = 1.5
-"""Prior standard deviation of the log variance of nuggets. It is wide: on some clusters no configuration resembles its neighbours."""
+WIDTH_SPREAD = 1.5
+"""Prior standard deviation of the log variances of residual, layouts' offsets and nuggets. It is wide: a cost model may be off by a factor
+of two for a layout, and on some clusters no configuration resembles its neighbours.
+"""
 STRIDE = 1.0
 """Largest move of a shift in one round."""
+REACH = 1.5
+"""Standard deviations of a candidate's coefficients over which the bend of the cost model counts."""
+TINY = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Data:
-    """Holds the observations of one quantity: candidate numbers, targets, known variances and censoring flags, each of shape (n,)."""
+    """Holds the observations of one quantity: candidate numbers, targets, known variances and sides, each of shape (n,)."""
 
     rows: Tensor
     target: Tensor
     noise: Tensor
-    censored: Tensor
+    side: Tensor
+    """1 where the target is a lower bound, -1 where it is an upper bound, 0 where a value was measured."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -139,6 +145,23 @@ class GaussianProcess:
         belief = self.at(rows)
         return Normal(belief.mean, (belief.stddev.square() + self.nugget**2).sqrt())
 
+    @torch.inference_mode()
+    def upside(self, rows: Tensor) -> Normal:
+        """Return `of_candidates` with the standard deviation that larger values have.
+
+        A cost model is a sum of parts. As one coefficient makes its part small, the other parts remain, and the logarithm bends. So the
+        linearised posterior promises more speed than any coefficients give. Each candidate's coefficients are moved by REACH standard
+        deviations in the direction that raises it most, and the cost model itself says by how much.
+        """
+        linear, (slopes, _) = self.of_candidates(rows), self._linearised()
+        turned = slopes[rows] @ self.shift_covariance
+        variance = (turned * slopes[rows]).sum(dim=1).clamp_min(TINY)
+        moved = self._anchor + REACH * turned / variance.sqrt()[:, None]
+        reached = (self.cost.at(moved, rows) - self.cost.at(self._anchor, rows)) / REACH
+        share = (variance / linear.stddev.square()).clamp_max(1.0)  # residual and coefficients are correlated after observations
+        bent = linear.stddev.square() * (1 - share + share * reached.square() / variance)
+        return Normal(linear.mean, bent.clamp_min(self.nugget**2).sqrt())
+
     def of_observed(self) -> Normal:
         """Return the posterior of the observed candidates, nuggets included, in the order of the data.
 
@@ -171,6 +194,11 @@ class GaussianProcess:
         return self._inputs(rows, slopes[rows], centre[rows])
 
     @property
+    def log_evidence(self) -> float:
+        """Return the log density of the observations and of the hyper-parameters at their optimum; 0 before there are any."""
+        return 0.0 if self.model is None else -float(negative_log_posterior(self.model).detach())
+
+    @property
     def log_determinant(self) -> float:
         """Return the log determinant of the observations' covariance, noise included; 0 before there are any."""
         return 0.0 if self._posterior is None else self._posterior.log_determinant
@@ -201,11 +229,12 @@ class GaussianProcess:
     def _stand_ins(self, inputs: Tensor, data: Data) -> tuple[Tensor, Tensor]:
         """Return targets and variances for a normal likelihood: stand-ins where censored, and inflated variances for outliers."""
         centre, covariance, nugget = inputs[:, -1], prior_covariance(self.kernel, inputs), math.exp(self._log_noise)
-        whole = torch.where(data.censored, 1.0, data.noise + nugget)
-        target, stand_in = censoring.propagate(centre, covariance, data.target, whole, data.censored, softness=SOFTNESS)
-        noise = torch.where(data.censored, stand_in, data.noise)
+        censored = data.side != 0
+        whole = torch.where(censored, 1.0, data.noise + nugget)
+        target, stand_in = censoring.propagate(centre, covariance, data.target, whole, data.side, softness=SOFTNESS)
+        noise = torch.where(censored, stand_in, data.noise)
         odd = outliers.own_variance(covariance, centre, target, noise + nugget)
-        return target, noise + torch.where(data.censored, 0.0, odd)
+        return target, noise + torch.where(censored, 0.0, odd)
 
     def _model(self, inputs: Tensor, target: Tensor, noise: Tensor) -> Any:
         with validate_input_scaling(False):  # the slopes and the centre are not in [0, 1]
@@ -242,8 +271,8 @@ def _kernel(p: int, k: int, layout: float, residual: float) -> AdditiveKernel:
     lengths = LogNormalPrior(0.5 * math.log(p), 0.75)
     matern = MaternKernel(nu=2.5, ard_num_dims=p, active_dims=tuple(range(p)), lengthscale_prior=lengths)
     kernel = AdditiveKernel(
-        ScaleKernel(matern, outputscale_prior=LogNormalPrior(2 * math.log(residual), 0.7)),
-        ScaleKernel(_Same(active_dims=(p,)), outputscale_prior=LogNormalPrior(2 * math.log(layout), 0.7)),
+        _scaled(matern, residual),
+        _scaled(_Same(active_dims=(p,)), layout),
         LinearKernel(active_dims=tuple(range(p + 1, p + 1 + k))),
     ).double()
     starts = {"kernels.0.base_kernel.lengthscale": math.sqrt(p), "kernels.0.outputscale": residual**2, "kernels.1.outputscale": layout**2}
@@ -252,12 +281,18 @@ def _kernel(p: int, k: int, layout: float, residual: float) -> AdditiveKernel:
     return kernel
 
 
+def _scaled(kernel: Kernel, width: float) -> ScaleKernel:
+    """Return a kernel with a variance around the square of its expected width."""
+    prior = LogNormalPrior(2 * math.log(width), WIDTH_SPREAD)
+    return ScaleKernel(kernel, outputscale_prior=prior, outputscale_constraint=GreaterThan(NOISE_FLOOR))
+
+
 def _likelihood(noise: Tensor, expected: float, log_noise: float) -> FixedNoiseGaussianLikelihood:
     """Return a likelihood with the known noise of each observation and a learned variance of nuggets."""
     likelihood = FixedNoiseGaussianLikelihood(
         noise=noise.clamp_min(NOISE_FLOOR),
         learn_additional_noise=True,
-        noise_prior=LogNormalPrior(2 * math.log(expected), APART_SPREAD),
+        noise_prior=LogNormalPrior(2 * math.log(expected), WIDTH_SPREAD),
         noise_constraint=GreaterThan(NOISE_FLOOR),
     ).double()
     likelihood.initialize(second_noise=math.exp(log_noise))

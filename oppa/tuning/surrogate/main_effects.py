@@ -52,8 +52,8 @@ class MainEffects:
         return self._mean.coefficients(shift[: self._known]) | dict(zip(self.names[self._known :], factors, strict=True))
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        """Return the value at candidates, by number, shape (n,)."""
-        return self._mean.at(shift[: self._known], rows) + self._slopes[rows] @ shift[self._known :]
+        """Return the value at candidates, by number, shape (n,). The shift is common to all, or each has its own, shape (n, k)."""
+        return self._mean.at(shift[..., : self._known], rows) + (self._slopes[rows] * shift[..., self._known :]).sum(dim=1)
 
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k)."""

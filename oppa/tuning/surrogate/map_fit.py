@@ -49,13 +49,18 @@ def fit(model: SingleTaskGP) -> None:
 
 
 def negative_log_posterior(model: Any) -> Tensor:
-    """Return minus the log marginal likelihood and the log density of all priors (OPPA eq. 23 is the likelihood alone), shape ()."""
+    """Return minus the log marginal likelihood and the log density of all priors (OPPA eq. 23 is the likelihood alone), shape ().
+
+    The density is that of the logarithms of the hyper-parameters. Its mode is the median of a log-normal prior. The mode of the values
+    themselves is far below the median where the prior is wide, and the posterior would be too sure of itself.
+    """
     (x,), y = model.train_inputs, model.train_targets
     factor = cholesky(covariance(model))
     residual = torch.linalg.solve_triangular(factor, (y - model.mean_module(x))[:, None], upper=False)
     likelihood = -0.5 * residual.square().sum() - factor.diagonal().log().sum() - 0.5 * len(y) * math.log(2 * math.pi)
-    priors = [prior.log_prob(value(module)).sum() for _, module, prior, value, _ in model.named_priors()]
-    return torch.as_tensor(-(likelihood + sum(priors)))
+    values = [(prior, value(module)) for _, module, prior, value, _ in model.named_priors()]
+    priors = sum((prior.log_prob(value) + value.log()).sum() for prior, value in values)
+    return torch.as_tensor(-(likelihood + priors))
 
 
 def covariance(model: Any) -> Tensor:

@@ -1,8 +1,9 @@
-"""Inflates the noise of observations more than 3 sigma from their leave-one-out prediction (Huber-like).
+"""Inflates the noise of odd observations, as a Student-t likelihood does.
 
-A run that stalls is ten times slower than its neighbours, and does not inform about them. A normal likelihood would explain it by a
-residual that varies wildly, and would discard what it had learned. So each observation more than ODD standard deviations from the
-prediction of all others gets extra variance until it is at that distance. Its influence is bounded, as under Huber's loss.
+A run that stalls is ten times slower than its neighbours, and does not inform about them. A normal likelihood would explain it by
+coefficients that are far off or by a residual that varies wildly, and would discard what it had learned. Under Student's t distribution,
+each observation has a variance of its own. Expectation-maximisation finds it (Lange, Little and Taylor 1989): the larger the distance from
+what all observations predict, the larger the variance. Where the prior itself is uncertain, the distance counts against the prior first.
 
 Notation (n observations):
     prior     prior covariance of the process at the observations    (n, n)
@@ -13,19 +14,21 @@ Notation (n observations):
 import torch
 from torch import Tensor
 
-ODD = 3.0
-FEWEST = 3
-"""Number of observations below which an outlier cannot be distinguished from a wrong prior."""
-ROUNDS = 5
-"""Number of iterations: one outlier can hide another, so the variances are found in turn."""
+FREEDOM = 3.0
+"""Degrees of freedom: the fewest with a finite variance."""
+ROUNDS = 40
+SETTLED = 1e-3
+"""Rounds end when no variance changes by more than this share."""
 
 
 def own_variance(prior: Tensor, centre: Tensor, target: Tensor, noise: Tensor) -> Tensor:
     """Return the variance to add to each observation, shape (n,); mostly 0."""
-    own = torch.zeros_like(noise)
-    for _ in range(ROUNDS if len(noise) >= FEWEST else 0):
-        precision = torch.linalg.inv(prior + torch.diag(noise + own))
-        left_out = 1 / precision.diagonal()  # variance of each, given all others (Rasmussen and Williams 2006, eq. 5.12)
-        miss = left_out * (precision @ (target - centre))
-        own = ((miss / ODD).square() - (left_out - own)).clamp_min(0)
-    return own
+    inflated = noise
+    for _ in range(ROUNDS):
+        gain = prior @ torch.linalg.inv(prior + torch.diag(inflated))
+        miss = target - centre - gain @ (target - centre)
+        remaining = (prior - gain @ prior).diagonal().clamp_min(0)
+        before, inflated = inflated, torch.maximum(noise, (FREEDOM * noise + miss.square() + remaining) / (FREEDOM + 1))
+        if ((inflated - before).abs() < SETTLED * before).all():
+            break
+    return inflated - noise

@@ -1,0 +1,64 @@
+"""Chooses the next trial from the beliefs about throughput and memory: the one that is worth most."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from oppa.problem.training import SearchOptions
+from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb, learned, value_of_repeats
+from oppa.tuning.designer import Observation, standings
+from oppa.tuning.designers.targets import trial_variance
+from oppa.tuning.surrogate.distributions import Normal
+from oppa.tuning.surrogate.gaussian_process import GaussianProcess
+from oppa.tuning.surrogate.mixture import Mixture
+
+DOUBT, DOUBTED_STDDEV = 0.1, 0.15
+"""Probability that no model explains a configuration's memory, and the standard deviation of its log memory then."""
+CONTENDERS = 4096
+"""Untried candidates whose upside is computed: those of the largest value without the bend of the cost model, which lowers all values."""
+WORTH_A_REPEAT = 1e-3
+"""Smallest gain, as a share of throughput, for which a trial is repeated. It makes a search without a budget end."""
+
+
+def most_valuable(rows: Tensor, log_rate: Mixture, log_slack: GaussianProcess, seen: Sequence[Observation], strategy: SearchOptions) -> int:
+    """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
+
+    The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. Before anything ran to its
+    end, it is the expected throughput, for which a candidate must fit. With `acquisition = "ucb"` it is the paper's bound.
+    """
+    rate, slack, returnable = log_rate.of_candidates(rows), log_slack.of_candidates(rows), standings(seen)
+    if strategy.acquisition == "ucb" and seen:
+        first = log_rate.experts[0]
+        beta = bound(first.log_determinant, first.noise) if strategy.beta is None else strategy.beta
+        return int(rows[constrained_ucb(rate, slack, beta=beta).argmax()])
+    if not returnable:
+        return most_promising(rows, log_rate.likeliest.of_candidates(rows), slack)
+    noise, known = trial_variance(seen), log_rate.of_observed()
+    contending = torch.tensor([candidate in returnable for candidate in log_rate.observed.tolist()])
+    known = Normal(known.mean[contending], known.stddev[contending])
+    again, incumbent = value_of_repeats(known, noise), float(known.mean.max())
+    best = value_of_new(rate, slack, noise, incumbent=incumbent).topk(min(CONTENDERS, len(rows))).indices.sort().values
+    rows, slack = rows[best], Normal(slack.mean[best], slack.stddev[best])
+    new = log_rate.expected(lambda expert: value_of_new(expert.upside(rows), slack, noise, incumbent=incumbent))
+    if again.max() > max(WORTH_A_REPEAT, float(new.max())):
+        return int(log_rate.observed[contending][again.argmax()])
+    return int(rows[new.argmax()])
+
+
+def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:
+    """Return the candidate with the largest expected throughput: its rate times the probability that it fits.
+
+    The probability is the safety margin. A limit on the mean of memory would let a candidate win that fails every other time.
+    If none is expected to fit, the candidate that needs the least memory is returned, not the one whose memory is known least.
+    """
+    if not (slack.mean <= 0).any():
+        return int(rows[slack.mean.argmin()])
+    return int(rows[(rate.mean + torch.special.log_ndtr(-slack.mean / slack.stddev)).argmax()])
+
+
+def value_of_new(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
+    """Return by how much a trial of each untried candidate is expected to improve on the incumbent, as a share, shape (n,)."""
+    doubted = Normal(slack.mean, (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt())
+    modelled, otherwise = (constrained_improvement(learned(rate, noise), each, incumbent=incumbent) for each in (slack, doubted))
+    return (1 - DOUBT) * modelled + DOUBT * otherwise

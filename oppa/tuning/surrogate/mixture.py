@@ -1,0 +1,66 @@
+"""Mixes surrogates of one quantity, each weighed by how well it predicted what was measured (Bayesian model averaging).
+
+A cost model may be wrong by more than its residual allows: the ranks of layouts reversed, or a whole layout off by a factor of two. A
+second process with a constant mean assumes nothing of the kind. Its weight is negligible while the cost model predicts well, and near 1
+soon after it does not.
+
+Notation (e experts):
+    shares     prior probabilities of the experts                       (e,)
+    weights    posterior probabilities: shares times evidence, over     (e,)
+               their sum (Hoeting et al. 1999, eqs. 1 and 2)
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from oppa.tuning.surrogate.distributions import Normal, column
+from oppa.tuning.surrogate.gaussian_process import Data, GaussianProcess
+
+
+class Mixture:
+    """Holds several processes of one quantity."""
+
+    def __init__(self, experts: Sequence[GaussianProcess], shares: Sequence[float]) -> None:
+        self.experts = tuple(experts)
+        self._shares = column(shares)
+
+    @property
+    def weights(self) -> Tensor:
+        """Return the posterior probability of each expert, shape (e,)."""
+        return (self._shares.log() + column([expert.log_evidence for expert in self.experts])).softmax(dim=0)
+
+    @property
+    def likeliest(self) -> GaussianProcess:
+        """Return the expert with the largest weight."""
+        return self.experts[int(self.weights.argmax())]
+
+    @property
+    def observed(self) -> Tensor:
+        """Return the observed candidates, by number, shape (n,)."""
+        return self.experts[0].observed
+
+    def learn(self, data: Data) -> None:
+        """Fit every expert to the observations."""
+        for expert in self.experts:
+            expert.learn(data)
+
+    def expected(self, value: Callable[[GaussianProcess], Tensor]) -> Tensor:
+        """Return the expectation over the experts of a value that each gives, in the value's own shape."""
+        values = torch.stack([value(expert) for expert in self.experts])
+        return torch.as_tensor(torch.tensordot(self.weights, values, dims=1))
+
+    def of_candidates(self, rows: Tensor | slice) -> Normal:
+        """Return mean and standard deviation of candidates that were never tried, nuggets included."""
+        return self._mixed([expert.of_candidates(rows) for expert in self.experts])
+
+    def of_observed(self) -> Normal:
+        """Return mean and standard deviation of the observed candidates, in the order of the data."""
+        return self._mixed([expert.of_observed() for expert in self.experts])
+
+    def _mixed(self, beliefs: Sequence[Normal]) -> Normal:
+        means, stddevs = (torch.stack(each) for each in zip(*((belief.mean, belief.stddev) for belief in beliefs), strict=True))
+        weights = self.weights[:, None]
+        mean = (weights * means).sum(dim=0)
+        return Normal(mean, (weights * (stddevs.square() + (means - mean).square())).sum(dim=0).sqrt())
