@@ -19,7 +19,9 @@ from oppa.report.inputs import Inputs
 from oppa.report.record import written
 from oppa.simulator.benchmark_task import BenchmarkTask
 
-OUTCOMES = {"completed": "c", "terminated_early": "t", "out_of_memory": "m", "failed": "f"}
+OUTCOMES = {"completed": "c", "terminated_early": "t", "timed_out": "l", "out_of_memory": "m", "failed": "f"}
+RAN = "ctl"
+"""Outcomes of configurations that run: they fit, whether all steps were measured or not."""
 DIGITS = 5
 Key = tuple[str, str, int, str]
 """Task, designer, seed and variation of a run."""

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from oppa.bench.runs import Run
+from oppa.bench.runs import RAN, Run
 from oppa.bench.scores import OURS, best_after, best_peer, break_even_s, grouped, natural, ratio, summary, trials_to, untuned
 from oppa.problem.configuration import parse_id
 from oppa.report.record import Section
@@ -45,11 +45,8 @@ def clock_section(runs: Sequence[Run]) -> Section:
     rows = []
     for task in sorted({run.task for run in runs}, key=natural):
         for minutes in MINUTES:
-            found = {
-                name: statistics.median(best_after(run, 60 * minutes) for run in group if run.task == task)
-                for name, group in groups.items()
-            }
-            rows.append((task, str(minutes), *(f"{share:.3f}" for share in found.values())))
+            found = ([best_after(run, 60 * minutes) for run in group if run.task == task] for group in groups.values())
+            rows.append((task, str(minutes), *(f"{statistics.median(shares):.3f}" if shares else "" for shares in found)))
     text = "Median over the seeds of the incumbent's true throughput over the best there is, when so many minutes have passed."
     return Section(
         title="Minute by minute (figure 4)", text=text, columns=("task", ">minutes", *(f">{name}" for name in groups)), rows=rows
@@ -63,8 +60,9 @@ def break_even_section(runs: Sequence[Run]) -> Section:
         trials = statistics.median(sum(end <= TUNED_S for end in run.seconds) for run in group)
         found = [best_after(run, TUNED_S) for run in group]
         worth = [share * (TRAINED_S - min(TUNED_S, run.seconds[-1])) / TRAINED_S for share, run in zip(found, group, strict=True) if share]
-        pays_s = statistics.median(break_even_s(run, TUNED_S, start[run.task]) for run in group) if start else math.inf
-        pays = f"{pays_s / 60:.0f}" if pays_s < math.inf else "never" if start else ""
+        overtaken = [break_even_s(run, TUNED_S, start[run.task]) for run in group if run.task in start]
+        pays_s = statistics.median(overtaken) if overtaken else math.inf
+        pays = f"{pays_s / 60:.0f}" if pays_s < math.inf else "never" if overtaken else ""
         cells = (f"{statistics.mean(found):.3f}", f"{statistics.mean(worth):.3f}" if worth else "", pays, str(len(group) - len(worth)))
         rows.append((name, f"{trials:g}", *cells))
     text = (
@@ -109,7 +107,7 @@ def confusion_section(runs: Sequence[Run]) -> Section | None:
     """Tabulate the trials that were predicted to fit against those that ran (figure 23 of the paper)."""
     rows = []
     for name, group in grouped(runs).items():
-        needs = [(need, letter in "ct") for run in group for need, letter in zip(run.predicted_memory, run.outcomes, strict=True) if need]
+        needs = [(need, letter in RAN) for run in group for need, letter in zip(run.predicted_memory, run.outcomes, strict=True) if need]
         if needs:
             cells = (sum((need <= 1) == fits and ran == runs_ for need, ran in needs) for fits, runs_ in ((1, 1), (1, 0), (0, 1), (0, 0)))
             rows.append((name, *map(str, cells)))
@@ -155,4 +153,5 @@ def _figures(of: dict[str, float]) -> tuple[str, ...]:
 def _share(runs: Sequence[Run], name: str, trials: int) -> str:
     if name == "oppa" or not any(run.designer == "oppa" for run in runs):
         return ""
-    return f"{ratio(runs, 'oppa', name, trials):.2f}"
+    share = ratio(runs, "oppa", name, trials)
+    return "" if math.isnan(share) else f"{share:.2f}"
