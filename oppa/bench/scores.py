@@ -77,15 +77,20 @@ def summary(runs: Iterable[Run], trials: int) -> dict[str, float]:
 
 
 def ratio(runs: Sequence[Run], designer: str, peer: str, trials: int) -> float:
-    """Return a designer's median seconds to 95% over the peer's, in the geometric mean over tasks."""
+    """Return a designer's median seconds to 95% over the peer's, in the geometric mean over the tasks of both; NaN if there are none."""
     ours, theirs = (_medians(runs, name, trials) for name in (designer, peer))
-    return math.exp(statistics.mean(math.log(ours[task] / theirs[task]) for task in ours))
+    logs = [math.log(ours[task] / theirs[task]) for task in ours if task in theirs]
+    return math.exp(statistics.mean(logs)) if logs else math.nan
 
 
 def best_peer(runs: Sequence[Run], trials: int) -> tuple[str, float] | None:
-    """Return the peer with the highest ratio of `oppa`'s seconds to its own, and that ratio; None without `oppa` or without peers."""
-    designers = {run.designer for run in runs}
-    peers = {name: ratio(runs, "oppa", name, trials) for name in designers - set(OURS)} if "oppa" in designers else {}
+    """Return the peer with the highest ratio of `oppa`'s seconds to its own, and that ratio; None without `oppa` or without peers.
+
+    A peer has runs on every task of `oppa`: an interrupted comparison has others, which would be judged by their easiest tasks.
+    """
+    tasks = {name: {run.task for run in group} for name, group in grouped(runs).items()}
+    complete = [name for name, known in tasks.items() if name not in OURS and "oppa" in tasks and known >= tasks["oppa"]]
+    peers = {name: ratio(runs, "oppa", name, trials) for name in sorted(complete)}
     return max(peers.items(), key=lambda each: each[1]) if peers else None
 
 

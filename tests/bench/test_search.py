@@ -27,8 +27,10 @@ from oppa.problem.space_file import read_space
 from oppa.problem.training import Limits, Training
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.replay import Record, Replay, ReplayNoise
+from oppa.study import Prediction
 from oppa.trials import processes
 from oppa.tuning.stopping import StopTest, make_rule
+from oppa.tuning.time_limit import time_limit_s
 from tests.bench.remains import assert_gone, command_of
 from tests.sampling import nightly
 
@@ -118,6 +120,17 @@ def test_a_trial_that_was_stopped_is_no_incumbent() -> None:
     assert {each.incumbent for each in played[first:]} == {played[first].candidate}
 
 
+def test_a_trial_far_slower_than_its_prediction_ends_at_the_limit_of_a_real_search() -> None:
+    limits = Limits(q_max=200)
+    task, designer = dataclasses.replace(small_task(), problem=dataclasses.replace(small_task().problem, limits=limits)), InOrder()
+    designer.predict = lambda candidate: Prediction(steps_per_s=100.0, log_stddev=0.1)
+    played = run_designer(task, designer, make_rule("never", task.problem.limits), seed=0, trials=1)
+    simulated = task.simulator.simulate_trial(task.candidates.configuration(0), steps=task.problem.limits.q_max, seed=0)
+    first = played[0].result
+    assert first.outcome == "timed_out" and played[0].incumbent is None
+    assert first.seconds == time_limit_s(played[0].prediction, [], task.problem.limits) < simulated.setup_s + sum(simulated.step_times_s)
+
+
 def test_designers_meet_the_same_noise() -> None:
     task = small_task(noise=0.1)
 
@@ -176,6 +189,19 @@ def log(tmp_path) -> Log:
 def test_what_is_logged_is_read_again(log) -> None:
     assert len(log.read()) == 8 and log.read()[0] == run_of((0.5, 0.9, 0.96, 1.0), (60.0, 130.0, 200.0, 270.0))
     assert Log.load(log.path) == log and log.origins() == [{"command": "here"}]
+
+
+def test_a_designer_that_lacks_tasks_is_compared_on_those_that_it_has(log) -> None:
+    log.append(run_of((0.5, 0.96), (60.0, 100.0), designer="tpe", task="a"))
+    log.append(run_of((0.5, 0.96), (60.0, 100.0), designer="grid", task="c"))
+    dropped = dataclasses.replace(run_of((0.9, 1.0), (60.0, 100.0), task="a"), variation="prior-25")
+    log.append(dropped)
+    text, _ = page(log.path)
+    assert "| tpe" in text and "| grid" in text
+    runs = log.read()
+    assert ratio(runs, "oppa", "tpe", 4) == 2.0 and math.isnan(ratio(runs, "oppa", "grid", 4))
+    assert best_peer(runs, 4) == ("random", 1.0)  # the only one that has every task of oppa
+    json.dumps(to_json(runs, [], 4, {}))
 
 
 def test_a_torn_line_is_lost_alone(log) -> None:
