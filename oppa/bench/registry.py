@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from oppa.bench import checkout
-from oppa.bench.declared import DESIGNERS, SIMULATED, SUITES, Declared, simulated_job
+from oppa.bench.declared import DESIGNERS, Declared
+from oppa.bench.suites import SUITES
 from oppa.report.inputs import Inputs
 
 RESULTS = Path("results")
@@ -85,7 +86,7 @@ def _searched(suite: str, trials: int, *plays: Plays) -> Recorded:
         folder=RESULTS / "search" / suite,
         command=f"search --suite {suite} --seeds {max(each.seeds for each in plays)} --trials {trials} --out results/search/{suite}",
         arguments={"suite": suite, "trials": trials},
-        declared=SUITES[suite],
+        declared=SUITES[suite].declared,
         plays=plays,
     )
 
@@ -100,7 +101,7 @@ _SEARCHED = (
         Plays(designers=("oppa-paper",), seeds=3),
     ),
 )
-_CI = Declared(jobs=(*(SUITES["cpu"].jobs), *map(simulated_job, SIMULATED)), files=SUITES["cpu"].files)
+_CI = Declared(jobs=(*SUITES["cpu"].declared.jobs, *SUITES["simulated"].declared.jobs), files=SUITES["cpu"].declared.files)
 CI_PLAYS = {"cpu": Plays(designers=("oppa", "random"), seeds=4), "simulated": Plays(designers=("oppa", "random"), seeds=2)}
 """Runs of `oppa bench ci`, by suite."""
 CI_TRIALS = 20
@@ -113,7 +114,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "search": Benchmark(
         shows="time until each designer finds the fastest configuration",
         smallest="search --suite cpu --designers random --seeds 1 --trials 2",
-        declared=SUITES["cpu"],
+        declared=SUITES["cpu"].declared,
         recorded=_SEARCHED,
     ),
     "ci": with_own_command("a short search, compared with the reference", _CI, "ci", "ci --record", "ci --tasks cpu", **CI_ARGUMENTS),

@@ -1,7 +1,7 @@
 """Run one designer on one task. Trials are simulated in process, and time passes on the task's own clock.
 
 The protocol is the same for all designers. A trial costs its start-up and the steps that it ran. It ends at the time limit of a real
-search, which depends on its prediction. Its noise depends on the seed, the
+search, which depends on its prediction. As in a real search, the user's baseline comes first. Its noise depends on the seed, the
 configuration and the number of earlier trials of that configuration, so designers are compared in pairs. Each trial is recorded with the
 incumbent after it. The incumbent is the fastest configuration that ran to its end, by the mean over its trials.
 """
@@ -14,6 +14,7 @@ from oppa.simulator.executor import run_simulated, within
 from oppa.study import Prediction
 from oppa.trials.trial import TrialResult
 from oppa.tuning.designer import Designer, Observation, incumbent
+from oppa.tuning.search import next_candidate
 from oppa.tuning.stopping import StopTest, against
 from oppa.tuning.time_limit import time_limit_s
 
@@ -45,7 +46,7 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
     seen: list[Observation] = []
     while len(records) < trials:
         start = time.perf_counter()
-        candidate = designer.suggest({each.candidate for each in records})
+        candidate = next_candidate(task.problem, task.candidates, designer, {each.candidate for each in records})
         if candidate is None:
             break
         prediction, thought = designer.predict(candidate), time.perf_counter()

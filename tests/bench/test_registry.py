@@ -16,9 +16,10 @@ from experiments.registry import COPUS, OVERHEAD, POLLUX, PROFILED, SHORT
 from experiments.timings.overhead import SIZES
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS
-from oppa.bench.declared import SIMULATED, SUITES, content_hash, simulated_job
+from oppa.bench.declared import SIMULATED, content_hash, simulated_job
 from oppa.bench.registry import benchmarks, inputs
 from oppa.bench.search import Comparison
+from oppa.bench.suites import SUITES
 from oppa.bench.tasks import simulated_tasks
 from oppa.cli.commands.bench import bench
 from oppa.errors import InputError
@@ -48,7 +49,7 @@ def test_every_declared_file_is_there() -> None:
 
 
 def test_tasks_are_those_that_the_benchmarks_run() -> None:
-    assert tuple(task.name for task in simulated_tasks()) == SIMULATED == SUITES["simulated"].tasks
+    assert tuple(task.name for task in simulated_tasks()) == SIMULATED == SUITES["simulated"].declared.tasks
     assert set(CASES) == set(COPUS) and set(JOBS) == set(PROFILED) and set(map(str, SIZES)) == set(OVERHEAD)
     assert {each.suite for each in COMPARISONS} == {"cpu", "simulated"}
 
@@ -68,7 +69,7 @@ def test_an_argument_changes_the_digest() -> None:
 def test_a_log_knows_its_tasks() -> None:
     comparison = Comparison(suite="simulated", trials=40)
     protocol = comparison.protocol([])
-    assert protocol["tasks"] == list(SIMULATED) and protocol["files"][MOE] == SUITES["simulated"].inputs().files[MOE]
+    assert protocol["tasks"] == list(SIMULATED) and protocol["files"][MOE] == SUITES["simulated"].declared.inputs().files[MOE]
 
 
 def test_what_is_measured_without_a_name_takes_seconds() -> None:
