@@ -14,6 +14,7 @@ from oppa.bench.sections import (
     confusion_section,
     coverage_section,
     task_section,
+    user_section,
     winner_section,
 )
 from oppa.bench.sensitivity import prior_section, q_min_figures, q_min_section, variation_section
@@ -57,6 +58,7 @@ def _details(plain: Sequence[Run], shown: Sequence[Run], varied: Sequence[Run], 
         task_section(plain, trials),
         clock_section(plain),
         break_even_section(shown),
+        user_section(shown),
         ablation_section(shown, trials),
         coverage_section(shown),
         confusion_section(shown),

@@ -14,7 +14,20 @@ import pytest
 from oppa import catalog
 from oppa.bench.run_designer import run_designer
 from oppa.bench.runs import Log, Run
-from oppa.bench.scores import best_at, best_peer, break_even_s, ratio, seconds_to, summary, to_json, trials_to, untuned
+from oppa.bench.scores import (
+    RUN_S,
+    best_at,
+    best_peer,
+    break_even_s,
+    net_gain_s,
+    ratio,
+    seconds_to,
+    summary,
+    to_json,
+    trials_to,
+    untuned,
+    user_scores,
+)
 from oppa.bench.search import Comparison, compare
 from oppa.bench.search_page import page, write_page
 from oppa.bench.tasks import load_suite
@@ -297,3 +310,34 @@ def test_an_untuned_job_runs_what_random_found_to_run_first() -> None:
         run_of(best, (1.0, 2.0), designer=name) for best, name in (((0.0, 0.3), "random"), ((0.5, 0.9), "random"), ((1.0, 1.0), "oppa"))
     ]
     assert untuned(runs) == {"a": pytest.approx(0.4)}
+
+
+def test_the_default_comes_before_what_random_found() -> None:
+    runs = [run_of((0.3, 0.9), (1.0, 2.0), designer="random"), dataclasses.replace(run_of((1.0,), (1.0,)), untuned=0.7)]
+    assert untuned(runs) == {"a": 0.7}
+
+
+def test_a_run_logs_the_default_that_runs() -> None:
+    task = small_task()
+    played = run_designer(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=6)
+    assert Run.of(task, "mine", 0, "", played).untuned == 0.5  # dp = 4 does not run, and dp = 2 with one sequence has half of the best rate
+
+
+@pytest.mark.parametrize(
+    ("best", "share", "expected"),
+    [((0.5, 1.0), 0.5, RUN_S / 2 - 120), ((0.5, 0.5), 0.5, -120), ((0.0, 0.0), 0.5, -120), ((0.4, 0.4), 0.8, -RUN_S - 120)],
+)
+def test_a_net_gain_is_what_a_run_saves_minus_the_search(best, share, expected) -> None:
+    assert net_gain_s(run_of(best, (60.0, 120.0)), share) == pytest.approx(expected)
+
+
+def test_users_see_the_worst_task_and_the_trials_that_did_not_run() -> None:
+    runs = [
+        dataclasses.replace(run_of((0.0, 1.0), (60.0, 120.0), task=task, seed=seed), outcomes=outcomes)
+        for task in ("a", "b")
+        for seed, outcomes in enumerate(("mc", "fc", "cc"))
+    ]
+    of = user_scores(runs, {"a": 0.5, "b": 1.0})
+    assert of["net_gain_s_worst_task"] == -120 and of["net_gain_s_p10"] == -120
+    assert of["out_of_memory_median"] == 1 and of["first_fits"] == pytest.approx(1 / 3)
+    assert user_scores(runs, {})["net_gain_s_median"] is None
