@@ -90,3 +90,13 @@ SUITES: Mapping[str, TaskSuite] = {
     ),
 }
 """Suites by name, in the order in which they run."""
+
+
+def _every() -> Declared:
+    """Return the inputs of all suites together."""
+    declared = [suite.declared for suite in SUITES.values()]
+    jobs, files, data = (dict.fromkeys(each for one in declared for each in getattr(one, name)) for name in ("jobs", "files", "data"))
+    return Declared(jobs=tuple(jobs), files=tuple(files), data=tuple(data), cost_model=True)
+
+
+EVERY = _every()
