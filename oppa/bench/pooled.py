@@ -4,14 +4,15 @@ Only tasks that both designers have are compared. The pool leaves out suites tha
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from oppa.bench.adversarial import adversarial_section, misled
 from oppa.bench.intervals import Estimate, Table, estimate, mean, mean_difference, median_ratio, table_of
-from oppa.bench.runs import Run
+from oppa.bench.runs import Log, Run
 from oppa.bench.scores import OURS, best_at, grouped, seconds_to, to_json
+from oppa.bench.search_page import LOG, in_order
 from oppa.bench.sections import user_section
 from oppa.bench.suites import SUITES
 from oppa.bench.variations import PLAIN
@@ -37,6 +38,20 @@ class SuiteRuns:
     def plain(self) -> list[Run]:
         """Return the runs under the protocol itself."""
         return [run for run in self.runs if run.variation == PLAIN]
+
+    @classmethod
+    def of(cls, suite: str, runs: Iterable[Run], apart: Collection[str]) -> Self:
+        """Return the runs of a suite; tasks in `apart` are reported separately, unless there are no others."""
+        runs = list(runs)
+        separate = apart if any(run.task not in apart for run in runs) else ()
+        split = (tuple(run for run in runs if (run.task in separate) == wanted) for wanted in (False, True))
+        return cls(suite, *split)
+
+    @classmethod
+    def logged(cls, folder: Path) -> Self:
+        """Return all runs in a suite's log; raises InputError if it is not a log."""
+        log = Log.load(folder / LOG)
+        return cls.of(folder.name, in_order(sorted(log.read(), key=lambda run: run.key)), log.protocol["apart"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +141,9 @@ def pooled_json(suites: Sequence[SuiteRuns], trials: int, skipped: Mapping[str, 
     }
 
 
-def write_pooled(folder: Path, suites: Sequence[SuiteRuns], trials: int, skipped: Mapping[str, str], inputs: Inputs) -> Path:
-    """Write the record of the pool, and return its page."""
+def write_pooled(folder: Path, trials: int, skipped: Mapping[str, str], inputs: Inputs) -> Path:
+    """Write the record of the pool from the logs of all suites, and return its page."""
+    suites = [SuiteRuns.logged(folder / name) for name in SUITES if name not in skipped]
     return write_record(folder, "How soon is the fastest found? Every suite", pooled_sections(suites, trials, skipped), inputs=inputs)
 
 

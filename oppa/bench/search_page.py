@@ -37,7 +37,7 @@ def page(path: Path) -> tuple[str, dict[str, str]]:
     log = Log.load(path)
     trials, apart = int(log.protocol["trials"]), set(log.protocol["apart"])
     runs = sorted(log.read(), key=lambda run: run.key)
-    plain = _in_order([run for run in runs if run.variation == PLAIN])
+    plain = in_order([run for run in runs if run.variation == PLAIN])
     counted, others = [run for run in plain if run.task not in apart], [run for run in plain if run.task in apart]
     shown = counted or others
     judged = [run for run in runs if run.task not in apart or not counted]
@@ -78,7 +78,7 @@ def _varied(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.designer == "oppa"]
 
 
-def _in_order(runs: Sequence[Run]) -> list[Run]:
+def in_order(runs: Sequence[Run]) -> list[Run]:
     """Sort runs: `oppa` first, then the peers from fast to slow, then the other variants of `oppa`."""
     groups = grouped(runs)
     usual = {name: sorted(seconds_to(run, 10**6) for run in group)[len(group) // 2] for name, group in groups.items()}

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from oppa.bench import pooled
 from oppa.bench.adversarial import adversarial_section, misled
 from oppa.bench.black_box import PROGRAMS, black_box_tasks
 from oppa.bench.distortions import HIDDEN, KNOB, doubled_memory, halved_memory, reversed_ranks, slow_layout, with_hidden_knob
-from oppa.bench.pooled import SuiteRuns, leads, pool, pooled_json, pooled_sections, second_ratios
+from oppa.bench.pooled import SuiteRuns, leads, pool, pooled_json, pooled_sections, second_ratios, write_pooled
+from oppa.bench.runs import Log
 from oppa.bench.search import Comparison, every_suite
+from oppa.bench.search_page import LOG
 from oppa.bench.suites import DISTORTED, EVERY, MOST_TASKS, SUITES
 from oppa.bench.tasks import simulated_tasks, spread
 from oppa.bench.variations import VARIATIONS
@@ -133,6 +136,19 @@ def test_the_lead_is_over_the_best_opponent_and_the_pool_has_every_task() -> Non
     assert found["pool", 10].tasks == 6 and found["pool", 10].lead.value == pytest.approx(0.0)
     assert {run.task for run in pool(suites).runs} == {f"{suite}/{task}" for suite in ("moe", "fsdp") for task in "abc"}
     assert second_ratios(suites, 20)["random"]["moe"].value == pytest.approx(10 / 200)
+
+
+def test_the_record_of_all_suites_has_every_run_of_their_logs(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(pooled, "SUITES", {name: SUITES[name] for name in ("replay", "moe", "fsdp")})
+    for name, designers in (("replay", ("oppa", "grid")), ("moe", ("oppa", "random"))):
+        log = Log(path=tmp_path / name / LOG, protocol={"suite": name, "trials": 20, "apart": ["c"]})
+        log.open_session({})
+        for run in runs_of(name, 1.0, 0.8).runs:
+            if run.designer in designers:
+                log.append(run)
+    text = write_pooled(tmp_path, 20, {"fsdp": "it is not here"}, EVERY.inputs()).read_text()
+    assert "| grid " in text and "| random " in text and "it is not here" in text
+    assert SuiteRuns.logged(tmp_path / "moe").apart and {run.task for run in SuiteRuns.logged(tmp_path / "moe").runs} == {"a", "b"}
 
 
 def misled_runs() -> SuiteRuns:

@@ -105,9 +105,7 @@ def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: d
             skipped[each.suite] = error.message
             style.err().print(f"SKIPPED: `{each.suite}`: {error.message}", markup=False)
             continue
-        counted = {task.name for task in tasks if task.headline} or {task.name for task in tasks}
-        split = ([run for run in runs if (run.task in counted) == wanted] for wanted in (True, False))
-        found.append(SuiteRuns(each.suite, *map(tuple, split)))
+        found.append(SuiteRuns.of(each.suite, runs, [task.name for task in tasks if not task.headline]))
     if as_json:
         style.print_json(pooled_json(found, trials, skipped, environment))
     else:
@@ -115,7 +113,7 @@ def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: d
             style.print_section(section)
     if out:
         inputs = EVERY.inputs(suite=ALL, trials=trials)
-        style.err().print(f"written: {write_pooled(out, found, trials, skipped, inputs)}", markup=False)
+        style.err().print(f"written: {write_pooled(out, trials, skipped, inputs)}", markup=False)
 
 
 def _log(comparison: "Comparison", tasks: "Sequence[BenchmarkTask]", out: Path | None, environment: dict[str, str]) -> "Log | None":
