@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from oppa import catalog
 from oppa.bench import pooled
 from oppa.bench.adversarial import adversarial_section, misled
 from oppa.bench.black_box import PROGRAMS, black_box_tasks
@@ -19,6 +20,7 @@ from oppa.bench.search_page import LOG
 from oppa.bench.suites import DISTORTED, EVERY, MOST_TASKS, SUITES
 from oppa.bench.tasks import simulated_tasks, spread
 from oppa.bench.variations import VARIATIONS
+from oppa.cli.commands import bench_search
 from oppa.cost.beliefs import beliefs_of_job
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
@@ -37,6 +39,12 @@ def test_new_suites_exercise_what_they_are_for() -> None:
     for name, degree in degrees.items():
         for task in simulated_tasks(name):
             assert len(np.unique(task.candidates.column(degree))) > 2, task.name
+
+
+def test_help_and_document_name_every_suite() -> None:
+    document = (catalog.root() / "docs" / "suites.md").read_text()
+    for name in SUITES:
+        assert name in (bench_search.search.__doc__ or "") and f"| `{name}` |" in document
 
 
 def test_every_input_of_every_suite_is_an_input_of_all() -> None:

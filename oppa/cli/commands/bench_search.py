@@ -32,8 +32,8 @@ def search(
 ) -> None:
     """Compare designers on recorded or simulated tasks, under one protocol.
 
-    No trial really runs: each returns a throughput with the noise of a trial and of its steps, and costs a start of a minute. With `--suite
-    all`, suites whose measured data are missing are skipped.
+    No trial really runs: each returns a throughput with the noise of a trial and of its steps, and costs a start of a minute.
+    Suites whose measured data are missing are skipped by `--suite all`.
 
     Suites: replay (published runs of nanotron), aleph-8k (published runs on A100), cpu, simulated, moe, long-context, fsdp, black-box,
     adversarial.
