@@ -192,23 +192,6 @@ def _without(text: str, defaults: Mapping[str, Any]) -> str:
     return " or ".join(ast.unparse(each) for each, names in named if names.isdisjoint(defaults))
 
 
-SUITES: Mapping[str, Declared] = {
-    "replay": Declared(
-        files=(
-            REPLAY.as_posix(),
-            "runners/replay/runner.toml",
-            *COST_MODEL,
-            "priors/hardware/H100.toml",
-            "priors/frameworks/nanotron.toml",
-        ),
-        data=("nanotron_h100.csv",),
-    ),
-    "simulated": Declared(jobs=tuple(map(simulated_job, SIMULATED)), cost_model=True),
-    "cpu": Declared(jobs=(CPU_JOB,), files=(CPU_TABLE.as_posix(),), cost_model=True),
-}
-"""Inputs of each suite of tasks on which designers are compared."""
-
-
 def replay_inputs(declaration: Path, table: Path, *, name: str) -> Inputs:
     """Return the inputs of a user's own replayed table.
 

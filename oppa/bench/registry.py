@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from oppa.bench import checkout
-from oppa.bench.declared import DESIGNERS, SIMULATED, SUITES, Declared, simulated_job
+from oppa.bench.declared import DESIGNERS, Declared
+from oppa.bench.suites import ALL, EVERY, OWN_SEEDS, PEER_SEEDS, SUITES
 from oppa.report.inputs import Inputs
 
 RESULTS = Path("results")
+TOGETHER = RESULTS / "search" / "all"
+TRIALS = 30
+"""Number of trials of a search in the record of all suites."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +89,27 @@ def _searched(suite: str, trials: int, *plays: Plays) -> Recorded:
         folder=RESULTS / "search" / suite,
         command=f"search --suite {suite} --seeds {max(each.seeds for each in plays)} --trials {trials} --out results/search/{suite}",
         arguments={"suite": suite, "trials": trials},
-        declared=SUITES[suite],
+        declared=SUITES[suite].declared,
         plays=plays,
     )
 
 
+def _searched_together(suite: str) -> Recorded:
+    """Return the record of a suite that `--suite all` makes; programs without a model are not for every designer."""
+    asked = SUITES[suite].designers or (("random",) if SUITES[suite].source == "programs" else DESIGNERS)
+    others = tuple(name for name in asked if name != "oppa")
+    return Recorded(
+        folder=TOGETHER / suite,
+        command=f"search --suite {ALL} --out {TOGETHER}",
+        arguments={"suite": suite, "trials": TRIALS},
+        declared=SUITES[suite].declared,
+        plays=(Plays(designers=("oppa",), seeds=OWN_SEEDS), Plays(designers=others, seeds=PEER_SEEDS)),
+    )
+
+
+_POOL = Recorded(
+    folder=TOGETHER, command=f"search --suite {ALL} --out {TOGETHER}", arguments={"suite": ALL, "trials": TRIALS}, declared=EVERY
+)
 _SEARCHED = (
     _searched("simulated", 40, Plays(seeds=3)),
     _searched("cpu", 30, Plays(seeds=10)),
@@ -99,8 +119,10 @@ _SEARCHED = (
         Plays(designers=tuple(name for name in DESIGNERS if name != "oppa-paper"), seeds=10),
         Plays(designers=("oppa-paper",), seeds=3),
     ),
+    _POOL,
+    *map(_searched_together, SUITES),
 )
-_CI = Declared(jobs=(*(SUITES["cpu"].jobs), *map(simulated_job, SIMULATED)), files=SUITES["cpu"].files)
+_CI = Declared(jobs=(*SUITES["cpu"].declared.jobs, *SUITES["simulated"].declared.jobs), files=SUITES["cpu"].declared.files)
 CI_PLAYS = {"cpu": Plays(designers=("oppa", "random"), seeds=4), "simulated": Plays(designers=("oppa", "random"), seeds=2)}
 """Runs of `oppa bench ci`, by suite."""
 CI_TRIALS = 20
@@ -113,7 +135,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "search": Benchmark(
         shows="time until each designer finds the fastest configuration",
         smallest="search --suite cpu --designers random --seeds 1 --trials 2",
-        declared=SUITES["cpu"],
+        declared=SUITES["cpu"].declared,
         recorded=_SEARCHED,
     ),
     "ci": with_own_command("a short search, compared with the reference", _CI, "ci", "ci --record", "ci --tasks cpu", **CI_ARGUMENTS),

@@ -1,6 +1,7 @@
 """Run one designer on one task. Trials are simulated in process, and time passes on the task's own clock.
 
-The protocol is the same for all designers. A trial costs its start-up and the steps that it ran. Its noise depends on the seed, the
+The protocol is the same for all designers. A trial costs its start-up and the steps that it ran. It ends at the time limit of a real
+search, which depends on its prediction. As in a real search, the user's baseline comes first. Its noise depends on the seed, the
 configuration and the number of earlier trials of that configuration, so designers are compared in pairs. Each trial is recorded with the
 incumbent after it. The incumbent is the fastest configuration that ran to its end, by the mean over its trials.
 """
@@ -9,11 +10,13 @@ import dataclasses
 import time
 
 from oppa.simulator.benchmark_task import BenchmarkTask
-from oppa.simulator.executor import run_simulated
+from oppa.simulator.executor import run_simulated, within
 from oppa.study import Prediction
 from oppa.trials.trial import TrialResult
 from oppa.tuning.designer import Designer, Observation, incumbent
+from oppa.tuning.search import next_candidate
 from oppa.tuning.stopping import StopTest, against
+from oppa.tuning.time_limit import time_limit_s
 
 REPEAT = 1_000_003
 """Distance between the seeds of a configuration's trials; far larger than the number of runs."""
@@ -43,14 +46,15 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
     seen: list[Observation] = []
     while len(records) < trials:
         start = time.perf_counter()
-        candidate = designer.suggest({each.candidate for each in records})
+        candidate = next_candidate(task.problem, task.candidates, designer, {each.candidate for each in records})
         if candidate is None:
             break
         prediction, thought = designer.predict(candidate), time.perf_counter()
         repeat = sum(each.candidate == candidate for each in records)
         configuration = task.candidates.configuration(candidate)
         simulated = task.simulator.simulate_trial(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
-        result = run_simulated(simulated, against(rule, seen))
+        limit_s = time_limit_s(prediction, [each.result for each in records], task.problem.limits)
+        result = within(run_simulated(simulated, against(rule, seen)), limit_s)
         measured = result.estimate
         seen.append(
             Observation.of_result(

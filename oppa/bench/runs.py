@@ -12,14 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from oppa.bench.declared import logged_inputs
 from oppa.bench.run_designer import TrialRecord
 from oppa.errors import InputError
 from oppa.report.inputs import Inputs
 from oppa.report.record import written
 from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.tuning.result import usual_order
 
-OUTCOMES = {"completed": "c", "terminated_early": "t", "out_of_memory": "m", "failed": "f"}
+OUTCOMES = {"completed": "c", "terminated_early": "t", "timed_out": "l", "out_of_memory": "m", "failed": "f"}
+RAN = "ctl"
+"""Outcomes of configurations that run: they fit, whether all steps were measured or not."""
 DIGITS = 5
 Key = tuple[str, str, int, str]
 """Task, designer, seed and variation of a run."""
@@ -49,6 +54,8 @@ class Run:
     memory: tuple[float | None, ...]
     """Measured memory of each trial over the limit."""
     predicted_memory: tuple[float | None, ...]
+    untuned: float | None = None
+    """True throughput of the untuned job over the task's best; None if it does not run, and in older logs."""
     winner: str | None
     """Id of the last incumbent's configuration."""
     thinking_s: float
@@ -82,6 +89,7 @@ class Run:
             log_stddev=_short(p.log_stddev if p else None for p in predictions),
             memory=_short(e.result.memory_bytes / limit if e.result.memory_bytes else None for e in records),
             predicted_memory=_short(p.memory_bytes / limit if p and p.memory_bytes else None for p in predictions),
+            untuned=_untuned(task),
             winner=None if incumbent is None else task.candidates.configuration(incumbent).id,
             thinking_s=round(sum(each.thinking_s for each in records), 3),
         )
@@ -165,6 +173,13 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if then and current and then != current:
         return then.differences(current)
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+
+
+def _untuned(task: BenchmarkTask) -> float | None:
+    """Return the share of the best that the untuned job has: the user's baseline, or else the framework's default that runs."""
+    rates = task.steps_per_s[usual_order(task.candidates, task.problem.baseline)]
+    running = rates[~np.isnan(rates)]
+    return round(float(running[0]) / task.best, DIGITS) if len(running) else None
 
 
 def _short(values: Iterable[float | None]) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ Notation (T trials):
     best_at     true throughput of the incumbent over the task's best, after each trial; 0 before a feasible one    (T,)
     to_95       the first trial after which that is at least 0.95, or the seconds until the trial ended;
                 T + 1, or all seconds of the run, if it never is
+    net gain    seconds that a training run of RUN_S, if untuned, saves with the last incumbent, minus the seconds of the search
 """
 
 import itertools
@@ -14,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from oppa.bench.runs import Run
+from oppa.bench.runs import RAN, Run
 
 NEAR = 0.95
+RUN_S = 24 * 3600.0
+"""Seconds of the untuned training run, for which the net gain is stated."""
 OURS = ("oppa", "oppa-paper", "oppa-no-prior", "oppa-no-early-stop")
 """Variants of this project's designer, which do not count as peers."""
 
@@ -48,13 +51,16 @@ def best_after(run: Run, seconds: float) -> float:
 def untuned(runs: Iterable[Run]) -> dict[str, float]:
     """Return the throughput of an untuned job by task, as a share of the best.
 
-    An untuned job runs with the first feasible configuration of `random`; the value is the median over its runs.
+    An untuned job runs with the user's baseline, or else the framework's default. Where that does not run, or the log lacks it, it runs
+    with the first feasible configuration of `random`; the value is the median over its runs.
     """
+    runs = list(runs)
+    recorded = {run.task: run.untuned for run in runs if run.untuned is not None}
     firsts: dict[str, list[float]] = {}
     for run in runs:
         if run.designer == "random":
             firsts.setdefault(run.task, []).append(next((share for share in run.best_at if share > 0), 0.0))
-    return {task: statistics.median(shares) for task, shares in firsts.items()}
+    return {task: statistics.median(shares) for task, shares in firsts.items()} | recorded
 
 
 def break_even_s(run: Run, tuned_s: float, share: float) -> float:
@@ -76,16 +82,56 @@ def summary(runs: Iterable[Run], trials: int) -> dict[str, float]:
     }
 
 
+def net_gain_s(run: Run, share: float) -> float:
+    """Return the net gain of a search over an untuned job whose throughput is `share` of the best, in seconds.
+
+    A search without an incumbent saves nothing, and costs its seconds.
+    """
+    best, spent_s = (run.best_at[-1], run.seconds[-1]) if run.seconds else (0.0, 0.0)
+    return (RUN_S * (1 - share / best) if best else 0.0) - spent_s
+
+
+def not_run(run: Run) -> int:
+    """Return the number of trials that ran out of memory, or failed where a table does not distinguish them."""
+    return sum(outcome not in RAN for outcome in run.outcomes)
+
+
+def user_scores(runs: Iterable[Run], start: Mapping[str, float]) -> dict[str, float | None]:
+    """Return what one designer costs and gains a user, over tasks and seeds.
+
+    Args:
+        start: Throughput of the untuned job by task; without that of any task, the net gains are None.
+    """
+    runs = list(runs)
+    gains: dict[str, list[float]] = {}
+    for run in runs:
+        if start.get(run.task):
+            gains.setdefault(run.task, []).append(net_gain_s(run, start[run.task]))
+    every = [gain for group in gains.values() for gain in group]
+    return {
+        "net_gain_s_median": statistics.median(every) if every else None,
+        "net_gain_s_p10": float(np.quantile(every, 0.1)) if every else None,
+        "net_gain_s_worst_task": min(map(statistics.median, gains.values())) if every else None,
+        "out_of_memory_median": statistics.median(map(not_run, runs)),
+        "first_fits": statistics.mean(run.outcomes[:1] in tuple(RAN) for run in runs),
+    }
+
+
 def ratio(runs: Sequence[Run], designer: str, peer: str, trials: int) -> float:
-    """Return a designer's median seconds to 95% over the peer's, in the geometric mean over tasks."""
+    """Return a designer's median seconds to 95% over the peer's, in the geometric mean over the tasks of both; NaN if there are none."""
     ours, theirs = (_medians(runs, name, trials) for name in (designer, peer))
-    return math.exp(statistics.mean(math.log(ours[task] / theirs[task]) for task in ours))
+    logs = [math.log(ours[task] / theirs[task]) for task in ours if task in theirs]
+    return math.exp(statistics.mean(logs)) if logs else math.nan
 
 
 def best_peer(runs: Sequence[Run], trials: int) -> tuple[str, float] | None:
-    """Return the peer with the highest ratio of `oppa`'s seconds to its own, and that ratio; None without `oppa` or without peers."""
-    designers = {run.designer for run in runs}
-    peers = {name: ratio(runs, "oppa", name, trials) for name in designers - set(OURS)} if "oppa" in designers else {}
+    """Return the peer with the highest ratio of `oppa`'s seconds to its own, and that ratio; None without `oppa` or without peers.
+
+    A peer has runs on every task of `oppa`: an interrupted comparison has others, which would be judged by their easiest tasks.
+    """
+    tasks = {name: {run.task for run in group} for name, group in grouped(runs).items()}
+    complete = [name for name, known in tasks.items() if name not in OURS and "oppa" in tasks and known >= tasks["oppa"]]
+    peers = {name: ratio(runs, "oppa", name, trials) for name in sorted(complete)}
     return max(peers.items(), key=lambda each: each[1]) if peers else None
 
 
@@ -116,8 +162,9 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(piece), "") if piece.isdigit() else (0, piece) for piece in pieces)
 
 
-def _summaries(runs: Sequence[Run], trials: int) -> dict[str, dict[str, float]]:
-    return {designer: summary(group, trials) for designer, group in grouped(runs).items()}
+def _summaries(runs: Sequence[Run], trials: int) -> dict[str, dict[str, float | None]]:
+    start = untuned(runs)
+    return {designer: {**summary(group, trials), **user_scores(group, start)} for designer, group in grouped(runs).items()}
 
 
 def _task(runs: Sequence[Run], trials: int) -> dict[str, dict[str, Any]]:

@@ -8,16 +8,18 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from oppa.bench.declared import DESIGNERS
 from oppa.bench.run_designer import run_designer
 from oppa.bench.runs import Key, Log, Run
-from oppa.bench.tasks import SUITES, load_suite, suite_inputs
+from oppa.bench.suites import MOST_TASKS, PEER_SEEDS, SUITES
+from oppa.bench.tasks import load_suite, spread, suite_inputs
 from oppa.bench.variations import PLAIN, VARIATIONS, Variation
+from oppa.errors import InputError
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.trials.processes import die_with_parent
-from oppa.tuning.designers import require_designer
+from oppa.tuning.designers import make_designer, require_designer
 
 VARIED_SEEDS = 3
 """Seeds of each variation; few, because there are many variations."""
@@ -31,9 +33,13 @@ class Comparison:
     table: Path | None = None
     designers: tuple[str, ...] = DESIGNERS
     seeds: int = 10
+    peer_seeds: int | None = None
+    """Number of seeds of all designers but `oppa`; None for as many."""
     trials: int = 30
+    most_tasks: int | None = None
+    """Number of tasks to choose, spread over the suite; None for all."""
     variations: tuple[str, ...] = (PLAIN,)
-    """Names of VARIATIONS; only `oppa` runs under those other than the plain one."""
+    """Names of VARIATIONS. Each names the designers that run under it."""
 
     def protocol(self, tasks: Sequence[BenchmarkTask]) -> dict[str, Any]:
         """Return what must be equal for runs to be comparable, and the names of tasks that are reported separately."""
@@ -47,7 +53,47 @@ class Comparison:
         for name in self.designers:
             require_designer(name)
         tasks = load_suite(self.suite, self.table)
-        return [task for task in tasks if task.feasible], [task.name for task in tasks if not task.feasible]
+        feasible = [task for task in tasks if task.feasible]
+        chosen = feasible if self.most_tasks is None else spread(feasible, self.most_tasks)
+        return chosen, [task.name for task in tasks if not task.feasible]
+
+    def without_unable(self, tasks: Sequence[BenchmarkTask]) -> tuple[Self, dict[str, str]]:
+        """Return the comparison without the designers that a task gives no model to work with, and why each is left out."""
+        reasons: dict[str, str] = {}
+        for task in (task for task in tasks if not task.problem.has_prior):
+            for name in self.designers:
+                try:
+                    make_designer(name, task.problem, task.candidates, seed=0)
+                except InputError as error:
+                    reasons.setdefault(name, error.message)
+        kept = tuple(name for name in self.designers if name not in reasons)
+        return dataclasses.replace(self, designers=kept), reasons
+
+    def seeds_of(self, designer: str) -> int:
+        """Return the number of seeds of a designer."""
+        return self.seeds if designer == "oppa" or self.peer_seeds is None else min(self.seeds, self.peer_seeds)
+
+    def runs_under(self, variation: str) -> tuple[str, ...]:
+        """Return the designers that run under a variation."""
+        return self.designers if variation == PLAIN else tuple(name for name in VARIATIONS[variation].designers if name in self.designers)
+
+
+def every_suite(designers: tuple[str, ...], *, seeds: int, trials: int) -> list[Comparison]:
+    """Return a comparison for each suite, in which `oppa` has more seeds than its opponents."""
+    made = []
+    for name, suite in SUITES.items():
+        able = tuple(each for each in designers if not suite.designers or each in suite.designers)
+        comparison = Comparison(
+            suite=name,
+            designers=able,
+            seeds=seeds,
+            peer_seeds=PEER_SEEDS,
+            trials=trials,
+            most_tasks=MOST_TASKS,
+            variations=(PLAIN, *suite.variations),
+        )
+        made.append(comparison)
+    return made
 
 
 def compare(comparison: Comparison, tasks: Sequence[BenchmarkTask], log: Log | None, on_run: Callable[[Run, int, int], None]) -> list[Run]:
@@ -72,8 +118,9 @@ def _keys(comparison: Comparison, tasks: Sequence[BenchmarkTask]) -> Iterator[Ke
     for seed in range(comparison.seeds):
         for variation in comparison.variations if seed < VARIED_SEEDS else (PLAIN,):
             for task in tasks:
-                for designer in comparison.designers if variation == PLAIN else ("oppa",):
-                    yield task.name, designer, seed, variation
+                for designer in comparison.runs_under(variation):
+                    if seed < comparison.seeds_of(designer):
+                        yield task.name, designer, seed, variation
 
 
 def _runs(comparison: Comparison, keys: Sequence[Key]) -> Iterator[Run]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oppa.bench import search_figures
+from oppa.bench.adversarial import adversarial_section
 from oppa.bench.runs import Log, Run
 from oppa.bench.scores import OURS, grouped, seconds_to
 from oppa.bench.sections import (
@@ -14,6 +15,7 @@ from oppa.bench.sections import (
     confusion_section,
     coverage_section,
     task_section,
+    user_section,
     winner_section,
 )
 from oppa.bench.sensitivity import prior_section, q_min_figures, q_min_section, variation_section
@@ -35,11 +37,11 @@ def page(path: Path) -> tuple[str, dict[str, str]]:
     log = Log.load(path)
     trials, apart = int(log.protocol["trials"]), set(log.protocol["apart"])
     runs = sorted(log.read(), key=lambda run: run.key)
-    plain = _in_order([run for run in runs if run.variation == PLAIN])
+    plain = in_order([run for run in runs if run.variation == PLAIN])
     counted, others = [run for run in plain if run.task not in apart], [run for run in plain if run.task in apart]
     shown = counted or others
-    varied = [run for run in runs if run.designer == "oppa" and (run.task not in apart or not counted)]
-    figures = {**search_figures.all_figures(shown, trials), **q_min_figures(varied)}
+    judged = [run for run in runs if run.task not in apart or not counted]
+    figures = {**search_figures.all_figures(shown, trials), **q_min_figures(_varied(judged))}
     parts = [
         f"# How soon is the fastest found? Suite `{log.protocol['suite']}`\n",
         *("\n".join(f"- {name}: {value}" for name, value in origin.items()) + "\n" for origin in log.origins()),
@@ -47,28 +49,36 @@ def page(path: Path) -> tuple[str, dict[str, str]]:
         f"- raw log: `{path.name}`, SHA-256 `{log.sha256}`, {len(runs)} plays\n",
         *map(_section, comparison_sections(counted, others, trials)),
         *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),
-        *map(_section, _details(plain, shown, varied, trials)),
+        *map(_section, _details(plain, shown, judged, trials)),
     ]
     return "\n".join(parts), {name: standalone(svg) for name, (_, svg) in figures.items()}
 
 
-def _details(plain: Sequence[Run], shown: Sequence[Run], varied: Sequence[Run], trials: int) -> list[Section]:
+def _details(plain: Sequence[Run], shown: Sequence[Run], judged: Sequence[Run], trials: int) -> list[Section]:
+    varied = _varied(judged)
     made = [
         task_section(plain, trials),
         clock_section(plain),
         break_even_section(shown),
+        user_section(shown),
         ablation_section(shown, trials),
         coverage_section(shown),
         confusion_section(shown),
         variation_section(varied, trials),
         prior_section(varied),
+        adversarial_section(judged, trials),
         q_min_section(varied),
         winner_section(plain),
     ]
     return [section for section in made if section is not None]
 
 
-def _in_order(runs: Sequence[Run]) -> list[Run]:
+def _varied(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of `oppa`, under every variation."""
+    return [run for run in runs if run.designer == "oppa"]
+
+
+def in_order(runs: Sequence[Run]) -> list[Run]:
     """Sort runs: `oppa` first, then the peers from fast to slow, then the other variants of `oppa`."""
     groups = grouped(runs)
     usual = {name: sorted(seconds_to(run, 10**6) for run in group)[len(group) // 2] for name, group in groups.items()}

@@ -39,7 +39,7 @@ def prior_section(runs: Sequence[Run]) -> Section | None:
     for task in sorted({run.task for run in runs}, key=natural):
         for name, group in groups.items():
             found = [[best_after(run, 60 * minutes) for run in group if run.task == task] for minutes in MINUTES]
-            rows.append((task, VARIATIONS[name].about, *(f"{statistics.median(each):.3f}" for each in found)))
+            rows.append((task, VARIATIONS[name].about, *(f"{statistics.median(each):.3f}" if each else "" for each in found)))
     text = (
         f"The cost model is wrong by up to so much, differently for every (dp, tp, pp). Median over {_seeds(groups)} seeds of the true "
         "throughput of the incumbent, over the best there is, after so many minutes."

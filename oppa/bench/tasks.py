@@ -1,16 +1,9 @@
-"""Load the tasks of each suite, on which designers are compared.
-
-Suites:
-    replay       nanotron's published runs on H100 (search_spaces/nanotron-h100.toml)
-    simulated    OPPA's six scenarios (runners/simulated/jobs), by name
-    cpu          the CPU job whose configurations were all measured (results/cpu-exhaustive)
-    FILE.toml    another search space file with `[replay]`
-"""
+"""Load the tasks of a suite of `oppa.bench.suites`, or of another search space file with `[replay]`."""
 
 import dataclasses
 import math
 import statistics
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +12,10 @@ import pandas as pd
 
 from oppa import catalog
 from oppa.bench import declared
-from oppa.bench.declared import CPU_JOB, CPU_TABLE, simulated_job
+from oppa.bench.black_box import black_box_tasks
+from oppa.bench.declared import CPU_JOB, CPU_TABLE, DATA
+from oppa.bench.scores import natural
+from oppa.bench.suites import ALL, MISLED_REPLAYS, SUITES
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.job import load_job
@@ -29,9 +25,6 @@ from oppa.simulator.replay import Record, Replay, ReplayNoise
 from oppa.simulator.replay_file import read_replay_file, read_table, replay_tasks
 from oppa.simulator.simulator import Simulator
 from oppa.study.records import SEARCH
-
-SUITES = tuple(declared.SUITES)
-NANOTRON = "nanotron-h100"
 
 
 def load_suite(suite: str, table: Path | None = None, noise: ReplayNoise | None = None) -> list[BenchmarkTask]:
@@ -45,10 +38,11 @@ def load_suite(suite: str, table: Path | None = None, noise: ReplayNoise | None 
         InputError: there is no such suite, or its file or table is wrong.
         EnvironmentLackingError: its table is missing.
     """
-    if suite in ("simulated", "cpu"):
+    known = SUITES.get(suite)
+    if known and known.source != "table":
         if table:
             raise InputError(f"the suite `{suite}` has no table", hint="omit `--table`, or use `--suite replay`")
-        return [cpu_task()] if suite == "cpu" else list(simulated_tasks())
+        return _built(suite, noise)
     file = read_replay_file(_declaration(suite))
     return list(replay_tasks(file, read_table(file, table or _table(suite, file.replay.table)), noise))
 
@@ -61,14 +55,14 @@ def suite_inputs(suite: str, table: Path | None = None) -> Inputs:
         EnvironmentLackingError: its table is missing.
     """
     if suite in SUITES and table is None:
-        return declared.SUITES[suite].inputs()
+        return SUITES[suite].declared.inputs()
     declaration = _declaration(suite)
     name = read_replay_file(declaration).replay.table
     found = table or _table(suite, name)
     if suite not in SUITES:
         return declared.replay_inputs(declaration, found, name=name)
-    known = declared.SUITES[suite].inputs()
-    return dataclasses.replace(known, files={**known.files, f"{declared.DATA}{name}": declared.content_hash(found)})
+    known = SUITES[suite].declared.inputs()
+    return dataclasses.replace(known, files={**known.files, f"{DATA}{name}": declared.content_hash(found)})
 
 
 def cpu_task() -> BenchmarkTask:
@@ -91,19 +85,47 @@ def cpu_task() -> BenchmarkTask:
     return BenchmarkTask(name="cpu", problem=problem, candidates=problem.candidates(), simulator=Replay(records=records, noise=noise))
 
 
-def simulated_tasks() -> Iterator[BenchmarkTask]:
-    """Yield the six scenarios, by name; other job files in the folder do not join the suite."""
-    for name in declared.SIMULATED:
-        problem = load_job(catalog.root() / simulated_job(name))
-        yield BenchmarkTask(name=name, problem=problem, candidates=problem.candidates(), simulator=Simulator.of(problem))
+def simulated_tasks(suite: str = "simulated") -> Iterator[BenchmarkTask]:
+    """Yield the simulated jobs that a suite declares; other job files in their folder do not join it."""
+    for job in SUITES[suite].declared.jobs:
+        problem = load_job(catalog.root() / job)
+        yield BenchmarkTask(name=job.stem, problem=problem, candidates=problem.candidates(), simulator=Simulator.of(problem))
+
+
+def spread(tasks: Sequence[BenchmarkTask], most: int) -> list[BenchmarkTask]:
+    """Return at most so many tasks, evenly spaced in their natural order: headline tasks, or others if there are none."""
+    ordered = sorted(tasks, key=lambda task: natural(task.name))
+    kept = [task for task in ordered if task.headline] or ordered
+    return kept if len(kept) <= most else [kept[i] for i in np.linspace(0, len(kept) - 1, most).round().astype(int)]
+
+
+def _built(suite: str, noise: ReplayNoise | None) -> list[BenchmarkTask]:
+    """Return the tasks of a suite that is no table; `noise` replaces that of replayed tasks among them."""
+    source = SUITES[suite].source
+    if source == "programs":
+        return list(black_box_tasks())
+    if source == "measured":
+        return [cpu_task()]
+    replayed = spread(load_suite("replay", noise=noise), MISLED_REPLAYS) if source == "misled" else []
+    return [*replayed, *simulated_tasks(suite)]
 
 
 def _declaration(suite: str) -> Path:
-    if suite == "replay":
-        return catalog.find("search_spaces", NANOTRON)
+    if suite in SUITES:
+        return _replay_file(SUITES[suite].replay)
     if not suite.endswith(".toml"):
-        raise InputError(f"`{suite}` is not a suite", hint=f"use one of {', '.join(SUITES)}, or a search space file with `[replay]`")
+        raise InputError(
+            f"`{suite}` is not a suite", hint=f"use one of {', '.join((*SUITES, ALL))}, or a search space file with `[replay]`"
+        )
     return catalog.find("search_spaces", suite if "/" in suite else f"./{suite}")
+
+
+def _replay_file(name: str) -> Path:
+    """Return the search space file of a suite's table; raises EnvironmentLackingError if it belongs to data that are missing."""
+    path = catalog.data_folder() / name.removeprefix(DATA) if name.startswith(DATA) else catalog.root() / name
+    if not path.is_file():
+        raise EnvironmentLackingError(f"`{path}` does not exist", hint="name the folder of the data: `OPPA_DATA=...`")
+    return path
 
 
 def _table(suite: str, name: str) -> Path:

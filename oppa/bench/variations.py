@@ -4,6 +4,7 @@ Variations:
     noise       twice the noise, or none; starts of 10 s or 300 s
     limits      q_min and q_max (OPPA figures 10, 15 and 25)
     prior       the cost model is off by up to a quarter or a half, differently for every (dp, tp, pp) (Table 6)
+    distorted   the cost model is wrong in one way, or a knob is hidden from it (oppa.bench.distortions)
     held-out    coefficients of the cost model fitted to the other models' runs only, so that a task's own runs have no influence
 """
 
@@ -11,6 +12,7 @@ import dataclasses
 
 from torch import Tensor
 
+from oppa.bench.distortions import Distortion, doubled_memory, halved_memory, reversed_ranks, slow_layout, with_hidden_knob
 from oppa.bench.held_out import held_out_beliefs
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.step_time import step_time
@@ -40,9 +42,14 @@ class Variation:
     prior_off: float = 0.0
     """Largest relative error that is added to the cost model's throughput."""
     held_out: bool = False
+    distortion: Distortion | None = None
+    hidden_knob: bool = False
+    designers: tuple[str, ...] = ("oppa",)
+    """Designers that run under it."""
 
     def task(self, task: BenchmarkTask) -> BenchmarkTask:
-        """Return the task with changed limits and a changed acquisition function."""
+        """Return the task with changed limits, a changed acquisition function, and perhaps a hidden knob."""
+        task = with_hidden_knob(task) if self.hidden_knob else task
         usual = task.problem.limits
         limits = dataclasses.replace(usual, q_min=self.q_min or usual.q_min, q_max=self.q_max or usual.q_max)
         options = task.problem.search_options
@@ -57,6 +64,8 @@ class Variation:
         """Return the designer, as changed."""
         if self.prior_off:
             return Oppa(task.problem, task.candidates, seed=seed, formula=misled(self.prior_off, seed))
+        if self.distortion:
+            return Oppa(task.problem, task.candidates, seed=seed, **self.distortion(task))
         beliefs = held_out_beliefs(task.name.partition("-")[0]) if self.held_out else None
         return make_designer(name, task.problem, task.candidates, seed=seed, beliefs=beliefs)
 
@@ -66,6 +75,11 @@ VARIATIONS = {
     "held-out": Variation(about="coefficients fitted to the other models alone", held_out=True),
     "prior-25": Variation(about="prior off by up to 25%", prior_off=0.25),
     "prior-50": Variation(about="prior off by up to 50%", prior_off=0.5),
+    "slow-layout": Variation(about="twice the time for the layout of the best", distortion=slow_layout),
+    "memory-double": Variation(about="twice the memory", distortion=doubled_memory),
+    "memory-half": Variation(about="half the memory", distortion=halved_memory),
+    "ranks-reversed": Variation(about="the order of times is reversed", distortion=reversed_ranks),
+    "hidden-knob": Variation(about="a knob that no formula knows", hidden_knob=True, designers=("oppa", "oppa-no-prior")),
     "no-noise": Variation(about="no noise", noise=ReplayNoise(trial=0.0, step=0.0)),
     "noise-6": Variation(about="6% per trial and per step", noise=ReplayNoise(trial=0.06, step=0.06)),
     "setup-10s": Variation(about="starts of 10 s", noise=ReplayNoise(setup_s=10.0)),

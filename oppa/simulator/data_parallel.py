@@ -10,6 +10,7 @@ import math
 
 from oppa.problem.configuration import Configuration
 from oppa.simulator.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from oppa.simulator.degrees import expert_shards, replicas, shards
 from oppa.simulator.framework import Framework
 from oppa.simulator.kernels import Kernels
 from oppa.simulator.topology import RankGroup, Topology
@@ -45,13 +46,24 @@ class DataParallel:
     @property
     def group(self) -> RankGroup:
         """Return the ranks that share dense weights."""
-        return self.topology.group(self.configuration.dp, self.configuration.tp)
+        return self.topology.group(replicas(self.configuration), self.configuration.tp)
+
+    @property
+    def shard_group(self) -> RankGroup:
+        """Return the ranks over which ZeRO shards dense weights."""
+        return self.topology.group(shards(self.configuration), self.configuration.tp)
+
+    @property
+    def copies(self) -> RankGroup:
+        """Return the ranks that hold the same shard: one of each group of HSDP, otherwise the rank alone."""
+        pc = self.configuration
+        return self.topology.group(replicas(pc) // shards(pc), shards(pc) * pc.tp)
 
     @property
     def expert_group(self) -> RankGroup:
         """Return the ranks that share experts."""
         pc = self.configuration
-        return self.topology.group(pc.dp // pc.ep, pc.tp * pc.ep)
+        return self.topology.group(replicas(pc) // pc.ep, pc.tp * pc.ep)
 
     @property
     def overlapped(self) -> bool:
@@ -87,6 +99,14 @@ class DataParallel:
             if group.size > 1 and count
         )
 
+    def copied_s(self, *, weights: float, layers: int, window_s: float) -> float:
+        """Return the exposed seconds of adding the shards of gradients of ZeRO 3 between the groups of HSDP, layer by layer."""
+        if self.copies.size == 1:
+            return 0.0
+        buckets = max(layers, 1)
+        bucket_s = all_reduce_s(self.copies, weights / shards(self.configuration) * self.gradient_bytes / buckets)
+        return exposed_s(buckets=buckets, bucket_s=bucket_s, window_s=window_s)
+
     def weights_s(self, *, dense: float, experts: float, forward_s: float) -> float:
         """Return the exposed seconds of gathering the weights that ZeRO 1 and 2 update in shards; 0 for other stages.
 
@@ -95,7 +115,7 @@ class DataParallel:
         pc = self.configuration
         if pc.zero_stage not in (1, 2):
             return 0.0
-        counts = ((self.group, dense), (self.expert_group, experts))
+        counts = ((self.shard_group, dense), (self.expert_group, experts))
         seconds = sum(all_gather_s(group, count * self.kernels.bytes_per_element) for group, count in counts)
         return max(seconds - forward_s, 0.05 * seconds) if pc.overlap_zero_allgather else seconds
 
@@ -105,7 +125,7 @@ class DataParallel:
         The slower of the device and its host determines the time.
         """
         pc = self.configuration
-        mine = dense / (pc.dp if pc.zero_stage else 1) + experts / (pc.dp // pc.ep if pc.zero_stage else 1)
+        mine = dense / (shards(pc) if pc.zero_stage else 1) + experts / (expert_shards(pc) if pc.zero_stage else 1)
         bytes_ = mine * (ADAM_BYTES + 2 * self.gradient_bytes)
         host_s = (TENSORS_PER_LAYER * layers + 5) * self.kernels.hardware.host.operation_s
         return max(self.kernels.element_wise_s(bytes_, 4), host_s)
@@ -114,11 +134,17 @@ class DataParallel:
         buckets = self._buckets(bytes_, layers)
         each = bytes_ / buckets
         scattered = self.configuration.zero_stage >= 2 or (self.configuration.zero_stage == 1 and self.framework.scattered_gradients)
-        wire_s = reduce_scatter_s(group, each) if scattered else all_reduce_s(group, each)
+        wire_s = self._scattered_s(group, each) if scattered else all_reduce_s(group, each)
         copied_s = self.kernels.element_wise_s(2 * each, 2) if self.configuration.zero_stage else 0.0
         bucket_s = max(wire_s, self.kernels.hardware.host.collective_s) + copied_s
         seconds = exposed_s(buckets=buckets, bucket_s=bucket_s, window_s=window_s if self.overlapped else 0.0)
         return seconds + OVERLAP_COST * (buckets * bucket_s - seconds)
+
+    def _scattered_s(self, group: RankGroup, bytes_: float) -> float:
+        """Return the seconds of a reduce-scatter. Under HSDP each group has its own, and the groups then add their shards."""
+        if self.copies.size == 1:
+            return reduce_scatter_s(group, bytes_)
+        return reduce_scatter_s(self.shard_group, bytes_) + all_reduce_s(self.copies, bytes_ / self.shard_group.size)
 
     def _buckets(self, bytes_: float, layers: int) -> int:
         """Return the number of buckets, from the bucket size of the configuration.

@@ -20,6 +20,8 @@ class Framework:
     """The gathered input of a product is gathered again for the gradient of its weights, instead of being kept."""
     fused_attention: bool = True
     """Attention keeps no scores in memory (FlashAttention)."""
+    ring_attention: bool = False
+    """Context-parallel ranks pass keys and values around a ring; otherwise they exchange heads for tokens (DeepSpeed-Ulysses)."""
     fused_norms: bool = False
     """Norms, residuals and activations run in one kernel each, without copies in fp32."""
     fp32_gradients: bool = False
@@ -62,7 +64,7 @@ NANOTRON = Framework(
     collective_operations=9,
 )
 # Current Megatron-LM uses fused attention by default: `--transformer-impl transformer_engine`, `--attention-backend auto`.
-MEGATRON = Framework(sequence_parallel=True, gathers_again=True, fused_norms=True, fp32_gradients=True)
+MEGATRON = Framework(sequence_parallel=True, gathers_again=True, ring_attention=True, fused_norms=True, fp32_gradients=True)
 # Korthikanti et al. (2022) measured an older version, which kept scores in memory; selective recomputation dropped them.
 MEGATRON_2022 = dataclasses.replace(MEGATRON, fused_attention=False)
 COLOSSALAI = Framework(ddp_copy=True, reduces_every_micro_batch=True, scattered_gradients=False)
@@ -75,6 +77,7 @@ FRAMEWORKS = {
     "megatron-2022": MEGATRON_2022,
     "colossalai": COLOSSALAI,
     "torch": TORCH,
+    "torch-long-context": TORCH,
     "deepspeed": DEEPSPEED,
 }
 """Frameworks by the name of their search space. `megatron-2022` has none; it serves only to reproduce published measurements."""

@@ -9,6 +9,7 @@ import dataclasses
 
 from oppa.problem.configuration import Configuration
 from oppa.simulator.data_parallel import DataParallel
+from oppa.simulator.degrees import expert_shards, replicas, shards
 from oppa.simulator.operator_costs import EXPERT_IMBALANCE, OperatorCosts
 from oppa.units import MIB
 
@@ -44,10 +45,11 @@ class Activations:
     def working_bytes(self, recompute: str) -> float:
         """Return the extra bytes during the backward pass of one layer.
 
-        They are the gradients of its widest tensors, and the tensors that are recomputed.
+        They are the gradients of its widest tensors, the tensors that are recomputed, and those of other context-parallel ranks.
         """
         work = self.work
         again = self._all_bytes - self.layer_bytes(recompute)
+        again += work.exchanged_bytes if work.cp > 1 else 0.0
         return again + 2 * work.stream_bytes + 2 * work.tokens * work.model.ffn / work.tp * work.kernels.bytes_per_element
 
     @property
@@ -142,7 +144,7 @@ class States:
     def _share(self, stage: int) -> float:
         """Return the number of weights that this rank holds of a state that ZeRO shards from `stage` on."""
         pc = self._pc
-        return self.dense / pc.dp + self.experts / (pc.dp // pc.ep) if pc.zero_stage >= stage else self._all
+        return self.dense / shards(pc) + self.experts / expert_shards(pc) if pc.zero_stage >= stage else self._all
 
     @property
     def _weights(self) -> float:
@@ -165,7 +167,7 @@ class States:
         DistributedDataParallel copies all gradients. ZeRO needs twice a bucket, or twice two if communication overlaps.
         """
         pc, each = self._pc, self.data_parallel.gradient_bytes
-        if pc.dp == 1:
+        if replicas(pc) == 1:
             return 0.0
         if pc.zero_stage == 0:
             return self._all * each if self.data_parallel.framework.ddp_copy and pc.pp == 1 else 0.0

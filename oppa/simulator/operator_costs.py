@@ -13,6 +13,7 @@ import functools
 
 from oppa.problem.model import Model
 from oppa.simulator.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
+from oppa.simulator.context_parallel import ContextExchange
 from oppa.simulator.framework import Framework
 from oppa.simulator.kernels import Kernels
 from oppa.simulator.topology import Topology
@@ -66,18 +67,25 @@ class OperatorCosts:
     tp: int
     ep: int
     sequences: int
+    cp: int = 1
     contended: bool = False
     """The pipeline spans several hosts."""
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of the micro-batch, T."""
-        return self.sequences * self.model.seq_len
+        """Return the tokens of the micro-batch on this rank, T."""
+        return self.sequences * self.model.seq_len // self.cp
 
     @property
     def stream_bytes(self) -> int:
         """Return the bytes of the micro-batch between two layers."""
         return self.tokens * self.model.hidden * self.kernels.bytes_per_element
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """Return the bytes that a rank receives for the attention of a layer: keys and values, and without a ring queries and outputs."""
+        widths = 2 * self.model.kv_width + (0 if self.framework.ring_attention else 2 * self.model.hidden)
+        return widths * self.tokens * self.kernels.bytes_per_element // self.tp
 
     def layer(self, recompute: str) -> Passes:
         """Return the passes of one layer; recomputation is part of the backward pass."""
@@ -127,9 +135,27 @@ class OperatorCosts:
         if not self.framework.fused_attention:
             return self._unfused_core
         attended = model.seq_len * (model.seq_len + 1) // 2 if model.causal else model.seq_len**2
-        flops = 4 * self.sequences * attended * model.head_dim * heads
+        flops = 4 * self.sequences * attended * model.head_dim * heads // self.cp
         bytes_ = 4 * self.tokens * model.head_dim * heads * kernels.bytes_per_element
-        return Passes(Cost(kernels.attention_s(flops, bytes_)), Cost(kernels.attention_s(2.5 * flops, 2 * bytes_)))
+        forward_s, backward_s = kernels.attention_s(flops, bytes_), kernels.attention_s(2.5 * flops, 2 * bytes_)
+        exchange = self._context_exchange
+        host_s = self._collectives_s(exchange.collectives, self.cp)
+        return Passes(
+            Cost(forward_s + exchange.exposed_s(forward_s, backward=False), host_s),
+            Cost(backward_s + exchange.exposed_s(backward_s, backward=True), host_s),
+        )
+
+    @property
+    def _context_exchange(self) -> ContextExchange:
+        """Return what attention needs of the tokens on other ranks."""
+        element = self.tokens * self.kernels.bytes_per_element / self.tp
+        return ContextExchange(
+            group=self.topology.group(self.cp, self.tp),
+            kernels=self.kernels,
+            ring=self.framework.ring_attention,
+            kv_bytes=2 * self.model.kv_width * element,
+            query_bytes=self.model.hidden * element,
+        )
 
     @property
     def _unfused_core(self) -> Passes:

@@ -11,6 +11,7 @@ from oppa.pipeline.registry import build_schedule
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.simulator.collectives import all_gather_s, reduce_scatter_s, send_s
+from oppa.simulator.degrees import context_parallel, shards
 from oppa.simulator.framework import Framework
 from oppa.simulator.kernels import Kernels
 from oppa.simulator.memory import Activations
@@ -27,6 +28,9 @@ class PipelineSettings:
     dp: int
     pp: int
     ep: int
+    cp: int
+    shards: int
+    """Ranks over which ZeRO shards weights."""
     micro_batch: int
     num_microbatches: int
     chunks: int
@@ -47,6 +51,8 @@ class PipelineSettings:
             dp=pc.dp,
             pp=pc.pp,
             ep=pc.ep,
+            cp=context_parallel(pc),
+            shards=shards(pc),
             micro_batch=pc.micro_batch,
             num_microbatches=pc.num_microbatches,
             chunks=pc.model_chunks if pc.pp > 1 else 1,
@@ -137,7 +143,7 @@ class Pipelines:
         return forward_s, backward_s * (1 - share), backward_s * share
 
     def _passes(self, layout: PipelineSettings, stage: StageCosts) -> Passes:
-        work = self._work(layout.tp, layout.ep, layout.micro_batch, layout.pp > 1 and self.topology.hosts > 1)
+        work = self._work(layout.tp, layout.cp, layout.ep, layout.micro_batch, layout.pp > 1 and self.topology.hosts > 1)
         passes = work.layer(layout.recompute) * stage.layers
         passes = passes + work.embedding if stage.embedding else passes
         passes = passes + work.head if stage.head else passes
@@ -149,17 +155,18 @@ class Pipelines:
 
     def _gathers_s(self, layout: PipelineSettings, stage: StageCosts) -> tuple[float, float]:
         """Return the seconds to gather a stage's weights and to scatter their gradients (ZeRO 3)."""
-        group = self.topology.group(layout.dp, layout.tp)
+        group = self.topology.group(layout.shards, layout.tp)
         bytes_ = stage.dense_parameter_count(self.model) / layout.tp * self.kernels.bytes_per_element
         return all_gather_s(group, bytes_), reduce_scatter_s(group, bytes_)
 
-    def _work_of(self, tp: int, ep: int, sequences: int, contended: bool) -> OperatorCosts:
+    def _work_of(self, tp: int, cp: int, ep: int, sequences: int, contended: bool) -> OperatorCosts:
         return OperatorCosts(
             model=self.model,
             kernels=self.kernels,
             topology=self.topology,
             framework=self.framework,
             tp=tp,
+            cp=cp,
             ep=ep,
             sequences=sequences,
             contended=contended,
@@ -170,8 +177,8 @@ class Pipelines:
 
         A transfer within a rank takes 0 s.
         """
-        shape, stride = _schedule(layout).shape, layout.dp * layout.tp
-        bytes_ = layout.micro_batch * self.model.seq_len * self.model.hidden * self.kernels.bytes_per_element
+        shape, stride = _schedule(layout).shape, layout.dp * layout.cp * layout.tp
+        bytes_ = layout.micro_batch * self.model.seq_len // layout.cp * self.model.hidden * self.kernels.bytes_per_element
         bytes_ //= layout.tp if self.framework.sequence_parallel else 1
         seconds = []
         for stage in range(shape.stages - 1):
@@ -185,7 +192,7 @@ class Pipelines:
 
         In a split schedule, the gradients of weights are assumed to need as many bytes as the backward pass frees.
         """
-        activations = Activations(work=self._work(layout.tp, layout.ep, layout.micro_batch, False))
+        activations = Activations(work=self._work(layout.tp, layout.cp, layout.ep, layout.micro_batch, False))
         held = [stage.layers * activations.layer_bytes(layout.recompute) for stage in self._stages(layout)]
         found, working = _schedule(layout), activations.working_bytes(layout.recompute)
         peaks = [peak + working for peak in peak_memory(found, Footprint(held=held, for_weights=held))]

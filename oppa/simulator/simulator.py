@@ -16,6 +16,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.random_streams import stream
+from oppa.simulator.degrees import SIMULATED_EXTRAS, context_parallel, replicas, shards
 from oppa.simulator.framework import framework_of
 from oppa.simulator.hardware import hardware_of
 from oppa.simulator.kernels import Kernels
@@ -53,7 +54,8 @@ class Simulator:
     def of(cls, problem: Problem) -> Self:
         """Return the simulator of a problem; raises InputError as the constructor does, and for parameters that it does not simulate."""
         space = problem.space
-        if unknown := [known.name for known in space.parameters if known.is_extra and not known.env]:
+        extras = [known for known in space.parameters if known.is_extra and not known.env and known.name not in SIMULATED_EXTRAS]
+        if unknown := [known.name for known in extras if known.choices != (known.default,)]:
             names = ", ".join(f"`{name}`" for name in unknown)
             raise InputError(f"the simulator knows nothing of {names}", hint="leave out their choices, or name another runner")
         return cls(
@@ -74,7 +76,8 @@ class Simulator:
         Fragmentation, the device's context and the communicators' buffers are added.
         """
         pc = configuration
-        communicators = sum(size > 1 for size in (pc.dp, pc.tp, pc.pp, pc.ep)) + 1
+        copies = replicas(pc) // shards(pc)
+        communicators = sum(size > 1 for size in (pc.dp, pc.tp, pc.pp, pc.ep, context_parallel(pc), copies)) + 1
         outside = CONTEXT_BYTES + (communicators * COMMUNICATOR_BYTES if pc.devices > 1 else 0)
         return self.memory_bytes(configuration) * FRAGMENTATION + outside <= self.limit_bytes
 

@@ -5,6 +5,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.simulator.collectives import all_reduce_s
 from oppa.simulator.data_parallel import DataParallel
+from oppa.simulator.degrees import replicas
 from oppa.simulator.framework import Framework
 from oppa.simulator.kernels import Kernels
 from oppa.simulator.memory import States
@@ -45,11 +46,11 @@ class StepSimulator:
     def _gradients_s(self, rank: Rank, data_parallel: DataParallel) -> float:
         """Return the exposed seconds of communicating gradients.
 
-        ZeRO 2 may send them after every micro-batch. ZeRO 3 adds 0, because its backward passes include the communication.
+        ZeRO 2 may send them after every micro-batch. The backward passes of ZeRO 3 include the communication within a group of shards.
         """
         pc = data_parallel.configuration
         if pc.zero_stage == 3:
-            return 0.0
+            return data_parallel.copied_s(weights=rank.dense + rank.experts, layers=rank.layers, window_s=rank.backward_s)
         each = data_parallel.gradients_s(dense=rank.dense, experts=rank.experts, layers=rank.layers, window_s=rank.backward_s)
         return each * (pc.num_microbatches if pc.zero_stage == 2 and self.framework.reduces_every_micro_batch else 1)
 
@@ -61,7 +62,7 @@ class StepSimulator:
         pc = configuration
         if not self.model.tied or pc.pp == 1 or folded(pc.schedule, pc.model_chunks):
             return 0.0
-        group = self.topology.group(2, (pc.pp - 1) * pc.dp * pc.tp)
+        group = self.topology.group(2, (pc.pp - 1) * replicas(pc) * pc.tp)
         return all_reduce_s(group, self.model.vocab * self.model.hidden / pc.tp * self.data_parallel(pc).gradient_bytes)
 
     def _rank_bytes(self, rank: Rank, data_parallel: DataParallel) -> float:

@@ -168,7 +168,7 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
             designer.update(new)
         learned |= {trial.id for trial in trials}
         taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
-        candidate = None if reason else _next(executor.problem, candidates, designer, taken)
+        candidate = None if reason else next_candidate(executor.problem, candidates, designer, taken)
         if candidate is not None:
             prediction = designer.predict(candidate)
             configuration = candidates.configuration(candidate)
@@ -184,7 +184,7 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
             return reason or _exhausted(len(taken), len(candidates))
 
 
-def _next(problem: Problem, candidates: Candidates, designer: Designer, taken: Set[int]) -> int | None:
+def next_candidate(problem: Problem, candidates: Candidates, designer: Designer, taken: Set[int]) -> int | None:
     """Return the next candidate: the user's present configuration first, whatever the designer; None if none is left."""
     if problem.baseline is not None and (baseline := candidates.index_of(problem.baseline)) not in taken:
         return baseline

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from oppa.problem.training import Limits
 from oppa.study import Prediction, Trial
+from oppa.trials.trial import TrialResult
 
 UNTIMED_STEPS = 3
 """Steps that a runner may need before the first that it reports, some of them to measure memory."""
@@ -15,8 +16,12 @@ SETUPS = 4.0
 """A set-up may take SETUP_S; once others are known, SETUPS times the longest of them plus ten seconds."""
 
 
-def time_limit_s(prediction: Prediction | None, trials: Sequence[Trial], limits: Limits) -> float:
-    """Return the seconds after which a trial is ended: the limit by its prediction, but at most the job's own limit."""
+def time_limit_s(prediction: Prediction | None, trials: Sequence[Trial | TrialResult], limits: Limits) -> float:
+    """Return the seconds after which a trial is ended: the limit by its prediction, but at most the job's own limit.
+
+    Args:
+        trials: Earlier trials, from whose set-ups that of the next is estimated.
+    """
     if prediction is None:
         return limits.trial_time_s
     seen = [trial.setup_s for trial in trials if trial.setup_s is not None]

@@ -16,9 +16,10 @@ from experiments.registry import COPUS, OVERHEAD, POLLUX, PROFILED, SHORT
 from experiments.timings.overhead import SIZES
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS
-from oppa.bench.declared import SIMULATED, SUITES, content_hash, simulated_job
+from oppa.bench.declared import SIMULATED, content_hash, simulated_job
 from oppa.bench.registry import benchmarks, inputs
 from oppa.bench.search import Comparison
+from oppa.bench.suites import SUITES
 from oppa.bench.tasks import simulated_tasks
 from oppa.cli.commands.bench import bench
 from oppa.errors import InputError
@@ -26,7 +27,15 @@ from oppa.errors import InputError
 HERE = catalog.root()
 MOE = simulated_job("moe").as_posix()
 DATA = "OPPA_DATA/nanotron_h100.csv"
-SIMULATED_RECORDS = {"results/search/simulated", "results/ci", "results/stopping", "results/profile"}
+
+
+def together(*suites: str) -> set[str]:
+    """Return the records of `--suite all` that depend on some suites."""
+    return {"results/search/all", *(f"results/search/all/{suite}" for suite in suites)}
+
+
+SIMULATED_SUITES = together("simulated", "adversarial")
+SIMULATED_RECORDS = {"results/search/simulated", "results/ci", "results/stopping", "results/profile"} | SIMULATED_SUITES
 
 
 def test_every_command_is_in_the_list_and_the_other_way_round() -> None:
@@ -48,7 +57,7 @@ def test_every_declared_file_is_there() -> None:
 
 
 def test_tasks_are_those_that_the_benchmarks_run() -> None:
-    assert tuple(task.name for task in simulated_tasks()) == SIMULATED == SUITES["simulated"].tasks
+    assert tuple(task.name for task in simulated_tasks()) == SIMULATED == SUITES["simulated"].declared.tasks
     assert set(CASES) == set(COPUS) and set(JOBS) == set(PROFILED) and set(map(str, SIZES)) == set(OVERHEAD)
     assert {each.suite for each in COMPARISONS} == {"cpu", "simulated"}
 
@@ -68,7 +77,7 @@ def test_an_argument_changes_the_digest() -> None:
 def test_a_log_knows_its_tasks() -> None:
     comparison = Comparison(suite="simulated", trials=40)
     protocol = comparison.protocol([])
-    assert protocol["tasks"] == list(SIMULATED) and protocol["files"][MOE] == SUITES["simulated"].inputs().files[MOE]
+    assert protocol["tasks"] == list(SIMULATED) and protocol["files"][MOE] == SUITES["simulated"].declared.inputs().files[MOE]
 
 
 def test_what_is_measured_without_a_name_takes_seconds() -> None:
@@ -115,9 +124,9 @@ def checkout(tmp_path_factory) -> Checkout:
         (MOE, SIMULATED_RECORDS),
         ("runners/simulated/jobs/copus-3b.toml", {"results/goodput-simulated"}),
         ("priors/clusters/RTX3080.toml", SIMULATED_RECORDS),
-        ("search_spaces/megatron.toml", {"results/goodput-simulated"}),
-        ("priors/hardware/RTX3080.toml", {"results/search/simulated", "results/profile"}),
-        ("results/cpu-exhaustive/trials.csv", {"results/search/cpu", "results/ci"}),
+        ("search_spaces/megatron.toml", {"results/goodput-simulated"} | together("moe", "long-context")),
+        ("priors/hardware/RTX3080.toml", {"results/search/simulated", "results/profile"} | SIMULATED_SUITES),
+        ("results/cpu-exhaustive/trials.csv", {"results/search/cpu", "results/ci"} | together("cpu")),
         ("examples/digits.py", {"results/policies"}),
         ("OPPA_DATA/adaptdl_gradstats.csv", {"results/goodput-pollux"}),
         ("experiments/stopping/run.py", set()),
@@ -180,7 +189,10 @@ from oppa.bench.registry import benchmarks
 for benchmark in benchmarks().values():
     for recorded in benchmark.recorded:
         folder, inputs = catalog.root() / recorded.folder, recorded.inputs()
-        if (folder / "runs.jsonl").exists():
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            (folder / "README.md").write_text("# A record\\n\\n- date: now\\n")
+        if recorded.plays:
             protocol = {"suite": inputs.arguments["suite"], "trials": inputs.arguments["trials"], "apart": []}
             lines = [json.dumps({"protocol": {**protocol, "tasks": list(inputs.tasks), "files": inputs.files}, "origin": {}})]
             tasks = inputs.tasks or ["1B-1"]
@@ -212,7 +224,8 @@ def test_data_that_are_not_here_leave_it_open_and_a_play_that_lacks_does_not(tmp
     checkout.path("OPPA_DATA/nanotron_h100.csv").unlink()
     listed = json.loads(checkout.run("-m", "oppa", "bench", "--json"))
     open_ = {each["record"] for each in listed if each["state"] == "not checked"}
-    assert open_ == {f"results/{name}" for name in ("bench", "prior", "calibrate", "simulator", "search/replay", "cluster")}
+    recorded = ("bench", "prior", "calibrate", "simulator", "search/replay", "cluster")
+    assert open_ == {f"results/{name}" for name in recorded} | together("replay", "adversarial")
     log = checkout.folder / "results" / "search" / "cpu" / "runs.jsonl"
     log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"designer": "tpe", "seed": 7' not in line))
     shutil.rmtree(checkout.folder / "results" / "service")

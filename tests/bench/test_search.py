@@ -14,7 +14,20 @@ import pytest
 from oppa import catalog
 from oppa.bench.run_designer import run_designer
 from oppa.bench.runs import Log, Run
-from oppa.bench.scores import best_at, best_peer, break_even_s, ratio, seconds_to, summary, to_json, trials_to, untuned
+from oppa.bench.scores import (
+    RUN_S,
+    best_at,
+    best_peer,
+    break_even_s,
+    net_gain_s,
+    ratio,
+    seconds_to,
+    summary,
+    to_json,
+    trials_to,
+    untuned,
+    user_scores,
+)
 from oppa.bench.search import Comparison, compare
 from oppa.bench.search_page import page, write_page
 from oppa.bench.tasks import load_suite
@@ -27,8 +40,10 @@ from oppa.problem.space_file import read_space
 from oppa.problem.training import Limits, Training
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.replay import Record, Replay, ReplayNoise
+from oppa.study import Prediction
 from oppa.trials import processes
 from oppa.tuning.stopping import StopTest, make_rule
+from oppa.tuning.time_limit import time_limit_s
 from tests.bench.remains import assert_gone, command_of
 from tests.sampling import nightly
 
@@ -118,6 +133,17 @@ def test_a_trial_that_was_stopped_is_no_incumbent() -> None:
     assert {each.incumbent for each in played[first:]} == {played[first].candidate}
 
 
+def test_a_trial_far_slower_than_its_prediction_ends_at_the_limit_of_a_real_search() -> None:
+    limits = Limits(q_max=200)
+    task, designer = dataclasses.replace(small_task(), problem=dataclasses.replace(small_task().problem, limits=limits)), InOrder()
+    designer.predict = lambda candidate: Prediction(steps_per_s=100.0, log_stddev=0.1)
+    played = run_designer(task, designer, make_rule("never", task.problem.limits), seed=0, trials=1)
+    simulated = task.simulator.simulate_trial(task.candidates.configuration(0), steps=task.problem.limits.q_max, seed=0)
+    first = played[0].result
+    assert first.outcome == "timed_out" and played[0].incumbent is None
+    assert first.seconds == time_limit_s(played[0].prediction, [], task.problem.limits) < simulated.setup_s + sum(simulated.step_times_s)
+
+
 def test_designers_meet_the_same_noise() -> None:
     task = small_task(noise=0.1)
 
@@ -176,6 +202,19 @@ def log(tmp_path) -> Log:
 def test_what_is_logged_is_read_again(log) -> None:
     assert len(log.read()) == 8 and log.read()[0] == run_of((0.5, 0.9, 0.96, 1.0), (60.0, 130.0, 200.0, 270.0))
     assert Log.load(log.path) == log and log.origins() == [{"command": "here"}]
+
+
+def test_a_designer_that_lacks_tasks_is_compared_on_those_that_it_has(log) -> None:
+    log.append(run_of((0.5, 0.96), (60.0, 100.0), designer="tpe", task="a"))
+    log.append(run_of((0.5, 0.96), (60.0, 100.0), designer="grid", task="c"))
+    dropped = dataclasses.replace(run_of((0.9, 1.0), (60.0, 100.0), task="a"), variation="prior-25")
+    log.append(dropped)
+    text, _ = page(log.path)
+    assert "| tpe" in text and "| grid" in text
+    runs = log.read()
+    assert ratio(runs, "oppa", "tpe", 4) == 2.0 and math.isnan(ratio(runs, "oppa", "grid", 4))
+    assert best_peer(runs, 4) == ("random", 1.0)  # the only one that has every task of oppa
+    json.dumps(to_json(runs, [], 4, {}))
 
 
 def test_a_torn_line_is_lost_alone(log) -> None:
@@ -271,3 +310,34 @@ def test_an_untuned_job_runs_what_random_found_to_run_first() -> None:
         run_of(best, (1.0, 2.0), designer=name) for best, name in (((0.0, 0.3), "random"), ((0.5, 0.9), "random"), ((1.0, 1.0), "oppa"))
     ]
     assert untuned(runs) == {"a": pytest.approx(0.4)}
+
+
+def test_the_default_comes_before_what_random_found() -> None:
+    runs = [run_of((0.3, 0.9), (1.0, 2.0), designer="random"), dataclasses.replace(run_of((1.0,), (1.0,)), untuned=0.7)]
+    assert untuned(runs) == {"a": 0.7}
+
+
+def test_a_run_logs_the_default_that_runs() -> None:
+    task = small_task()
+    played = run_designer(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=6)
+    assert Run.of(task, "mine", 0, "", played).untuned == 0.5  # dp = 4 does not run, and dp = 2 with one sequence has half of the best rate
+
+
+@pytest.mark.parametrize(
+    ("best", "share", "expected"),
+    [((0.5, 1.0), 0.5, RUN_S / 2 - 120), ((0.5, 0.5), 0.5, -120), ((0.0, 0.0), 0.5, -120), ((0.4, 0.4), 0.8, -RUN_S - 120)],
+)
+def test_a_net_gain_is_what_a_run_saves_minus_the_search(best, share, expected) -> None:
+    assert net_gain_s(run_of(best, (60.0, 120.0)), share) == pytest.approx(expected)
+
+
+def test_users_see_the_worst_task_and_the_trials_that_did_not_run() -> None:
+    runs = [
+        dataclasses.replace(run_of((0.0, 1.0), (60.0, 120.0), task=task, seed=seed), outcomes=outcomes)
+        for task in ("a", "b")
+        for seed, outcomes in enumerate(("mc", "fc", "cc"))
+    ]
+    of = user_scores(runs, {"a": 0.5, "b": 1.0})
+    assert of["net_gain_s_worst_task"] == -120 and of["net_gain_s_p10"] == -120
+    assert of["out_of_memory_median"] == 1 and of["first_fits"] == pytest.approx(1 / 3)
+    assert user_scores(runs, {})["net_gain_s_median"] is None

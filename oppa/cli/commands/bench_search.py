@@ -12,18 +12,19 @@ if TYPE_CHECKING:
     from oppa.bench.search import Comparison
     from oppa.simulator.benchmark_task import BenchmarkTask
 
-SUITE = "replay (published runs of nanotron), simulated, cpu, or a search space file with `\\[replay]`."
+SUITE = "Suite of tasks, `all` for every suite, or a search space file with `\\[replay]`."
 TABLE = "CSV file of the measurements, instead of the suite's own below OPPA_DATA."
 DESIGNERS = "Designers to compare, separated by commas; all by default."
 VARIATIONS = "Also run `oppa` under changed noise, limits and priors: all variations, or some by name."
-OUT = "Folder of the raw log and of the page; an existing log is continued."
+SEEDS = "Searches of each designer on each task: 10, or with `all` 5 of `oppa` and 2 of others."
+OUT = "Folder of the raw log and of the page; an existing log is continued. `all` has a folder below it for each suite."
 
 
 def search(
     suite: Annotated[str, typer.Option(metavar="NAME|FILE.toml", help=SUITE)] = "replay",
     table: Annotated[Path | None, typer.Option(metavar="CSV", help=TABLE)] = None,
     designers: Annotated[str | None, typer.Option(metavar="A,B,C", help=DESIGNERS)] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of searches of each designer on each task.")] = 10,
+    seeds: Annotated[int | None, typer.Option(min=1, help=SEEDS)] = None,
     trials: Annotated[int, typer.Option(min=1, help="Number of trials of each search.")] = 30,
     variations: Annotated[str | None, typer.Option(metavar="all|A,B,C", help=VARIATIONS)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
@@ -32,27 +33,46 @@ def search(
     """Compare designers on recorded or simulated tasks, under one protocol.
 
     No trial really runs: each returns a throughput with the noise of a trial and of its steps, and costs a start of a minute.
+    Suites whose measured data are missing are skipped by `--suite all`.
+
+    Suites: replay (published runs of nanotron), aleph-8k (published runs on A100), cpu, simulated, moe, long-context, fsdp, black-box,
+    adversarial.
     """
-    from oppa.bench.declared import DESIGNERS as ALL
-    from oppa.bench.search import Comparison, compare
+    from oppa.bench.declared import DESIGNERS as ALL_DESIGNERS
+    from oppa.bench.search import Comparison, every_suite
+    from oppa.bench.suites import ALL, OWN_SEEDS
     from oppa.bench.variations import variations_named
-    from oppa.cli.views import style
-    from oppa.cli.views.progress import PlayProgress
+    from oppa.errors import InputError
     from oppa.report.record import provenance
     from oppa.tuning.designers import DESIGNERS as INSTALLED
 
-    comparison = Comparison(
-        suite=suite,
-        table=table,
-        designers=tuple(name.strip() for name in designers.split(",")) if designers else tuple(name for name in ALL if name in INSTALLED),
-        seeds=seeds,
-        trials=trials,
-        variations=variations_named(variations or ""),
+    known = tuple(name for name in ALL_DESIGNERS if name in INSTALLED)
+    chosen = tuple(name.strip() for name in designers.split(",")) if designers else known
+    environment = provenance()
+    if suite == ALL:
+        if table or variations:
+            raise InputError("`--suite all` has tables and variations of its own", hint="remove --table and --variations")
+        _every(every_suite(chosen, seeds=seeds or OWN_SEEDS, trials=trials), out, environment, as_json)
+        return
+    made = Comparison(
+        suite=suite, table=table, designers=chosen, seeds=seeds or 10, trials=trials, variations=variations_named(variations or "")
     )
+    runs, tasks = _compare(made, out, environment)
+    _print(runs, tasks, made, environment, as_json)
+
+
+def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, str]) -> "tuple[list[Run], list[BenchmarkTask]]":
+    """Return the runs of a comparison and its tasks. They are logged below `out`, next to the page."""
+    from oppa.bench.search import compare
+    from oppa.cli.views import style
+    from oppa.cli.views.progress import PlayProgress
+
     tasks, empty = comparison.tasks()
     for name in empty:
         style.err().print(f"left out: `{name}` has no configuration that runs", markup=False)
-    environment = provenance()
+    comparison, unable = comparison.without_unable(tasks)
+    for name, why in unable.items():
+        style.err().print(f"left out: `{name}` cannot search `{comparison.suite}`: {why}", markup=False)
     log = _log(comparison, tasks, out, environment)
     try:
         with PlayProgress() as progress:
@@ -62,11 +82,38 @@ def search(
             "interrupted" + ("; the same command continues" if out else "; only a comparison with `--out` can be continued"), markup=False
         )
         raise
-    _print(runs, tasks, comparison, environment, as_json)
     if log and out:
         from oppa.bench.search_page import write_page
 
         style.err().print(f"written: {write_page(out)}", markup=False)
+    return runs, tasks
+
+
+def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: dict[str, str], as_json: bool) -> None:
+    """Compare designers on every suite whose data are here, and print the comparison over all."""
+    from oppa.bench.pooled import SuiteRuns, pooled_json, pooled_sections, write_pooled
+    from oppa.bench.suites import ALL, EVERY
+    from oppa.cli.views import style
+    from oppa.errors import EnvironmentLackingError
+
+    found, skipped, trials = [], dict[str, str](), comparisons[0].trials
+    for each in comparisons:
+        style.err().print(f"suite `{each.suite}`", markup=False)
+        try:
+            runs, tasks = _compare(each, out and out / each.suite, environment)
+        except EnvironmentLackingError as error:
+            skipped[each.suite] = error.message
+            style.err().print(f"SKIPPED: `{each.suite}`: {error.message}", markup=False)
+            continue
+        found.append(SuiteRuns.of(each.suite, runs, [task.name for task in tasks if not task.headline]))
+    if as_json:
+        style.print_json(pooled_json(found, trials, skipped, environment))
+    else:
+        for section in pooled_sections(found, trials, skipped):
+            style.print_section(section)
+    if out:
+        inputs = EVERY.inputs(suite=ALL, trials=trials)
+        style.err().print(f"written: {write_pooled(out, trials, skipped, inputs)}", markup=False)
 
 
 def _log(comparison: "Comparison", tasks: "Sequence[BenchmarkTask]", out: Path | None, environment: dict[str, str]) -> "Log | None":
@@ -85,7 +132,7 @@ def _print(
     runs: "Sequence[Run]", tasks: "Sequence[BenchmarkTask]", comparison: "Comparison", environment: dict[str, str], as_json: bool
 ) -> None:
     from oppa.bench.scores import to_json
-    from oppa.bench.sections import comparison_sections
+    from oppa.bench.sections import comparison_sections, user_section
     from oppa.bench.variations import PLAIN
     from oppa.cli.views import style
 
@@ -95,5 +142,6 @@ def _print(
     if as_json:
         style.print_json(to_json(counted, apart, comparison.trials, environment))
         return
-    for section in comparison_sections(counted, apart, comparison.trials):
+    gains = user_section(counted or apart)
+    for section in (*comparison_sections(counted, apart, comparison.trials), *([gains] if gains else [])):
         style.print_section(section)

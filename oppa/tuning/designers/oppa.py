@@ -72,17 +72,19 @@ class Oppa:
         seed: int,
         beliefs: Mapping[str, Belief] | None = None,
         formula: Formula = step_time,
+        memory_formula: Formula = memory,
     ) -> None:
         """Build the surrogates of a problem.
 
         Args:
             beliefs: Coefficients learned elsewhere, which replace those of the device's prior.
             formula: Computes the seconds of a step.
+            memory_formula: Computes the peak memory of a step in bytes.
         """
         time, size = beliefs_of_job(problem, beliefs)
         work, points = workload_of(problem, candidates), encoded(candidates)
         rate = CostModel(formula, work, time, sign=-1.0)
-        slack = CostModel(memory, work, size, offset=math.log(problem.cluster.usable_bytes))
+        slack = CostModel(memory_formula, work, size, offset=math.log(problem.cluster.usable_bytes))
         plain: MeanFunction = constant(candidates)
         points_of_rate: Tensor = points
         cost: MeanFunction = rate

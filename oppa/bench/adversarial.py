@@ -1,0 +1,88 @@
+"""Score searches with priors that mislead against one whose prior is a constant mean."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from oppa.bench.intervals import Estimate, estimate, mean, mean_difference, median_difference, table_of
+from oppa.bench.runs import Run
+from oppa.bench.scores import best_at, trials_to
+from oppa.bench.suites import DISTORTED
+from oppa.bench.variations import PLAIN, VARIATIONS
+from oppa.report.record import Section
+
+CONSTANT = "oppa-no-prior"
+"""Bayesian optimisation with a constant mean."""
+LAST = 20
+"""Number of trials after which the loss is stated."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Misled:
+    """Compares `oppa` under one distortion with the constant mean, which the distortions of the prior do not reach."""
+
+    variation: str
+    runs: int
+    best: float
+    """Mean share of the best after LAST trials."""
+    trials_behind: Estimate
+    """Median trials to 95% of `oppa`, minus those of the constant mean."""
+    loss: Estimate
+    """Mean share of the best after LAST trials of the constant mean, minus that of `oppa`; negative where the prior helps."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return dataclasses.asdict(self)
+
+
+def misled(runs: Sequence[Run], trials: int) -> list[Misled]:
+    """Return the comparison for the true prior and for each distortion, as far as there are runs of both designers."""
+    found = []
+    for variation in (PLAIN, *DISTORTED):
+        ours, theirs = ([run for run in runs if (run.designer, run.variation) == (name, variation)] for name in ("oppa", CONSTANT))
+        theirs = theirs or [run for run in runs if (run.designer, run.variation) == (CONSTANT, PLAIN)]
+        tasks = sorted({run.task for run in ours} & {run.task for run in theirs})
+        if tasks:
+            found.append(_misled(variation, ours, theirs, tasks, trials))
+    return found
+
+
+def adversarial_section(runs: Sequence[Run], trials: int) -> Section | None:
+    """Tabulate the distortions; None if no run is under one."""
+    found = misled(runs, trials)
+    if {each.variation for each in found} <= {PLAIN}:
+        return None
+    rows = [
+        (
+            VARIATIONS[each.variation].about if each.variation else "right",
+            each.runs,
+            f"{each.best:.3f}",
+            each.trials_behind.format(1, sign=True),
+            each.loss.format(3, sign=True),
+        )
+        for each in found
+    ]
+    text = (
+        f"`oppa` under a distorted prior, against Bayesian optimisation with a constant mean (`{CONSTANT}`). Best: mean share after "
+        f"{min(LAST, trials)} trials. Trials behind: difference of the median trials to 95%. Loss: the constant mean's share minus that "
+        "of `oppa`. Intervals hold 90% over tasks and seeds."
+    )
+    columns = ("prior", ">plays", ">best", ">trials behind", ">loss")
+    return Section(title="Priors that mislead", text=text, columns=columns, rows=rows)
+
+
+def _misled(variation: str, ours: Sequence[Run], theirs: Sequence[Run], tasks: Sequence[str], trials: int) -> Misled:
+    def to_95(run: Run) -> float:
+        return trials_to(run, trials)
+
+    def best(run: Run) -> float:
+        return best_at(run, LAST)[-1]
+
+    reached, shares = ([table_of(group, tasks, figure) for group in (ours, theirs)] for figure in (to_95, best))
+    return Misled(
+        variation=variation,
+        runs=sum(run.task in tasks for run in ours),
+        best=float(mean(shares[0])),
+        trials_behind=estimate(median_difference, *reached),
+        loss=estimate(mean_difference, shares[1], shares[0]),
+    )
