@@ -103,3 +103,15 @@ def format_count(count: float) -> str:
         if abs(count) >= size:
             return f"{count / size:.3g}{suffix}"
     return f"{count:.3g}"
+
+
+def format_hours(hours: float) -> str:
+    """Return hours of devices as text: `0.0123`, `3.28`, `3,277`."""
+    return f"{hours:,.0f}" if hours >= 99.95 else f"{hours:.3g}"
+
+
+def format_money(amount: float, currency: str) -> str:
+    """Return an amount of money as text: `8.19 EUR`, `12,400 EUR`; an amount below a cent has two significant digits."""
+    size = abs(amount)
+    number = f"{amount:,.0f}" if size >= 9999.5 else f"{amount:,.2f}" if size >= 0.01 or not amount else f"{amount:.2g}"
+    return f"{number} {currency}"

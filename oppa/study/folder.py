@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import logging
+import math
 import re
 import socket
 import sqlite3
@@ -19,7 +20,7 @@ from oppa.errors import InputError, LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import database, open_file
-from oppa.study.records import MEASURED, SEARCH, VERIFICATION, Lease, Prediction, Trial
+from oppa.study.records import MEASURED, SEARCH, VERIFICATION, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.trials.processes import Process, is_living, this_process
 from oppa.trials.trial import TrialResult
@@ -45,6 +46,7 @@ class Study:
         self._clock = clock
         self._host = host or socket.gethostname()
         self._tuner = f"{self._host}/{this_process()}:{next(_OPENED)}"
+        self._idle_from: float | None = None
         self._connect()
 
     def _connect(self) -> None:
@@ -108,7 +110,21 @@ class Study:
         """Begin a session of this tuner, and store facts that explain its trials: command, versions, hardware."""
         now = self._clock()
         with self._transaction() as connection:
-            connection.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (self._tuner, now, now, json.dumps(dict(facts))))
+            connection.execute(
+                "INSERT INTO sessions (tuner, started_at, seen_at, facts) VALUES (?, ?, ?, ?)",
+                (self._tuner, now, now, json.dumps(dict(facts))),
+            )
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Count the time between trials as well, inside the context: the launcher holds devices for this tuner."""
+        self._idle_from = self._clock()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(StudyError), self._transaction():
+                self._count_idle()
+            self._idle_from = None
 
     def sessions(self) -> list[dict[str, str]]:
         """Return the facts of every session, oldest first; those of a damaged row are left out."""
@@ -127,8 +143,9 @@ class Study:
         tried: int = 0,
         prediction: Prediction | None = None,
         limit: int | None = None,
+        budget: TimeBudget | None = None,
     ) -> Lease | None:
-        """Return a lease to run a trial; None if another tuner has claimed it, or `limit` search trials were claimed.
+        """Return a lease to run a trial; None if another tuner has claimed it, `limit` search trials were claimed, or the budget is spent.
 
         A search trial follows `tried` others of its configuration. If there are more, another tuner has claimed it. A trial with a
         `pairing` is a verification trial: one of the repeats that compare configurations.
@@ -140,9 +157,13 @@ class Study:
                 return None
             if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
                 return None
+            self._count_idle()
+            granted_s = None if budget is None else budget.granted_s(self._committed_s())
+            if budget and granted_s is None:
+                return None
             cursor = connection.execute(
                 "INSERT INTO trials (configuration, configuration_id, purpose, pairing, tuner, token, lease_until,"
-                " started_at, prediction) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?)",
+                " started_at, prediction, granted_s) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?, ?)",
                 (
                     json.dumps(configuration.to_dict()),
                     configuration.id,
@@ -152,10 +173,13 @@ class Study:
                     now + LEASE_S,
                     now,
                     json.dumps(dataclasses.asdict(prediction)) if prediction else None,
+                    granted_s,
                 ),
             )
             assert cursor.lastrowid is not None
-            lease = Lease(trial=cursor.lastrowid, configuration=configuration, purpose=purpose, pairing=pairing, token=1)
+            lease = Lease(
+                trial=cursor.lastrowid, configuration=configuration, purpose=purpose, pairing=pairing, token=1, granted_s=granted_s
+            )
             self._seen(lease)
             return lease
 
@@ -185,17 +209,17 @@ class Study:
 
     def interrupt(self, lease: Lease, cause: str) -> None:
         """Record that a trial was interrupted; it may run again."""
-        seconds = max(0.0, self._clock() - self._started(lease))  # the clock may have stepped back
+        seconds = _at_most(self._clock() - self._started(lease), lease.granted_s)
         self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": seconds})
 
     def recover(self) -> list[int]:
         """Mark the trials of dead tuners as interrupted, invalidate their leases, and return the ids of these trials."""
         now = self._clock()
         with self._transaction() as connection:
-            rows = connection.execute("SELECT id, tuner, lease_until, started_at FROM trials WHERE outcome IS NULL").fetchall()
+            rows = connection.execute("SELECT id, tuner, lease_until, started_at, granted_s FROM trials WHERE outcome IS NULL").fetchall()
             gone = [row for row in rows if _number(row["lease_until"]) < now or self._is_dead(row["tuner"])]
             for row in gone:
-                seconds = max(0.0, min(now, _number(row["lease_until"])) - _number(row["started_at"]))
+                seconds = _at_most(min(now, _number(row["lease_until"])) - _number(row["started_at"]), row["granted_s"])
                 connection.execute(
                     "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner has ended', token = token + 1, seconds = ? WHERE id = ?",
                     (seconds, row["id"]),
@@ -240,6 +264,16 @@ class Study:
             end = max(end, seen)
         return total
 
+    def idle_s(self) -> float:
+        """Return the seconds between trials in which tuners held devices, as in an allocation of Slurm."""
+        return sum(_seconds(row["idle_s"]) for row in self._select("SELECT idle_s FROM sessions"))
+
+    def committed_s(self) -> float:
+        """Return the seconds in which tuners held devices, and those that are granted to trials that run now."""
+        self._keep_file()
+        with database.disk_errors(self.folder):
+            return self._committed_s()
+
     def check(self) -> None:
         """Make sure that the study can be read by the next command; write it again if a trial has overwritten it.
 
@@ -262,6 +296,26 @@ class Study:
             query, values = f"{query} AND {same}", (configuration.id, configuration.global_batch)
         return int(self._connection.execute(query, values).fetchone()[0])
 
+    def _committed_s(self) -> float:
+        now, ended, running = self._clock(), 0.0, 0.0
+        for outcome, seconds, granted_s, started_at in self._connection.execute(
+            "SELECT outcome, seconds, granted_s, started_at FROM trials"
+        ):
+            if outcome is not None:
+                ended += _seconds(seconds)
+            else:
+                running += _seconds(now - _number(started_at) if granted_s is None else granted_s)
+        idle = sum(_seconds(value) for (value,) in self._connection.execute("SELECT idle_s FROM sessions"))
+        return ended + running + idle
+
+    def _count_idle(self, trial_s: float = 0.0) -> None:
+        """Add the seconds since the last trial to this session, if its launcher holds devices; `trial_s` of them belong to a trial."""
+        if self._idle_from is not None:
+            now = self._clock()
+            idle_s = max(0.0, now - self._idle_from - trial_s)
+            self._connection.execute("UPDATE sessions SET idle_s = idle_s + ? WHERE tuner = ?", (idle_s, self._tuner))
+            self._idle_from = now
+
     def _started(self, lease: Lease) -> float:
         return float(self._connection.execute("SELECT started_at FROM trials WHERE id = ?", (lease.trial,)).fetchone()[0])
 
@@ -272,6 +326,8 @@ class Study:
                 f"UPDATE trials SET {columns} WHERE id = ? AND token = ? AND outcome IS NULL", (*values.values(), lease.trial, lease.token)
             )
             self._seen(lease)
+            if "outcome" in values:
+                self._count_idle(values["seconds"])
             if cursor.rowcount != 1:
                 raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study continues without this trial")
 
@@ -328,6 +384,16 @@ class Study:
 def _sha256(values: Any) -> str:
     """Return the SHA-256 of JSON values, however their text is spaced."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _at_most(seconds: float, granted_s: Any) -> float:
+    """Return the seconds of a trial whose end nobody recorded, at most those granted; the clock may have stepped back."""
+    return max(0.0, min(seconds, granted_s) if isinstance(granted_s, int | float) else seconds)
+
+
+def _seconds(value: Any) -> float:
+    """Return a stored duration; 0 if it is missing or damaged."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0
 
 
 def _number(value: Any) -> float:

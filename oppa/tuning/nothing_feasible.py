@@ -14,7 +14,9 @@ def nothing_feasible(study: Study, problem: Problem) -> InfeasibleError:
     trials = [trial for trial in study.trials() if trial.counts]
     failed = [trial for trial in trials if not trial.feasible]
     if not failed:
-        return InfeasibleError("no trial was run: the budget is spent", hint="raise `trials` or `wall_time` under [limits]")
+        return InfeasibleError(
+            "no trial was run: the budget is spent", hint="raise `trials`, `wall_time` or `max_gpu_hours` under [limits]"
+        )
     counts = Counter(trial.outcome for trial in failed)
     outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.most_common())
     message = f"none of the {len(trials)} trials could run: {outcomes}"

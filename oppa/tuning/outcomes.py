@@ -48,7 +48,7 @@ class TuneResult:
             exported=write_best(study, executor.problem, found.best),
             objective=executor.problem.objective,
             trials=tuple(trial for trial in study.trials() if trial.purpose == SEARCH),
-            values=to_json(study, found, ended, learned),
+            values=to_json(study, found, ended, learned, limited=executor.problem),
         )
 
     @property

@@ -34,6 +34,9 @@ if TYPE_CHECKING:  # it loads torch, which few designers need
 
 _log = logging.getLogger(__name__)
 
+LOCAL_END_S, HOSTS_END_S = 1.0, 15.0
+"""Seconds beyond the grace period in which a trial's processes end on this host, and in which a pool's hosts are released."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
@@ -128,8 +131,8 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
         study = stack.enter_context(_opened(problem, options))
         session = Session(study=study, problem=problem, candidates=setup.candidates, profiler=profiler)
         callback = stack.enter_context(_watched(session, options.callback))
-        run_trial = stack.enter_context(_running_trials(setup, study, options, callback.tick))
-        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process)
+        run_trial, ending_s = stack.enter_context(_running_trials(setup, study, options, callback.tick))
+        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, ending_s=ending_s)
         study.check()
 
 
@@ -149,22 +152,28 @@ def _opened(problem: Problem, options: SessionOptions) -> Study:
 
 
 @contextlib.contextmanager
-def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick: Callable[[], None]) -> Iterator[RunTrial]:
-    """Yield the function that runs the trials of a session: on hosts, in the simulator, or by replay."""
+def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick: Callable[[], None]) -> Iterator[tuple[RunTrial, float]]:
+    """Yield the function that runs the trials of a session: on hosts, in the simulator, or by replay.
+
+    The second value is the number of seconds that the processes of a trial may need to end.
+    """
     problem, folder, grace_s = setup.problem, study.folder, setup.problem.limits.grace_s
     if setup.runner.in_process:
         from oppa.simulator.executor import SimulatedExecutor
         from oppa.simulator.simulator import Simulator
 
-        yield SimulatedExecutor(setup.simulator or Simulator.of(problem), seed=options.seed)
+        yield SimulatedExecutor(setup.simulator or Simulator.of(problem), seed=options.seed), 0.0
         return
+    ending_s = max(grace_s, setup.runner.grace_s or 0.0)
     with (
         open_backend(setup.request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=on_tick) as backend,
         backend.launcher(setup.runner, study=study.uuid, grace_s=grace_s) as launcher,
         parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else contextlib.nullcontext(),
     ):
         launcher.prepare()  # its imports overlap with ours
-        yield functools.partial(run_trial, launcher)
+        # a pool holds its hosts for the whole session, and releases them after the winner is written
+        with study.holding() if backend.place else contextlib.nullcontext():
+            yield functools.partial(run_trial, launcher), ending_s + (HOSTS_END_S if backend.place else LOCAL_END_S)
 
 
 class _Silent:

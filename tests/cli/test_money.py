@@ -1,0 +1,60 @@
+"""GPU-hours and money as a user meets them: in limits, in results, and in errors."""
+
+import json
+
+import pytest
+
+from oppa import catalog
+
+JOB = catalog.root() / "runners" / "simulated" / "jobs" / "bert.toml"
+PRICE = ("--set", "limits.price_per_gpu_hour=2.5", "--set", "limits.currency=EUR")
+
+
+def test_a_search_stays_within_its_gpu_hours_and_reports_them(oppa) -> None:
+    tune = ("tune", JOB, "--designer", "random", "--study", "s", *PRICE, "--json")
+    found = json.loads(oppa(*tune, "--max-gpu-hours", "0.6").stdout)
+    spent, trials = found["spent"], [*found["trials"], *found["verification"], *found["default_trials"]]
+    assert found["ended"] == "the budget of 0.6 GPU-hours is spent"
+    assert 0.3 < spent["gpu_hours"] <= 0.6 == spent["limit"] and (spent["cost"], spent["currency"]) == (2.5 * spent["gpu_hours"], "EUR")
+    assert sum(trial["seconds"] for trial in trials) * 8 / 3600 == pytest.approx(spent["gpu_hours"])
+    assert spent["startup_gpu_hours"] > 0 < spent["steps_gpu_hours"] and spent["idle_gpu_hours"] == 0
+    said = oppa("show", "s").stdout
+    assert "of 0.6 GPU-hours" in said and "EUR" in said and "start-up" in said
+    more = json.loads(oppa(*tune, "--max-gpu-hours", "1.5").stdout)
+    assert len(more["trials"]) > len(found["trials"]) and more["spent"]["gpu_hours"] <= 1.5
+
+
+def test_a_study_without_a_limit_reports_hours_and_no_money(oppa, measured) -> None:
+    spent = json.loads(oppa("show", measured, "--json").stdout)["spent"]
+    assert (spent["cost"], spent["currency"], spent["limit"]) == (None, None, None)
+    assert spent["gpu_hours"] == pytest.approx(14 * 2 / 3600)  # fourteen trials of a second on two devices
+    assert "0.00778 device-hours" in oppa("show", measured).stdout
+
+
+def test_the_report_divides_the_cost_by_use(oppa, measured) -> None:
+    oppa("report", measured)
+    page = (oppa.folder / measured / "report.html").read_text()
+    assert "Cost of the search" in page and "device-hours" in page and "start-up" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("--max-gpu-hours", "0"), "`max_gpu_hours = 0` is not a positive number", "more than 0"),
+        (("--max-gpu-hours", "-3"), "`max_gpu_hours = -3` is not a positive number", "more than 0"),
+        (("--max-gpu-hours", "nan"), "`max_gpu_hours = nan` is not a positive number", "more than 0"),
+        (("--max-gpu-hours", "1e-4"), "`max_gpu_hours = 0.0001` lasts 45 ms on 8 devices", "20 trials of one minute take 2.67 GPU-hours"),
+        (("--set", "limits.currency=EUR"), '`currency = "EUR"` has no effect without a price', "price_per_gpu_hour"),
+        (("--launcher", "slurm"), "no option `--launcher` any more", "--set launcher.name=slurm"),
+    ],
+)
+def test_wrong_money_is_named_and_leaves_nothing_behind(oppa, words, message, hint) -> None:
+    said = oppa("tune", JOB, *words, code=2).stderr
+    assert message in said and hint in said.partition("hint")[2] and not (oppa.folder / "studies").exists()
+
+
+@pytest.mark.slow
+def test_real_trials_stay_within_their_hours(oppa) -> None:
+    limit = 60 / 3600 * 2  # a minute on two devices, start-ups included
+    found = json.loads(oppa("tune", "job.toml", "--designer", "random", "--max-gpu-hours", limit, "--json").stdout)
+    assert found["spent"]["gpu_hours"] <= limit and found["best"]
