@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from oppa.problem.configuration import Configuration
     from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.tuning.outcomes import ProfileResult, TuneResult
+    from oppa.tuning.plan import TunePlan
     from oppa.tuning.session import Callback, Setup
 
 Resume = Callable[[Path], Sequence[str]]
@@ -87,6 +88,7 @@ def tune(
     """
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import TuneResult
+    from oppa.tuning.plan import expectation, is_expected
     from oppa.tuning.result import find_winner, verification_s
     from oppa.tuning.search import search
     from oppa.tuning.session import SessionOptions, new_folder, open_session
@@ -97,8 +99,11 @@ def tune(
     folder = Path(study) if study is not None else new_folder(problem.name)
     facts = _facts(problem, "tune", resume, designer=designer, seed=seed)
     again = resume(folder) if resume else ()
-    with open_session(setup, SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again)) as executor:
-        made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=_transferred(problem))
+    beliefs = _transferred(problem)
+    expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
+    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected)
+    with open_session(setup, options) as executor:
+        made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
         reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
         ended = search(executor, candidates, made, rule, reserve=reserve)
@@ -106,30 +111,6 @@ def tune(
         if found is None:
             raise nothing_feasible(executor.study, problem)
         return TuneResult.of(executor, found, ended)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TunePlan:
-    """The plan of a search: its subject, its launcher, and its first trial."""
-
-    problem: Problem
-    candidates: "Candidates"
-    launcher: str
-    """Name of the launcher of the trials; `simulated` if nothing is started."""
-    first: "Configuration | None"
-    """Configuration of the first trial of a new study."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {
-            "name": self.problem.name,
-            "configurations": len(self.candidates),
-            "launcher": self.launcher,
-            "software": self.problem.software and self.problem.software.to_dict(),
-            "limits": dataclasses.asdict(self.problem.limits),
-            "baseline": self.problem.baseline and self.problem.baseline.to_dict(),
-            "first": self.first and self.first.to_dict(),
-        }
 
 
 def plan(
@@ -140,20 +121,23 @@ def plan(
     designer: str = designers.DEFAULT,
     seed: int = 0,
     launcher: str | None = None,
-) -> TunePlan:
+) -> "TunePlan":
     """Return the plan of a search with these arguments; start nothing, and make no folder.
 
     Raises:
         InputError: the job or an argument is wrong.
         EnvironmentLackingError: a program, package or device is missing.
     """
+    from oppa.tuning.plan import TunePlan, expectation
+
     setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
-    problem, candidates = setup.problem, setup.candidates
-    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=_transferred(problem))
+    problem, candidates, beliefs = setup.problem, setup.candidates, _transferred(setup.problem)
+    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
     suggested = made.suggest(set())
     first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
     launched = "simulated" if setup.runner.in_process else setup.request.launcher
-    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first)
+    expected = expectation(setup, designer, beliefs)
+    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected)
 
 
 def _setup(

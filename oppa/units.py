@@ -86,7 +86,7 @@ def format_uncertain(value: float, stddev: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return seconds as text: `85 ms`, `1.2 s`, `3 min 05 s`, `2 h 10 min`."""
+    """Return seconds as text: `85 ms`, `1.2 s`, `3 min 05 s`, `2 h 10 min`, `14 d 12 h`."""
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 100:
@@ -94,7 +94,8 @@ def format_seconds(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 100:
         return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest:02d} min" if hours < 100 else f"{hours // 24:,} d {hours % 24:02d} h".removesuffix(" 00 h")
 
 
 def format_count(count: float) -> str:

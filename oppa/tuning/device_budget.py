@@ -64,8 +64,12 @@ class DeviceBudget:
 
     def spent_in_words(self) -> str:
         """Return the reason why no further trial starts."""
-        limit = self.problem.limits.max_gpu_hours or 0.0
-        return f"the budget of {format_hours(limit)} {unit(self.problem.cluster)} is spent"
+        return f"the budget of {limit_in_words(self.problem)} is spent"
+
+
+def limit_in_words(problem: Problem) -> str:
+    """Return the limit as text; the job must state one."""
+    return f"{problem.limits.max_gpu_hours:,g} {unit(problem.cluster)}"
 
 
 def total_s(problem: Problem) -> float | None:

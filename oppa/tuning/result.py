@@ -14,13 +14,14 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION, TimeBudget
+from oppa.tuning.break_even import BreakEven, realised
 from oppa.tuning.calibration import track_record
 from oppa.tuning.designer import Designer, Observation, standings
 from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, complete_s, startup_s
 from oppa.tuning.equivalence import Equivalence
 from oppa.tuning.search import TrialExecutor
-from oppa.tuning.spending import spending
-from oppa.tuning.verification import SpeedUp, speed_up
+from oppa.tuning.spending import Spending, spending
+from oppa.tuning.verification import Interval, SpeedUp, speed_up
 
 STRIKES = 2
 """Failed trials after which a configuration is dropped; running out of memory once is enough."""
@@ -273,6 +274,7 @@ def to_json(
         limited: The problem with the limits and prices of the present session; None: those that the study began with.
     """
     trials, problem = study.trials(), study.problem
+    spent = spending(study, limited or problem)
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
     same = result is not None and result.default is not None and result.default.configuration == result.best.configuration
     compared, lead, predicted = result and result.speed_up, result and result.margin, track_record(trials)
@@ -303,12 +305,24 @@ def to_json(
         "lead_interval": [lead.ratio.low, lead.ratio.high] if lead else None,
         "equivalence": learned and {"holds": learned.holds, **dataclasses.asdict(learned)},
         "predicted": predicted and dataclasses.asdict(predicted),
-        "spent": spending(study, limited or problem).to_dict(),
+        "spent": spent.to_dict(),
+        "break_even": result and break_even(result, spent, limited or problem).to_dict(),
         "verification": listed[VERIFICATION],
         "default_trials": listed[BASELINE],
         "trials": listed[SEARCH],
         "damaged": [{"id": trial, "fault": fault} for trial, fault in study.damaged().items()],
     }
+
+
+def break_even(result: SearchResult, spent: Spending, problem: Problem) -> BreakEven:
+    """Return the measured break-even of a search; a winner that is the reference itself has a speed-up of 1."""
+    usual, same = result.default, Interval(value=1.0, low=1.0, high=1.0)
+    repeats = rates(result.repeats_of(usual)) if usual else []
+    rate = statistics.geometric_mean(repeats) if repeats else usual.steps_per_s if usual else None
+    is_winner = usual is not None and usual.configuration == result.best.configuration
+    measured = result.speed_up.ratio if result.speed_up else None
+    gain = same if is_winner else measured
+    return realised(spent, problem, gain, result.usual, rate)
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:

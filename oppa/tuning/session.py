@@ -30,6 +30,7 @@ from oppa.tuning.search import RunTrial, SearchCallback, TrialExecutor
 from oppa.units import format_seconds
 
 if TYPE_CHECKING:  # it loads torch, which few designers need
+    from oppa.tuning.expectation import Expectation
     from oppa.tuning.profile import Profiler
 
 _log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class Session:
     candidates: Candidates
     profiler: "Profiler | None" = None
     """The designer that measures a table; None if the session searches for the fastest configuration."""
+    expected: "Expectation | None" = None
+    """The expected cost and gain of the search; None if they are unknown."""
 
 
 Callback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
@@ -116,6 +119,8 @@ class SessionOptions:
     """The words after `oppa` that start further tuners of the study; empty if this process tunes alone."""
     option: str = "--study"
     """Option that names the folder, for messages."""
+    expected: "Expectation | None" = None
+    """The expected cost and gain of the search, for the callback."""
 
 
 @contextlib.contextmanager
@@ -129,7 +134,7 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
     problem, runner = setup.problem, setup.runner
     with contextlib.ExitStack() as stack:
         study = stack.enter_context(_opened(problem, options))
-        session = Session(study=study, problem=problem, candidates=setup.candidates, profiler=profiler)
+        session = Session(study=study, problem=problem, candidates=setup.candidates, profiler=profiler, expected=options.expected)
         callback = stack.enter_context(_watched(session, options.callback))
         run_trial, ending_s = stack.enter_context(_running_trials(setup, study, options, callback.tick))
         yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, ending_s=ending_s)

@@ -58,3 +58,28 @@ def test_real_trials_stay_within_their_hours(oppa) -> None:
     limit = 60 / 3600 * 2  # a minute on two devices, start-ups included
     found = json.loads(oppa("tune", "job.toml", "--designer", "random", "--max-gpu-hours", limit, "--json").stdout)
     assert found["spent"]["gpu_hours"] <= limit and found["best"]
+
+
+def test_a_dry_run_states_the_cost_and_from_which_run_the_search_pays(oppa) -> None:
+    dry = ("tune", JOB, "--dry-run", "--designer", "random", *PRICE)
+    expected = json.loads(oppa(*dry, "--json", "--set", "limits.run_length=14 d").stdout)["expected"]
+    assert expected["search_gpu_hours"] > 0 and expected["search_cost"] == pytest.approx(2.5 * expected["search_gpu_hours"])
+    assert expected["speed_up"] > 1 and expected["run_s"] == 14 * 86400 and expected["net_s"] > 0
+    said = oppa(*dry, "--set", "limits.run_length=5 min")
+    assert "by the prior" in said.stdout and "for runs longer than" in said.stdout and "loses" in said.stdout
+    assert "the search does not pay: a run of 5 min 00 s is too short" in said.stderr
+
+
+def test_a_result_states_its_break_even(oppa, measured) -> None:
+    found = json.loads(oppa("show", measured, "--json").stdout)
+    pays, gain = found["break_even"], found["gain"]
+    assert pays["search_s"] == 14.0 and pays["speed_up"] == gain
+    assert pays["pays_after_s"] == pytest.approx(14 / (1 - 1 / gain)) and pays["net_s"] is None
+    assert "for runs longer than" in oppa("show", measured).stdout
+    oppa("report", measured)
+    assert "The search pays for runs longer than" in (oppa.folder / measured / "report.html").read_text()
+
+
+def test_a_search_states_its_plan_before_its_first_trial(oppa) -> None:
+    said = oppa("tune", JOB, "--designer", "random", "--trials", 2, *PRICE, "--set", "limits.repeats=3").stderr
+    assert said.index("over the default configuration, by the prior") < said.index("best so far")

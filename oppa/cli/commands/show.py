@@ -99,7 +99,7 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     from oppa.plain_text import plain_text
     from oppa.report.study import facts, failures, ranked, spending_facts
     from oppa.tuning.equivalence import equivalence
-    from oppa.tuning.result import current
+    from oppa.tuning.result import break_even, current
     from oppa.tuning.spending import spending
 
     trials, sought = study.trials(), problem.objective
@@ -121,7 +121,8 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     for number, fault in study.damaged().items():
         style.out().print(f"[bold]damaged[/]  trial {number}, which is left out: {escape(plain_text(fault))}")
     if result := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
-        print_result(result, equivalence(study, result, problem), objective=sought, console=style.out())
+        pays = break_even(result, spending(study, problem), problem)
+        print_result(result, equivalence(study, result, problem), objective=sought, break_even=pays, console=style.out())
 
 
 def _print_learned(learned: "Learned") -> None:

@@ -63,7 +63,15 @@ def tune(
             callback=view,
             resume=view.resume,
         )
-    print_result(found.search, found.equivalence, why_ended=found.ended, exported=found.exported, objective=found.objective)
+    print_result(
+        found.search,
+        found.equivalence,
+        why_ended=found.ended,
+        exported=found.exported,
+        objective=found.objective,
+        break_even=found.break_even,
+        spent=found.spent,
+    )
     if as_json:
         style.print_json(found.values)
 
