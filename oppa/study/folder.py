@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import logging
-import math
 import re
 import socket
 import sqlite3
@@ -19,7 +18,8 @@ from typing import Any, Self
 from oppa.errors import InputError, LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
-from oppa.study import database, open_file
+from oppa.problem.training import Limits
+from oppa.study import database, held_time, open_file
 from oppa.study.records import MEASURED, SEARCH, VERIFICATION, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.trials.processes import Process, is_living, this_process
@@ -91,12 +91,17 @@ class Study:
 
     @property
     def problem(self) -> Problem:
-        """Return the problem; raises StudyError if what is stored is not one, or is not what was stored; older studies have no checksum."""
+        """Return the problem, with the limits of the last session that stated others than the first.
+
+        Raises:
+            StudyError: what is stored is not a problem, or is not what was stored; older studies have no checksum.
+        """
         values = self.meta["problem"]
         try:
             if self.meta.get("problem_sha256", _sha256(values)) != _sha256(values):
                 raise ValueError("it was changed after oppa stored it")
-            return Problem.from_dict(values)
+            problem = Problem.from_dict(values)
+            return dataclasses.replace(problem, limits=Limits(**self.meta["limits"])) if "limits" in self.meta else problem
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             hint = "start a new study; the files of its trials are still there"
             raise StudyError(f"the problem of the study in `{self.folder}` is damaged: {error}", hint=hint) from error
@@ -114,6 +119,13 @@ class Study:
                 "INSERT INTO sessions (tuner, started_at, seen_at, facts) VALUES (?, ?, ?, ?)",
                 (self._tuner, now, now, json.dumps(dict(facts))),
             )
+
+    def store_limits(self, limits: Limits) -> None:
+        """Store the limits and prices of this session, if they differ from those that the study has."""
+        if limits != self.problem.limits:
+            with self._transaction() as connection:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('limits', ?)", (json.dumps(limits.to_dict()),))
+            self.meta["limits"] = limits.to_dict()
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -158,7 +170,7 @@ class Study:
             if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
                 return None
             self._count_idle()
-            granted_s = None if budget is None else budget.granted_s(self._committed_s())
+            granted_s = None if budget is None else budget.granted_s(held_time.committed_s(self._connection, now=self._clock()))
             if budget and granted_s is None:
                 return None
             cursor = connection.execute(
@@ -209,7 +221,7 @@ class Study:
 
     def interrupt(self, lease: Lease, cause: str) -> None:
         """Record that a trial was interrupted; it may run again."""
-        seconds = _at_most(self._clock() - self._started(lease), lease.granted_s)
+        seconds = held_time.unrecorded_s(self._clock() - self._started(lease), lease.granted_s)
         self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": seconds})
 
     def recover(self) -> list[int]:
@@ -217,9 +229,11 @@ class Study:
         now = self._clock()
         with self._transaction() as connection:
             rows = connection.execute("SELECT id, tuner, lease_until, started_at, granted_s FROM trials WHERE outcome IS NULL").fetchall()
-            gone = [row for row in rows if _number(row["lease_until"]) < now or self._is_dead(row["tuner"])]
+            gone = [row for row in rows if held_time.number_in(row["lease_until"]) < now or self._is_dead(row["tuner"])]
             for row in gone:
-                seconds = _at_most(min(now, _number(row["lease_until"])) - _number(row["started_at"]), row["granted_s"])
+                seconds = held_time.unrecorded_s(
+                    min(now, held_time.number_in(row["lease_until"])) - held_time.number_in(row["started_at"]), row["granted_s"]
+                )
                 connection.execute(
                     "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner has ended', token = token + 1, seconds = ? WHERE id = ?",
                     (seconds, row["id"]),
@@ -259,20 +273,22 @@ class Study:
         """Return the seconds of wall-clock time in which at least one tuner searched."""
         total, end = 0.0, float("-inf")
         for row in self._select("SELECT started_at, seen_at FROM sessions ORDER BY started_at"):
-            start, seen = _number(row["started_at"]), _number(row["seen_at"])
+            start, seen = held_time.number_in(row["started_at"]), held_time.number_in(row["seen_at"])
             total += max(0.0, seen - max(start, end))
             end = max(end, seen)
         return total
 
     def idle_s(self) -> float:
         """Return the seconds between trials in which tuners held devices, as in an allocation of Slurm."""
-        return sum(_seconds(row["idle_s"]) for row in self._select("SELECT idle_s FROM sessions"))
+        self._keep_file()
+        with database.disk_errors(self.folder):
+            return held_time.idle_s(self._connection)
 
     def committed_s(self) -> float:
         """Return the seconds in which tuners held devices, and those that are granted to trials that run now."""
         self._keep_file()
         with database.disk_errors(self.folder):
-            return self._committed_s()
+            return held_time.committed_s(self._connection, now=self._clock())
 
     def check(self) -> None:
         """Make sure that the study can be read by the next command; write it again if a trial has overwritten it.
@@ -295,18 +311,6 @@ class Study:
             same = "configuration_id = ? AND json_extract(configuration, '$.global_batch') = ?"  # ids do not name the batch
             query, values = f"{query} AND {same}", (configuration.id, configuration.global_batch)
         return int(self._connection.execute(query, values).fetchone()[0])
-
-    def _committed_s(self) -> float:
-        now, ended, running = self._clock(), 0.0, 0.0
-        for outcome, seconds, granted_s, started_at in self._connection.execute(
-            "SELECT outcome, seconds, granted_s, started_at FROM trials"
-        ):
-            if outcome is not None:
-                ended += _seconds(seconds)
-            else:
-                running += _seconds(now - _number(started_at) if granted_s is None else granted_s)
-        idle = sum(_seconds(value) for (value,) in self._connection.execute("SELECT idle_s FROM sessions"))
-        return ended + running + idle
 
     def _count_idle(self, trial_s: float = 0.0) -> None:
         """Add the seconds since the last trial to this session, if its launcher holds devices; `trial_s` of them belong to a trial."""
@@ -384,18 +388,3 @@ class Study:
 def _sha256(values: Any) -> str:
     """Return the SHA-256 of JSON values, however their text is spaced."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _at_most(seconds: float, granted_s: Any) -> float:
-    """Return the seconds of a trial whose end nobody recorded, at most those granted; the clock may have stepped back."""
-    return max(0.0, min(seconds, granted_s) if isinstance(granted_s, int | float) else seconds)
-
-
-def _seconds(value: Any) -> float:
-    """Return a stored duration; 0 if it is missing or damaged."""
-    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0
-
-
-def _number(value: Any) -> float:
-    """Return a time that is stored in a row; minus infinity if it is no number."""
-    return float(value) if isinstance(value, int | float) else float("-inf")

@@ -57,7 +57,7 @@ class TuneResult:
             trials=tuple(trial for trial in study.trials() if trial.purpose == SEARCH),
             spent=spent,
             break_even=break_even(found, spent, executor.problem),
-            values=to_json(study, found, ended, learned, limited=executor.problem),
+            values=to_json(study, found, ended, learned),
         )
 
     @property

@@ -265,16 +265,10 @@ def _dropped(trials: Sequence[Trial], configuration: Configuration) -> bool:
     return "out_of_memory" in failed or len(failed) >= STRIKES
 
 
-def to_json(
-    study: Study, result: SearchResult | None, why_ended: str | None, learned: Equivalence | None = None, *, limited: Problem | None = None
-) -> dict[str, Any]:
-    """Return the result as JSON values, as `oppa tune --json` prints it; null where a value is missing.
-
-    Args:
-        limited: The problem with the limits and prices of the present session; None: those that the study began with.
-    """
+def to_json(study: Study, result: SearchResult | None, why_ended: str | None, learned: Equivalence | None = None) -> dict[str, Any]:
+    """Return the result as JSON values, as `oppa tune --json` prints it; null where a value is missing."""
     trials, problem = study.trials(), study.problem
-    spent = spending(study, limited or problem)
+    spent = spending(study, problem)
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
     same = result is not None and result.default is not None and result.default.configuration == result.best.configuration
     compared, lead, predicted = result and result.speed_up, result and result.margin, track_record(trials)
@@ -306,7 +300,7 @@ def to_json(
         "equivalence": learned and {"holds": learned.holds, **dataclasses.asdict(learned)},
         "predicted": predicted and dataclasses.asdict(predicted),
         "spent": spent.to_dict(),
-        "break_even": result and break_even(result, spent, limited or problem).to_dict(),
+        "break_even": result and break_even(result, spent, problem).to_dict(),
         "verification": listed[VERIFICATION],
         "default_trials": listed[BASELINE],
         "trials": listed[SEARCH],

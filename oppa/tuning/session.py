@@ -148,6 +148,7 @@ def _opened(problem: Problem, options: SessionOptions) -> Study:
         require_same(study.folder, study.problem, problem.software)
         end_orphans(study.uuid)
         study.open_session(options.facts)
+        study.store_limits(problem.limits)
         _log.info("study %s of %s", study.folder, problem.name)
         _log.debug("facts of the session: %s", dict(options.facts))
     except BaseException:

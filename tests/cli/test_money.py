@@ -22,6 +22,7 @@ def test_a_search_stays_within_its_gpu_hours_and_reports_them(oppa) -> None:
     assert "of 0.6 GPU-hours" in said and "EUR" in said and "start-up" in said
     more = json.loads(oppa(*tune, "--max-gpu-hours", "1.5").stdout)
     assert len(more["trials"]) > len(found["trials"]) and more["spent"]["gpu_hours"] <= 1.5
+    assert more["spent"]["limit"] == 1.5 and "of 1.5 GPU-hours" in oppa("show", "s").stdout
 
 
 def test_a_study_without_a_limit_reports_hours_and_no_money(oppa, measured) -> None:

@@ -11,7 +11,7 @@ from oppa.simulator.simulator import Simulator
 from oppa.study import Study
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.tuning.designers import make_designer
-from oppa.tuning.device_budget import require_one_start
+from oppa.tuning.device_budget import DeviceBudget, require_one_start
 from oppa.tuning.result import find_winner, verification_s
 from oppa.tuning.search import TrialExecutor, search
 from oppa.tuning.session import _Silent
@@ -102,3 +102,18 @@ def test_a_limit_below_one_start_is_refused_with_what_it_lasts(job) -> None:
 
 def test_devices_are_named_by_their_kind(job, problem) -> None:
     assert (unit(job.cluster), unit(problem.cluster)) == ("GPU-hours", "device-hours")
+
+
+def test_tuners_of_one_study_share_its_budget(job, tmp_path) -> None:
+    problem = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=1.0, wall_time_s=None))
+    with (
+        Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as ours,
+        Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as theirs,
+    ):
+        request = DeviceBudget(problem=problem, study=ours, ending_s=0.0).request((), most_s=1e6)
+        candidates = problem.candidates()
+        lease = theirs.claim(candidates.configuration(0), budget=request)
+        assert lease.granted_s == request.total_s == 3600 / problem.cluster.devices
+        assert ours.claim(candidates.configuration(1), budget=request) is None  # theirs holds all of it while it runs
+        theirs.interrupt(lease, "asked to")
+        assert ours.claim(candidates.configuration(1), budget=request).granted_s == pytest.approx(request.total_s, abs=1.0)
