@@ -183,7 +183,7 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
         failures = executor.failing_repeatedly(every)
         counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
         trials = [trial for trial in counted if trial.id not in executor.mended]
-        kept_s = reserve(every)
+        kept_s = 0.0 if executor.budget.total_s is None else reserve(every)
         reason = repeated_failures.in_words(failures) if failures else spent(executor, len(searched(counted)) + len(running))
         if not executor.budget.allows(executor.budget.request(every, most_s=limits.trial_time_s, reserved_s=kept_s)):
             reason = reason or executor.budget.spent_in_words()

@@ -54,6 +54,13 @@ def test_wrong_money_is_named_and_leaves_nothing_behind(oppa, words, message, hi
     assert message in said and hint in said.partition("hint")[2] and not (oppa.folder / "studies").exists()
 
 
+def test_a_limit_that_no_trial_survives_is_named(oppa) -> None:
+    run = oppa("tune", JOB, "--designer", "random", "--study", "s", "--max-gpu-hours", "0.04", "--json", code=1)
+    assert "no trial ran to its end: the budget of 0.04 GPU-hours is spent" in run.stderr and "raise `max_gpu_hours`" in run.stderr
+    found = json.loads(run.stdout)
+    assert found["best"] is None and found["break_even"] is None and 0 < found["spent"]["gpu_hours"] <= 0.04
+
+
 @pytest.mark.slow
 def test_real_trials_stay_within_their_hours(oppa) -> None:
     limit = 60 / 3600 * 2  # a minute on two devices, start-ups included
