@@ -15,7 +15,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study, Trial
-from oppa.study.records import MEASURED, SEARCH, VERIFICATION
+from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.monitor import StopRule
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement, TrialSpec
@@ -122,7 +122,8 @@ class TrialExecutor:
                 on_step=self._watcher.stepped,
                 on_tick=self._heartbeat(lease),
             )
-            if limit_s < (trial_time_s or limits.trial_time_s) and result.seconds >= limit_s and result.outcome not in MEASURED:
+            cut = limit_s < (trial_time_s or limits.trial_time_s) and result.seconds >= limit_s
+            if cut and result.outcome in ("timed_out", "failed"):
                 result = dataclasses.replace(result, outcome="interrupted", cause=self.budget.spent_in_words())
             self.study.finish(lease, result)
         except LeaseLostError:

@@ -1,6 +1,7 @@
 """GPU-hours and money as a user meets them: in limits, in results, and in errors."""
 
 import json
+import signal
 
 import pytest
 
@@ -91,3 +92,16 @@ def test_a_result_states_its_break_even(oppa, measured) -> None:
 def test_a_search_states_its_plan_before_its_first_trial(oppa) -> None:
     said = oppa("tune", JOB, "--designer", "random", "--trials", 2, *PRICE, "--set", "limits.repeats=3").stderr
     assert said.index("over the default configuration, by the prior") < said.index("best so far")
+
+
+@pytest.mark.slow
+def test_a_killed_tuner_s_trial_counts_when_the_study_is_resumed(oppa) -> None:
+    limit = 40 / 3600 * 2
+    tune = ("tune", "job.toml", "--designer", "random", "--study", "s", "--max-gpu-hours", str(limit))
+    with oppa.start(*tune) as tuner:
+        assert any(line.split()[:1] == ["2"] for line in tuner.stderr)  # two trials have ended
+        tuner.send_signal(signal.SIGKILL)
+        tuner.communicate()
+    before = json.loads(oppa("show", "s", "--json").stdout)["spent"]["gpu_hours"]
+    found = json.loads(oppa(*tune, "--json").stdout)
+    assert 0 < before < found["spent"]["gpu_hours"] <= limit and found["best"]
