@@ -17,7 +17,7 @@ STUDY = "Folder of the study: an existing one is resumed. The default is a new o
 TRIALS = "Number of search trials of the whole study, instead of the job file's."
 GPU_HOURS = "Hours of all devices together that the whole study may take, verification included; no trial passes it."
 DESIGNER = f"Designer of trials: one of {', '.join(designers.DESIGNERS)}; or `module:Class`."
-DRY_RUN = "Print the search space, the launcher and the first trial; start nothing."
+DRY_RUN = "Print the search space, the launcher, the expected cost and gain, and the first trial; start nothing."
 
 
 def tune(
