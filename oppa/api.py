@@ -9,6 +9,8 @@ KeyboardInterrupt once the running trial has ended; the same call with `study=` 
 """
 
 import dataclasses
+import functools
+import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from oppa.problem.configuration import Configuration
     from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.tuning.outcomes import ProfileResult, TuneResult
+    from oppa.tuning.plan import TunePlan
     from oppa.tuning.session import Callback, Setup
 
 Resume = Callable[[Path], Sequence[str]]
@@ -57,6 +60,7 @@ def tune(
     *,
     study: str | Path | None = None,
     trials: int | None = None,
+    max_gpu_hours: float | None = None,
     designer: str = designers.DEFAULT,
     seed: int = 0,
     launcher: str | None = None,
@@ -69,6 +73,7 @@ def tune(
         job: A job file, a problem, or a task whose trials are simulated.
         study: Folder of the study: an existing one is resumed. None: a new one below `studies/`.
         trials: Number of search trials of the whole study. None: the job's own.
+        max_gpu_hours: Hours of all devices together that the whole study may take, verification included. None: the job's own.
         designer: Name of the designer.
         seed: Seed of the designer's random choices.
         launcher: Name of the launcher. None: the job's own.
@@ -83,80 +88,73 @@ def tune(
     """
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import TuneResult
-    from oppa.tuning.result import find_winner
+    from oppa.tuning.plan import expectation, is_expected
+    from oppa.tuning.result import find_winner, verification_s
     from oppa.tuning.search import search
     from oppa.tuning.session import SessionOptions, new_folder, open_session
     from oppa.tuning.stopping import make_rule
 
-    setup = _setup(job, trials, designer, launcher, alone=resume is None)
+    setup = _setup(job, designer, launcher, alone=resume is None, trials=trials, max_gpu_hours=max_gpu_hours)
     problem, candidates = setup.problem, setup.candidates
     folder = Path(study) if study is not None else new_folder(problem.name)
     facts = _facts(problem, "tune", resume, designer=designer, seed=seed)
     again = resume(folder) if resume else ()
-    with open_session(setup, SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again)) as executor:
-        made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=_transferred(problem))
+    beliefs = _transferred(problem)
+    expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
+    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected)
+    with open_session(setup, options) as executor:
+        made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
-        ended = search(executor, candidates, made, rule)
+        reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
+        ended = search(executor, candidates, made, rule, reserve=reserve)
         found = find_winner(executor, candidates, made)
         if found is None:
             raise nothing_feasible(executor.study, problem)
         return TuneResult.of(executor, found, ended)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TunePlan:
-    """The plan of a search: its subject, its launcher, and its first trial."""
-
-    problem: Problem
-    candidates: "Candidates"
-    launcher: str
-    """Name of the launcher of the trials; `simulated` if nothing is started."""
-    first: "Configuration | None"
-    """Configuration of the first trial of a new study."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {
-            "name": self.problem.name,
-            "configurations": len(self.candidates),
-            "launcher": self.launcher,
-            "software": self.problem.software and self.problem.software.to_dict(),
-            "limits": dataclasses.asdict(self.problem.limits),
-            "baseline": self.problem.baseline and self.problem.baseline.to_dict(),
-            "first": self.first and self.first.to_dict(),
-        }
-
-
 def plan(
     job: "str | Path | Problem | BenchmarkTask",
     *,
     trials: int | None = None,
+    max_gpu_hours: float | None = None,
     designer: str = designers.DEFAULT,
     seed: int = 0,
     launcher: str | None = None,
-) -> TunePlan:
+) -> "TunePlan":
     """Return the plan of a search with these arguments; start nothing, and make no folder.
 
     Raises:
         InputError: the job or an argument is wrong.
         EnvironmentLackingError: a program, package or device is missing.
     """
-    setup = _setup(job, trials, designer, launcher, alone=True)
-    problem, candidates = setup.problem, setup.candidates
-    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=_transferred(problem))
+    from oppa.tuning.plan import TunePlan, expectation
+
+    setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
+    problem, candidates, beliefs = setup.problem, setup.candidates, _transferred(setup.problem)
+    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
     suggested = made.suggest(set())
     first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
     launched = "simulated" if setup.runner.in_process else setup.request.launcher
-    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first)
+    expected = expectation(setup, designer, beliefs)
+    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected)
 
 
-def _setup(job: "str | Path | Problem | BenchmarkTask", trials: int | None, designer: str, launcher: str | None, *, alone: bool) -> "Setup":
-    """Return the setup of a search; raises what `Setup.of` does, and InputError for an unknown designer."""
+def _setup(
+    job: "str | Path | Problem | BenchmarkTask", designer: str, launcher: str | None, *, alone: bool, **limits: float | None
+) -> "Setup":
+    """Return the setup of a search, with those limits changed that are not None.
+
+    Raises:
+        InputError: the designer is unknown, a limit is wrong, or what `Setup.of` raises.
+    """
+    from oppa.tuning.device_budget import require_one_start
     from oppa.tuning.session import Setup
 
     designers.require_designer(designer)
     asked, simulator = (job, None) if isinstance(job, (str, Path, Problem)) else (job.problem, job.simulator)
-    problem = _with_limits(_problem(asked), **({} if trials is None else {"trials": trials}))
+    problem = _with_limits(_problem(asked), **{name: value for name, value in limits.items() if value is not None})
+    require_one_start(problem)
     return Setup.of(problem, launcher, alone=alone, simulator=simulator)
 
 
@@ -169,6 +167,7 @@ def profile(
     loss: float = 0.01,
     trials: int | None = None,
     wall_time_s: float | None = None,
+    max_gpu_hours: float | None = None,
     seed: int = 0,
     callback: "Callback | None" = None,
     resume: Resume | None = None,
@@ -183,6 +182,7 @@ def profile(
         loss: Share of goodput; the profile ends when the expected loss is below it at every noise scale.
         trials: Largest number of trials of the whole table. None: no limit; the job's own limit is for `tune`.
         wall_time_s: Largest number of wall-clock seconds. None: no limit.
+        max_gpu_hours: Largest number of hours of all devices together. None: no limit.
         seed: Seed of random choices.
         callback: Watches the session.
         resume: Returns the words after `oppa` that start further tuners on other hosts. None: this process measures alone.
@@ -203,7 +203,7 @@ def profile(
     if not 0 < loss < 1:
         raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
     batches = parse_batches(global_batch) if isinstance(global_batch, str) else tuple(global_batch)
-    problem = _with_limits(over(_problem(job), batches), trials=trials, wall_time_s=wall_time_s)
+    problem = _with_limits(over(_problem(job), batches), trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
     setup = Setup.of(problem, None, alone=resume is None)
     problem, candidates, folder = setup.problem, setup.candidates, Path(table)
     facts = _facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
@@ -361,9 +361,11 @@ def _problem(job: str | Path | Problem) -> Problem:
 
 
 def _with_limits(problem: Problem, **changed: Any) -> Problem:
-    """Return the problem with changed limits; raises InputError if `trials` is not positive."""
+    """Return the problem with changed limits; raises InputError if one is not positive."""
     if (trials := changed.get("trials")) is not None and trials < 1:
         raise InputError(f"`trials = {trials}` is too small", hint="use at least 1")
+    if (hours := changed.get("max_gpu_hours")) is not None and not 0 < hours < math.inf:
+        raise InputError(f"`max_gpu_hours = {hours:g}` is not a positive number", hint="use more than 0, such as 100")
     return dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, **changed))
 
 

@@ -86,7 +86,7 @@ def format_uncertain(value: float, stddev: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return seconds as text: `85 ms`, `1.2 s`, `3 min 05 s`, `2 h 10 min`."""
+    """Return seconds as text: `85 ms`, `1.2 s`, `3 min 05 s`, `2 h 10 min`, `14 d 12 h`."""
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 100:
@@ -94,7 +94,8 @@ def format_seconds(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 100:
         return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest:02d} min" if hours < 100 else f"{hours // 24:,} d {hours % 24:02d} h".removesuffix(" 00 h")
 
 
 def format_count(count: float) -> str:
@@ -103,3 +104,15 @@ def format_count(count: float) -> str:
         if abs(count) >= size:
             return f"{count / size:.3g}{suffix}"
     return f"{count:.3g}"
+
+
+def format_hours(hours: float) -> str:
+    """Return hours of devices as text: `0.0123`, `3.28`, `3,277`."""
+    return f"{hours:,.0f}" if hours >= 99.95 else f"{hours:.3g}"
+
+
+def format_money(amount: float, currency: str) -> str:
+    """Return an amount of money as text: `8.19 EUR`, `12,400 EUR`; an amount below a cent has two significant digits."""
+    size = abs(amount)
+    number = f"{amount:,.0f}" if size >= 9999.5 else f"{amount:,.2f}" if size >= 0.01 or not amount else f"{amount:.2g}"
+    return f"{number} {currency}"

@@ -49,7 +49,16 @@ def test_a_printed_size_reads_back_to_three_digits(count: int) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.085, "85 ms"), (1.2, "1.2 s"), (99.4, "99.4 s"), (185, "3 min 05 s"), (7800, "2 h 10 min"), (119.6, "2 min 00 s")],
+    [
+        (0.085, "85 ms"),
+        (1.2, "1.2 s"),
+        (99.4, "99.4 s"),
+        (185, "3 min 05 s"),
+        (7800, "2 h 10 min"),
+        (119.6, "2 min 00 s"),
+        (14.5 * 86400, "14 d 12 h"),
+        (14 * 86400, "14 d"),
+    ],
 )
 def test_durations_are_printed_for_people(seconds: float, text: str) -> None:
     assert units.format_seconds(seconds) == text

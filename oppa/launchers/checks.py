@@ -20,7 +20,7 @@ def checks() -> Iterator[Check]:
 
 
 def _slurm() -> Check:
-    hint = "trials run on this host; `--launcher slurm` needs srun, sbatch and scontrol"
+    hint = "trials run on this host; `--set launcher.name=slurm` needs srun, sbatch and scontrol"
     if shutil.which("srun") is None:
         return Check(name="Slurm", works=False, found="not installed", hint=hint)
     try:

@@ -81,6 +81,6 @@ def _usual(cluster: Cluster) -> str:
     if slurm.own_job():
         return SLURM
     if cluster.hosts > 1:
-        hint = f"start it inside an allocation (`salloc --nodes={cluster.hosts}`), or let oppa request one: `--launcher slurm`"
+        hint = f"start it inside an allocation (`salloc --nodes={cluster.hosts}`), or let oppa request one: `--set launcher.name=slurm`"
         raise EnvironmentLackingError(f"this job needs {cluster.hosts} hosts, and only this one is available", hint=hint)
     return LOCAL

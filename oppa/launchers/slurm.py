@@ -263,7 +263,7 @@ def ask(*argv: str, lenient: bool = False) -> str:
     """
     if shutil.which(argv[0]) is None:
         raise EnvironmentLackingError(
-            f"`{argv[0]}` is not installed", hint="run oppa on a host with Slurm's commands, or with `--launcher local`"
+            f"`{argv[0]}` is not installed", hint="run oppa on a host with Slurm's commands, or with `--set launcher.name=local`"
         )
     try:  # names and comments of other users may be in any encoding
         answer = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False)

@@ -43,7 +43,7 @@ def read_allocation(*, on_cuda: bool, environment: Mapping[str, str] = os.enviro
             link=link if hosts > 1 else None,
         )
     if "SLURM_JOB_NUM_NODES" not in environment:
-        hint = "start oppa in an allocation (`salloc`, `sbatch`, `oppa emulate`), or write a number, which `--launcher slurm` then requests"
+        hint = "start oppa in an allocation (`salloc`, `sbatch`, `oppa emulate`), or write a number, for `--set launcher.name=slurm`"
         raise JobError(f'`"{ALLOCATION}"` in [cluster] needs an allocation, but oppa runs in none', hint=hint)
     devices = _slurm_gpus(environment) if on_cuda else _slurm_tasks(environment)
     if not devices:

@@ -18,6 +18,10 @@ MOST_REPEATS = 1_000
 LARGEST_SEED = 2**63 - 1
 LONGEST_S = 366 * 86_400
 """Longest duration, in seconds."""
+MOST_GPU_HOURS = 1e9
+"""Most GPU-hours of a study, and the highest price of one."""
+LONGEST_CURRENCY = 10
+"""Most characters of a currency."""
 MOST_MEMORY_BYTES, FASTEST_BYTES_PER_S = 2**60, 10**18
 
 LONGEST_NAME, LONGEST_PART = 1_000, 255

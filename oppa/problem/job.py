@@ -36,7 +36,8 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     Args:
         text: Text of the file; None: it is read from `path`.
         settings: Changes of keys before anything is validated, such as `limits.trials=20`. If one changes `cluster.hosts`, the file's
-            `[baseline]` is omitted, because it is for the file's own number.
+            `[baseline]` is omitted, because it is for the file's own number. If one names another launcher, the options of the file's
+            launcher are omitted for the same reason.
         argv: Launch line of the user's own program; it replaces that of the file's `[command]`.
 
     Raises:
@@ -48,8 +49,10 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         raise JobError(
             f"`{path.name}` is a search space file, whose tasks are replayed", hint="name a task: `oppa tune FILE --set task=NAME`"
         )
-    if "hosts" in parse_settings(settings).get("cluster", {}):
+    given = parse_settings(settings)
+    if "hosts" in given.get("cluster", {}):
         declared.pop("baseline", None)
+    _replace_launcher(declared, given)
     job = validate_with(JobFile, declared, settings, error=JobError)
     cluster, training = job.cluster.record(path.parent, program=job.model is None), job.training.record(path.parent)
     model = job.model.record(path.parent) if job.model else None
@@ -87,6 +90,13 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         launcher=job.launcher.record(),
         baseline=_baseline(space, job.baseline, line),
     )
+
+
+def _replace_launcher(declared: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Remove the options of the file's launcher if a setting names another one."""
+    present, named = declared.get("launcher"), given.get("launcher", {})
+    if isinstance(present, dict) and isinstance(named, dict) and "name" in named and named["name"] != present.get("name", named["name"]):
+        declared["launcher"] = {key: value for key, value in present.items() if key == "name"}
 
 
 def _command(job: JobFile, argv: Sequence[str], folder: Path) -> LaunchCommand | None:

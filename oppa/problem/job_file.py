@@ -21,7 +21,6 @@ from oppa.problem.bounds import (
     MOST_DEVICES_PER_HOST,
     MOST_HOSTS,
     MOST_LAYERS,
-    MOST_REPEATS,
     MOST_STEPS,
 )
 from oppa.problem.cluster import Cluster, HardwareFile, Link
@@ -45,10 +44,11 @@ from oppa.problem.declaration import (
 )
 from oppa.problem.detect import physical_memory
 from oppa.problem.devices import CPU, memory_in, memory_of, read_hardware_file
+from oppa.problem.limits_table import LimitsTable
 from oppa.problem.model import DESCRIBED_ONLY, HEAD_DIM, Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
-from oppa.problem.training import USUAL_SCALING, LauncherChoice, Limits, Optimizer, Over, RunOptions, Scaling, SearchOptions, Training
+from oppa.problem.training import USUAL_SCALING, LauncherChoice, Optimizer, Over, RunOptions, Scaling, SearchOptions, Training
 from oppa.problem.transformers_config import with_config
 
 
@@ -226,28 +226,6 @@ class TrainingTable(DeclaredTable):
             if not Path(given["corpus"]).is_dir():
                 raise JobError(f'`corpus = "{self.corpus}"` is not a folder', hint="name a folder of text, relative to the job file")
         return Training(**given)
-
-
-class LimitsTable(DeclaredTable):
-    """Validates `[limits]`."""
-
-    trials: JobCount | None = None
-    wall_time: Seconds | None = None
-    trial_time: Seconds | None = None
-    q_min: int | None = Field(default=None, ge=2, le=MOST_STEPS)
-    q_max: int | None = Field(default=None, ge=3, le=MOST_STEPS)
-    repeats: int | None = Field(default=None, ge=3, le=MOST_REPEATS)
-    grace: Seconds | None = None
-    device_lock: bool | None = None
-
-    def record(self) -> Limits:
-        """Return the limits; raises JobError if `q_max` is below `q_min`."""
-        times = ("wall_time", "trial_time", "grace")
-        given = {f"{key}_s" if key in times else key: value for key, value in self.model_dump(exclude_none=True).items()}
-        limits = Limits(**given)
-        if limits.q_max < limits.q_min:
-            raise JobError(f"`q_max = {limits.q_max}` is below `q_min = {limits.q_min}`", hint=f"use at least {limits.q_min}")
-        return limits
 
 
 class TrainTable(DeclaredTable):

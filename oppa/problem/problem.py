@@ -133,7 +133,7 @@ class Problem:
             **({"command": self.command.to_dict()} if self.command else {}),
             "training": self.training.to_dict(),
             "space": self.space.to_dict(),
-            "limits": dataclasses.asdict(self.limits),
+            "limits": self.limits.to_dict(),
             "strategy": dataclasses.asdict(self.search_options),
             "recipe": dataclasses.asdict(self.run_options),
             **({"launcher": dataclasses.asdict(self.launcher)} if self.launcher != LauncherChoice() else {}),

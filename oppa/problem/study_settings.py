@@ -8,7 +8,8 @@ from pydantic import Field
 
 from oppa.errors import InputError
 from oppa.problem.declaration import DeclaredTable
-from oppa.problem.job_file import DesignerTable, LauncherTable, LimitsTable, TrainTable
+from oppa.problem.job_file import DesignerTable, LauncherTable, TrainTable
+from oppa.problem.limits_table import LimitsTable
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings, validate_with
 

@@ -21,6 +21,8 @@ Over = Literal["micro-batches", "workers"]
 
 COLLECTIVE_TIMEOUT_S = 300.0
 
+MONEY = ("max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s")
+"""Fields of the limits that concern the devices' hours and their price."""
 SAME_RESULTS = ("reduce_in_rank_order", "collective_timeout_s")
 """Fields that change no result beyond rounding; a run may continue with other values."""
 
@@ -97,6 +99,21 @@ class Limits:
     """Seconds between the request to end a process and its kill."""
     device_lock: bool = True
     """Run no trial while another tuner of this user runs one on this host's devices of the same kind (CUDA or CPU)."""
+    max_gpu_hours: float | None = None
+    """Hours of all devices together that the study may take, verification included; None: no limit. No trial passes it.
+
+    Hours, because clouds and grants state prices and quotas per hour.
+    """
+    price_per_gpu_hour: float | None = None
+    """Price of one device for one hour, in `currency`; None: money is not reported."""
+    currency: str = "USD"
+    run_length_s: float | None = None
+    """Seconds that the training run takes in its present configuration; None: unknown."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as they are written to JSON; what is not stated about money is omitted, as before these fields existed."""
+        usual = Limits()
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in MONEY or value != getattr(usual, name)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
 from oppa.problem.problem import Problem
 from oppa.report import charts, words
+from oppa.report.money import pays_sentences
 from oppa.report.record import Section
 from oppa.report.sensitivity import Sensitivity, sensitivities
 from oppa.report.surrogate import sections
@@ -32,9 +33,10 @@ from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.runner import load_runner
 from oppa.tuning.designers.oppa import fitted
 from oppa.tuning.equivalence import equivalence
-from oppa.tuning.result import SearchResult, current
+from oppa.tuning.result import SearchResult, break_even, current
+from oppa.tuning.spending import Spending, cost, gpu_hours, spending, unit
 from oppa.tuning.surrogate_summary import surrogate_summaries
-from oppa.units import format_bytes, format_number, format_seconds
+from oppa.units import format_bytes, format_hours, format_money, format_number, format_seconds
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_FITTED = 150
@@ -85,6 +87,7 @@ def render(study: Study, problem: Problem) -> str:
     ended = {trial.id for trial in trials}
     result = current(trials, candidates, problem.limits.repeats, problem.baseline)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
+    spent = spending(study, problem)
     simulated = load_runner(problem.runner).in_process
     facts = {
         "style": style(),
@@ -98,6 +101,10 @@ def render(study: Study, problem: Problem) -> str:
         "again": _again(trials),
         "simulated": simulated,
         "spent_s": sum(trial.seconds for trial in trials) if simulated else study.spent_s(),
+        "spent": spent,
+        "spent_rows": spent_rows(spent),
+        "pays": pays_sentences(break_even(result, spent, problem)) if result else [],
+        "unit": unit(problem.cluster),
         "running": [lease for lease in running if lease.trial not in ended],
         "result": result,
         "verdicts": words.verdicts(result, trials, equivalence(study, result, problem)) if result else [],
@@ -125,6 +132,20 @@ def differences(result: SearchResult, problem: Problem) -> list[tuple[str, objec
     best, default = result.best.configuration, result.default.configuration if result.default else None
     values = [(known.name, best[known.name], default[known.name] if default else known.default) for known in problem.space.parameters]
     return [(name, ours, theirs) for name, ours, theirs in values if ours != theirs]
+
+
+def spent_rows(spent: Spending) -> list[tuple[str, str, str, str]]:
+    """Return a row for each use of the devices, and one for all: its name, its hours, its price, and its share."""
+    parts = {"start-up": spent.startup_s, "steps": spent.steps_s, "between trials": spent.idle_s}
+    used = {name: seconds for name, seconds in parts.items() if seconds or name != "between trials"} | {"all": spent.seconds}
+
+    def row(name: str, seconds: float) -> tuple[str, str, str, str]:
+        hours = gpu_hours(spent.cluster, seconds)
+        price = cost(spent.limits, hours)
+        money = "" if price is None else format_money(price, spent.limits.currency)
+        return name, format_number(hours) if hours < 99.95 else format_hours(hours), money, f"{seconds / spent.seconds:.0%}"
+
+    return [row(name, seconds) for name, seconds in used.items()] if spent.seconds else []
 
 
 def _again(trials: Sequence[Trial]) -> set[int]:

@@ -13,6 +13,7 @@ from oppa.report.record import Section
 from oppa.study import Trial
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
+from oppa.tuning.spending import HOUR_S, Spending, in_words, spent_in_words
 from oppa.units import MIB
 
 Z95 = 1.96
@@ -23,9 +24,9 @@ SHOWN = 5
 COLUMNS = (">trial", "configuration", "outcome", ">steps/s", ">±", ">predicted", ">MiB", ">steps", ">seconds")
 
 
-def sections(trials: Sequence[Trial], *, candidates: int, software: Software | None = None) -> list[Section]:
+def sections(trials: Sequence[Trial], *, candidates: int, software: Software | None = None, spent: Spending | None = None) -> list[Section]:
     """Return the sections of a study's record."""
-    summary = [*facts(trials), *(software.facts if software else [])]
+    summary = [*facts(trials), *(spending_facts(spent) if spent else []), *(software.facts if software else [])]
     return [
         Section(title="Summary", text=f"The search space has {candidates} valid configurations.", columns=("fact", "value"), rows=summary),
         Section(
@@ -68,6 +69,15 @@ def facts(trials: Sequence[Trial], objective: Objective | None = None) -> list[t
         ("tied with the best (95% intervals overlap)", f"{len(tied(feasible))} of {len(feasible)} feasible"),
         *_predicted(trials),
     ]
+
+
+def spending_facts(spent: Spending) -> list[tuple[str, str]]:
+    """Return facts by name: what the study has spent on the devices, and what is left of its limit."""
+    limit, found = spent.limits.max_gpu_hours, [("spent", spent_in_words(spent))]
+    if limit is None:
+        return found
+    left_s = max(0.0, limit - spent.gpu_hours) * HOUR_S / spent.cluster.devices
+    return [*found, ("left", in_words(spent.cluster, spent.limits, left_s))]
 
 
 def failures(trials: Sequence[Trial]) -> list[str]:

@@ -18,8 +18,9 @@ from typing import Any, Self
 from oppa.errors import InputError, LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
-from oppa.study import database, open_file
-from oppa.study.records import MEASURED, SEARCH, VERIFICATION, Lease, Prediction, Trial
+from oppa.problem.training import Limits
+from oppa.study import database, held_time, open_file
+from oppa.study.records import MEASURED, SEARCH, VERIFICATION, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.trials.processes import Process, is_living, this_process
 from oppa.trials.trial import TrialResult
@@ -45,6 +46,7 @@ class Study:
         self._clock = clock
         self._host = host or socket.gethostname()
         self._tuner = f"{self._host}/{this_process()}:{next(_OPENED)}"
+        self._idle_from: float | None = None
         self._connect()
 
     def _connect(self) -> None:
@@ -89,12 +91,17 @@ class Study:
 
     @property
     def problem(self) -> Problem:
-        """Return the problem; raises StudyError if what is stored is not one, or is not what was stored; older studies have no checksum."""
+        """Return the problem, with the limits of the last session that stated others than the first.
+
+        Raises:
+            StudyError: what is stored is not a problem, or is not what was stored; older studies have no checksum.
+        """
         values = self.meta["problem"]
         try:
             if self.meta.get("problem_sha256", _sha256(values)) != _sha256(values):
                 raise ValueError("it was changed after oppa stored it")
-            return Problem.from_dict(values)
+            problem = Problem.from_dict(values)
+            return dataclasses.replace(problem, limits=Limits(**self.meta["limits"])) if "limits" in self.meta else problem
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             hint = "start a new study; the files of its trials are still there"
             raise StudyError(f"the problem of the study in `{self.folder}` is damaged: {error}", hint=hint) from error
@@ -108,7 +115,28 @@ class Study:
         """Begin a session of this tuner, and store facts that explain its trials: command, versions, hardware."""
         now = self._clock()
         with self._transaction() as connection:
-            connection.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (self._tuner, now, now, json.dumps(dict(facts))))
+            connection.execute(
+                "INSERT INTO sessions (tuner, started_at, seen_at, facts) VALUES (?, ?, ?, ?)",
+                (self._tuner, now, now, json.dumps(dict(facts))),
+            )
+
+    def store_limits(self, limits: Limits) -> None:
+        """Store the limits and prices of this session, if they differ from those that the study has."""
+        if limits != self.problem.limits:
+            with self._transaction() as connection:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('limits', ?)", (json.dumps(limits.to_dict()),))
+            self.meta["limits"] = limits.to_dict()
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Count the time between trials as well, inside the context: the launcher holds devices for this tuner."""
+        self._idle_from = self._clock()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(StudyError), self._transaction():
+                self._count_idle()
+            self._idle_from = None
 
     def sessions(self) -> list[dict[str, str]]:
         """Return the facts of every session, oldest first; those of a damaged row are left out."""
@@ -127,8 +155,9 @@ class Study:
         tried: int = 0,
         prediction: Prediction | None = None,
         limit: int | None = None,
+        budget: TimeBudget | None = None,
     ) -> Lease | None:
-        """Return a lease to run a trial; None if another tuner has claimed it, or `limit` search trials were claimed.
+        """Return a lease to run a trial; None if another tuner has claimed it, `limit` search trials were claimed, or the budget is spent.
 
         A search trial follows `tried` others of its configuration. If there are more, another tuner has claimed it. A trial with a
         `pairing` is a verification trial: one of the repeats that compare configurations.
@@ -140,9 +169,13 @@ class Study:
                 return None
             if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
                 return None
+            self._count_idle()
+            granted_s = None if budget is None else budget.granted_s(held_time.committed_s(self._connection, now=self._clock()))
+            if budget and granted_s is None:
+                return None
             cursor = connection.execute(
                 "INSERT INTO trials (configuration, configuration_id, purpose, pairing, tuner, token, lease_until,"
-                " started_at, prediction) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?)",
+                " started_at, prediction, granted_s) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?, ?)",
                 (
                     json.dumps(configuration.to_dict()),
                     configuration.id,
@@ -152,10 +185,13 @@ class Study:
                     now + LEASE_S,
                     now,
                     json.dumps(dataclasses.asdict(prediction)) if prediction else None,
+                    granted_s,
                 ),
             )
             assert cursor.lastrowid is not None
-            lease = Lease(trial=cursor.lastrowid, configuration=configuration, purpose=purpose, pairing=pairing, token=1)
+            lease = Lease(
+                trial=cursor.lastrowid, configuration=configuration, purpose=purpose, pairing=pairing, token=1, granted_s=granted_s
+            )
             self._seen(lease)
             return lease
 
@@ -185,17 +221,19 @@ class Study:
 
     def interrupt(self, lease: Lease, cause: str) -> None:
         """Record that a trial was interrupted; it may run again."""
-        seconds = max(0.0, self._clock() - self._started(lease))  # the clock may have stepped back
+        seconds = held_time.unrecorded_s(self._clock() - self._started(lease), lease.granted_s)
         self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": seconds})
 
     def recover(self) -> list[int]:
         """Mark the trials of dead tuners as interrupted, invalidate their leases, and return the ids of these trials."""
         now = self._clock()
         with self._transaction() as connection:
-            rows = connection.execute("SELECT id, tuner, lease_until, started_at FROM trials WHERE outcome IS NULL").fetchall()
-            gone = [row for row in rows if _number(row["lease_until"]) < now or self._is_dead(row["tuner"])]
+            rows = connection.execute("SELECT id, tuner, lease_until, started_at, granted_s FROM trials WHERE outcome IS NULL").fetchall()
+            gone = [row for row in rows if held_time.number_in(row["lease_until"]) < now or self._is_dead(row["tuner"])]
             for row in gone:
-                seconds = max(0.0, min(now, _number(row["lease_until"])) - _number(row["started_at"]))
+                seconds = held_time.unrecorded_s(
+                    min(now, held_time.number_in(row["lease_until"])) - held_time.number_in(row["started_at"]), row["granted_s"]
+                )
                 connection.execute(
                     "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner has ended', token = token + 1, seconds = ? WHERE id = ?",
                     (seconds, row["id"]),
@@ -235,10 +273,22 @@ class Study:
         """Return the seconds of wall-clock time in which at least one tuner searched."""
         total, end = 0.0, float("-inf")
         for row in self._select("SELECT started_at, seen_at FROM sessions ORDER BY started_at"):
-            start, seen = _number(row["started_at"]), _number(row["seen_at"])
+            start, seen = held_time.number_in(row["started_at"]), held_time.number_in(row["seen_at"])
             total += max(0.0, seen - max(start, end))
             end = max(end, seen)
         return total
+
+    def idle_s(self) -> float:
+        """Return the seconds between trials in which tuners held devices, as in an allocation of Slurm."""
+        self._keep_file()
+        with database.disk_errors(self.folder):
+            return held_time.idle_s(self._connection)
+
+    def committed_s(self) -> float:
+        """Return the seconds in which tuners held devices, and those that are granted to trials that run now."""
+        self._keep_file()
+        with database.disk_errors(self.folder):
+            return held_time.committed_s(self._connection, now=self._clock())
 
     def check(self) -> None:
         """Make sure that the study can be read by the next command; write it again if a trial has overwritten it.
@@ -262,6 +312,14 @@ class Study:
             query, values = f"{query} AND {same}", (configuration.id, configuration.global_batch)
         return int(self._connection.execute(query, values).fetchone()[0])
 
+    def _count_idle(self, trial_s: float = 0.0) -> None:
+        """Add the seconds since the last trial to this session, if its launcher holds devices; `trial_s` of them belong to a trial."""
+        if self._idle_from is not None:
+            now = self._clock()
+            idle_s = max(0.0, now - self._idle_from - trial_s)
+            self._connection.execute("UPDATE sessions SET idle_s = idle_s + ? WHERE tuner = ?", (idle_s, self._tuner))
+            self._idle_from = now
+
     def _started(self, lease: Lease) -> float:
         return float(self._connection.execute("SELECT started_at FROM trials WHERE id = ?", (lease.trial,)).fetchone()[0])
 
@@ -272,6 +330,8 @@ class Study:
                 f"UPDATE trials SET {columns} WHERE id = ? AND token = ? AND outcome IS NULL", (*values.values(), lease.trial, lease.token)
             )
             self._seen(lease)
+            if "outcome" in values:
+                self._count_idle(values["seconds"])
             if cursor.rowcount != 1:
                 raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study continues without this trial")
 
@@ -328,8 +388,3 @@ class Study:
 def _sha256(values: Any) -> str:
     """Return the SHA-256 of JSON values, however their text is spaced."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _number(value: Any) -> float:
-    """Return a time that is stored in a row; minus infinity if it is no number."""
-    return float(value) if isinstance(value, int | float) else float("-inf")

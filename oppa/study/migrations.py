@@ -6,6 +6,7 @@ The version is the file's `PRAGMA user_version`. A change of the tables appends 
     2    prediction as one JSON value, with memory
     3    several search trials of one configuration
     4    the table `sittings` is called `sessions`
+    5    seconds that were granted to a trial, and seconds in which a session held its devices between trials
 """
 
 import json
@@ -23,10 +24,12 @@ TABLES = (
     tuner TEXT NOT NULL, token INTEGER NOT NULL, lease_until REAL NOT NULL, started_at REAL NOT NULL,
     prediction TEXT,
     outcome TEXT, cause TEXT, rank INTEGER, traceback TEXT, step_times_s TEXT,
-    steps_per_s REAL, variance REAL, memory_bytes INTEGER, seconds REAL, setup_s REAL
+    steps_per_s REAL, variance REAL, memory_bytes INTEGER, seconds REAL, setup_s REAL, granted_s REAL
 )""",
     "CREATE INDEX trials_of_a_configuration ON trials (configuration_id)",
-    "CREATE TABLE sessions (tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE sessions (
+    tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL, facts TEXT NOT NULL, idle_s REAL NOT NULL DEFAULT 0
+) WITHOUT ROWID""",
 )
 """Statements that create the tables of the current version."""
 
@@ -100,10 +103,15 @@ def _to_4(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TABLE sittings")
 
 
+def _to_5(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE trials ADD COLUMN granted_s REAL")
+    connection.execute("ALTER TABLE sessions ADD COLUMN idle_s REAL NOT NULL DEFAULT 0")
+
+
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
 
 
-_MIGRATIONS: tuple[Migration, ...] = (_to_2, _to_3, _to_4)
+_MIGRATIONS: tuple[Migration, ...] = (_to_2, _to_3, _to_4, _to_5)
 """The migration to version n + 2 at index n."""
 SCHEMA_VERSION = len(_MIGRATIONS) + 1

@@ -53,11 +53,32 @@ class Lease:
     purpose: str
     pairing: str | None = None
     token: int
+    granted_s: float | None = None
+    """Seconds that the study's budget grants the trial; None without a budget."""
 
     @property
     def folder_name(self) -> str:
         """Return the name of the trial's folder below `trials/`."""
         return _folder_name(self.trial, self.configuration)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBudget:
+    """The seconds in which a study may hold its devices, and the share of them that a trial requests."""
+
+    total_s: float
+    """Seconds of all trials of the study together, those of other tuners included."""
+    reserved_s: float
+    """Seconds that are kept for later trials."""
+    least_s: float
+    """Seconds without which the trial is not begun."""
+    most_s: float
+    """Seconds that are enough for the trial."""
+
+    def granted_s(self, committed_s: float) -> float | None:
+        """Return the seconds that the trial gets, given those that are spent or granted to others; None if they are too few."""
+        left_s = self.total_s - self.reserved_s - committed_s
+        return None if left_s < self.least_s else min(left_s, self.most_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

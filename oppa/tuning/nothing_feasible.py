@@ -6,15 +6,22 @@ from oppa.errors import InfeasibleError
 from oppa.problem.problem import Problem
 from oppa.study import Study
 from oppa.trials.trial_folder import Outcome
+from oppa.tuning.device_budget import limit_in_words
 from oppa.units import format_bytes, format_seconds
 
 
 def nothing_feasible(study: Study, problem: Problem) -> InfeasibleError:
     """Return the error for a study without a feasible trial; it names the constraints that bind."""
-    trials = [trial for trial in study.trials() if trial.counts]
+    every = study.trials()
+    trials = [trial for trial in every if trial.counts]
     failed = [trial for trial in trials if not trial.feasible]
+    if not failed and every and problem.limits.max_gpu_hours is not None:
+        message = f"no trial ran to its end: the budget of {limit_in_words(problem)} is spent"
+        return InfeasibleError(message, hint="raise `max_gpu_hours`, or lower `q_max`; the same study continues")
     if not failed:
-        return InfeasibleError("no trial was run: the budget is spent", hint="raise `trials` or `wall_time` under [limits]")
+        return InfeasibleError(
+            "no trial was run: the budget is spent", hint="raise `trials`, `wall_time` or `max_gpu_hours` under [limits]"
+        )
     counts = Counter(trial.outcome for trial in failed)
     outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.most_common())
     message = f"none of the {len(trials)} trials could run: {outcomes}"

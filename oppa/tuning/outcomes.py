@@ -9,10 +9,12 @@ from oppa.problem.objective import Objective
 from oppa.study import Study, Trial
 from oppa.study.records import SEARCH
 from oppa.table import Table, TableRow
+from oppa.tuning.break_even import BreakEven
 from oppa.tuning.equivalence import Equivalence, equivalence
 from oppa.tuning.export_best import ExportedBest, write_best
-from oppa.tuning.result import Contender, SearchResult, to_json
+from oppa.tuning.result import Contender, SearchResult, break_even, to_json
 from oppa.tuning.search import TrialExecutor
+from oppa.tuning.spending import Spending, spending
 from oppa.tuning.verification import SpeedUp
 
 
@@ -33,6 +35,10 @@ class TuneResult:
     """The quantity that was maximised: throughput, or a number that the program prints."""
     trials: tuple[Trial, ...]
     """Trials of the search, oldest first."""
+    spent: Spending
+    """The time for which all sessions of the study held the devices, and its price."""
+    break_even: BreakEven
+    """The cost of the search against the time that the winner saves, as measured."""
     values: Mapping[str, Any]
     """The result as JSON values, as `oppa tune --json` prints it."""
 
@@ -40,6 +46,7 @@ class TuneResult:
     def of(cls, executor: TrialExecutor, found: SearchResult, ended: str) -> "TuneResult":
         """Return the result of a session, and write the winner's files."""
         study, learned = executor.study, equivalence(executor.study, found, executor.problem)
+        spent = spending(study, executor.problem)
         return cls(
             study=study.folder,
             ended=ended,
@@ -48,6 +55,8 @@ class TuneResult:
             exported=write_best(study, executor.problem, found.best),
             objective=executor.problem.objective,
             trials=tuple(trial for trial in study.trials() if trial.purpose == SEARCH),
+            spent=spent,
+            break_even=break_even(found, spent, executor.problem),
             values=to_json(study, found, ended, learned),
         )
 

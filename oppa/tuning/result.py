@@ -4,19 +4,24 @@ A search reports the luckiest of many noisy trials. Only interleaved repeats sho
 """
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
-from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
+from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION, TimeBudget
+from oppa.tuning.break_even import BreakEven, realised
 from oppa.tuning.calibration import track_record
 from oppa.tuning.designer import Designer, Observation, standings
+from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, complete_s, startup_s
 from oppa.tuning.equivalence import Equivalence
 from oppa.tuning.search import TrialExecutor
-from oppa.tuning.verification import SpeedUp, speed_up
+from oppa.tuning.spending import Spending, spending
+from oppa.tuning.verification import Interval, SpeedUp, speed_up
 
 STRIKES = 2
 """Failed trials after which a configuration is dropped; running out of memory once is enough."""
@@ -118,18 +123,61 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
         trials, running = study.trials(), study.running()
         result = current(trials, candidates, repeats, baseline)
         executor.failing_repeatedly(trials)
-        if (default := untried_default(trials, candidates, baseline)) is not None:
+        default = untried_default(trials, candidates, baseline)
+        expected_s = None if default is None else complete_s(designer.predict(default), trials, executor.problem)
+        if default is not None and _allows(executor, trials, expected_s):
             due, purpose, pairing = candidates.configuration(default), BASELINE, None
         elif result is None or (repeat := result.missing(repeats)) is None:
             return result
         else:
             due, purpose, pairing = repeat, VERIFICATION, result.pairing
+            expected_s = _repeat_s(next(trial for trial in contenders(result) if trial.configuration == repeat), executor.problem)
+            if not _allows(executor, trials, expected_s) and not running:
+                return result
         if any(lease.purpose == purpose and lease.pairing == pairing for lease in running):
             executor.wait()  # another tuner runs it
             continue
         prediction = designer.predict(candidates.index_of(due))
-        if (lease := study.claim(due, purpose=purpose, pairing=pairing, prediction=prediction)) is not None:
+        request = _request(executor, trials, expected_s)
+        if (lease := study.claim(due, purpose=purpose, pairing=pairing, prediction=prediction, budget=request)) is not None:
             executor.run(lease)
+        else:
+            executor.wait()  # the trials of other tuners hold the rest of the budget
+
+
+def _request(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float | None) -> TimeBudget | None:
+    """Return the request for a trial that is worth nothing unless it completes."""
+    steps_s = max(0.0, (expected_s or 0.0) - startup_s(trials))
+    return executor.budget.request(trials, most_s=executor.problem.limits.trial_time_s, steps_s=steps_s)
+
+
+def _allows(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float | None) -> bool:
+    return executor.budget.allows(_request(executor, trials, expected_s))
+
+
+def contenders(result: SearchResult) -> list[Trial]:
+    """Return the trials that represent the contenders."""
+    return [trial for trial in (result.best, result.runner_up, result.default) if trial is not None]
+
+
+def verification_s(trials: Sequence[Trial], candidates: Candidates, designer: Designer, problem: Problem) -> float:
+    """Return the seconds that verification is expected to take, given the trials so far; infinity if nothing is known."""
+    repeats, baseline = problem.limits.repeats, problem.baseline
+    result, default = current(trials, candidates, repeats, baseline), untried_default(trials, candidates, baseline)
+    known = {} if result is None else {trial.configuration: _repeat_s(trial, problem) for trial in contenders(result)}
+    untried_s = None if default is None else complete_s(designer.predict(default), trials, problem)
+    slowest_s = max(known.values(), default=math.inf)
+    usual_s = slowest_s if default is None else untried_s or UNPREDICTED * slowest_s
+    due = sum((repeats - len(result.repeats[each])) * seconds for each, seconds in known.items()) if result else 0.0
+    due += usual_s * (repeats * max(0, CONTENDERS - len(known)) if result is None or result.missing(repeats) else 0)
+    looked_for_s = 0.0 if default is None else usual_s + BASELINES * startup_s(trials)  # most may run out of memory
+    return VARIATION * (due + looked_for_s)
+
+
+def _repeat_s(trial: Trial, problem: Problem) -> float:
+    """Return the expected seconds of another trial of a configuration that runs to its end."""
+    steps_s = problem.limits.q_max / trial.steps_per_s if trial.steps_per_s else 0.0
+    return min(problem.limits.trial_time_s, max(trial.seconds, (trial.setup_s or 0.0) + steps_s))
 
 
 def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: Configuration | None = None) -> int | None:
@@ -219,11 +267,12 @@ def _dropped(trials: Sequence[Trial], configuration: Configuration) -> bool:
 
 def to_json(study: Study, result: SearchResult | None, why_ended: str | None, learned: Equivalence | None = None) -> dict[str, Any]:
     """Return the result as JSON values, as `oppa tune --json` prints it; null where a value is missing."""
-    trials = study.trials()
+    trials, problem = study.trials(), study.problem
+    spent = spending(study, problem)
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
     same = result is not None and result.default is not None and result.default.configuration == result.best.configuration
     compared, lead, predicted = result and result.speed_up, result and result.margin, track_record(trials)
-    sought = study.problem.objective
+    sought = problem.objective
     own = {} if sought.is_throughput else {"objective": sought.to_dict()}
 
     def contender(trial: Trial) -> dict[str, Any]:
@@ -250,11 +299,24 @@ def to_json(study: Study, result: SearchResult | None, why_ended: str | None, le
         "lead_interval": [lead.ratio.low, lead.ratio.high] if lead else None,
         "equivalence": learned and {"holds": learned.holds, **dataclasses.asdict(learned)},
         "predicted": predicted and dataclasses.asdict(predicted),
+        "spent": spent.to_dict(),
+        "break_even": result and break_even(result, spent, problem).to_dict(),
         "verification": listed[VERIFICATION],
         "default_trials": listed[BASELINE],
         "trials": listed[SEARCH],
         "damaged": [{"id": trial, "fault": fault} for trial, fault in study.damaged().items()],
     }
+
+
+def break_even(result: SearchResult, spent: Spending, problem: Problem) -> BreakEven:
+    """Return the measured break-even of a search; a winner that is the reference itself has a speed-up of 1."""
+    usual, same = result.default, Interval(value=1.0, low=1.0, high=1.0)
+    repeats = rates(result.repeats_of(usual)) if usual else []
+    rate = statistics.geometric_mean(repeats) if repeats else usual.steps_per_s if usual else None
+    is_winner = usual is not None and usual.configuration == result.best.configuration
+    measured = result.speed_up.ratio if result.speed_up else None
+    gain = same if is_winner else measured
+    return realised(spent, problem, gain, result.usual, rate)
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:

@@ -21,10 +21,13 @@ from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement, TrialSpec
 from oppa.tuning import repeated_failures
 from oppa.tuning.designer import Designer, Observation
+from oppa.tuning.device_budget import DeviceBudget, worthwhile_s
 from oppa.tuning.stopping import StopTest, against
 from oppa.tuning.time_limit import time_limit_s
 from oppa.units import format_seconds
 
+Reserve = Callable[[Sequence[Trial]], float]
+"""A function of the trials so far. It returns the seconds that later trials, such as verification, need."""
 RENEW_EVERY_S = 10.0
 WAIT_S = 0.1
 
@@ -69,13 +72,24 @@ class RunTrial(Protocol):
 class TrialExecutor:
     """Runs the trials that this process has leased, and records their outcomes, interruptions included."""
 
-    def __init__(self, study: Study, problem: Problem, run_trial: RunTrial, watcher: SearchCallback, *, simulated: bool = False) -> None:
+    def __init__(
+        self,
+        study: Study,
+        problem: Problem,
+        run_trial: RunTrial,
+        watcher: SearchCallback,
+        *,
+        simulated: bool = False,
+        ending_s: float = 0.0,
+    ) -> None:
         """Begin a session of this process on a study.
 
         Args:
             simulated: Trials are simulated and take no real time, so their simulated seconds count against a time budget.
+            ending_s: Seconds that the processes of a trial may need to end.
         """
         self.study = study
+        self.budget = DeviceBudget(problem=problem, study=study, ending_s=ending_s)
         self.problem = problem
         self._run_trial = run_trial
         self._watcher = watcher
@@ -95,17 +109,22 @@ class TrialExecutor:
         Raises:
             BaseException: whatever `tick` raises, after all processes of the trial are gone and it is recorded as interrupted.
         """
-        limits = self.problem.limits
+        limits, limit_s = self.problem.limits, trial_time_s or self.problem.limits.trial_time_s
+        if lease.granted_s is not None:
+            limit_s = min(limit_s, lease.granted_s - self.budget.ending_s)
         try:
             self._watcher.started(lease)
             result = self._run_trial(
                 self.study.trial_folder(lease),
                 TrialSpec.of(self.problem, lease.configuration, study=self.study.uuid, trial=lease.trial, steps=limits.q_max),
-                limits=dataclasses.replace(limits, trial_time_s=trial_time_s or limits.trial_time_s),
+                limits=dataclasses.replace(limits, trial_time_s=limit_s),
                 stop_rule=stop_rule,
                 on_step=self._watcher.stepped,
                 on_tick=self._heartbeat(lease),
             )
+            cut = limit_s < (trial_time_s or limits.trial_time_s) and result.seconds >= limit_s
+            if cut and result.outcome in ("timed_out", "failed"):
+                result = dataclasses.replace(result, outcome="interrupted", cause=self.budget.spent_in_words())
             self.study.finish(lease, result)
         except LeaseLostError:
             return None
@@ -148,8 +167,11 @@ class TrialExecutor:
         return tick
 
 
-def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, rule: StopTest) -> str:
+def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, rule: StopTest, *, reserve: Reserve = lambda _: 0.0) -> str:
     """Run search trials until the budget is spent and no tuner runs one. Return in a few words what ended the search.
+
+    Args:
+        reserve: Seconds of the devices that the search leaves for later trials.
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
@@ -162,22 +184,31 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
         failures = executor.failing_repeatedly(every)
         counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
         trials = [trial for trial in counted if trial.id not in executor.mended]
+        kept_s = 0.0 if executor.budget.total_s is None else reserve(every)
         reason = repeated_failures.in_words(failures) if failures else spent(executor, len(searched(counted)) + len(running))
+        if not executor.budget.allows(executor.budget.request(every, most_s=limits.trial_time_s, reserved_s=kept_s)):
+            reason = reason or executor.budget.spent_in_words()
         seen = [Observation.of(trial, candidates) for trial in trials]
         if new := [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]:
             designer.update(new)
         learned |= {trial.id for trial in trials}
         taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
         candidate = None if reason else next_candidate(executor.problem, candidates, designer, taken)
+        prediction = None if candidate is None else designer.predict(candidate)
+        limit_s = time_limit_s(prediction, trials, limits)
+        request = executor.budget.request(
+            every, most_s=limit_s, steps_s=worthwhile_s(prediction, every, executor.problem), reserved_s=kept_s
+        )
+        if candidate is not None and not executor.budget.allows(request):
+            candidate, reason = None, executor.budget.spent_in_words()
         if candidate is not None:
-            prediction = designer.predict(candidate)
             configuration = candidates.configuration(candidate)
             tried = sum(trial.configuration == configuration for trial in searched(counted))
-            lease = study.claim(configuration, tried=tried, prediction=prediction, limit=limits.trials)
+            lease = study.claim(configuration, tried=tried, prediction=prediction, limit=limits.trials, budget=request)
             if lease is None:
                 executor.wait()  # another tuner was faster: choose again, given its trials
             else:
-                executor.run(lease, stop_rule=against(rule, seen), trial_time_s=time_limit_s(prediction, trials, limits))
+                executor.run(lease, stop_rule=against(rule, seen), trial_time_s=limit_s)
         elif running:  # their tuner may die, and this one must then finish the search
             executor.wait()
         else:

@@ -30,9 +30,13 @@ from oppa.tuning.search import RunTrial, SearchCallback, TrialExecutor
 from oppa.units import format_seconds
 
 if TYPE_CHECKING:  # it loads torch, which few designers need
+    from oppa.tuning.expectation import Expectation
     from oppa.tuning.profile import Profiler
 
 _log = logging.getLogger(__name__)
+
+LOCAL_END_S, HOSTS_END_S = 1.0, 15.0
+"""Seconds beyond the grace period in which a trial's processes end on this host, and in which a pool's hosts are released."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,8 @@ class Session:
     candidates: Candidates
     profiler: "Profiler | None" = None
     """The designer that measures a table; None if the session searches for the fastest configuration."""
+    expected: "Expectation | None" = None
+    """The expected cost and gain of the search; None if they are unknown."""
 
 
 Callback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
@@ -113,6 +119,8 @@ class SessionOptions:
     """The words after `oppa` that start further tuners of the study; empty if this process tunes alone."""
     option: str = "--study"
     """Option that names the folder, for messages."""
+    expected: "Expectation | None" = None
+    """The expected cost and gain of the search, for the callback."""
 
 
 @contextlib.contextmanager
@@ -126,10 +134,10 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
     problem, runner = setup.problem, setup.runner
     with contextlib.ExitStack() as stack:
         study = stack.enter_context(_opened(problem, options))
-        session = Session(study=study, problem=problem, candidates=setup.candidates, profiler=profiler)
+        session = Session(study=study, problem=problem, candidates=setup.candidates, profiler=profiler, expected=options.expected)
         callback = stack.enter_context(_watched(session, options.callback))
-        run_trial = stack.enter_context(_running_trials(setup, study, options, callback.tick))
-        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process)
+        run_trial, ending_s = stack.enter_context(_running_trials(setup, study, options, callback.tick))
+        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, ending_s=ending_s)
         study.check()
 
 
@@ -140,6 +148,7 @@ def _opened(problem: Problem, options: SessionOptions) -> Study:
         require_same(study.folder, study.problem, problem.software)
         end_orphans(study.uuid)
         study.open_session(options.facts)
+        study.store_limits(problem.limits)
         _log.info("study %s of %s", study.folder, problem.name)
         _log.debug("facts of the session: %s", dict(options.facts))
     except BaseException:
@@ -149,22 +158,28 @@ def _opened(problem: Problem, options: SessionOptions) -> Study:
 
 
 @contextlib.contextmanager
-def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick: Callable[[], None]) -> Iterator[RunTrial]:
-    """Yield the function that runs the trials of a session: on hosts, in the simulator, or by replay."""
+def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick: Callable[[], None]) -> Iterator[tuple[RunTrial, float]]:
+    """Yield the function that runs the trials of a session: on hosts, in the simulator, or by replay.
+
+    The second value is the number of seconds that the processes of a trial may need to end.
+    """
     problem, folder, grace_s = setup.problem, study.folder, setup.problem.limits.grace_s
     if setup.runner.in_process:
         from oppa.simulator.executor import SimulatedExecutor
         from oppa.simulator.simulator import Simulator
 
-        yield SimulatedExecutor(setup.simulator or Simulator.of(problem), seed=options.seed)
+        yield SimulatedExecutor(setup.simulator or Simulator.of(problem), seed=options.seed), 0.0
         return
+    ending_s = max(grace_s, setup.runner.grace_s or 0.0)
     with (
         open_backend(setup.request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=on_tick) as backend,
         backend.launcher(setup.runner, study=study.uuid, grace_s=grace_s) as launcher,
         parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else contextlib.nullcontext(),
     ):
         launcher.prepare()  # its imports overlap with ours
-        yield functools.partial(run_trial, launcher)
+        # a pool holds its hosts for the whole session, and releases them after the winner is written
+        with study.holding() if backend.place else contextlib.nullcontext():
+            yield functools.partial(run_trial, launcher), ending_s + (HOSTS_END_S if backend.place else LOCAL_END_S)
 
 
 class _Silent:

@@ -151,13 +151,13 @@ def test_what_an_allocation_does_not_have_is_an_error_at_once(tuner, cluster, wo
 )
 def test_what_slurm_would_never_grant_is_an_error_at_once(tuner, options, words):
     began = time.monotonic()
-    assert words in tuner.run("--launcher=slurm", *options, code=3).stderr
+    assert words in tuner.run("--set=launcher.name=slurm", *options, code=3).stderr
     assert time.monotonic() - began < 20
     assert not tuner.slurm.jobs()
 
 
 def test_from_a_login_node_it_asks_for_hosts_and_gives_them_back(tuner):
-    done = tuner.run("--launcher=slurm", "--json")
+    done = tuner.run("--set=launcher.name=slurm", "--json")
     assert json.loads(done.stdout)["best"]["configuration"]["micro_batch"] >= 1
     assert sum(trial.purpose == "search" for trial in tuner.trials()) == 8
     until(lambda: not tuner.slurm.jobs())
@@ -166,7 +166,11 @@ def test_from_a_login_node_it_asks_for_hosts_and_gives_them_back(tuner):
 def test_hosts_that_are_taken_away_interrupt_a_trial_and_are_waited_for(tuner):
     tuner.rewrite(trials="5", q_max="60")
     login = subprocess.Popen(
-        ["sh", "-c", tuner.line("--launcher=slurm")], env=tuner.slurm.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ["sh", "-c", tuner.line("--set=launcher.name=slurm")],
+        env=tuner.slurm.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     until(lambda: tuner.has_trials(1), timeout_s=60)
     (held,) = tuner.slurm.jobs()

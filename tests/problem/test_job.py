@@ -59,6 +59,23 @@ def test_training_and_limits_are_read(write_job: WriteJob, tmp_path: Path) -> No
     assert problem.limits == Limits(trials=30, wall_time_s=600, trial_time_s=30, q_min=3, q_max=9, repeats=4, grace_s=2)
 
 
+def test_money_is_read_and_changes_no_fingerprint(write_job: WriteJob) -> None:
+    usual = load_job(write_job())
+    money = 'max_gpu_hours = 100\nprice_per_gpu_hour = 2.5\ncurrency = "EUR"\nrun_length = "14 d"\n'
+    stated = load_job(write_job((LIMITS, LIMITS + money)))
+    known = stated.limits
+    assert (known.max_gpu_hours, known.price_per_gpu_hour, known.currency, known.run_length_s) == (100, 2.5, "EUR", 14 * 86400)
+    assert stated.fingerprint == usual.fingerprint and type(stated).from_dict(stated.to_dict()) == stated
+    assert not {"max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s"} & usual.to_dict()["limits"].keys()
+
+
+def test_a_setting_that_names_another_launcher_drops_the_options_of_the_file_s(write_job: WriteJob) -> None:
+    job = write_job((LIMITS, "[launcher]\nname = 'slurm'\noptions = {partition = 'gpu'}\n" + LIMITS))
+    other = load_job(job, settings=["launcher.name=local"]).launcher
+    assert (other.name, dict(other.options)) == ("local", {})
+    assert load_job(job, settings=["launcher.name=slurm"]).launcher.options == {"partition": "gpu"}
+
+
 @pytest.mark.parametrize(
     ("text", "strategy"),
     [
@@ -143,6 +160,14 @@ MISTAKES = {
     "word for beta": (LIMITS, DESIGNER + 'beta = "big"\n' + LIMITS, '`beta = "big"` is not a number', "write a number"),
     "list for beta": (LIMITS, DESIGNER + "beta = [1]\n" + LIMITS, "`beta = [1]` is not a number", "write a number"),
     "endless beta": (LIMITS, DESIGNER + "beta = inf\n" + LIMITS, "`beta = Infinity` is not finite", "finite"),
+    "no GPU-hours": (LIMITS, LIMITS + "max_gpu_hours = 0\n", "`max_gpu_hours = 0` is too small", "use more than 0"),
+    "negative GPU-hours": (LIMITS, LIMITS + "max_gpu_hours = -3\n", "`max_gpu_hours = -3` is too small", "use more than 0"),
+    "text for GPU-hours": (LIMITS, LIMITS + 'max_gpu_hours = "3 h"\n', '`max_gpu_hours = "3 h"` is not a number', "without quotes"),
+    "endless GPU-hours": (LIMITS, LIMITS + "max_gpu_hours = inf\n", "`max_gpu_hours = Infinity` is not finite", "finite"),
+    "no price": (LIMITS, LIMITS + "price_per_gpu_hour = 0\n", "`price_per_gpu_hour = 0` is too small", "use more than 0"),
+    "currency alone": (LIMITS, LIMITS + 'currency = "EUR"\n', '`currency = "EUR"` has no effect without a price', "price_per_gpu_hour"),
+    "number for currency": (LIMITS, LIMITS + "price_per_gpu_hour = 2\ncurrency = 3\n", "`currency = 3` is not a string", "quotes"),
+    "run length": (LIMITS, LIMITS + "run_length = 24\n", "`run_length = 24` is not a string", "with its unit"),
     "no trials": ("trials = 30", "trials = 0", "`trials = 0` is too small", "use at least 1"),
     "TOML": ("= 32", "== 32", "`job.toml` is not TOML: Invalid value (at line 6", "check `global_batch == 32`"),
     "runner": ('"torch"', '"troch"', "`troch` is not one of the runners", "did you mean `torch`?"),

@@ -35,7 +35,8 @@ PAIRED = FIRST.replace("purpose TEXT NOT NULL,", "purpose TEXT NOT NULL, pairing
 )
 SECOND = PAIRED.replace("predicted_steps_per_s REAL, predicted_log_stddev REAL", "prediction TEXT")
 THIRD = re.sub(r"CREATE UNIQUE INDEX.*", "CREATE INDEX trials_of_a_configuration ON trials (configuration_id);", SECOND)
-EARLIER = {"1, before pairs": (1, FIRST), "1": (1, PAIRED), "2": (2, SECOND), "3": (3, THIRD)}
+FOURTH = THIRD.replace("CREATE TABLE sittings", "CREATE TABLE sessions")
+EARLIER = {"1, before pairs": (1, FIRST), "1": (1, PAIRED), "2": (2, SECOND), "3": (3, THIRD), "4": (4, FOURTH)}
 """Each earlier version, as its oppa created it."""
 
 
@@ -60,7 +61,14 @@ def earlier(request, tmp_path):
             connection.execute("UPDATE trials SET predicted_steps_per_s = ?, predicted_log_stddev = 0.1 WHERE id = 1", (1 / 3,))
         else:
             connection.execute("UPDATE trials SET prediction = ? WHERE id = 1", (json.dumps({"steps_per_s": 1 / 3, "log_stddev": 0.1}),))
-        insert(connection, "sittings", tuner="here/1:1", started_at=10.0, seen_at=20.0, **({} if tables is FIRST else {"facts": "{}"}))
+        insert(
+            connection,
+            "sessions" if tables is FOURTH else "sittings",
+            tuner="here/1:1",
+            started_at=10.0,
+            seen_at=20.0,
+            **({} if tables is FIRST else {"facts": "{}"}),
+        )
         connection.execute(f"PRAGMA user_version={version}")
     return tmp_path
 
@@ -81,6 +89,7 @@ def test_what_an_earlier_version_acknowledged_is_there(earlier) -> None:
         assert first.prediction == Prediction(steps_per_s=1 / 3, log_stddev=0.1) and second.prediction is None
         assert (first.purpose, first.pairing, first.step_times_s) == ("search", None, (0.5, 0.5))
         assert study.spent_s() == 10.0 and study.sessions() == [{}]
+        assert study.idle_s() == 0.0 and study.committed_s() == sum(trial.seconds for trial in study.trials())
 
 
 def test_a_migrated_file_is_like_a_new_one(earlier, tmp_path_factory) -> None:
@@ -101,9 +110,9 @@ def test_a_migrated_study_goes_on(earlier, completed) -> None:
 
 def test_a_migration_that_fails_changes_nothing(earlier) -> None:
     with contextlib.closing(sqlite3.connect(earlier / database.FILE)) as connection, connection:
-        connection.execute("CREATE TABLE sessions (in_the_way)")  # the last migration cannot take place
+        connection.execute("ALTER TABLE trials ADD COLUMN granted_s TEXT")  # the last migration cannot take place
     before = schema(earlier)
-    with pytest.raises(StudyError, match="already exists"):
+    with pytest.raises(StudyError, match="duplicate column"):
         Study(earlier)
     assert schema(earlier) == before
 

@@ -10,7 +10,7 @@ from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.study import Prediction, Study
 from oppa.study.folder import LEASE_S
-from oppa.study.records import BASELINE, SEARCH, VERIFICATION
+from oppa.study.records import BASELINE, SEARCH, VERIFICATION, TimeBudget
 
 A = Configuration(dp=2, global_batch=8, micro_batch=1)
 B = dataclasses.replace(A, micro_batch=2)
@@ -141,3 +141,34 @@ def test_the_same_problem_resumes_and_another_is_refused(study, completed) -> No
         assert len(again.trials()) == 1 and again.uuid == study.uuid
     with pytest.raises(StudyError, match="another problem"):
         Study.create(study.folder, {"name": "other"}, "other fingerprint")
+
+
+def test_a_grant_is_what_is_left_and_returns_what_was_not_used(study, completed, clock) -> None:
+    ask = TimeBudget(total_s=10.0, reserved_s=2.0, least_s=1.0, most_s=6.0)
+    first = study.claim(A, budget=ask)
+    with Study(study.folder, clock=clock) as other:
+        second = other.claim(B, budget=ask)
+        assert (first.granted_s, second.granted_s) == (6.0, 2.0)
+        assert study.claim(Configuration(dp=4, global_batch=8, micro_batch=1), budget=ask) is None  # 8 s are granted, 2 s are reserved
+        study.finish(first, completed)
+        assert study.committed_s() == 5.0  # it took 3 s of its 6 s
+
+
+def test_a_trial_of_a_dead_tuner_costs_at_most_its_grant(study, clock) -> None:
+    study.claim(A, budget=TimeBudget(total_s=20.0, reserved_s=0.0, least_s=1.0, most_s=15.0))
+    clock.now += LEASE_S + 1
+    study.recover()
+    assert [trial.seconds for trial in study.trials()] == [15.0] and study.committed_s() == 15.0
+
+
+def test_time_between_trials_counts_while_devices_are_held(study, completed, clock) -> None:
+    study.open_session({})
+    clock.now += 5  # nobody holds devices
+    with study.holding():
+        clock.now += 4
+        lease = study.claim(A)
+        clock.now += 7  # 3 s of the trial, and 4 s in which its devices became available
+        study.finish(lease, completed)
+        clock.now += 2
+    clock.now += 100
+    assert study.idle_s() == 10.0 and study.committed_s() == 13.0

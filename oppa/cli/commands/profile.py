@@ -52,6 +52,7 @@ def profile(
             loss=loss,
             trials=trials or (problem.limits.trials if "trials" in given else None),
             wall_time_s=problem.limits.wall_time_s if "wall_time" in given else None,
+            max_gpu_hours=problem.limits.max_gpu_hours if "max_gpu_hours" in given else None,
             seed=seed,
             callback=view,
             resume=view.resume,

@@ -80,9 +80,11 @@ def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) ->
     from oppa.report.record import write_record, written
     from oppa.report.study import sections, write_csv
     from oppa.report.surrogate import sections as sections_of_surrogate
+    from oppa.tuning.spending import spending
 
-    trials = study.trials()
-    record = [*sections(trials, candidates=len(problem.candidates()), software=problem.software), *sections_of_surrogate(learned)]
+    trials, spent = study.trials(), spending(study, problem)
+    known = sections(trials, candidates=len(problem.candidates()), software=problem.software, spent=spent)
+    record = [*known, *sections_of_surrogate(learned)]
     write_record(out, f"Study of `{problem.name}`", record, origins=study.sessions())
     with written(out):
         write_csv(out / "trials.csv", trials)
@@ -95,16 +97,18 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     from oppa.cli.views import style
     from oppa.cli.views.summary import print_result
     from oppa.plain_text import plain_text
-    from oppa.report.study import facts, failures, ranked
+    from oppa.report.study import facts, failures, ranked, spending_facts
     from oppa.tuning.equivalence import equivalence
-    from oppa.tuning.result import current
+    from oppa.tuning.result import break_even, current
+    from oppa.tuning.spending import spending
 
     trials, sought = study.trials(), problem.objective
     summary, table = (
         style.table(("fact", "value")),
         style.table((">trial", "configuration", "outcome", f">{escape(sought.unit)}", ">predicted", ">memory")),
     )
-    for cells in [*facts(trials, sought), *(problem.software.facts if problem.software else [])]:
+    money = spending_facts(spending(study, problem))
+    for cells in [*facts(trials, sought), *money, *(problem.software.facts if problem.software else [])]:
         summary.add_row(*map(escape, cells))
     for trial in ranked(trials)[:limit]:
         speed = style.objective(sought, trial.steps_per_s, trial.stddev)
@@ -117,7 +121,8 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     for number, fault in study.damaged().items():
         style.out().print(f"[bold]damaged[/]  trial {number}, which is left out: {escape(plain_text(fault))}")
     if result := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
-        print_result(result, equivalence(study, result, problem), objective=sought, console=style.out())
+        pays = break_even(result, spending(study, problem), problem)
+        print_result(result, equivalence(study, result, problem), objective=sought, break_even=pays, console=style.out())
 
 
 def _print_learned(learned: "Learned") -> None:

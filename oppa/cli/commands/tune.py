@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
 TRIALS = "Number of search trials of the whole study, instead of the job file's."
+GPU_HOURS = "Hours of all devices together that the whole study may take, verification included; no trial passes it."
 DESIGNER = f"Designer of trials: one of {', '.join(designers.DESIGNERS)}; or `module:Class`."
-LAUNCHER = "Launcher of trials, instead of the job file's: `local`, `slurm`, `auto`, or an installed one."
-DRY_RUN = "Print the search space, the launcher and the first trial; start nothing."
+DRY_RUN = "Print the search space, the launcher, the expected cost and gain, and the first trial; start nothing."
 
 
 def tune(
@@ -25,9 +25,9 @@ def tune(
     command: Command = None,
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
+    max_gpu_hours: Annotated[float | None, typer.Option(metavar="HOURS", help=GPU_HOURS)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the designer's random choices.")] = 0,
     designer: Annotated[str, typer.Option(metavar="NAME", help=DESIGNER)] = designers.DEFAULT,
-    launcher: Annotated[str | None, typer.Option(metavar="NAME", help=LAUNCHER)] = None,
     changes: Changes = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
@@ -48,15 +48,30 @@ def tune(
     if dry_run:
         from oppa.cli.views.plan_view import print_plan
 
-        plan = api.plan(question, trials=trials, designer=designer, seed=seed, launcher=launcher)
+        plan = api.plan(question, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed)
         style.print_json(plan.to_dict()) if as_json else print_plan(plan)
         return
     view = SessionView("--study")
     with view.running(unfinished if as_json else None):
         found = api.tune(
-            question, study=study, trials=trials, designer=designer, seed=seed, launcher=launcher, callback=view, resume=view.resume
+            question,
+            study=study,
+            trials=trials,
+            max_gpu_hours=max_gpu_hours,
+            designer=designer,
+            seed=seed,
+            callback=view,
+            resume=view.resume,
         )
-    print_result(found.search, found.equivalence, why_ended=found.ended, exported=found.exported, objective=found.objective)
+    print_result(
+        found.search,
+        found.equivalence,
+        why_ended=found.ended,
+        exported=found.exported,
+        objective=found.objective,
+        break_even=found.break_even,
+        spent=found.spent,
+    )
     if as_json:
         style.print_json(found.values)
 

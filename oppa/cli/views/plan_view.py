@@ -2,9 +2,11 @@
 
 from rich.markup import escape
 
-from oppa.api import TunePlan
 from oppa.cli.views import style
-from oppa.cli.views.summary import problem_lines, warn_of_unknown_device
+from oppa.cli.views.summary import problem_lines, warn_if_it_does_not_pay, warn_of_unknown_device
+from oppa.report.money import expected_lines
+from oppa.tuning.device_budget import limit_in_words
+from oppa.tuning.plan import TunePlan
 from oppa.units import format_seconds
 
 
@@ -13,9 +15,12 @@ def print_plan(plan: TunePlan) -> None:
     problem, limits = plan.problem, plan.problem.limits
     budget = [f"{limits.trials} trials"] if limits.trials is not None else []
     budget += [format_seconds(limits.wall_time_s)] if limits.wall_time_s is not None else []
+    budget += [limit_in_words(problem)] if limits.max_gpu_hours is not None else []
     rows = {"runs": plan.launcher, "budget": ", ".join(budget) or "none: the search ends when every configuration was tried"}
     if plan.first is not None:
         rows["first"] = plan.first.id + (", the baseline" if plan.first == problem.baseline else "")
+    rows |= dict(expected_lines(plan.expected)) if plan.expected else {}
     lines = [problem_lines(problem, plan.candidates), *(f"[bold]{name:<6}[/] {escape(value)}" for name, value in rows.items())]
     style.out().print("\n".join(lines))
     warn_of_unknown_device(problem.cluster)
+    warn_if_it_does_not_pay(plan.expected)

@@ -1,5 +1,6 @@
 """Show the progress of a study on stderr: a live view on a terminal, one line per trial elsewhere."""
 
+import dataclasses
 import time
 from typing import Self
 
@@ -17,6 +18,7 @@ from oppa.trials.interruption import Interruption
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement
+from oppa.tuning.spending import Spending, spending, spent_in_words
 from oppa.units import format_seconds
 
 REFRESH_S = 0.2
@@ -112,6 +114,8 @@ class LiveSearchView(PlainSearchView):
     def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
         super().__init__(study, interruption, problem)
         self._budget = problem.limits.trials, problem.limits.wall_time_s
+        self._problem = problem
+        self._held = spending(study, problem)
         self._live = Live(console=style.err(), auto_refresh=False, transient=True)
         self._drawn_at = 0.0
         self._lease: Lease | None = None
@@ -153,6 +157,8 @@ class LiveSearchView(PlainSearchView):
     def _show_ended(self) -> list[Trial]:
         new = super()._show_ended()
         self._done += sum(trial.purpose == SEARCH and trial.counts for trial in new)
+        if new:
+            self._held = spending(self._study, self._problem)
         return new
 
     def _view(self) -> RenderableType:
@@ -162,7 +168,15 @@ class LiveSearchView(PlainSearchView):
         rows = [("trial", self._trial_text())]
         if self._best:
             rows += [("best", f"{self._best[1]}   [green]{self._speed(self._best[0])}[/]")]
-        return [*rows, ("budget", self._budget_text())]
+        return [*rows, ("budget", self._budget_text()), ("spent", spent_in_words(self._spending()))]
+
+    def _spending(self) -> Spending:
+        """Return what the study has spent, with the running trial, whose first step has not been seen while it starts."""
+        if self._lease is None:
+            return self._held
+        seconds, steps_s = time.monotonic() - self._started_at, sum(self._times)
+        startup_s = max(0.0, seconds - steps_s) if self._times else seconds
+        return dataclasses.replace(self._held, startup_s=self._held.startup_s + startup_s, steps_s=self._held.steps_s + seconds - startup_s)
 
     def _trial_text(self) -> str:
         lease = self._lease

@@ -16,18 +16,37 @@ if TYPE_CHECKING:
     from oppa.problem.objective import Objective
     from oppa.problem.problem import Problem
     from oppa.study import Study, Trial
+    from oppa.tuning.break_even import BreakEven
     from oppa.tuning.equivalence import Equivalence
+    from oppa.tuning.expectation import Expectation
     from oppa.tuning.export_best import ExportedBest
     from oppa.tuning.result import SearchResult
+    from oppa.tuning.spending import Spending
     from oppa.tuning.verification import Interval, SpeedUp
 
 
-def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") -> None:
-    """Print the job, the space, the software of trials, and the study with its number of trials, to stderr."""
+def print_problem(problem: "Problem", candidates: "Candidates", study: "Study", expected: "Expectation | None" = None) -> None:
+    """Print the job, the space, the software of trials, the study, and what the search is expected to cost, to stderr."""
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
     study_line = f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}"
-    style.err().print(f"{problem_lines(problem, candidates)}\n{study_line}\n")
+    money = f"\n{_expected(expected)}" if expected and not done else ""
+    style.err().print(f"{problem_lines(problem, candidates)}{money}\n{study_line}\n")
     warn_of_unknown_device(problem.cluster)
+    warn_if_it_does_not_pay(expected)
+
+
+def _expected(expected: "Expectation") -> str:
+    from oppa.report.money import expected_lines
+
+    return "\n".join(f"[bold]{name:<6}[/] {escape(text)}" for name, text in expected_lines(expected))
+
+
+def warn_if_it_does_not_pay(expected: "Expectation | None") -> None:
+    """Print a warning to stderr if the search is expected to cost more than the stated run gains."""
+    from oppa.report.money import warning
+
+    if expected and (text := warning(expected.break_even)):
+        style.err().print(f"[yellow]warning[/]: {escape(text)}\n")
 
 
 def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
@@ -80,12 +99,18 @@ def print_result(
     why_ended: str = "",
     exported: "ExportedBest | None" = None,
     objective: "Objective",
+    break_even: "BreakEven | None" = None,
+    spent: "Spending | None" = None,
     console: "Console | None" = None,
 ) -> None:
-    """Print the winner, its comparisons, its equivalence with the reference, and its script; to stderr unless `console` is given."""
+    """Print the winner, its comparisons, its cost, its equivalence with the reference, and its script; to stderr without `console`."""
+    from oppa.report.money import pays_lines
     from oppa.report.words import equivalent
+    from oppa.tuning.spending import spent_in_words
 
     lines = [f"\n{why_ended}" if why_ended else "", *_contenders(result, objective), *_comparisons(result)]
+    lines += [f"[bold]spent[/]    {escape(spent_in_words(spent))}"] if spent else []
+    lines += [f"[bold]{name:<8}[/] {escape(text)}" for name, text in (pays_lines(break_even) if break_even else [])]
     lines += [f"[bold]learns[/]   {equivalent(learned, result)}"] if learned else []
     lines += _exported(exported) if exported else []
     (console or style.err()).print("\n".join(lines))

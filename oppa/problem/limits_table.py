@@ -1,0 +1,44 @@
+"""Validate `[limits]` of a job file: how much a study may spend, and what a device costs."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from oppa.errors import JobError
+from oppa.problem.bounds import LONGEST_CURRENCY, MOST_GPU_HOURS, MOST_REPEATS, MOST_STEPS
+from oppa.problem.declaration import DeclaredTable, JobCount, Seconds, spell
+from oppa.problem.training import Limits
+
+DURATIONS = ("wall_time", "trial_time", "grace", "run_length")
+"""Keys whose values are durations; the names of the limits state their unit."""
+
+
+class LimitsTable(DeclaredTable):
+    """Validates `[limits]`."""
+
+    trials: JobCount | None = None
+    wall_time: Seconds | None = None
+    trial_time: Seconds | None = None
+    q_min: int | None = Field(default=None, ge=2, le=MOST_STEPS)
+    q_max: int | None = Field(default=None, ge=3, le=MOST_STEPS)
+    repeats: int | None = Field(default=None, ge=3, le=MOST_REPEATS)
+    grace: Seconds | None = None
+    device_lock: bool | None = None
+    max_gpu_hours: Annotated[float, Field(gt=0, le=MOST_GPU_HOURS)] | None = None
+    price_per_gpu_hour: Annotated[float, Field(gt=0, le=MOST_GPU_HOURS)] | None = None
+    currency: str | None = Field(default=None, min_length=1, max_length=LONGEST_CURRENCY, pattern=r"^\P{Cc}*$")
+    run_length: Seconds | None = None
+
+    def record(self) -> Limits:
+        """Return the limits.
+
+        Raises:
+            JobError: `q_max` is below `q_min`, or there is a currency without a price.
+        """
+        given = {f"{key}_s" if key in DURATIONS else key: value for key, value in self.model_dump(exclude_none=True).items()}
+        limits = Limits(**given)
+        if limits.q_max < limits.q_min:
+            raise JobError(f"`q_max = {limits.q_max}` is below `q_min = {limits.q_min}`", hint=f"use at least {limits.q_min}")
+        if self.currency is not None and self.price_per_gpu_hour is None:
+            raise JobError(f"`currency = {spell(self.currency)}` has no effect without a price", hint="add `price_per_gpu_hour = ...`")
+        return limits

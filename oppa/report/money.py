@@ -1,0 +1,88 @@
+"""Describe in words what a search costs, and from which length of run it pays."""
+
+import math
+from typing import TYPE_CHECKING
+
+from oppa.tuning.break_even import BreakEven
+from oppa.tuning.spending import cost, gpu_hours, in_words, unit
+from oppa.tuning.verification import Interval
+from oppa.units import format_hours, format_money, format_seconds
+
+if TYPE_CHECKING:  # it loads torch
+    from oppa.tuning.expectation import Expectation
+
+REFERENCES = {"baseline": "the baseline", "default": "the default configuration"}
+
+
+def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
+    """Return lines by name: the expected cost of a search, the expected speed-up, and the run for which it pays."""
+    known, (least_s, most_s) = expected.break_even, expected.startup_s
+    search = known.search_s
+    low, high = (format_hours(gpu_hours(known.cluster, each)) for each in (search.low, search.high))
+    interval = f" [{low} - {high}]" if low != high else ""
+    trials = f"{expected.trials} trials and {expected.repeats} repeats"
+    starts = f"if a start takes {format_seconds(least_s)} to {format_seconds(most_s)}"
+    lines = [("cost", f"{in_words(known.cluster, known.limits, search.value)}{interval}: {trials}, {starts}")]
+    if (gain := known.speed_up) is None:
+        return lines
+    interval = f"[{gain.low:.2f} - {gain.high:.2f}]"
+    lines.append(("gain", f"{gain.value:.2f}x {interval} over {REFERENCES[known.usual]}, by the prior"))
+    return [*lines, *pays_lines(known)]
+
+
+def pays_lines(known: BreakEven) -> list[tuple[str, str]]:
+    """Return lines by name: the length of run from which a search pays, and the net gain of the stated run."""
+    lines = []
+    if (after := known.pays_after_s) is not None:
+        lines.append(("pays", pays(after)))
+    if known.net_s is not None and known.run_s is not None:
+        lines.append(("net", net(known)))
+    return lines
+
+
+def pays(after: Interval) -> str:
+    """Return from which length of run a search pays, as text."""
+    if math.isinf(after.value):
+        return "for no run: the winner is not faster"
+    interval = "" if after.low == after.high else f" [{_long(after.low)} - {_long(after.high)}]"
+    return f"for runs longer than {format_seconds(after.value)}{interval}"
+
+
+def net(known: BreakEven) -> str:
+    """Return the net gain of the stated run as text: time, hours of devices, and money."""
+    assert known.net_s is not None and known.run_s is not None
+    amount = known.net_s
+    hours = gpu_hours(known.cluster, abs(amount.value))
+    price = cost(known.limits, hours)
+    money = "" if price is None else f", {format_money(price, known.limits.currency)}"
+    verb, sign = ("saves", 1) if amount.value >= 0 else ("loses", -1)
+    low, high = (_signed(gpu_hours(known.cluster, each)) for each in sorted((sign * amount.low, sign * amount.high)))
+    interval = "" if amount.low == amount.high else f" [{low} - {high}]"
+    run = f"in a run of {format_seconds(known.run_s)}"
+    return f"{verb} {format_seconds(abs(amount.value))} {run}: {format_hours(hours)} {unit(known.cluster)}{interval}{money}"
+
+
+def warning(known: BreakEven) -> str:
+    """Return a warning that the search does not pay for the stated run; empty if it pays, or if that is unknown."""
+    if known.pays is not False or known.run_s is None or known.pays_after_s is None:
+        return ""
+    return f"the search does not pay: a run of {format_seconds(known.run_s)} is too short. It pays {pays(known.pays_after_s)}"
+
+
+def pays_sentences(known: BreakEven) -> list[str]:
+    """Return sentences for a page: the length of run from which the search pays, and the net gain of the stated run."""
+    sentences = []
+    if (after := known.pays_after_s) is not None:
+        usual = f", in time of {REFERENCES[known.usual]}" if math.isfinite(after.value) else ""
+        sentences.append(f"The search pays {pays(after)}{usual}.")
+    if known.net_s is not None and known.run_s is not None:
+        sentences.append(f"After its cost, the search {net(known)}.")
+    return sentences
+
+
+def _signed(hours: float) -> str:
+    return f"{'-' if hours < 0 else ''}{format_hours(abs(hours))}"
+
+
+def _long(seconds: float) -> str:
+    return "never" if math.isinf(seconds) else format_seconds(seconds)

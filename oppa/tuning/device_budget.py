@@ -1,0 +1,113 @@
+"""Keeps a study within `max_gpu_hours`: each trial is granted its seconds before it starts, and verification has its share reserved.
+
+The study's file holds the grants, so that tuners which share a study also share its budget, and sessions add up. A trial that reaches the
+end of its grant is ended in time for its processes to be gone by then. What it leaves of the grant is free for the next trial.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from oppa.errors import InputError
+from oppa.problem.problem import Problem
+from oppa.study import Prediction, Study, Trial
+from oppa.study.records import TimeBudget
+from oppa.tuning.spending import HOUR_S, gpu_hours, unit
+from oppa.units import format_hours, format_seconds
+
+LEAST_START_S = 1.0
+"""Start-up of a trial before one was seen; none takes less, but for a warm process on CPUs."""
+MOST_RESERVED = 0.75
+"""Largest share of the budget that is reserved for verification, so that a small budget leaves something to verify."""
+CONTENDERS = 3
+"""Configurations that verification compares: the winner, the second, and the reference."""
+VARIATION = 1.1
+"""Factor by which a repeat may take longer than its configuration's first trial."""
+UNPREDICTED = 2.0
+"""Factor by which a reference that nobody predicts may take longer than the slowest contender."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBudget:
+    """The budget of a study, as one tuner applies it."""
+
+    problem: Problem
+    study: Study
+    ending_s: float
+    """Seconds that the processes of a trial may need to end."""
+
+    @property
+    def total_s(self) -> float | None:
+        """Return the seconds in which the study may hold all devices of its cluster; None without a limit."""
+        return total_s(self.problem)
+
+    def request(self, trials: Sequence[Trial], *, most_s: float, steps_s: float = 0.0, reserved_s: float = 0.0) -> TimeBudget | None:
+        """Return the request for a trial's share; None without a limit.
+
+        Args:
+            trials: Trials of the study, whose start-up is the measure of the next one's.
+            most_s: Seconds after which the trial is ended in any case.
+            steps_s: Seconds of the steps without which the trial is not begun.
+            reserved_s: Seconds that later trials need.
+        """
+        if (total := self.total_s) is None:
+            return None
+        return TimeBudget(
+            total_s=total,
+            reserved_s=min(reserved_s, MOST_RESERVED * total),
+            least_s=startup_s(trials) + steps_s + self.ending_s,
+            most_s=most_s + self.ending_s,
+        )
+
+    def allows(self, request: TimeBudget | None) -> bool:
+        """Return whether the study has as much left as a trial needs."""
+        return request is None or request.granted_s(self.study.committed_s()) is not None
+
+    def spent_in_words(self) -> str:
+        """Return the reason why no further trial starts."""
+        return f"the budget of {limit_in_words(self.problem)} is spent"
+
+
+def limit_in_words(problem: Problem) -> str:
+    """Return the limit as text; the job must state one."""
+    return f"{problem.limits.max_gpu_hours:,g} {unit(problem.cluster)}"
+
+
+def total_s(problem: Problem) -> float | None:
+    """Return the seconds in which a study may hold all devices of its cluster; None without a limit."""
+    limit = problem.limits.max_gpu_hours
+    return None if limit is None else limit * HOUR_S / problem.cluster.devices
+
+
+def require_one_start(problem: Problem) -> None:
+    """Raise InputError if `max_gpu_hours` ends before a first trial could start."""
+    total = total_s(problem)
+    if total is not None and total < LEAST_START_S:
+        cluster, limit = problem.cluster, problem.limits.max_gpu_hours
+        raise InputError(
+            f"`max_gpu_hours = {limit:g}` lasts {format_seconds(total)} on {cluster.devices} devices, and no trial starts in that time",
+            hint=f"raise it: 20 trials of one minute take {format_hours(gpu_hours(cluster, 20 * 60.0))} {unit(cluster)}",
+        )
+
+
+def startup_s(trials: Sequence[Trial]) -> float:
+    """Return the seconds that a trial is expected to take before its first step: the median of those seen."""
+    seen = sorted(trial.setup_s for trial in trials if trial.setup_s is not None)
+    return seen[len(seen) // 2] if seen else LEAST_START_S
+
+
+def complete_s(prediction: Prediction | None, trials: Sequence[Trial], problem: Problem) -> float | None:
+    """Return the predicted seconds of a complete trial; None without a prediction."""
+    if prediction is None:
+        return None
+    return min(problem.limits.trial_time_s, startup_s(trials) + problem.limits.q_max / prediction.steps_per_s)
+
+
+def worthwhile_s(prediction: Prediction | None, trials: Sequence[Trial], problem: Problem) -> float:
+    """Return the seconds of steps without which a search trial is not begun, because the budget would end it without a result.
+
+    They are those of a complete trial, once a trial was measured. Before, predictions may be far off, and the first steps are enough.
+    """
+    limits, measured = problem.limits, sorted(trial.steps_per_s for trial in trials if trial.steps_per_s)
+    if prediction is not None:
+        return (limits.q_max if measured else limits.q_min + 1) / prediction.steps_per_s
+    return limits.q_max / measured[len(measured) // 2] if measured else 0.0

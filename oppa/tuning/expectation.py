@@ -1,0 +1,153 @@
+"""Estimates, before a search, what it will cost and how much faster its winner will be.
+
+The coefficients of the cost model are drawn many times. In each draw the search tries the configurations that the prior ranks first, those
+that do not fit fail at their start, and the rest are ranked anew. The spread over the draws gives the intervals.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oppa.cost.beliefs import Beliefs, beliefs_of_job
+from oppa.cost.coefficients import Belief, medians
+from oppa.cost.facts import workload_of
+from oppa.cost.memory import memory
+from oppa.cost.prediction import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
+from oppa.cost.step_time import step_time
+from oppa.cost.workload import Workload
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.random_streams import stream
+from oppa.tuning.break_even import BreakEven, run_length_s
+from oppa.tuning.device_budget import CONTENDERS, total_s
+from oppa.tuning.verification import Interval
+
+DRAWS = 200
+MOST_TRIED = 48
+"""Largest number of configurations whose trials are estimated one by one; further trials are as long as their mean."""
+PERCENTILES = (50, 5, 95)
+CLOSE = 1.1
+"""Ratio of a step time to the best one up to which a trial is expected to run all its steps instead of ending early."""
+STARTS_S: Mapping[str, tuple[float, float]] = {"CPU": (0.5, 10.0), "GPU": (10.0, 180.0)}
+"""Range of the start-up of a trial before one was seen: imports, rendezvous, start of images and compilation. Assumed."""
+
+Drawn = NDArray[np.float64]
+"""Values by draw and configuration, shape (draws, n)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """The expected cost and gain of a search, and what they rest on."""
+
+    break_even: BreakEven
+    trials: int
+    """Expected number of search trials."""
+    repeats: int
+    """Trials of verification."""
+    startup_s: tuple[float, float]
+    """Range of a trial's start-up that is assumed."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return JSON values."""
+        return {"trials": self.trials, "repeats": self.repeats, "startup_s": list(self.startup_s), **self.break_even.to_dict()}
+
+
+def expect(
+    problem: Problem,
+    candidates: Candidates,
+    *,
+    startup_s: tuple[float, float] | None = None,
+    stops_early: bool = True,
+    beliefs: Mapping[str, Belief] | None = None,
+) -> Expectation | None:
+    """Return what a search is expected to cost and to gain; None if the prior says nothing about the job.
+
+    Args:
+        startup_s: Range of a trial's start-up; None: assumed by the kind of device.
+        stops_early: Trials that are surely slower than the incumbent end early.
+        beliefs: Coefficients learned elsewhere.
+    """
+    if not problem.has_prior or not len(candidates):
+        return None
+    limits = problem.limits
+    work, (time, size) = workload_of(problem, candidates), beliefs_of_job(problem, beliefs)
+    usable = problem.cluster.usable_bytes
+    medians_s, fits = step_time(work, medians(time)).numpy(), memory(work, medians(size)).numpy() <= usable
+    ranked = np.lexsort((medians_s, ~fits))
+    usual = _usual(problem, candidates, fits)
+    tried = min(len(candidates), limits.trials or len(candidates))
+    rows = torch.from_numpy(np.array([usual, *ranked[: min(tried, MOST_TRIED)]]))
+    sample, random = work.take(rows), stream(0, "expected cost")
+    seconds = _draw(step_time, sample, time, TIME_RESIDUAL, random)
+    fitting = _draw(memory, sample, size, MEMORY_RESIDUAL, random) <= usable
+    low, high = startup_s or STARTS_S["GPU" if problem.cluster.on_cuda else "CPU"]
+    starts = np.exp(random.uniform(math.log(low), math.log(high), DRAWS))
+    usual_s, best_s = seconds[:, 0], np.where(fitting, seconds, np.inf)[:, 1:].min(axis=1)
+    best_s = np.minimum(best_s, usual_s)  # if nothing is faster, the reference is the winner
+    trial_s = _trial_s(seconds[:, 1:], fitting[:, 1:], starts[:, None], best_s[:, None], problem, stops_early=stops_early)
+    count = np.full(DRAWS, float(tried))
+    if limits.wall_time_s is not None:
+        count = np.minimum(count, np.ceil(limits.wall_time_s / trial_s))
+    repeats = CONTENDERS * limits.repeats
+    verification_s = (
+        repeats / CONTENDERS * sum(np.minimum(limits.trial_time_s, starts + limits.q_max * each) for each in (best_s, best_s, usual_s))
+    )
+    search_s = np.minimum(count * trial_s + verification_s, total_s(problem) or np.inf)
+    gain = _interval(usual_s / best_s)
+    return Expectation(
+        break_even=BreakEven(
+            cluster=problem.cluster,
+            limits=limits,
+            search_s=_interval(search_s),
+            speed_up=gain,
+            usual="baseline" if problem.baseline else "default",
+            run_s=run_length_s(problem, float(1 / medians_s[usual])),
+        ),
+        trials=round(float(np.median(count))),
+        repeats=repeats,
+        startup_s=(low, high),
+    )
+
+
+def _usual(problem: Problem, candidates: Candidates, fits: NDArray[np.bool_]) -> int:
+    """Return the number of the reference: the baseline, else the first default that is predicted to fit."""
+    if problem.baseline is not None:
+        return candidates.index_of(problem.baseline)
+    order = candidates.default_order()
+    return int(next((index for index in order if fits[index]), order[0]))
+
+
+def _draw(formula: Formula, work: Workload, beliefs: Beliefs, residual: float, random: np.random.Generator) -> Drawn:
+    """Return the formula's values for coefficients drawn from their beliefs, which all configurations of a draw share."""
+    names, n = list(beliefs), len(work)
+    shifts = random.standard_normal((DRAWS, len(names)))
+    own = np.exp(residual * random.standard_normal((DRAWS, MOST_TRIED + 1))[:, :n])  # further rows change none of the first
+    spreads = np.array([beliefs[name].spread for name in names])
+    values = np.array([beliefs[name].median for name in names]) * np.exp(spreads * shifts)
+    repeated = work.take(torch.arange(n).repeat(DRAWS))
+    columns = torch.from_numpy(values).repeat_interleave(n, dim=0)
+    found = formula(repeated, {name: columns[:, place] for place, name in enumerate(names)})
+    return np.asarray(found.numpy().reshape(DRAWS, n) * own)
+
+
+def _trial_s(
+    seconds: Drawn, fitting: NDArray[np.bool_], starts: Drawn, best_s: Drawn, problem: Problem, *, stops_early: bool
+) -> NDArray[np.float64]:
+    """Return the mean seconds of a search trial in each draw, shape (draws,).
+
+    One that does not fit takes its start alone. One that is clearly slower than the best ends after its first steps.
+    """
+    limits = problem.limits
+    steps = np.where(seconds <= CLOSE * best_s, limits.q_max, limits.q_min + 2) if stops_early else limits.q_max
+    return np.asarray(np.where(fitting, np.minimum(limits.trial_time_s, starts + steps * seconds), starts).mean(axis=1))
+
+
+def _interval(values: NDArray[np.float64]) -> Interval:
+    percentiles = functools.partial(np.percentile, values)
+    value, low, high = (float(percentiles(each)) for each in PERCENTILES)
+    return Interval(value=value, low=low, high=high)

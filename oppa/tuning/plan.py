@@ -1,0 +1,84 @@
+"""Plans a search before it starts: its subject, its launcher, its first trial, its expected cost and gain."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from oppa.errors import InputError
+from oppa.problem.candidates import Candidates
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.tuning import designers
+from oppa.tuning.session import Setup
+
+if TYPE_CHECKING:  # they load torch
+    from oppa.cost.coefficients import Belief
+    from oppa.tuning.expectation import Expectation
+
+SPREAD = 1.25
+"""Factor by which a simulated start-up may differ from that of the first configuration."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TunePlan:
+    """The plan of a search: its subject, its launcher, its first trial, and what it is expected to cost and to gain."""
+
+    problem: Problem
+    candidates: Candidates
+    launcher: str
+    """Name of the launcher of the trials; `simulated` if nothing is started."""
+    first: Configuration | None
+    """Configuration of the first trial of a new study."""
+    expected: "Expectation | None" = None
+    """The expected cost and gain; None if the prior says nothing about the job."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "name": self.problem.name,
+            "configurations": len(self.candidates),
+            "launcher": self.launcher,
+            "software": self.problem.software and self.problem.software.to_dict(),
+            "limits": dataclasses.asdict(self.problem.limits),
+            "baseline": self.problem.baseline and self.problem.baseline.to_dict(),
+            "first": self.first and self.first.to_dict(),
+            "expected": self.expected and self.expected.to_dict(),
+        }
+
+
+def expectation(setup: Setup, designer: str, beliefs: "Mapping[str, Belief] | None" = None) -> "Expectation | None":
+    """Return what a search is expected to cost and to gain; None if the prior says nothing about the job.
+
+    Args:
+        designer: Name of the designer, which decides whether trials end early.
+        beliefs: Coefficients learned elsewhere.
+    """
+    problem = setup.problem
+    if not problem.has_prior:
+        return None
+    from oppa.tuning.expectation import expect
+
+    rule = problem.search_options.stopping or designers.STOPPING.get(designer, "never")
+    try:
+        return expect(problem, setup.candidates, startup_s=_simulated_start(setup), stops_early=rule != "never", beliefs=beliefs)
+    except InputError:  # the cost model lacks the device, the framework or the precision
+        return None
+
+
+def is_expected(problem: Problem, designer: str) -> bool:
+    """Return whether a search starts with its expected cost: its designer has loaded the prior, or the job states money or a run."""
+    limits = problem.limits
+    stated = limits.max_gpu_hours, limits.price_per_gpu_hour, limits.run_length_s
+    return designer in designers.WITH_PRIOR or any(each is not None for each in stated)
+
+
+def _simulated_start(setup: Setup) -> tuple[float, float] | None:
+    """Return the range of the start-up of simulated trials; None if real processes start."""
+    if not setup.runner.in_process or not len(setup.candidates):
+        return None
+    if (simulator := setup.simulator) is None:
+        from oppa.simulator.simulator import Simulator
+
+        simulator = Simulator.of(setup.problem)
+    start_s = simulator.simulate_trial(setup.candidates.configuration(0), steps=2, seed=0).setup_s
+    return start_s / SPREAD, start_s * SPREAD

@@ -1,0 +1,86 @@
+"""A search pays for runs that are long enough, by the measured speed-up and by the prior's."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oppa.problem.cluster import Cluster
+from oppa.problem.job import load_job
+from oppa.problem.training import Limits
+from oppa.tuning.break_even import BreakEven
+from oppa.tuning.expectation import expect
+from oppa.tuning.verification import Interval
+
+CLUSTER = Cluster(hosts=2, devices_per_host=4, device="H100", memory_limit_bytes=1)
+
+
+def between(value: float, low: float, high: float) -> Interval:
+    return Interval(value=value, low=low, high=high)
+
+
+def known(search_s: Interval, speed_up: Interval | None, run_s: float | None = None, **limits) -> BreakEven:
+    return BreakEven(cluster=CLUSTER, limits=Limits(**limits), search_s=search_s, speed_up=speed_up, usual="default", run_s=run_s)
+
+
+@given(search_s=st.floats(1, 1e6), speed_up=st.floats(1.01, 50))
+def test_at_the_break_even_nothing_is_gained_or_lost(search_s: float, speed_up: float) -> None:
+    at = known(between(search_s, search_s, search_s), between(speed_up, speed_up, speed_up))
+    there = dataclasses.replace(at, run_s=at.pays_after_s.value)
+    assert there.net_s.value == pytest.approx(0, abs=1e-9 * there.run_s)
+    assert dataclasses.replace(at, run_s=1.01 * there.run_s).pays and not dataclasses.replace(at, run_s=0.99 * there.run_s).pays
+
+
+def test_twice_as_fast_pays_after_twice_the_search() -> None:
+    found = known(between(100, 80, 150), between(2, 1.5, 4), run_s=1000, price_per_gpu_hour=9.0)
+    assert found.pays_after_s.value == 200
+    assert (found.pays_after_s.low, found.pays_after_s.high) == pytest.approx((80 / 0.75, 450))
+    assert found.net_s.value == 400 and found.net_s.low < 400 < found.net_s.high
+    assert found.to_dict()["net_gpu_hours"] == pytest.approx(400 * 8 / 3600)
+    assert found.to_dict()["net_cost"] == pytest.approx(400 * 8 / 3600 * 9)
+
+
+def test_a_winner_that_is_not_faster_never_pays() -> None:
+    found = known(between(100, 100, 100), between(1, 0.9, 1.1), run_s=1e9)
+    assert math.isinf(found.pays_after_s.value) and math.isinf(found.pays_after_s.high) and found.pays is False
+    assert found.to_dict()["pays_after_s"] is None and found.to_dict()["pays_after_interval_s"] == [pytest.approx(1100), None]
+
+
+def test_without_a_speed_up_or_a_run_the_rest_is_unknown() -> None:
+    assert known(between(1, 1, 1), None, run_s=10).pays is None
+    assert known(between(1, 1, 1), between(2, 2, 2)).net_s is None
+
+
+@pytest.fixture
+def bert():
+    from oppa import catalog
+
+    return load_job(catalog.root() / "runners/simulated/jobs/bert.toml", settings=["space.parameters.schedule=1f1b"])
+
+
+def test_a_search_of_more_trials_costs_more_and_is_expected_to_find_no_less(bert) -> None:
+    def of(trials):
+        limits = dataclasses.replace(bert.limits, trials=trials, wall_time_s=None)
+        return expect(dataclasses.replace(bert, limits=limits), bert.candidates(), startup_s=(10.0, 20.0))
+
+    few, many = of(5), of(40)
+    assert few.break_even.search_s.value < many.break_even.search_s.value
+    assert few.break_even.speed_up.value <= many.break_even.speed_up.value
+    assert (few.trials, many.trials, few.repeats) == (5, 40, 9)
+    for each in (few, many):
+        assert 1 <= each.break_even.speed_up.low <= each.break_even.speed_up.value <= each.break_even.speed_up.high
+
+
+def test_the_expected_cost_is_within_the_limit(bert) -> None:
+    limited = dataclasses.replace(bert, limits=dataclasses.replace(bert.limits, max_gpu_hours=1.0))
+    found = expect(limited, bert.candidates()).break_even
+    assert found.search_s.high == 3600 / 8 and found.to_dict()["search_gpu_hours"] == 1.0
+
+
+def test_samples_of_training_state_the_run(bert) -> None:
+    longer = dataclasses.replace(bert, run_options=dataclasses.replace(bert.run_options, samples=256_000))
+    run_s = expect(longer, bert.candidates()).break_even.run_s
+    assert 1000 * 0.01 < run_s < 1000 * 10  # a thousand steps of the default
+    assert expect(bert, bert.candidates()).break_even.run_s is None

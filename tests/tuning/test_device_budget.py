@@ -1,0 +1,119 @@
+"""No study spends more than `max_gpu_hours`, and verification has its share."""
+
+import dataclasses
+from functools import partial
+
+import pytest
+
+from oppa.problem.job import load_job
+from oppa.simulator.executor import SimulatedExecutor
+from oppa.simulator.simulator import Simulator
+from oppa.study import Study
+from oppa.study.records import SEARCH, VERIFICATION
+from oppa.tuning.designers import make_designer
+from oppa.tuning.device_budget import DeviceBudget, require_one_start
+from oppa.tuning.result import find_winner, verification_s
+from oppa.tuning.search import TrialExecutor, search
+from oppa.tuning.session import _Silent
+from oppa.tuning.spending import spending, unit
+from oppa.tuning.stopping import never
+
+JOB = "runners/simulated/jobs/llama-3.2-1b.toml"
+
+
+@pytest.fixture(scope="module")
+def job():
+    from oppa import catalog
+
+    return load_job(catalog.root() / JOB, settings=["limits.q_max=12", "space.parameters.recompute=none"])
+
+
+@pytest.fixture
+def spend(job, tmp_path):
+    """Search and verify on the simulated cluster, with a limit; returns the spending, the trials, and why the search ended."""
+
+    def spend(hours, *, designer="random", **limits):
+        problem = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=hours, wall_time_s=None, **limits))
+        candidates = problem.candidates()
+        with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
+            study.open_session({})
+            executor = TrialExecutor(study, problem, SimulatedExecutor(Simulator.of(problem), seed=0), _Silent(), simulated=True)
+            made = make_designer(designer, problem, candidates, seed=0)
+            reserve = partial(verification_s, candidates=candidates, designer=made, problem=problem)
+            ended = search(executor, candidates, made, never(problem.limits), reserve=reserve)
+            found = find_winner(executor, candidates, made)
+            return spending(study, problem), study.trials(), ended, found
+
+    return spend
+
+
+@pytest.mark.parametrize("hours", [0.3, 1.0, 3.0, 5.0])
+def test_a_limit_is_never_passed_and_is_nearly_used(spend, hours) -> None:
+    spent, trials, ended, _ = spend(hours)
+    assert spent.gpu_hours <= hours * (1 + 1e-9)
+    assert spent.gpu_hours >= 0.5 * hours or hours < 1
+    assert ended == f"the budget of {hours:g} GPU-hours is spent"
+    assert sum(trial.seconds for trial in trials) == pytest.approx(spent.seconds)
+
+
+def test_verification_has_its_share(spend, job) -> None:
+    _, trials, _, found = spend(20.0, designer="oppa", trials=30)
+    assert found.speed_up is not None and found.missing(job.limits.repeats) is None
+    assert sum(trial.purpose == VERIFICATION for trial in trials) == len(found.repeats) * job.limits.repeats
+
+
+def test_without_predictions_verification_has_at_least_two_rounds(spend) -> None:
+    assert spend(16.0)[3].speed_up is not None
+
+
+def test_a_resumed_study_counts_what_was_spent_before(spend) -> None:
+    first, before, *_ = spend(1.0)
+    again, after, *_ = spend(1.0)
+    assert len(after) == len(before) and again == first
+    more, trials, *_ = spend(2.5)
+    assert first.gpu_hours < more.gpu_hours <= 2.5 and len(trials) > len(before)
+
+
+def test_the_running_trial_is_ended_at_the_limit_and_teaches_nothing(spend) -> None:
+    spent, trials, *_ = spend(0.16, q_min=2)
+    cut = [trial for trial in trials if trial.outcome == "interrupted"]
+    assert [trial.cause for trial in cut] == ["the budget of 0.16 GPU-hours is spent"] * len(cut)
+    assert spent.gpu_hours <= 0.16 and not any(trial.outcome == "timed_out" for trial in trials)
+
+
+def test_start_up_and_steps_add_up(spend) -> None:
+    spent, trials, *_ = spend(1.0, trials=2)
+    assert spent.startup_s == pytest.approx(sum(trial.setup_s or trial.seconds for trial in trials))
+    assert spent.seconds == pytest.approx(spent.startup_s + spent.steps_s) and spent.idle_s == 0
+    assert spent.to_dict()["startup_gpu_hours"] + spent.to_dict()["steps_gpu_hours"] == pytest.approx(spent.gpu_hours)
+
+
+def test_without_a_limit_nothing_is_reserved(spend) -> None:
+    _, trials, ended, _ = spend(None, trials=3)
+    assert ended == "the budget of 3 trials is spent" and sum(trial.purpose == SEARCH for trial in trials) == 3
+
+
+def test_a_limit_below_one_start_is_refused_with_what_it_lasts(job) -> None:
+    tiny = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=0.001))
+    with pytest.raises(Exception, match=r"`max_gpu_hours = 0.001` lasts .* on \d+ devices") as caught:
+        require_one_start(tiny)
+    assert "20 trials of one minute take" in caught.value.hint
+
+
+def test_devices_are_named_by_their_kind(job, problem) -> None:
+    assert (unit(job.cluster), unit(problem.cluster)) == ("GPU-hours", "device-hours")
+
+
+def test_tuners_of_one_study_share_its_budget(job, tmp_path) -> None:
+    problem = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=1.0, wall_time_s=None))
+    with (
+        Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as ours,
+        Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as theirs,
+    ):
+        request = DeviceBudget(problem=problem, study=ours, ending_s=0.0).request((), most_s=1e6)
+        candidates = problem.candidates()
+        lease = theirs.claim(candidates.configuration(0), budget=request)
+        assert lease.granted_s == request.total_s == 3600 / problem.cluster.devices
+        assert ours.claim(candidates.configuration(1), budget=request) is None  # theirs holds all of it while it runs
+        theirs.interrupt(lease, "asked to")
+        assert ours.claim(candidates.configuration(1), budget=request).granted_s == pytest.approx(request.total_s, abs=1.0)
