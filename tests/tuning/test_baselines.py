@@ -13,7 +13,7 @@ from oppa.tuning.designers import DESIGNERS, make_designer
 from oppa.tuning.designers.analytic_memory import memory_bytes
 from tests.tuning.conftest import failed, measured, play
 
-LEARNING = ("oppa-no-prior", "tpe", "optuna-gp", "xgboost")
+LEARNING = ("oppa-no-prior", "tpe", "optuna-gp", "xgboost", "forest-physics", "xgboost-physics", "smac-physics")
 
 
 @pytest.fixture
@@ -21,7 +21,17 @@ def make(problem, candidates):
     return lambda name, seed=0: make_designer(name, problem, candidates, seed=seed)
 
 
-@pytest.mark.parametrize(("name", "package"), [("tpe", "optuna"), ("optuna-gp", "optuna"), ("xgboost", "xgboost")])
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("tpe", "optuna"),
+        ("optuna-gp", "optuna"),
+        ("xgboost", "xgboost"),
+        ("forest-physics", "sklearn"),
+        ("xgboost-physics", "xgboost"),
+        ("smac-physics", "ConfigSpace"),
+    ],
+)
 def test_a_library_that_is_not_installed_is_named_with_what_installs_it(name, package, make, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not there
     monkeypatch.delitem(sys.modules, DESIGNERS[name].partition(":")[0], raising=False)  # so that it is imported again
