@@ -50,8 +50,3 @@ def cost_predictions(problem: Problem, candidates: Candidates) -> CostPrediction
     mean, slopes = room.linearised(torch.zeros(len(size), dtype=torch.float64))
     slack = Normal(mean, (slopes.square().sum(dim=1) + UNEXPLAINED**2).sqrt())
     return CostPredictions(rate=rate, slack=slack, points=np.column_stack([encode(candidates), -rate, mean]))
-
-
-def log_chance(slack: Normal) -> Tensor:
-    """Return the logarithm of the probability that each candidate fits, shape (n,)."""
-    return torch.as_tensor(torch.special.log_ndtr(-slack.mean / slack.stddev))

@@ -2,8 +2,7 @@
 
 The features of a candidate are its encoding and the cost model's predictions of time and memory. One forest learns the error of log
 throughput, another that of log memory. The first trials have the largest predicted throughput times the probability that they fit; later
-ones the largest constrained expected improvement (Gardner et al. 2014), in logarithms (Ament et al. 2023). A candidate that provably needs
-as much as a trial that ran out of memory is never tried.
+ones the largest constrained expected improvement. A candidate that provably needs as much as a trial that ran out of memory is never tried.
 
 On both replayed tables, trees on the error were better after five trials than trees on log throughput itself. Without the second forest, a
 wrong prediction of memory can hide the best candidates until all others were tried.
@@ -21,11 +20,11 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from botorch.acquisition.analytic import _log_ei_helper
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.baselines.cost_predictions import UNEXPLAINED, cost_predictions, log_chance
+from experiments.baselines.cost_predictions import UNEXPLAINED, cost_predictions
+from experiments.baselines.improvement import log_chance, log_improvement
 from oppa.cost.facts import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
@@ -77,9 +76,8 @@ class PhysicsForest:
         if len(self._seen) < FIRST_TRIALS or len(seen) < LEAST_MEASURED:
             return predicted[rows]
         error, best = self._error(seen.rows, seen.target - predicted[seen.rows], rows, seed), incumbent(self._seen)
-        stddev = error.stddev.clamp_min(TRIAL_STDDEV)
-        ahead = predicted[rows] + error.mean - (best[1] if best else float(seen.target.max()))
-        return torch.as_tensor(_log_ei_helper(ahead / stddev) + stddev.log())
+        rate = Normal(predicted[rows] + error.mean, error.stddev.clamp_min(TRIAL_STDDEV))
+        return log_improvement(rate, incumbent=best[1] if best else float(seen.target.max()))
 
     def _slack(self, rows: Tensor, seed: int) -> Normal:
         """Return log(memory / limit). A trial that ran out of memory counts as the limit, or as its prediction if that is larger."""

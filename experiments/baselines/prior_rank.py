@@ -7,7 +7,8 @@ from collections.abc import Sequence, Set
 
 import numpy as np
 
-from experiments.baselines.cost_predictions import cost_predictions, log_chance
+from experiments.baselines.cost_predictions import cost_predictions
+from experiments.baselines.improvement import log_chance
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.tuning.designer import Observation, first_free

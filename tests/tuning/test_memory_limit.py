@@ -23,13 +23,19 @@ LIMITS = {
     "oppa-paper": lambda designer: designer._limit,
     "cost-model": lambda designer: designer._limit,
     "vanilla-bo": lambda designer: math.exp(designer._log_limit),
+    "vanilla-bo-cei": lambda designer: math.exp(designer._log_limit),
+    "forest-physics": lambda designer: math.exp(designer._log_limit),
+    "xgboost-physics": lambda designer: math.exp(designer._log_limit),
+    "smac-physics": lambda designer: math.exp(designer._log_limit),
     "tpe": lambda designer: math.exp(designer._log_limit),
     "optuna-gp": lambda designer: math.exp(designer._log_limit),
 }
 """What a designer compares memory with."""
 ON_PAPER = ("grid", "planner")
 """They put off, from the start, what an estimate says does not fit."""
-WITHOUT = ("xgboost", "random", "exhaustive")
+RANKED = ("prior-rank",)
+"""Their order, fixed from the start, weighs throughput by the probability that the cost model's memory fits."""
+WITHOUT = ("xgboost", "random", "exhaustive", "smac", "baybe")
 """They learn that a configuration does not fit when it has run out of memory."""
 
 
@@ -53,7 +59,7 @@ def unstated(stated) -> Problem:
 
 
 def test_each_designer_is_looked_at() -> None:
-    assert {*LIMITS, *ON_PAPER, *WITHOUT} == set(DESIGNERS)
+    assert {*LIMITS, *ON_PAPER, *RANKED, *WITHOUT} == set(DESIGNERS)
 
 
 @pytest.mark.parametrize("name", LIMITS)
