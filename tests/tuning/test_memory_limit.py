@@ -11,10 +11,11 @@ from oppa.cost.facts import workload_of
 from oppa.cost.prediction import predict
 from oppa.problem.cluster import usable_of
 from oppa.problem.problem import Problem
-from oppa.tuning.designers import DESIGNERS, make_designer
+from oppa.tuning.designers import make_designer
 from oppa.tuning.designers.active_profiling import ActiveProfiling
 from oppa.tuning.designers.analytic_memory import memory_bytes
 from tests.sampling import nightly
+from tests.tuning.conftest import INSTALLED
 
 LIMITS = {
     "oppa": lambda designer: designer.limit_bytes,
@@ -59,7 +60,7 @@ def unstated(stated) -> Problem:
 
 
 def test_each_designer_is_looked_at() -> None:
-    assert {*LIMITS, *ON_PAPER, *RANKED, *WITHOUT} == set(DESIGNERS)
+    assert {*LIMITS, *ON_PAPER, *RANKED, *WITHOUT} == set(INSTALLED)
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -92,7 +93,7 @@ def test_what_needs_nearly_all_of_the_limit_is_predicted_to_fit(make_problem) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*(name for name in DESIGNERS if name != "oppa-paper"), "active", *nightly("oppa-paper")])
+@pytest.mark.parametrize("name", [*(name for name in INSTALLED if name != "oppa-paper"), "active", *nightly("oppa-paper")])
 def test_a_search_is_the_same_whether_the_limit_is_stated_or_the_device_s(name, stated, unstated, landscape) -> None:
     """Nothing but `usable_bytes` reaches a designer: the two jobs agree in that, and differ in every other number of bytes."""
     orders = []
