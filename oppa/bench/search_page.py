@@ -14,6 +14,7 @@ from oppa.bench.sections import (
     confusion_section,
     coverage_section,
     task_section,
+    thinking_section,
     winner_section,
 )
 from oppa.bench.sensitivity import prior_section, q_min_figures, q_min_section, variation_section
@@ -64,6 +65,7 @@ def _details(plain: Sequence[Run], shown: Sequence[Run], varied: Sequence[Run], 
         prior_section(varied),
         q_min_section(varied),
         winner_section(plain),
+        thinking_section(plain),
     ]
     return [section for section in made if section is not None]
 

@@ -17,6 +17,7 @@ from oppa.bench.runs import Log, Run
 from oppa.bench.scores import best_at, best_peer, break_even_s, ratio, seconds_to, summary, to_json, trials_to, untuned
 from oppa.bench.search import Comparison, compare
 from oppa.bench.search_page import page, write_page
+from oppa.bench.sections import thinking_section
 from oppa.bench.tasks import load_suite
 from oppa.bench.variations import VARIATIONS
 from oppa.errors import EnvironmentLackingError, InputError
@@ -116,6 +117,12 @@ def test_a_trial_that_was_stopped_is_no_incumbent() -> None:
     first = next(i for i, each in enumerate(played) if each.result.outcome == "completed")
     assert {each.result.outcome for each in played[first + 1 :]} <= {"terminated_early", "failed"}
     assert {each.incumbent for each in played[first:]} == {played[first].candidate}
+
+
+def test_seconds_per_suggestion_are_those_of_all_trials() -> None:
+    runs = [dataclasses.replace(run_of((0.9,) * n, (60.0,) * n), thinking_s=seconds) for n, seconds in ((2, 1.0), (3, 4.0))]
+    assert summary(runs, 30)["seconds_per_suggestion"] == 1.0
+    assert thinking_section(runs).rows == [("oppa", "0.917", "1.333")]
 
 
 def test_designers_meet_the_same_noise() -> None:
