@@ -46,7 +46,13 @@ class BaybeCampaign:
             return self._chance.suggest(taken)
         running = sorted(taken - {seen.candidate for seen in self._seen})
         with Settings(random_seed=int(stream(self._seed, f"baybe/{len(taken)}").integers(2**31))):
-            campaign = Campaign(_space(self._frame), NumericalTarget(RATE), BotorchRecommender())
+            campaign = Campaign(
+                _space(self._frame),
+                NumericalTarget(RATE),
+                BotorchRecommender(),
+                allow_recommending_already_measured=False,
+                allow_recommending_pending_experiments=False,
+            )
             campaign.add_measurements(self._measurements())
             return int(campaign.recommend(1, pending_experiments=self._frame.loc[running] if running else None).index[0])
 
