@@ -1,23 +1,25 @@
 """Implements VANILLA-BO (OPPA App. H.2): Bayesian optimisation without knowledge of parallelism, by BoTorch.
 
-Two Gaussian processes with constant mean and Matern-5/2 model log throughput and log memory. The acquisition is the constrained upper
-confidence bound (eq. 4). The first trials are random, and so is every choice after too many failures in a row (App. E.1).
+Two Gaussian processes with constant mean and Matern-5/2 model log throughput and log memory. The acquisition of `vanilla-bo` is the
+constrained upper confidence bound (eq. 4), that of `vanilla-bo-cei` the logarithm of constrained expected improvement. The first trials are
+random, and so is every choice after too many failures in a row (App. E.1).
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 import torch
 from botorch.exceptions.errors import ModelFittingError
 
 from experiments.baselines.constant_mean import ConstantMeanGP
+from experiments.baselines.improvement import log_chance, log_improvement
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning.acquisition import constrained_ucb
-from oppa.tuning.designer import Observation, at_random, free
+from oppa.tuning.designer import Observation, at_random, free, incumbent
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.surrogate.distributions import Normal, column, roomy
 
@@ -26,18 +28,17 @@ FAILURES_IN_A_ROW = 4
 OVER_LIMIT = 0.2
 """Assumed log memory above the limit after an out-of-memory, of which only the sign is known."""
 
+Acquisition = Callable[[Normal, Normal, float], torch.Tensor]
+"""Computes the value of candidates: (log throughput, log(memory / limit), the incumbent's log throughput) -> value."""
+
 
 class VanillaBO:
-    """Implements the designer `vanilla-bo`."""
+    """Implements the designers `vanilla-bo` and `vanilla-bo-cei`."""
 
-    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
-        if problem.search_options.beta is None:
-            raise InputError(
-                "`vanilla-bo` does not support `beta = bound`", hint="write a number for `[designer] beta`, or use `--designer oppa`"
-            )
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, acquisition: Acquisition) -> None:
+        self._acquisition = acquisition
         self._x = torch.from_numpy(encode(candidates))
         self._log_limit = math.log(problem.cluster.usable_bytes)
-        self._beta = problem.search_options.beta
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._observations: list[Observation] = []
         self._rate: ConstantMeanGP | None = None
@@ -48,7 +49,7 @@ class VanillaBO:
         self._rate = None
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """Return the free candidate with the largest constrained upper confidence bound.
+        """Return the free candidate with the largest acquisition value.
 
         It is a random one while choices are random, or if a fit fails.
         """
@@ -59,7 +60,7 @@ class VanillaBO:
             rate, slack = self._log_rate().posterior(self._x[rows]), self._slack_at(rows)
         except ModelFittingError:  # a failed fit must not end the study
             return self._chance.suggest(taken)
-        return int(rows[constrained_ucb(rate, slack, beta=self._beta).argmax()])
+        return int(rows[self._acquisition(rate, slack, self._best()).argmax()])
 
     def predict(self, candidate: int) -> Prediction | None:
         """Return the process's prediction; None while choices are random, or if the fit fails."""
@@ -73,6 +74,11 @@ class VanillaBO:
 
     def _at_random(self) -> bool:
         return at_random(self._observations, first=RANDOM_TRIALS, failures=FAILURES_IN_A_ROW)
+
+    def _best(self) -> float:
+        """Return the incumbent's log throughput, or the largest one if no trial ran to its end."""
+        best = incumbent(self._observations)
+        return best[1] if best else max(seen.log_steps_per_s for seen in self._observations if seen.log_steps_per_s is not None)
 
     def _log_rate(self) -> ConstantMeanGP:
         if self._rate is None:
@@ -90,3 +96,23 @@ class VanillaBO:
     def _fit(self, seen: list[tuple[int, float, float]]) -> ConstantMeanGP:
         candidates, values, variances = zip(*seen, strict=True)
         return ConstantMeanGP(self._x[list(candidates)], column(values), column(variances))
+
+
+def vanilla_bo(problem: Problem, candidates: Candidates, *, seed: int) -> VanillaBO:
+    """Return the designer `vanilla-bo`."""
+    beta = problem.search_options.beta
+    if beta is None:
+        raise InputError(
+            "`vanilla-bo` does not support `beta = bound`", hint="write a number for `[designer] beta`, or use `--designer oppa`"
+        )
+    return VanillaBO(problem, candidates, seed=seed, acquisition=lambda rate, slack, best: constrained_ucb(rate, slack, beta=beta))
+
+
+def vanilla_bo_cei(problem: Problem, candidates: Candidates, *, seed: int) -> VanillaBO:
+    """Return the designer `vanilla-bo-cei`."""
+    return VanillaBO(problem, candidates, seed=seed, acquisition=log_constrained_improvement)
+
+
+def log_constrained_improvement(rate: Normal, slack: Normal, best: float) -> torch.Tensor:
+    """Return the logarithm of the expected improvement times the probability that the candidate fits, shape (n,)."""
+    return log_improvement(rate, incumbent=best) + log_chance(slack)

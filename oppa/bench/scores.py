@@ -79,6 +79,7 @@ def summary(runs: Iterable[Run], trials: int) -> dict[str, float]:
         "trials_to_95_median": statistics.median(reached),
         "trials_to_95_p90": float(np.quantile(reached, 0.9, method="higher")),
         "seconds_to_95_median": statistics.median(seconds_to(run, trials) for run in runs),
+        "seconds_per_suggestion": sum(run.thinking_s for run in runs) / max(1, sum(len(run.outcomes) for run in runs)),
     }
 
 

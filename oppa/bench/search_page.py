@@ -15,6 +15,7 @@ from oppa.bench.sections import (
     confusion_section,
     coverage_section,
     task_section,
+    thinking_section,
     user_section,
     winner_section,
 )
@@ -69,6 +70,7 @@ def _details(plain: Sequence[Run], shown: Sequence[Run], judged: Sequence[Run], 
         adversarial_section(judged, trials),
         q_min_section(varied),
         winner_section(plain),
+        thinking_section(plain),
     ]
     return [section for section in made if section is not None]
 

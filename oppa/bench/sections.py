@@ -163,6 +163,19 @@ def winner_section(runs: Sequence[Run]) -> Section | None:
     return Section(title="Winners (Table 4)", text=text, columns=("task", *names), rows=rows) if rows else None
 
 
+def thinking_section(runs: Sequence[Run]) -> Section:
+    """Tabulate the seconds of each designer per suggestion, on the machine that ran the comparison."""
+    rows = []
+    for name, group in grouped(runs).items():
+        each = [run.thinking_s / len(run.outcomes) for run in group if run.outcomes]
+        rows.append((name, f"{statistics.median(each):.3f}" if each else "", f"{max(each):.3f}" if each else ""))
+    text = (
+        "Wall-clock seconds in which a designer suggests, predicts and learns, per trial: median over plays, and the slowest play. They "
+        "are not part of the seconds above, which pass on the task's clock."
+    )
+    return Section(title="Seconds per suggestion", text=text, columns=("designer", ">median", ">slowest play"), rows=rows)
+
+
 def _compared(title: str, runs: Sequence[Run], trials: int) -> Section:
     groups = grouped(runs)
     tasks = len({run.task for run in runs})

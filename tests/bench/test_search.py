@@ -30,6 +30,7 @@ from oppa.bench.scores import (
 )
 from oppa.bench.search import Comparison, compare
 from oppa.bench.search_page import page, write_page
+from oppa.bench.sections import thinking_section
 from oppa.bench.tasks import load_suite
 from oppa.bench.variations import VARIATIONS
 from oppa.errors import EnvironmentLackingError, InputError
@@ -142,6 +143,12 @@ def test_a_trial_far_slower_than_its_prediction_ends_at_the_limit_of_a_real_sear
     first = played[0].result
     assert first.outcome == "timed_out" and played[0].incumbent is None
     assert first.seconds == time_limit_s(played[0].prediction, [], task.problem.limits) < simulated.setup_s + sum(simulated.step_times_s)
+
+
+def test_seconds_per_suggestion_are_those_of_all_trials() -> None:
+    runs = [dataclasses.replace(run_of((0.9,) * n, (60.0,) * n), thinking_s=seconds) for n, seconds in ((2, 1.0), (3, 4.0))]
+    assert summary(runs, 30)["seconds_per_suggestion"] == 1.0
+    assert thinking_section(runs).rows == [("oppa", "0.917", "1.333")]
 
 
 def test_designers_meet_the_same_noise() -> None:

@@ -4,15 +4,18 @@ import dataclasses
 
 import pytest
 
-from oppa.tuning.designers import DESIGNERS, make_designer
+from oppa.tuning.designers import make_designer
 from tests.sampling import nightly
-from tests.tuning.conftest import failed, measured, play
+from tests.tuning.conftest import INSTALLED, failed, measured, play
 
-EXPECTING = ("oppa", "oppa-no-prior", "oppa-no-early-stop", "oppa-paper", "vanilla-bo")
+EXPECTING = ("oppa", "oppa-no-prior", "oppa-no-early-stop", "oppa-paper", "vanilla-bo", "vanilla-bo-cei")
 """These have a predictive distribution."""
 REPEATING = ("oppa", "oppa-no-prior", "oppa-no-early-stop")
 """These may measure again what ran to its end."""
-EACH = [pytest.param(name, marks=[pytest.mark.slow] * (name in (*EXPECTING, "optuna-gp"))) for name in DESIGNERS]
+FORESTS = ("forest-physics", "xgboost-physics", "smac-physics")
+"""These leave out what needs at least as much memory as what ran out of it, as `oppa` does."""
+SLOW = (*EXPECTING, *FORESTS, "optuna-gp", "smac", "baybe")
+EACH = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in INSTALLED]
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -39,11 +42,11 @@ def test_without_a_budget_everything_is_tried_in_the_end(name, make, candidates,
         tried.append(candidate)
         designer.update([landscape.observe(candidate)])
         assert len(tried) < 4 * len(candidates)
-    # `oppa` leaves out what needs at least as much memory as what ran out of it
+    # some leave out what needs at least as much memory as what ran out of it
     assert {index for index in range(len(candidates)) if landscape.observe(index).outcome == "completed"} <= set(tried)
 
 
-@pytest.mark.parametrize("name", DESIGNERS)
+@pytest.mark.parametrize("name", INSTALLED)
 def test_a_new_one_suggests_what_alone_is_left(name, make, candidates) -> None:
     everything = set(range(len(candidates)))
     assert make(name).suggest(everything - {3}) == 3
@@ -72,7 +75,7 @@ def test_what_another_tuner_runs_is_left_alone(name, make, landscape) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["failed", "timed_out", "out_of_memory"])
-@pytest.mark.parametrize("name", DESIGNERS)
+@pytest.mark.parametrize("name", INSTALLED)
 def test_trials_that_fail_are_no_reason_to_give_up(name, outcome, make) -> None:
     designer, tried = make(name), set()
     for memory_bytes in (10 * 2**20, *[None] * 7):
@@ -82,8 +85,8 @@ def test_trials_that_fail_are_no_reason_to_give_up(name, outcome, make) -> None:
         tried.add(candidate)
         designer.update([failed(candidate, outcome, memory_bytes=memory_bytes)])
         assert designer.predict(candidate) is None or designer.predict(candidate).steps_per_s > 0
-    # `oppa` may end here: all that is left needs at least as much as what ran out of memory
-    assert len(tried) == 8 or (outcome == "out_of_memory" and name.startswith("oppa") and len(tried) > 4)
+    # some may end here: all that is left needs at least as much as what ran out of memory
+    assert len(tried) == 8 or (outcome == "out_of_memory" and name.startswith(("oppa", *FORESTS)) and len(tried) > 4)
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -94,7 +97,7 @@ def test_what_runs_after_failures_is_learned_from(name, make, landscape) -> None
     assert designer.suggest(set(range(9))) not in range(9)
 
 
-@pytest.mark.parametrize("name", DESIGNERS)
+@pytest.mark.parametrize("name", INSTALLED)
 def test_a_space_of_one_candidate_is_searched_in_one_trial(name, make_problem) -> None:
     problem = make_problem(("zero_stage = [0, 1]", "zero_stage = 0, dp = 4, tp = 1, pp = 1, micro_batch = 1"))
     designer = make_designer(name, problem, problem.candidates(), seed=0)

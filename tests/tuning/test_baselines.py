@@ -4,16 +4,21 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from scipy.stats import norm
 
+from experiments.baselines.improvement import log_improvement
 from experiments.baselines.optuna_study import SAMPLERS, OptunaStudy
 from experiments.baselines.planner import step_time_s
+from experiments.baselines.vanilla_bo import log_constrained_improvement
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError
 from oppa.tuning.designers import DESIGNERS, make_designer
 from oppa.tuning.designers.analytic_memory import memory_bytes
+from oppa.tuning.surrogate.distributions import Normal
 from tests.tuning.conftest import failed, measured, play
 
-LEARNING = ("oppa-no-prior", "tpe", "optuna-gp", "xgboost")
+LEARNING = ("oppa-no-prior", "tpe", "optuna-gp", "xgboost", "smac", "forest-physics", "xgboost-physics", "smac-physics")
 
 
 @pytest.fixture
@@ -21,7 +26,19 @@ def make(problem, candidates):
     return lambda name, seed=0: make_designer(name, problem, candidates, seed=seed)
 
 
-@pytest.mark.parametrize(("name", "package"), [("tpe", "optuna"), ("optuna-gp", "optuna"), ("xgboost", "xgboost")])
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("tpe", "optuna"),
+        ("optuna-gp", "optuna"),
+        ("xgboost", "xgboost"),
+        ("forest-physics", "sklearn.ensemble"),
+        ("xgboost-physics", "xgboost"),
+        ("smac-physics", "ConfigSpace"),
+        ("smac", "ConfigSpace"),
+        ("baybe", "baybe"),
+    ],
+)
 def test_a_library_that_is_not_installed_is_named_with_what_installs_it(name, package, make, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not there
     monkeypatch.delitem(sys.modules, DESIGNERS[name].partition(":")[0], raising=False)  # so that it is imported again
@@ -155,3 +172,39 @@ def test_what_optuna_suggests_is_nearest_to_itself(study, candidates) -> None:
     for index in everything:
         distances = study.space.distances(study.space.parameters(int(index)), everything)
         assert distances[index] == 0 and (np.delete(distances, index) > 0).all()
+
+
+# SMAC3 and BayBE
+
+
+def test_smac_sees_each_candidate_as_a_configuration_of_its_own(candidates) -> None:
+    pytest.importorskip("smac")
+    from experiments.baselines.smac_forest import configurations
+
+    assert len(set(configurations(candidates)[1])) == len(candidates)
+
+
+@pytest.mark.slow  # its import
+def test_baybe_sees_each_candidate_as_a_row_of_its_own(candidates) -> None:
+    pytest.importorskip("baybe")
+    from experiments.baselines.baybe_campaign import frame_of
+
+    frame = frame_of(candidates)
+    assert not frame.duplicated().any() and len(frame) == len(candidates)
+
+
+# Constrained expected improvement
+
+
+def test_improvement_is_that_of_the_closed_form_and_finite_far_below_the_incumbent() -> None:
+    mean = torch.tensor([0.3, 0.0, -0.5, -80.0], dtype=torch.float64)
+    value = log_improvement(Normal(mean, torch.ones_like(mean)), incumbent=0.0)
+    closed = norm.pdf(mean) + mean.numpy() * norm.cdf(mean)
+    assert np.allclose(value[:3].exp(), closed[:3]) and value.isfinite().all() and (value.diff() < 0).all()
+
+
+def test_of_two_equally_fast_candidates_the_one_that_surely_fits_is_worth_more() -> None:
+    rate = Normal(torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+    slack = Normal(torch.tensor([-1.0, 0.2], dtype=torch.float64), torch.full((2,), 0.1, dtype=torch.float64))
+    value = log_constrained_improvement(rate, slack, 0.0)
+    assert value[0] > value[1]

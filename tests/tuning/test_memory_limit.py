@@ -11,10 +11,11 @@ from oppa.cost.facts import workload_of
 from oppa.cost.prediction import predict
 from oppa.problem.cluster import usable_of
 from oppa.problem.problem import Problem
-from oppa.tuning.designers import DESIGNERS, make_designer
+from oppa.tuning.designers import make_designer
 from oppa.tuning.designers.active_profiling import ActiveProfiling
 from oppa.tuning.designers.analytic_memory import memory_bytes
 from tests.sampling import nightly
+from tests.tuning.conftest import INSTALLED
 
 LIMITS = {
     "oppa": lambda designer: designer.limit_bytes,
@@ -23,13 +24,19 @@ LIMITS = {
     "oppa-paper": lambda designer: designer._limit,
     "cost-model": lambda designer: designer._limit,
     "vanilla-bo": lambda designer: math.exp(designer._log_limit),
+    "vanilla-bo-cei": lambda designer: math.exp(designer._log_limit),
+    "forest-physics": lambda designer: math.exp(designer._log_limit),
+    "xgboost-physics": lambda designer: math.exp(designer._log_limit),
+    "smac-physics": lambda designer: math.exp(designer._log_limit),
     "tpe": lambda designer: math.exp(designer._log_limit),
     "optuna-gp": lambda designer: math.exp(designer._log_limit),
 }
 """What a designer compares memory with."""
 ON_PAPER = ("grid", "planner")
 """They put off, from the start, what an estimate says does not fit."""
-WITHOUT = ("xgboost", "random", "exhaustive")
+RANKED = ("prior-rank",)
+"""Their order, fixed from the start, weighs throughput by the probability that the cost model's memory fits."""
+WITHOUT = ("xgboost", "random", "exhaustive", "smac", "baybe")
 """They learn that a configuration does not fit when it has run out of memory."""
 
 
@@ -53,7 +60,7 @@ def unstated(stated) -> Problem:
 
 
 def test_each_designer_is_looked_at() -> None:
-    assert {*LIMITS, *ON_PAPER, *WITHOUT} == set(DESIGNERS)
+    assert {*LIMITS, *ON_PAPER, *RANKED, *WITHOUT} == set(INSTALLED)
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -86,7 +93,7 @@ def test_what_needs_nearly_all_of_the_limit_is_predicted_to_fit(make_problem) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*(name for name in DESIGNERS if name != "oppa-paper"), "active", *nightly("oppa-paper")])
+@pytest.mark.parametrize("name", [*(name for name in INSTALLED if name != "oppa-paper"), "active", *nightly("oppa-paper")])
 def test_a_search_is_the_same_whether_the_limit_is_stated_or_the_device_s(name, stated, unstated, landscape) -> None:
     """Nothing but `usable_bytes` reaches a designer: the two jobs agree in that, and differ in every other number of bytes."""
     orders = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the help prints DEFAULT, and must not wait for numpy
 
 DEFAULT = "oppa"
 STOPPING = {"oppa": "sure", "oppa-no-prior": "sure", "oppa-paper": "paper"}
-"""Default stopping rule of these designers; the others never end a trial early."""
+"""Default stopping rule of these designers; a checkout adds those of its own. The others never end a trial early."""
 
 DESIGNERS = {
     "oppa": "oppa.tuning.designers.oppa:Oppa",
@@ -122,6 +122,7 @@ def _register_baselines() -> None:
     if str(root) not in sys.path:
         sys.path.append(str(root))  # last, so that nothing in the checkout hides an installed module
     DESIGNERS.update(declared["designers"])
+    STOPPING.update(declared["stopping"])
     _EXTRAS.update(declared["extras"])
 
 

@@ -1,0 +1,155 @@
+"""Runs a library that cannot be installed beside oppa: a script in the library's own environment answers JSON lines.
+
+An environment variable names the Python of that environment. Each request holds all that its answer depends on:
+
+    {"points": [[x, ...], ...], "seen": [[candidate, log throughput or null], ...], "free": [candidate, ...], "seed": n}
+
+So a resumed search goes on as if it had never stopped. The answer is `{"candidate": n}`.
+"""
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from typing import IO, Any
+
+from oppa.errors import EnvironmentLackingError
+from oppa.problem.candidates import Candidates
+from oppa.problem.encoding import encode
+from oppa.problem.problem import Problem
+from oppa.random_streams import stream
+from oppa.tuning.designer import Observation, at_random, free
+from oppa.tuning.designers.random_search import RandomSearch
+
+RANDOM_TRIALS = 5
+SCRIPTS = Path(__file__).parent / "own_environments"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryEnvironment:
+    """Defines an environment: the variable that names its Python, what to install into it, and the script that it runs."""
+
+    variable: str
+    packages: tuple[str, ...]
+    script: Path
+
+    @property
+    def python(self) -> str:
+        """Return the environment's Python; raises EnvironmentLackingError if the variable names no program."""
+        named = os.environ.get(self.variable, "")
+        if not named or shutil.which(named) is None:
+            what = f"is `{named}`, which is no program" if named else "is not set"
+            raise EnvironmentLackingError(f"this designer needs an environment of its own, but `{self.variable}` {what}", hint=self.hint)
+        return named
+
+    @property
+    def hint(self) -> str:
+        """Return the commands that create the environment."""
+        return f"`python3 -m venv ENV && ENV/bin/pip install {shlex.join(self.packages)}`, then set `{self.variable}=ENV/bin/python`"
+
+
+class ScriptedDesigner:
+    """Implements the designers `vizier` and `syne-tune`."""
+
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, environment: LibraryEnvironment) -> None:
+        self._points = encode(candidates)
+        self._chance = RandomSearch(problem, candidates, seed=seed)
+        self._library, self._seed = LibraryProcess(environment), seed
+        self._seen: list[Observation] = []
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """Store how trials ended."""
+        self._seen += observations
+
+    def suggest(self, taken: Set[int]) -> int | None:
+        """Return a random candidate at first, then the script's suggestion; None if none is free."""
+        rows = free(len(self._points), taken)
+        if not len(rows) or at_random(self._seen, first=RANDOM_TRIALS, failures=len(self._seen) + 1):
+            return self._chance.suggest(taken)
+        request = {
+            "points": self._points.tolist(),
+            "seen": [[seen.candidate, seen.log_steps_per_s] for seen in self._seen],
+            "free": rows.tolist(),
+            "seed": int(stream(self._seed, f"script/{len(taken)}").integers(2**31)),
+        }
+        return int(self._library.answer(request)["candidate"])
+
+    def predict(self, candidate: int) -> None:
+        """Return None, as the script returns suggestions alone."""
+
+
+class LibraryProcess:
+    """Holds a running script, which ends with this object, or with this process."""
+
+    def __init__(self, environment: LibraryEnvironment) -> None:
+        """Start the script, and wait until its library is imported; raises EnvironmentLackingError if that fails."""
+        python = environment.python
+        self._environment, self._errors = environment, tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the script runs
+        clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self._process = subprocess.Popen(
+            [python, str(environment.script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=clean,
+        )
+        weakref.finalize(self, _end, self._process, self._errors)
+        self._read()
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request; raises EnvironmentLackingError if the script has ended."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._ended()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _ended(self) -> EnvironmentLackingError:
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        what = f"`{self._environment.script.name}` ended in the environment that `{self._environment.variable}` names"
+        return EnvironmentLackingError(f"{what}: {''.join(last) or 'it wrote no error'}", hint=self._environment.hint)
+
+
+def _end(process: subprocess.Popen[str], errors: IO[bytes]) -> None:
+    process.kill()
+    process.communicate()
+    errors.close()
+
+
+VIZIER = LibraryEnvironment(
+    variable="OPPA_VIZIER_PYTHON",
+    # equinox, which Vizier pins, needs a JAX that still has `jax.core.Primitive`
+    packages=("google-vizier[jax]==0.1.24", "jax==0.4.35", "jaxlib==0.4.35", "flax==0.10.2"),
+    script=SCRIPTS / "vizier_bandit.py",
+)
+SYNE_TUNE = LibraryEnvironment(
+    variable="OPPA_SYNE_TUNE_PYTHON", packages=("syne-tune[extra]==0.16.0",), script=SCRIPTS / "syne_tune_quantiles.py"
+)
+
+
+def vizier(problem: Problem, candidates: Candidates, *, seed: int) -> ScriptedDesigner:
+    """Return the designer `vizier`."""
+    return ScriptedDesigner(problem, candidates, seed=seed, environment=VIZIER)
+
+
+def syne_tune(problem: Problem, candidates: Candidates, *, seed: int) -> ScriptedDesigner:
+    """Return the designer `syne-tune`."""
+    return ScriptedDesigner(problem, candidates, seed=seed, environment=SYNE_TUNE)

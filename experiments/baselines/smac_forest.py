@@ -1,0 +1,114 @@
+"""Wraps SMAC3 (Lindauer et al. 2022): its random forest and expected improvement of log seconds per step, over the candidates alone.
+
+The parts are those of SMAC3's `HyperparameterOptimizationFacade`: the run history with its states, the encoder that takes logarithms, the
+forest and the acquisition. The facade's own maximiser and its random interleaving are left out, since they suggest configurations that are
+no candidates. Instead, the acquisition is computed for every free candidate. A failed trial has the state `MEMORYOUT` or `CRASHED`, and the
+cost of the slowest one.
+"""
+
+import math
+from collections.abc import Sequence, Set
+
+import numpy as np
+from ConfigSpace import CategoricalHyperparameter, Configuration, ConfigurationSpace, UniformIntegerHyperparameter
+from smac import Scenario
+from smac.acquisition.function import EI
+from smac.model.random_forest import RandomForest
+from smac.runhistory import RunHistory, StatusType
+from smac.runhistory.encoder import RunHistoryLogEncoder
+
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.random_streams import stream
+from oppa.tuning.designer import Observation, at_random, free
+from oppa.tuning.designers.random_search import RandomSearch
+
+RANDOM_TRIALS = 5
+TREES = 10
+"""Number of trees of the facade's forest."""
+
+
+class SmacForest:
+    """Implements the designer `smac`."""
+
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
+        self._space, self._configurations = configurations(candidates)
+        self._chance = RandomSearch(problem, candidates, seed=seed)
+        self._seed = seed
+        self._seen: list[Observation] = []
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """Store how trials ended."""
+        self._seen += observations
+
+    def suggest(self, taken: Set[int]) -> int | None:
+        """Return a random candidate at first, then the free one with the largest expected improvement; None if none is free."""
+        rows, rng = free(len(self._configurations), taken), stream(self._seed, f"smac/{len(taken)}")
+        if not len(rows) or at_random(self._seen, first=RANDOM_TRIALS, failures=len(self._seen) + 1):
+            return self._chance.suggest(taken)
+        values = self._acquisition(int(rng.integers(2**31)))([self._configurations[row] for row in rows]).ravel()
+        return int(rng.choice(rows[values == values.max()]))
+
+    def predict(self, candidate: int) -> None:
+        """Return None, as the spread of trees is no calibrated error."""
+
+    def _acquisition(self, seed: int) -> EI:
+        """Return the acquisition; the incumbent's value is that which the forest predicts, as in SMAC's own loop."""
+        forest = random_forest(self._space, trees=TREES, observations=len(self._seen), log_y=True, seed=seed)
+        encoder = RunHistoryLogEncoder(Scenario(self._space, deterministic=True, seed=seed))
+        encoder.runhistory = self._history()
+        x, y = encoder.transform()
+        forest.train(x, y)
+        acquisition = EI(log=True)
+        acquisition.update(model=forest, eta=float(forest.predict_marginalized(x)[0].min()), num_data=len(x))
+        return acquisition
+
+    def _history(self) -> RunHistory:
+        """Return the trials in SMAC's form. The cost is the seconds of a step."""
+        history = RunHistory()
+        slowest = min(seen.log_steps_per_s for seen in self._seen if seen.log_steps_per_s is not None)
+        for seen in self._seen:
+            rate = slowest if seen.log_steps_per_s is None else seen.log_steps_per_s
+            history.add(self._configurations[seen.candidate], cost=math.exp(-rate), status=_status(seen), seed=0)
+        return history
+
+
+def _status(seen: Observation) -> StatusType:
+    if seen.measured:
+        return StatusType.SUCCESS
+    return StatusType.MEMORYOUT if seen.outcome == "out_of_memory" else StatusType.CRASHED
+
+
+def configurations(candidates: Candidates) -> tuple[ConfigurationSpace, list[Configuration]]:
+    """Return SMAC's space and every candidate in it. A parameter has the index of its value among those that occur."""
+    columns: dict[str, list[int]] = {}
+    parameters: list[CategoricalHyperparameter | UniformIntegerHyperparameter] = []
+    for name in candidates.space.names:
+        occurring, positions = np.unique(candidates.codes[name], return_inverse=True)
+        if len(occurring) > 1:
+            kinds = candidates.space[name].scale == "one-hot"
+            values = list(range(len(occurring)))
+            parameters.append(CategoricalHyperparameter(name, values) if kinds else UniformIntegerHyperparameter(name, 0, values[-1]))
+            columns[name] = positions.tolist()
+    space = ConfigurationSpace(space=None)
+    space.add(parameters)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)] or [{}]
+    return space, [Configuration(space, values=row) for row in rows]
+
+
+def random_forest(space: ConfigurationSpace, *, trees: int, observations: int, log_y: bool = False, seed: int) -> RandomForest:
+    """Return SMAC's forest with the facade's settings.
+
+    No tree has more leaves than observations. SMAC's own bound of 2^20 leaves allocates memory for as many, a tenth of a second per tree.
+    """
+    return RandomForest(
+        space,
+        log_y=log_y,
+        n_trees=trees,
+        ratio_features=1.0,
+        min_samples_split=2,
+        min_samples_leaf=1,
+        max_leaf_nodes=max(2, observations),
+        n_jobs=1,
+        seed=seed,
+    )
