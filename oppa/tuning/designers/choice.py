@@ -10,7 +10,6 @@ from oppa.tuning.acquisition import bound, constrained_improvement, constrained_
 from oppa.tuning.designer import Observation, standings
 from oppa.tuning.designers.targets import trial_variance
 from oppa.tuning.surrogate.distributions import Normal
-from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 from oppa.tuning.surrogate.mixture import Mixture
 
 DOUBT, DOUBTED_STDDEV = 0.1, 0.15
@@ -21,13 +20,16 @@ WORTH_A_REPEAT = 1e-3
 """Smallest gain, as a share of throughput, for which a trial is repeated. It makes a search without a budget end."""
 
 
-def most_valuable(rows: Tensor, log_rate: Mixture, log_slack: GaussianProcess, seen: Sequence[Observation], strategy: SearchOptions) -> int:
+def most_valuable(rows: Tensor, log_rate: Mixture, slack: Normal, seen: Sequence[Observation], strategy: SearchOptions) -> int:
     """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
 
     The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. Before anything ran to its
     end, it is the expected throughput, for which a candidate must fit. With `acquisition = "ucb"` it is the paper's bound.
+
+    Args:
+        slack: Log(memory / limit) of the rows, nuggets included.
     """
-    rate, slack, returnable = log_rate.of_candidates(rows), log_slack.of_candidates(rows), standings(seen)
+    rate, returnable = log_rate.of_candidates(rows), standings(seen)
     if strategy.acquisition == "ucb" and seen:
         first = log_rate.experts[0]
         beta = bound(first.log_determinant, first.noise) if strategy.beta is None else strategy.beta

@@ -39,6 +39,7 @@ from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
 from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, without_batch
 from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
+from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying_extras
 from oppa.tuning.surrogate.mixture import Mixture
 
@@ -129,19 +130,20 @@ class Oppa:
             self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """Return the most valuable candidate, tried or not; None if none is left. The first has the largest expected throughput."""
+        """Return the most valuable candidate, tried or not; None if none is left. The first has the largest expected throughput.
+
+        Candidates that hardly can fit are tried after all others.
+        """
         rows = torch.from_numpy(free(len(self.infeasible), taken))
         rows = rows[~self.infeasible[rows]]
-        rows = self._with_a_chance(rows[self._deviations[rows].argsort(stable=True)])  # the frameworks' defaults win ties
+        rows = rows[self._deviations[rows].argsort(stable=True)]  # the frameworks' defaults win ties
+        slack = self.log_slack.of_candidates(rows)
+        may_fit = slack.mean < HOPELESS * slack.stddev
+        if may_fit.any():
+            rows, slack = rows[may_fit], Normal(slack.mean[may_fit], slack.stddev[may_fit])
         if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
-        return most_valuable(rows, self.doubted_rate, self.log_slack, self._seen, self._strategy)
-
-    def _with_a_chance(self, rows: Tensor) -> Tensor:
-        """Return the candidates that may fit, shape (m,), m <= n; all of them if none may."""
-        slack = self.log_slack.of_candidates(rows)
-        may = slack.mean < HOPELESS * slack.stddev
-        return rows[may] if may.any() else rows
+        return most_valuable(rows, self.doubted_rate, slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput of those that fit."""

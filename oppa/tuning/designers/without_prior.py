@@ -56,7 +56,8 @@ class WithoutPrior:
         rows = torch.from_numpy(free(len(self.log_rate.points), taken))
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
-        return most_valuable(rows, Mixture((self.log_rate,), (1.0,)), self.log_slack, self._seen, self._strategy)
+        slack = self.log_slack.of_candidates(rows)
+        return most_valuable(rows, Mixture((self.log_rate,), (1.0,)), slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput, or objective."""

@@ -18,18 +18,20 @@ from torch import Tensor
 from oppa.tuning.surrogate.distributions import Normal, column
 from oppa.tuning.surrogate.gaussian_process import Data, GaussianProcess
 
+NEGLIGIBLE = 1e-3
+"""Weight below which an expert is neither asked nor fitted, until the number of observations has doubled."""
+
 
 class Mixture:
     """Holds several processes of one quantity."""
 
     def __init__(self, experts: Sequence[GaussianProcess], shares: Sequence[float]) -> None:
-        self.experts = tuple(experts)
-        self._shares = column(shares)
-
-    @property
-    def weights(self) -> Tensor:
-        """Return the posterior probability of each expert, shape (e,)."""
-        return (self._shares.log() + column([expert.log_evidence for expert in self.experts])).softmax(dim=0)
+        self._every, self._shares = tuple(experts), column(shares)
+        self._due = 0
+        self.experts = self._every
+        """The experts whose weight counts."""
+        self.weights = self._shares
+        """Their posterior probabilities, shape (e,)."""
 
     @property
     def likeliest(self) -> GaussianProcess:
@@ -42,9 +44,16 @@ class Mixture:
         return self.experts[0].observed
 
     def learn(self, data: Data) -> None:
-        """Fit every expert to the observations."""
-        for expert in self.experts:
+        """Fit the experts that count to the observations; all of them whenever the number of observations has doubled."""
+        everyone = len(data) >= self._due
+        for expert in self._every if everyone else self.experts:
             expert.learn(data)
+        if everyone:
+            weights = (self._shares.log() + column([expert.log_evidence for expert in self._every])).softmax(dim=0)
+            counts = weights >= NEGLIGIBLE
+            self.experts = tuple(expert for expert, count in zip(self._every, counts, strict=True) if count)
+            self.weights = weights[counts] / weights[counts].sum()
+            self._due = 0 if counts.all() else 2 * len(data)
 
     def expected(self, value: Callable[[GaussianProcess], Tensor]) -> Tensor:
         """Return the expectation over the experts of a value that each gives, in the value's own shape."""
