@@ -10,7 +10,7 @@ from oppa.tuning.acquisition import bound, constrained_improvement, constrained_
 from oppa.tuning.designer import Observation, standings
 from oppa.tuning.designers.targets import trial_variance
 from oppa.tuning.surrogate.distributions import Normal
-from oppa.tuning.surrogate.mixture import Mixture
+from oppa.tuning.surrogate.model_average import ModelAverage
 
 DOUBT, DOUBTED_STDDEV = 0.1, 0.15
 """Probability that no model explains a configuration's memory, and the standard deviation of its log memory then."""
@@ -20,7 +20,7 @@ WORTH_A_REPEAT = 1e-3
 """Smallest gain, as a share of throughput, for which a trial is repeated. It makes a search without a budget end."""
 
 
-def most_valuable(rows: Tensor, log_rate: Mixture, slack: Normal, seen: Sequence[Observation], strategy: SearchOptions) -> int:
+def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Sequence[Observation], strategy: SearchOptions) -> int:
     """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
 
     The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. Before anything ran to its

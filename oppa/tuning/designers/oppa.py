@@ -41,7 +41,7 @@ from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, witho
 from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying_extras
-from oppa.tuning.surrogate.mixture import Mixture
+from oppa.tuning.surrogate.model_average import ModelAverage
 
 WRONG = 0.1
 """Prior probability that the cost model says nothing about a job."""
@@ -99,7 +99,7 @@ class Oppa:
             room = MainEffects(room, candidates, unknown, spread=MEMORY_SPREAD)
         self.log_rate = rate_process(problem, candidates, points_of_rate, cost, residual=RATE_RESIDUAL)
         doubting = rate_process(problem, candidates, points_of_rate, plain, residual=PLAIN_RESIDUAL)
-        self.doubted_rate = Mixture((self.log_rate, doubting), (1 - WRONG, WRONG))
+        self.doubted_rate = ModelAverage((self.log_rate, doubting), (1 - WRONG, WRONG))
         self.log_slack = memory_process(candidates, points, room, residual=MEMORY_RESIDUAL)
         self.pruning = Pruning(work)
         self.limit_bytes = problem.cluster.usable_bytes

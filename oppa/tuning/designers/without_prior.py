@@ -22,7 +22,7 @@ from oppa.tuning.designers.processes import PLAIN_RESIDUAL, constant, encoded, m
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
 from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying, varying_extras
-from oppa.tuning.surrogate.mixture import Mixture
+from oppa.tuning.surrogate.model_average import ModelAverage
 
 BEYOND_EFFECTS = 0.15
 """Expected distance between candidates of a job without a prior, where each value of a parameter has an effect of its own."""
@@ -57,7 +57,7 @@ class WithoutPrior:
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
         slack = self.log_slack.of_candidates(rows)
-        return most_valuable(rows, Mixture((self.log_rate,), (1.0,)), slack, self._seen, self._strategy)
+        return most_valuable(rows, ModelAverage((self.log_rate,), (1.0,)), slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput, or objective."""

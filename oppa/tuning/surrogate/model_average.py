@@ -1,4 +1,4 @@
-"""Mixes surrogates of one quantity, each weighed by how well it predicted what was measured (Bayesian model averaging).
+"""Averages surrogates of one quantity, each weighed by how well it predicted what was measured (Bayesian model averaging).
 
 A cost model may be wrong by more than its residual allows: the ranks of layouts reversed, or a whole layout off by a factor of two. A
 second process with a constant mean assumes nothing of the kind. Its weight is negligible while the cost model predicts well, and near 1
@@ -22,7 +22,7 @@ NEGLIGIBLE = 1e-3
 """Weight below which an expert is neither asked nor fitted, until the number of observations has doubled."""
 
 
-class Mixture:
+class ModelAverage:
     """Holds several processes of one quantity."""
 
     def __init__(self, experts: Sequence[GaussianProcess], shares: Sequence[float]) -> None:
