@@ -31,7 +31,8 @@ def sensitivities(designer: Oppa, candidates: Candidates) -> list[Sensitivity]:
 
     The list is empty if nothing is predicted to fit.
     """
-    log_rate, fits = designer.log_rate.at(slice(None)).mean.numpy(), designer.fitting().numpy()
+    likeliest = designer.averaged_rate.likeliest
+    log_rate, fits = likeliest.at(slice(None)).mean.numpy(), designer.fitting().numpy()
     found = []
     for name, values in varying(candidates).items():
         column = candidates.column(name)

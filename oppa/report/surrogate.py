@@ -19,9 +19,11 @@ def sections(learned: Mapping[str, SurrogateSummary]) -> list[Section]:
 def _coefficients(quantity: str, learned: SurrogateSummary) -> Section:
     identified = [coefficient for coefficient in learned.coefficients if coefficient.identified]
     others = ", ".join(coefficient.name for coefficient in learned.coefficients if not coefficient.identified)
+    said = f"Not identified: {others}." if others else "The trials identified every coefficient."
+    doubt = f" The trials give the cost model a probability of {learned.weight:.0%} against a constant mean." if learned.weight < 1 else ""
     return Section(
         title=f"{quantity.capitalize()}: coefficients that the trials identified",
-        text=f"Not identified: {others}." if others else "The trials identified every coefficient.",
+        text=said + doubt,
         columns=COEFFICIENTS,
         rows=[(x.name, x.before.what, *_spelled(x.name, x.before), *_spelled(x.name, x.after)) for x in identified],
     )

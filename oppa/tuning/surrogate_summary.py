@@ -34,6 +34,8 @@ class CoefficientSummary:
 class SurrogateSummary:
     """The summary of one surrogate, of throughput or of memory."""
 
+    weight: float
+    """Probability of this surrogate against one with a constant mean; 1 if there is no other."""
     coefficients: tuple[CoefficientSummary, ...]
     log_lengthscales: Mapping[str, float]
     """Log length scales of the residual by encoded parameter (OPPA Table 5), shortest first.
@@ -43,14 +45,23 @@ class SurrogateSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {"lessons": [dataclasses.asdict(each) for each in self.coefficients], "log_lengthscales": dict(self.log_lengthscales)}
+        return {
+            "weight": self.weight,
+            "lessons": [dataclasses.asdict(each) for each in self.coefficients],
+            "log_lengthscales": dict(self.log_lengthscales),
+        }
 
 
 def surrogate_summaries(designer: Oppa | WithoutPrior, candidates: Candidates) -> dict[str, SurrogateSummary]:
     """Return the summaries of the surrogates that have learned from trials, by `throughput` and `memory`."""
     names = column_names(candidates)
     processes = {"throughput": designer.log_rate, "memory": designer.log_slack}
-    return {quantity: _interpretation(process, names) for quantity, process in processes.items() if len(process.observed)}
+    weight = designer.averaged_rate.weight(designer.log_rate) if isinstance(designer, Oppa) else 1.0
+    return {
+        quantity: _interpretation(process, names, weight if process is designer.log_rate else 1.0)
+        for quantity, process in processes.items()
+        if len(process.observed)
+    }
 
 
 def posterior_beliefs(process: GaussianProcess, source: str) -> dict[str, Belief]:
@@ -62,9 +73,10 @@ def posterior_beliefs(process: GaussianProcess, source: str) -> dict[str, Belief
     }
 
 
-def _interpretation(process: GaussianProcess, names: list[str]) -> SurrogateSummary:
+def _interpretation(process: GaussianProcess, names: list[str], weight: float) -> SurrogateSummary:
     after = posterior_beliefs(process, "this study")
     coefficients = [CoefficientSummary(name=name, before=belief, after=after[name]) for name, belief in process.cost.beliefs.items()]
     # if no parameter varies, there is one length scale and no name
     scales = {name: math.log(scale) for name, scale in zip(names, process.lengthscales.tolist(), strict=False)}
-    return SurrogateSummary(coefficients=tuple(coefficients), log_lengthscales=dict(sorted(scales.items(), key=lambda entry: entry[1])))
+    ordered = dict(sorted(scales.items(), key=lambda entry: entry[1]))
+    return SurrogateSummary(weight=weight, coefficients=tuple(coefficients), log_lengthscales=ordered)

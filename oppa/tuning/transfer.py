@@ -22,7 +22,7 @@ def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
 
     Raises:
         StudyError: there is no study.
-        InputError: it is of another device, or has measured nothing.
+        InputError: it is of another device, has measured nothing, or contradicts the cost model.
     """
     with Study(folder) as study:
         theirs, trials = study.problem, study.trials()
@@ -33,7 +33,13 @@ def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
         )
     if not any(trial.steps_per_s for trial in trials):
         raise InputError(f"the study `{folder}` has measured nothing yet", hint="name a study with completed trials")
-    return learned(fitted(theirs, theirs.candidates(), trials), str(folder))
+    designer = fitted(theirs, theirs.candidates(), trials)
+    if designer.averaged_rate.likeliest is not designer.log_rate:
+        raise InputError(
+            f"the trials of the study `{folder}` contradict the cost model: its coefficients say nothing about another job",
+            hint="tune without `designer.transfer`",
+        )
+    return learned(designer, str(folder))
 
 
 def _device(problem: Problem) -> str:

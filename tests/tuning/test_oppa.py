@@ -8,7 +8,7 @@ import torch
 from oppa.problem.training import SearchOptions
 from oppa.study import Prediction
 from oppa.tuning.acquisition import bound
-from oppa.tuning.designers.choice import DOUBT, value_of_new
+from oppa.tuning.designers.choice import ODD_MEMORY, value_of_new
 from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, Oppa
 from oppa.tuning.surrogate.distributions import Normal
 from tests.tuning.conftest import failed, measured
@@ -143,7 +143,7 @@ def test_memory_is_believed_with_a_doubt() -> None:
     rate = Normal(torch.full((3,), 0.3, dtype=torch.float64), torch.full((3,), 0.05, dtype=torch.float64))
     slack = Normal(torch.tensor([-0.5, 0.1, 1.0], dtype=torch.float64), torch.full((3,), 0.02, dtype=torch.float64))
     fits, doubted, hopeless = value_of_new(rate, slack, 0.03**2, incumbent=0.0).tolist()
-    assert 0.05 * DOUBT < doubted / fits < DOUBT and hopeless < 1e-6
+    assert 0.05 * ODD_MEMORY < doubted / fits < ODD_MEMORY and hopeless < 1e-6
 
 
 def test_a_stalled_run_does_not_mislead(problem, candidates, make_planted) -> None:

@@ -23,7 +23,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning import expected_loss
 from oppa.tuning.designer import Known, Observation, by_candidate, failing, free, groups
-from oppa.tuning.designers.choice import DOUBT, DOUBTED_STDDEV
+from oppa.tuning.designers.choice import ODD_MEMORY, ODD_MEMORY_STDDEV
 from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, Oppa
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import trial_variance
@@ -73,7 +73,7 @@ class ActiveProfiling:
         Args:
             bound: Largest accepted expected loss of goodput, as a share.
         """
-        self._surrogate = Oppa(problem, candidates, seed=seed)
+        self._surrogate = Oppa(problem, candidates, seed=seed, doubts=False)
         self._bound = bound
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._batches = torch.from_numpy(candidates.column("global_batch").astype("float64"))
@@ -193,8 +193,8 @@ class ActiveProfiling:
         It is 1 for candidates that ran, and 0 for those that did not or are ruled out. The others may be outliers.
         """
         slack = self._surrogate.log_slack.of_candidates(slice(None))
-        doubted = (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt()
-        fits = (1 - DOUBT) * torch.special.ndtr(-slack.mean / slack.stddev) + DOUBT * torch.special.ndtr(-slack.mean / doubted)
+        doubted = (slack.stddev.square() + ODD_MEMORY_STDDEV**2).sqrt()
+        fits = (1 - ODD_MEMORY) * torch.special.ndtr(-slack.mean / slack.stddev) + ODD_MEMORY * torch.special.ndtr(-slack.mean / doubted)
         fits[self._surrogate.infeasible] = 0.0
         fits[[seen.candidate for seen in self._seen]] = 0.0
         fits[list(self._measured())] = 1.0

@@ -12,7 +12,7 @@ from oppa.tuning.designers.targets import trial_variance
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.model_average import ModelAverage
 
-DOUBT, DOUBTED_STDDEV = 0.1, 0.15
+ODD_MEMORY, ODD_MEMORY_STDDEV = 0.1, 0.15
 """Probability that no model explains a configuration's memory, and the standard deviation of its log memory then."""
 CONTENDERS = 4096
 """Untried candidates whose upside is computed: those of the largest value without the bend of the cost model, which lowers all values."""
@@ -61,6 +61,6 @@ def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:
 
 def value_of_new(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
     """Return by how much a trial of each untried candidate is expected to improve on the incumbent, as a share, shape (n,)."""
-    doubted = Normal(slack.mean, (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt())
+    doubted = Normal(slack.mean, (slack.stddev.square() + ODD_MEMORY_STDDEV**2).sqrt())
     modelled, otherwise = (constrained_improvement(learned(rate, noise), each, incumbent=incumbent) for each in (slack, doubted))
-    return (1 - DOUBT) * modelled + DOUBT * otherwise
+    return (1 - ODD_MEMORY) * modelled + ODD_MEMORY * otherwise

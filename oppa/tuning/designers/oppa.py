@@ -43,7 +43,7 @@ from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying_extras
 from oppa.tuning.surrogate.model_average import ModelAverage
 
-WRONG = 0.1
+MODEL_WRONG = 0.1
 """Prior probability that the cost model says nothing about a job."""
 MEMORY_AGAIN = 0.005
 """Standard deviation of log memory between trials of one configuration."""
@@ -74,6 +74,7 @@ class Oppa:
         beliefs: Mapping[str, Belief] | None = None,
         formula: Formula = step_time,
         memory_formula: Formula = memory,
+        doubts: bool = True,
     ) -> None:
         """Build the surrogates of a problem.
 
@@ -81,6 +82,7 @@ class Oppa:
             beliefs: Coefficients learned elsewhere, which replace those of the device's prior.
             formula: Computes the seconds of a step.
             memory_formula: Computes the peak memory of a step in bytes.
+            doubts: Average the cost model's predictions with those of a constant mean.
         """
         time, size = beliefs_of_job(problem, beliefs)
         work, points = workload_of(problem, candidates), encoded(candidates)
@@ -98,8 +100,8 @@ class Oppa:
             cost, plain = (MainEffects(mean, candidates, unknown, spread=RATE_SPREAD) for mean in (cost, plain))
             room = MainEffects(room, candidates, unknown, spread=MEMORY_SPREAD)
         self.log_rate = rate_process(problem, candidates, points_of_rate, cost, residual=RATE_RESIDUAL)
-        doubting = rate_process(problem, candidates, points_of_rate, plain, residual=PLAIN_RESIDUAL)
-        self.doubted_rate = ModelAverage((self.log_rate, doubting), (1 - WRONG, WRONG))
+        others = [rate_process(problem, candidates, points_of_rate, plain, residual=PLAIN_RESIDUAL)] if doubts else []
+        self.averaged_rate = ModelAverage((self.log_rate, *others), (1 - MODEL_WRONG, MODEL_WRONG)[: 1 + len(others)])
         self.log_slack = memory_process(candidates, points, room, residual=MEMORY_RESIDUAL)
         self.pruning = Pruning(work)
         self.limit_bytes = problem.cluster.usable_bytes
@@ -125,7 +127,7 @@ class Oppa:
         self._seen += observations
         self.pruning.learn(observations)
         if any(seen.measured for seen in observations):
-            self.doubted_rate.learn(rates(self._seen))
+            self.averaged_rate.learn(rates(self._seen))
         if any(map(tells_memory, observations)):
             self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
 
@@ -143,11 +145,11 @@ class Oppa:
             rows, slack = rows[may_fit], Normal(slack.mean[may_fit], slack.stddev[may_fit])
         if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
-        return most_valuable(rows, self.doubted_rate, slack, self._seen, self._strategy)
+        return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
-        """Return the candidate with the largest expected throughput of those that fit."""
-        return most_promising(rows, self.log_rate.at(rows), self.log_slack.at(rows))
+        """Return the candidate with the largest expected throughput: its rate times the probability that it fits."""
+        return most_promising(rows, self.averaged_rate.likeliest.of_candidates(rows), self.log_slack.of_candidates(rows))
 
     def fitting(self) -> Tensor:
         """Return the mask of candidates that are predicted to fit and are not ruled out, shape (N,)."""
@@ -160,7 +162,7 @@ class Oppa:
     def predict(self, candidate: int) -> Prediction:
         """Return the prediction for a trial of the candidate."""
         rows = torch.tensor([candidate])
-        rate, slack = self.doubted_rate.likeliest.of_candidate(candidate), self.log_slack.of_candidates(rows)
+        rate, slack = self.averaged_rate.likeliest.of_candidate(candidate), self.log_slack.of_candidates(rows)
         needed, needed_stddev = round(self.limit_bytes * math.exp(slack.mean)), float(slack.stddev)
         if known := [seen.memory_bytes for seen in self._seen if seen.candidate == candidate and seen.measured and seen.memory_bytes]:
             needed, needed_stddev = known[-1], MEMORY_AGAIN

@@ -82,9 +82,9 @@ class GaussianProcess:
             points: Encoded candidates, shape (N, p).
             layouts: Layout numbers, shape (N,).
             cost: The prior mean.
-            layout: Expected error of the cost model for a whole layout.
+            layout: Expected error of the mean for a whole layout.
             residual: Expected error beyond that.
-            apart: Expected size of nuggets.
+            nugget: Expected size of nuggets.
         """
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
         self.points, self.layouts, self.cost = points, layouts.to(points.dtype), cost
@@ -99,6 +99,8 @@ class GaussianProcess:
         self._known = torch.zeros(0, dtype=torch.float64)
         self.observed = torch.zeros(0, dtype=torch.long)
         """The candidates of the last fit, by number, shape (n,)."""
+        self.log_evidence = 0.0
+        """The log density of the observations, of their added variances and of the hyper-parameters, at the optimum."""
         self.model: Any = None
         """The BoTorch model of the last fit."""
 
@@ -122,12 +124,13 @@ class GaussianProcess:
                 self._anchor = self.shift
             value, slopes = self.cost.linearised(self._anchor, data.rows)
             inputs = self._inputs(data.rows, slopes, value - slopes @ self._anchor)
-            target, noise = self._stand_ins(inputs, data)
+            target, noise, log_odd = self._stand_ins(inputs, data)
             model = self._model(inputs, target, noise)
             fit(model)
             self.model, self.observed, self._known = model, data.rows, data.noise
             self._log_noise = math.log(float(model.likelihood.second_noise.detach()))
             self._posterior = Posterior.of(model, p=self.points.shape[1])
+            self.log_evidence = log_odd - float(negative_log_posterior(model).detach())
             if self._move(self._posterior) < SETTLED:
                 break
 
@@ -194,11 +197,6 @@ class GaussianProcess:
         return self._inputs(rows, slopes[rows], centre[rows])
 
     @property
-    def log_evidence(self) -> float:
-        """Return the log density of the observations and of the hyper-parameters at their optimum; 0 before there are any."""
-        return 0.0 if self.model is None else -float(negative_log_posterior(self.model).detach())
-
-    @property
     def log_determinant(self) -> float:
         """Return the log determinant of the observations' covariance, noise included; 0 before there are any."""
         return 0.0 if self._posterior is None else self._posterior.log_determinant
@@ -226,15 +224,18 @@ class GaussianProcess:
         return float(step.abs().max())
 
     @torch.no_grad()
-    def _stand_ins(self, inputs: Tensor, data: Data) -> tuple[Tensor, Tensor]:
-        """Return targets and variances for a normal likelihood: stand-ins where censored, and inflated variances for outliers."""
+    def _stand_ins(self, inputs: Tensor, data: Data) -> tuple[Tensor, Tensor, float]:
+        """Return targets and variances for a normal likelihood: stand-ins where censored, and inflated variances for outliers.
+
+        The last value is the log density of the inflated variances.
+        """
         centre, covariance, nugget = inputs[:, -1], prior_covariance(self.kernel, inputs), math.exp(self._log_noise)
         censored = data.side != 0
         whole = torch.where(censored, 1.0, data.noise + nugget)
         target, stand_in = censoring.propagate(centre, covariance, data.target, whole, data.side, softness=SOFTNESS)
         noise = torch.where(censored, stand_in, data.noise)
-        odd = outliers.own_variance(covariance, centre, target, noise + nugget)
-        return target, noise + torch.where(censored, 0.0, odd)
+        odd = torch.where(censored, 0.0, outliers.own_variance(covariance, centre, target, noise + nugget))
+        return target, noise + odd, float(outliers.log_density(odd, noise + nugget))
 
     def _model(self, inputs: Tensor, target: Tensor, noise: Tensor) -> Any:
         with validate_input_scaling(False):  # the slopes and the centre are not in [0, 1]

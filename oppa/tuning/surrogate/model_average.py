@@ -8,6 +8,8 @@ Notation (e experts):
     shares     prior probabilities of the experts                       (e,)
     weights    posterior probabilities: shares times evidence, over     (e,)
                their sum (Hoeting et al. 1999, eqs. 1 and 2)
+
+The evidence is that at the hyper-parameters' optimum. The experts have the same ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +21,7 @@ from oppa.tuning.surrogate.distributions import Normal, column
 from oppa.tuning.surrogate.gaussian_process import Data, GaussianProcess
 
 NEGLIGIBLE = 1e-3
-"""Weight below which an expert is neither asked nor fitted, until the number of observations has doubled."""
+"""Weight below which an expert is not asked until the number of observations has doubled, and, unless it is the first, not fitted."""
 
 
 class ModelAverage:
@@ -33,6 +35,10 @@ class ModelAverage:
         self.weights = self._shares
         """Their posterior probabilities, shape (e,)."""
 
+    def weight(self, expert: GaussianProcess) -> float:
+        """Return the weight of an expert; 0 if it does not count."""
+        return float(sum(weight for each, weight in zip(self.experts, self.weights.tolist(), strict=True) if each is expert))
+
     @property
     def likeliest(self) -> GaussianProcess:
         """Return the expert with the largest weight."""
@@ -44,10 +50,14 @@ class ModelAverage:
         return self.experts[0].observed
 
     def learn(self, data: Data) -> None:
-        """Fit the experts that count to the observations; all of them whenever the number of observations has doubled."""
+        """Fit the first expert, and those that count, to the observations; all whenever the number of observations has doubled.
+
+        The first is the one that explains a study, whatever its weight.
+        """
         everyone = len(data) >= self._due
-        for expert in self._every if everyone else self.experts:
-            expert.learn(data)
+        for expert in self._every:
+            if everyone or expert is self._every[0] or expert in self.experts:
+                expert.learn(data)
         if everyone:
             weights = (self._shares.log() + column([expert.log_evidence for expert in self._every])).softmax(dim=0)
             counts = weights >= NEGLIGIBLE

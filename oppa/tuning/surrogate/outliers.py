@@ -14,6 +14,8 @@ Notation (n observations):
 import torch
 from torch import Tensor
 
+from oppa.tuning.surrogate.map_fit import cholesky
+
 FREEDOM = 3.0
 """Degrees of freedom: the fewest with a finite variance."""
 ROUNDS = 40
@@ -25,10 +27,21 @@ def own_variance(prior: Tensor, centre: Tensor, target: Tensor, noise: Tensor) -
     """Return the variance to add to each observation, shape (n,); mostly 0."""
     inflated = noise
     for _ in range(ROUNDS):
-        gain = prior @ torch.linalg.inv(prior + torch.diag(inflated))
-        miss = target - centre - gain @ (target - centre)
-        remaining = (prior - gain @ prior).diagonal().clamp_min(0)
+        factor = cholesky(prior + torch.diag(inflated))
+        miss = target - centre - prior @ torch.cholesky_solve((target - centre)[:, None], factor)[:, 0]
+        half = torch.linalg.solve_triangular(factor, prior, upper=False)
+        remaining = (prior.diagonal() - half.square().sum(dim=0)).clamp_min(0)
         before, inflated = inflated, torch.maximum(noise, (FREEDOM * noise + miss.square() + remaining) / (FREEDOM + 1))
         if ((inflated - before).abs() < SETTLED * before).all():
             break
     return inflated - noise
+
+
+def log_density(own: Tensor, noise: Tensor) -> Tensor:
+    """Return the log density of the added variances over that of none, shape (): Student's t is a normal whose variance is drawn.
+
+    The variance is drawn from an inverse gamma distribution; its density is that of the logarithm. Without this term, a model that misses
+    an observation would be free to call it odd.
+    """
+    ratio = (noise + own) / noise
+    return -0.5 * FREEDOM * (ratio.log() + 1 / ratio - 1).sum()
