@@ -3,6 +3,7 @@
 The tensor-parallel index of a rank varies fastest, then the context-parallel, then the data-parallel, then the pipeline's.
 """
 
+from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 
 SIMULATED_EXTRAS = ("cp", "dp_shard")
@@ -20,8 +21,15 @@ def replicas(configuration: Configuration) -> int:
 
 
 def shards(configuration: Configuration) -> int:
-    """Return the number of ranks over which ZeRO shards: all replicas, or one group of them under HSDP."""
-    return (int(configuration.get("dp_shard", 0)) or configuration.dp) * context_parallel(configuration)
+    """Return the number of ranks over which ZeRO shards: all replicas, or one group of them under HSDP.
+
+    Raises:
+        InputError: groups of HSDP have experts, whose replicas are not simulated.
+    """
+    group = int(configuration.get("dp_shard", 0))
+    if group and configuration.ep > 1:
+        raise InputError(f"`dp_shard = {group}` with `ep = {configuration.ep}` is not simulated", hint="use one of the two")
+    return (group or configuration.dp) * context_parallel(configuration)
 
 
 def expert_shards(configuration: Configuration) -> int:
