@@ -101,7 +101,7 @@ class Log:
 
     path: Path
     protocol: Mapping[str, Any]
-    """Suite, trials, tasks and input files of the comparison; the same in all sessions."""
+    """Suite, number of the protocol, trials, tasks and input files of the comparison; the same in all sessions."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -158,7 +158,7 @@ class Log:
         except ValueError as error:
             raise InputError(f"`{self.path}` is not a log of a comparison: {error}", hint="move it away, or name another folder") from None
         for line in lines:
-            if "protocol" in line and line["protocol"] != self.protocol:
+            if "protocol" in line and _numbered(line["protocol"]) != _numbered(self.protocol):
                 changed = ", ".join(_changed(line["protocol"], self.protocol))
                 raise InputError(
                     f"`{self.path}` is the log of another comparison: its {changed} differs",
@@ -172,7 +172,13 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     then, current = logged_inputs(before), logged_inputs(now)
     if then and current and then != current:
         return then.differences(current)
+    before, now = _numbered(before), _numbered(now)
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+
+
+def _numbered(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the protocol of a log with its number, which older logs lack."""
+    return {"protocol": 1, **protocol}
 
 
 def _untuned(task: BenchmarkTask) -> float | None:

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from oppa import catalog
+from oppa.bench.declared import PROTOCOL
 from oppa.bench.run_designer import run_designer
 from oppa.bench.runs import Log, Run
 from oppa.bench.scores import (
@@ -238,6 +239,23 @@ def test_a_log_of_another_comparison_is_refused(log) -> None:
     other = dataclasses.replace(log, protocol={**log.protocol, "trials": 5})
     with pytest.raises(InputError, match="trials differs"):
         other.read()
+
+
+@pytest.mark.parametrize("files", [{}, {"tasks": [], "files": {"job.toml": "1"}}])
+def test_a_log_of_an_older_protocol_is_refused_and_still_gives_its_page(log, files) -> None:
+    text = log.path.read_text().replace(
+        '"apart":["b"]', '"apart":["b"]' + "".join(f",{json.dumps(k)}:{json.dumps(v)}" for k, v in files.items())
+    )
+    log.path.write_text(text)
+    older = Log.load(log.path)
+    assert "oppa" in page(log.path)[0]
+    assert dataclasses.replace(older, protocol={**older.protocol, "protocol": 1}).read() == older.read()
+    with pytest.raises(InputError, match=r"is the log of another comparison: its protocol( = 1, not 2)? differs"):
+        dataclasses.replace(older, protocol={**older.protocol, "protocol": 2}).read()
+
+
+def test_a_comparison_states_the_number_of_its_protocol() -> None:
+    assert Comparison(suite="cpu").protocol([])["protocol"] == PROTOCOL
 
 
 def test_the_same_log_gives_the_same_page(log, tmp_path) -> None:

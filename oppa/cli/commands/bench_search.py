@@ -91,6 +91,7 @@ def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, 
 
 def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: dict[str, str], as_json: bool) -> None:
     """Compare designers on every suite whose data are here, and print the comparison over all."""
+    from oppa.bench.declared import PROTOCOL
     from oppa.bench.pooled import SuiteRuns, pooled_json, pooled_sections, write_pooled
     from oppa.bench.suites import ALL, EVERY
     from oppa.cli.views import style
@@ -112,7 +113,7 @@ def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: d
         for section in pooled_sections(found, trials, skipped):
             style.print_section(section)
     if out:
-        inputs = EVERY.inputs(suite=ALL, trials=trials)
+        inputs = EVERY.inputs(suite=ALL, trials=trials, protocol=PROTOCOL)
         style.err().print(f"written: {write_pooled(out, trials, skipped, inputs)}", markup=False)
 
 
