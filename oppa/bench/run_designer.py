@@ -28,6 +28,8 @@ class TrialRecord:
     """Records one trial of a run."""
 
     candidate: int
+    chosen: bool
+    """The designer chose the candidate; otherwise it is the user's baseline, which comes first for every designer."""
     result: TrialResult
     prediction: Prediction | None
     incumbent: int | None
@@ -71,6 +73,13 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
         thinking_s = time.perf_counter() - resumed + thought - start
         best = incumbent(seen)
         records.append(
-            TrialRecord(candidate=candidate, result=result, prediction=prediction, incumbent=best and best[0], thinking_s=thinking_s)
+            TrialRecord(
+                candidate=candidate,
+                chosen=bool(records) or task.problem.baseline is None,
+                result=result,
+                prediction=prediction,
+                incumbent=best and best[0],
+                thinking_s=thinking_s,
+            )
         )
     return records

@@ -47,6 +47,8 @@ class Run:
     """Steps of each trial."""
     outcomes: str
     """One letter of OUTCOMES per trial."""
+    baselines: int = 0
+    """Number of first trials that ran the user's baseline, which no designer chooses; 0 in older logs."""
     measured: tuple[float | None, ...]
     """Measured throughput of each trial over the task's best, with the noise of the trial."""
     predicted: tuple[float | None, ...]
@@ -84,6 +86,7 @@ class Run:
             seconds=_short(clock[1:]),
             steps=tuple(each.result.steps for each in records),
             outcomes="".join(OUTCOMES[each.result.outcome] for each in records),
+            baselines=sum(not each.chosen for each in records),
             measured=_short(rates),
             predicted=_short(p.steps_per_s / best if p else None for p in predictions),
             log_stddev=_short(p.log_stddev if p else None for p in predictions),

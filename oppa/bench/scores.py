@@ -100,6 +100,8 @@ def not_run(run: Run) -> int:
 def user_scores(runs: Iterable[Run], start: Mapping[str, float]) -> dict[str, float | None]:
     """Return what one designer costs and gains a user, over tasks and seeds.
 
+    The share `first_fits` is over the first trials that the designer chose: it leaves out baselines, and searches without other trials.
+
     Args:
         start: Throughput of the untuned job by task; without that of any task, the net gains are None.
     """
@@ -109,12 +111,13 @@ def user_scores(runs: Iterable[Run], start: Mapping[str, float]) -> dict[str, fl
         if start.get(run.task):
             gains.setdefault(run.task, []).append(net_gain_s(run, start[run.task]))
     every = [gain for group in gains.values() for gain in group]
+    firsts = [run.outcomes[run.baselines] for run in runs if len(run.outcomes) > run.baselines]
     return {
         "net_gain_s_median": statistics.median(every) if every else None,
         "net_gain_s_p10": float(np.quantile(every, 0.1)) if every else None,
         "net_gain_s_worst_task": min(map(statistics.median, gains.values())) if every else None,
         "out_of_memory_median": statistics.median(map(not_run, runs)),
-        "first_fits": statistics.mean(run.outcomes[:1] in tuple(RAN) for run in runs),
+        "first_fits": statistics.mean(first in RAN for first in firsts) if firsts else None,
     }
 
 

@@ -95,13 +95,13 @@ def user_section(runs: Sequence[Run]) -> Section | None:
         of = user_scores(group, start)
         gains = (of[f"net_gain_s_{which}"] for which in ("median", "p10", "worst_task"))
         cells = (*("" if gain is None else f"{gain / 3600:+.2f}" for gain in gains), f"{of['out_of_memory_median']:g}")
-        rows.append((name, *cells, f"{of['first_fits']:.0%}"))
+        rows.append((name, *cells, "" if of["first_fits"] is None else f"{of['first_fits']:.0%}"))
     text = (
         f"Net gain: hours that a training run of {RUN_S / 3600:g} hours, if untuned, saves with the last incumbent, minus the hours of "
         "the search. Its median and 10th percentile are over tasks and seeds; the worst task has the lowest median. An untuned job has "
         "the user's baseline, or else the framework's default; where that does not run, the first configuration of `random` that does. "
         "Out of memory: median number of such trials in a search, failures included where a table does not tell them apart. First pick "
-        "fits: share of searches."
+        "fits: share of searches in which the first trial that the designer chose ran. A baseline before it does not count."
     )
     columns = ("designer", ">net gain", ">10th percentile", ">worst task", ">out of memory", ">first pick fits")
     return Section(title="What a user gains", text=text, columns=columns, rows=rows) if rows else None

@@ -366,3 +366,19 @@ def test_users_see_the_worst_task_and_the_trials_that_did_not_run() -> None:
     assert of["net_gain_s_worst_task"] == -120 and of["net_gain_s_p10"] == -120
     assert of["out_of_memory_median"] == 1 and of["first_fits"] == pytest.approx(1 / 3)
     assert user_scores(runs, {})["net_gain_s_median"] is None
+
+
+def test_the_first_pick_is_the_designers_own_and_not_the_baseline() -> None:
+    runs = [dataclasses.replace(run_of((0.5, 0.5), (60.0, 120.0)), outcomes=each, baselines=1) for each in ("cm", "ct", "cf", "mc")]
+    assert user_scores(runs, {})["first_fits"] == 0.5
+    assert user_scores([dataclasses.replace(runs[0], outcomes="c")], {})["first_fits"] is None
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_run_counts_the_trials_of_the_baseline(own) -> None:
+    task = small_task()
+    if own:
+        task = dataclasses.replace(task, problem=dataclasses.replace(task.problem, baseline=task.candidates.configuration(3)))
+    played = run_designer(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=6)
+    assert [each.chosen for each in played] == [not own, *[True] * 5]
+    assert Run.of(task, "mine", 0, "", played).baselines == int(own)
