@@ -16,7 +16,9 @@ SUITE = "Suite of tasks, `all` for every suite, or a search space file with `\\[
 TABLE = "CSV file of the measurements, instead of the suite's own below OPPA_DATA."
 DESIGNERS = "Designers to compare, separated by commas; all by default."
 VARIATIONS = "Also run `oppa` under changed noise, limits and priors: all variations, or some by name."
-SEEDS = "Searches of each designer on each task: 10, or with `all` 5 of `oppa` and 2 of others."
+SEEDS = (
+    "Searches of each designer on each task, 10 by default. With `all`, searches of `oppa`, 5 by default; other designers keep at most 2."
+)
 OUT = "Folder of the raw log and of the page; an existing log is continued. `all` has a folder below it for each suite."
 
 
