@@ -38,6 +38,11 @@ CPU_JOB, CPU_TABLE = Path("examples", "cpu.toml"), Path("results", "cpu-exhausti
 REPLAY = Path("search_spaces", "nanotron-h100.toml")
 DATA = "OPPA_DATA/"
 """Prefix of the names of files outside the project."""
+PROTOCOL = 2
+"""Number of the protocol of `oppa.bench.run_designer`; raise it when runs under the new protocol are not comparable with earlier ones.
+
+Protocol 1 has no time limit of a trial and no baseline. Logs that state no number are of protocol 1.
+"""
 COST_MODEL = ("priors/step_time.toml", "priors/memory.toml")
 ALIASES = ("aliases", "shared_aliases")
 """Keys of a device's file that serve only to find it."""
@@ -210,7 +215,7 @@ def logged_inputs(protocol: Mapping[str, Any]) -> Inputs | None:
     """Return the inputs of the runs in a log, or None for an older log without them."""
     if "files" not in protocol:
         return None
-    arguments = {name: protocol[name] for name in ("suite", "trials")}
+    arguments = {"suite": protocol["suite"], "trials": protocol["trials"], "protocol": protocol.get("protocol", 1)}
     return Inputs(arguments=arguments, tasks=tuple(protocol["tasks"]), files=protocol["files"])
 
 

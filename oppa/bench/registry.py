@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.bench import checkout
-from oppa.bench.declared import DESIGNERS, Declared
+from oppa.bench.declared import DESIGNERS, PROTOCOL, Declared
 from oppa.bench.suites import ALL, EVERY, OWN_SEEDS, PEER_SEEDS, SUITES
 from oppa.report.inputs import Inputs
 
@@ -88,7 +88,7 @@ def _searched(suite: str, trials: int, *plays: Plays) -> Recorded:
     return Recorded(
         folder=RESULTS / "search" / suite,
         command=f"search --suite {suite} --seeds {max(each.seeds for each in plays)} --trials {trials} --out results/search/{suite}",
-        arguments={"suite": suite, "trials": trials},
+        arguments={"suite": suite, "trials": trials, "protocol": PROTOCOL},
         declared=SUITES[suite].declared,
         plays=plays,
     )
@@ -101,14 +101,17 @@ def _searched_together(suite: str) -> Recorded:
     return Recorded(
         folder=TOGETHER / suite,
         command=f"search --suite {ALL} --out {TOGETHER}",
-        arguments={"suite": suite, "trials": TRIALS},
+        arguments={"suite": suite, "trials": TRIALS, "protocol": PROTOCOL},
         declared=SUITES[suite].declared,
         plays=(Plays(designers=("oppa",), seeds=OWN_SEEDS), Plays(designers=others, seeds=PEER_SEEDS)),
     )
 
 
 _POOL = Recorded(
-    folder=TOGETHER, command=f"search --suite {ALL} --out {TOGETHER}", arguments={"suite": ALL, "trials": TRIALS}, declared=EVERY
+    folder=TOGETHER,
+    command=f"search --suite {ALL} --out {TOGETHER}",
+    arguments={"suite": ALL, "trials": TRIALS, "protocol": PROTOCOL},
+    declared=EVERY,
 )
 _SEARCHED = (
     _searched("simulated", 40, Plays(seeds=3)),

@@ -1,9 +1,10 @@
 """Run one designer on one task. Trials are simulated in process, and time passes on the task's own clock.
 
-The protocol is the same for all designers. A trial costs its start-up and the steps that it ran. It ends at the time limit of a real
-search, which depends on its prediction. As in a real search, the user's baseline comes first. Its noise depends on the seed, the
-configuration and the number of earlier trials of that configuration, so designers are compared in pairs. Each trial is recorded with the
-incumbent after it. The incumbent is the fastest configuration that ran to its end, by the mean over its trials.
+The protocol is the same for all designers; `oppa.bench.declared.PROTOCOL` is its number. A trial costs its start-up and the steps that it
+ran. It ends at the time limit of a real search, which depends on its prediction. As in a real search, the user's baseline comes first.
+The noise of a trial depends on the seed, the configuration and the number of earlier trials of that configuration, so designers are
+compared in pairs. Each trial is recorded with the incumbent after it. The incumbent is the fastest configuration that ran to its end, by
+the mean over its trials.
 """
 
 import dataclasses
@@ -27,6 +28,8 @@ class TrialRecord:
     """Records one trial of a run."""
 
     candidate: int
+    chosen: bool
+    """The designer chose the candidate; otherwise it is the user's baseline, which comes first for every designer."""
     result: TrialResult
     prediction: Prediction | None
     incumbent: int | None
@@ -70,6 +73,13 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
         thinking_s = time.perf_counter() - resumed + thought - start
         best = incumbent(seen)
         records.append(
-            TrialRecord(candidate=candidate, result=result, prediction=prediction, incumbent=best and best[0], thinking_s=thinking_s)
+            TrialRecord(
+                candidate=candidate,
+                chosen=bool(records) or task.problem.baseline is None,
+                result=result,
+                prediction=prediction,
+                incumbent=best and best[0],
+                thinking_s=thinking_s,
+            )
         )
     return records

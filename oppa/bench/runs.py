@@ -47,6 +47,8 @@ class Run:
     """Steps of each trial."""
     outcomes: str
     """One letter of OUTCOMES per trial."""
+    baselines: int = 0
+    """Number of first trials that ran the user's baseline, which no designer chooses; 0 in older logs."""
     measured: tuple[float | None, ...]
     """Measured throughput of each trial over the task's best, with the noise of the trial."""
     predicted: tuple[float | None, ...]
@@ -84,6 +86,7 @@ class Run:
             seconds=_short(clock[1:]),
             steps=tuple(each.result.steps for each in records),
             outcomes="".join(OUTCOMES[each.result.outcome] for each in records),
+            baselines=sum(not each.chosen for each in records),
             measured=_short(rates),
             predicted=_short(p.steps_per_s / best if p else None for p in predictions),
             log_stddev=_short(p.log_stddev if p else None for p in predictions),
@@ -101,7 +104,7 @@ class Log:
 
     path: Path
     protocol: Mapping[str, Any]
-    """Suite, trials, tasks and input files of the comparison; the same in all sessions."""
+    """Suite, number of the protocol, trials, tasks and input files of the comparison; the same in all sessions."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -158,7 +161,7 @@ class Log:
         except ValueError as error:
             raise InputError(f"`{self.path}` is not a log of a comparison: {error}", hint="move it away, or name another folder") from None
         for line in lines:
-            if "protocol" in line and line["protocol"] != self.protocol:
+            if "protocol" in line and _numbered(line["protocol"]) != _numbered(self.protocol):
                 changed = ", ".join(_changed(line["protocol"], self.protocol))
                 raise InputError(
                     f"`{self.path}` is the log of another comparison: its {changed} differs",
@@ -172,7 +175,13 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     then, current = logged_inputs(before), logged_inputs(now)
     if then and current and then != current:
         return then.differences(current)
+    before, now = _numbered(before), _numbered(now)
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+
+
+def _numbered(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the protocol of a log with its number, which older logs lack."""
+    return {"protocol": 1, **protocol}
 
 
 def _untuned(task: BenchmarkTask) -> float | None:

@@ -3,7 +3,7 @@
 Notation (T trials):
     best_at     true throughput of the incumbent over the task's best, after each trial; 0 before a feasible one    (T,)
     to_95       the first trial after which that is at least 0.95, or the seconds until the trial ended;
-                T + 1, or all seconds of the run, if it never is
+                T + 1, or the seconds of the longest search of the task, if it never is
     net gain    seconds that a training run of RUN_S, if untuned, saves with the last incumbent, minus the seconds of the search
 """
 
@@ -35,11 +35,24 @@ def trials_to(run: Run, trials: int, share: float = NEAR) -> int:
     return next((k for k, value in enumerate(run.best_at[:trials], 1) if value >= share), trials + 1)
 
 
-def seconds_to(run: Run, trials: int, share: float = NEAR) -> float:
-    """Return the seconds until that trial ended, or all of the run's seconds if the share is never reached."""
-    reached = trials_to(run, trials, share)
-    seconds = run.seconds[:trials]
-    return seconds[min(reached, len(seconds)) - 1] if seconds else 0.0
+def longest_s(runs: Iterable[Run], trials: int) -> dict[str, float]:
+    """Return the seconds of the longest search of each task."""
+    longest: dict[str, float] = {}
+    for run in runs:
+        longest[run.task] = max(longest.get(run.task, 0.0), *run.seconds[:trials][-1:], 0.0)
+    return longest
+
+
+def seconds_to(run: Run, trials: int, longest: Mapping[str, float]) -> float:
+    """Return the seconds until the incumbent reached 95%; a run that never does counts as the longest search of its task.
+
+    Its own seconds would reward a search whose trials fail early. The longest search makes it no faster than any run that reaches 95%.
+
+    Args:
+        longest: Seconds of the longest search of each task among the designers that are compared (`longest_s`).
+    """
+    reached = trials_to(run, trials)
+    return run.seconds[reached - 1] if reached <= trials else longest[run.task]
 
 
 def best_after(run: Run, seconds: float) -> float:
@@ -69,8 +82,8 @@ def break_even_s(run: Run, tuned_s: float, share: float) -> float:
     return best * best_s / (best - share) if best > share else math.inf
 
 
-def summary(runs: Iterable[Run], trials: int) -> dict[str, float]:
-    """Return the scores of one designer over tasks and seeds."""
+def summary(runs: Iterable[Run], trials: int, longest: Mapping[str, float]) -> dict[str, float]:
+    """Return the scores of one designer over tasks and seeds; `longest` is that of `seconds_to`."""
     runs = list(runs)
     rises = np.array([best_at(run, max(trials, 20)) for run in runs])
     reached = sorted(trials_to(run, trials) for run in runs)
@@ -78,7 +91,7 @@ def summary(runs: Iterable[Run], trials: int) -> dict[str, float]:
         **{f"best_at_{k}": float(rises[:, k - 1].mean()) for k in (5, 10, 20)},
         "trials_to_95_median": statistics.median(reached),
         "trials_to_95_p90": float(np.quantile(reached, 0.9, method="higher")),
-        "seconds_to_95_median": statistics.median(seconds_to(run, trials) for run in runs),
+        "seconds_to_95_median": statistics.median(seconds_to(run, trials, longest) for run in runs),
         "seconds_per_suggestion": sum(run.thinking_s for run in runs) / max(1, sum(len(run.outcomes) for run in runs)),
     }
 
@@ -100,6 +113,8 @@ def not_run(run: Run) -> int:
 def user_scores(runs: Iterable[Run], start: Mapping[str, float]) -> dict[str, float | None]:
     """Return what one designer costs and gains a user, over tasks and seeds.
 
+    The share `first_fits` is over the first trials that the designer chose: it leaves out baselines, and searches without other trials.
+
     Args:
         start: Throughput of the untuned job by task; without that of any task, the net gains are None.
     """
@@ -109,18 +124,23 @@ def user_scores(runs: Iterable[Run], start: Mapping[str, float]) -> dict[str, fl
         if start.get(run.task):
             gains.setdefault(run.task, []).append(net_gain_s(run, start[run.task]))
     every = [gain for group in gains.values() for gain in group]
+    firsts = [run.outcomes[run.baselines] for run in runs if len(run.outcomes) > run.baselines]
     return {
         "net_gain_s_median": statistics.median(every) if every else None,
         "net_gain_s_p10": float(np.quantile(every, 0.1)) if every else None,
         "net_gain_s_worst_task": min(map(statistics.median, gains.values())) if every else None,
         "out_of_memory_median": statistics.median(map(not_run, runs)),
-        "first_fits": statistics.mean(run.outcomes[:1] in tuple(RAN) for run in runs),
+        "first_fits": statistics.mean(first in RAN for first in firsts) if firsts else None,
     }
 
 
 def ratio(runs: Sequence[Run], designer: str, peer: str, trials: int) -> float:
-    """Return a designer's median seconds to 95% over the peer's, in the geometric mean over the tasks of both; NaN if there are none."""
-    ours, theirs = (_medians(runs, name, trials) for name in (designer, peer))
+    """Return a designer's median seconds to 95% over the peer's, in the geometric mean over the tasks of both; NaN if there are none.
+
+    The longest search of a task is that of one of these two designers, so that others do not change their ratio.
+    """
+    longest = longest_s((run for run in runs if run.designer in (designer, peer)), trials)
+    ours, theirs = (_medians(runs, name, trials, longest) for name in (designer, peer))
     logs = [math.log(ours[task] / theirs[task]) for task in ours if task in theirs]
     return math.exp(statistics.mean(logs)) if logs else math.nan
 
@@ -164,16 +184,17 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
 
 
 def _summaries(runs: Sequence[Run], trials: int) -> dict[str, dict[str, float | None]]:
-    start = untuned(runs)
-    return {designer: {**summary(group, trials), **user_scores(group, start)} for designer, group in grouped(runs).items()}
+    start, longest = untuned(runs), longest_s(runs, trials)
+    return {designer: {**summary(group, trials, longest), **user_scores(group, start)} for designer, group in grouped(runs).items()}
 
 
 def _task(runs: Sequence[Run], trials: int) -> dict[str, dict[str, Any]]:
+    longest = longest_s(runs, trials)
     return {
         designer: {
             "best_at": [best_at(run, trials) for run in group],
             "trials_to_95": [trials_to(run, trials) for run in group],
-            "seconds_to_95": [seconds_to(run, trials) for run in group],
+            "seconds_to_95": [seconds_to(run, trials, longest) for run in group],
         }
         for designer, group in grouped(runs).items()
     }
@@ -183,9 +204,9 @@ def _names(runs: Iterable[Run]) -> list[str]:
     return list(dict.fromkeys(run.task for run in runs))
 
 
-def _medians(runs: Iterable[Run], designer: str, trials: int) -> dict[str, float]:
+def _medians(runs: Iterable[Run], designer: str, trials: int, longest: Mapping[str, float]) -> dict[str, float]:
     tasks: dict[str, list[float]] = {}
     for run in runs:
         if run.designer == designer:
-            tasks.setdefault(run.task, []).append(seconds_to(run, trials))
+            tasks.setdefault(run.task, []).append(seconds_to(run, trials, longest))
     return {task: statistics.median(seconds) for task, seconds in tasks.items()}

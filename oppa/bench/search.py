@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from oppa.bench.declared import DESIGNERS
+from oppa.bench.declared import DESIGNERS, PROTOCOL
 from oppa.bench.run_designer import run_designer
 from oppa.bench.runs import Key, Log, Run
 from oppa.bench.suites import MOST_TASKS, PEER_SEEDS, SUITES
@@ -46,7 +46,8 @@ class Comparison:
         inputs = suite_inputs(self.suite, self.table).to_dict()
         name = self.suite if self.suite in SUITES else Path(self.suite).name
         apart = [task.name for task in tasks if not task.headline]
-        return {"suite": name, "trials": self.trials, "apart": apart, "tasks": inputs["tasks"], "files": inputs["files"]}
+        numbers = {"protocol": PROTOCOL, "trials": self.trials}
+        return {"suite": name, **numbers, "apart": apart, "tasks": inputs["tasks"], "files": inputs["files"]}
 
     def tasks(self) -> tuple[list[BenchmarkTask], list[str]]:
         """Return the tasks with a feasible configuration, and the names of the others; raises InputError for an unknown designer."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from oppa.bench import search_figures
 from oppa.bench.adversarial import adversarial_section
 from oppa.bench.runs import Log, Run
-from oppa.bench.scores import OURS, grouped, seconds_to
+from oppa.bench.scores import OURS, grouped, longest_s, seconds_to
 from oppa.bench.sections import (
     ablation_section,
     break_even_section,
@@ -82,8 +82,8 @@ def _varied(runs: Sequence[Run]) -> list[Run]:
 
 def in_order(runs: Sequence[Run]) -> list[Run]:
     """Sort runs: `oppa` first, then the peers from fast to slow, then the other variants of `oppa`."""
-    groups = grouped(runs)
-    usual = {name: sorted(seconds_to(run, 10**6) for run in group)[len(group) // 2] for name, group in groups.items()}
+    groups, longest = grouped(runs), longest_s(runs, 10**6)
+    usual = {name: sorted(seconds_to(run, 10**6, longest) for run in group)[len(group) // 2] for name, group in groups.items()}
     names = sorted(groups, key=lambda name: (name != "oppa", name in OURS, usual[name]))
     return [run for name in names for run in groups[name]]
 

@@ -12,6 +12,7 @@ from oppa.bench.scores import (
     best_peer,
     break_even_s,
     grouped,
+    longest_s,
     natural,
     ratio,
     summary,
@@ -95,13 +96,13 @@ def user_section(runs: Sequence[Run]) -> Section | None:
         of = user_scores(group, start)
         gains = (of[f"net_gain_s_{which}"] for which in ("median", "p10", "worst_task"))
         cells = (*("" if gain is None else f"{gain / 3600:+.2f}" for gain in gains), f"{of['out_of_memory_median']:g}")
-        rows.append((name, *cells, f"{of['first_fits']:.0%}"))
+        rows.append((name, *cells, "" if of["first_fits"] is None else f"{of['first_fits']:.0%}"))
     text = (
         f"Net gain: hours that a training run of {RUN_S / 3600:g} hours, if untuned, saves with the last incumbent, minus the hours of "
         "the search. Its median and 10th percentile are over tasks and seeds; the worst task has the lowest median. An untuned job has "
         "the user's baseline, or else the framework's default; where that does not run, the first configuration of `random` that does. "
         "Out of memory: median number of such trials in a search, failures included where a table does not tell them apart. First pick "
-        "fits: share of searches."
+        "fits: share of searches in which the first trial that the designer chose ran. A baseline before it does not count."
     )
     columns = ("designer", ">net gain", ">10th percentile", ">worst task", ">out of memory", ">first pick fits")
     return Section(title="What a user gains", text=text, columns=columns, rows=rows) if rows else None
@@ -109,11 +110,11 @@ def user_section(runs: Sequence[Run]) -> Section | None:
 
 def ablation_section(runs: Sequence[Run], trials: int) -> Section | None:
     """Tabulate the contribution of each part of `oppa` (figures 7 and 24 of the paper)."""
-    groups = {name: group for name, group in grouped(runs).items() if name in OURS}
+    groups, longest = {name: group for name, group in grouped(runs).items() if name in OURS}, longest_s(runs, trials)
     if len(groups) < 2:
         return None
     rows = [
-        (name, *_figures(summary(group, trials)), f"{statistics.median(sum(run.steps) for run in group):g}")
+        (name, *_figures(summary(group, trials, longest)), f"{statistics.median(sum(run.steps) for run in group):g}")
         for name, group in groups.items()
     ]
     text = "`oppa` without its prior, without early termination, and as the paper writes it; median training steps of all trials of a play."
@@ -177,14 +178,15 @@ def thinking_section(runs: Sequence[Run]) -> Section:
 
 
 def _compared(title: str, runs: Sequence[Run], trials: int) -> Section:
-    groups = grouped(runs)
-    tasks = len({run.task for run in runs})
-    rows = [(name, len(group), *_figures(summary(group, trials)), _share(runs, name, trials)) for name, group in groups.items()]
+    groups, longest = grouped(runs), longest_s(runs, trials)
+    tasks = len(longest)
+    rows = [(name, len(group), *_figures(summary(group, trials, longest)), _share(runs, name, trials)) for name, group in groups.items()]
     text = (
         f"{tasks} task{'s' * (tasks > 1)}, plays of {trials} trials. Best: true throughput of the incumbent over the best there is, mean. "
         "The incumbent has the best measured throughput, so noise can lower its true value. First trial after which it is within 5% of "
-        f"the best: median and 90th percentile ({trials + 1}: never). Median seconds until then. `oppa`'s share: its seconds over the "
-        "designer's, geometric mean of the tasks' medians."
+        f"the best: median and 90th percentile ({trials + 1}: never). Median seconds until then; a search that never gets there counts "
+        "as long as the longest search of its task. `oppa`'s share: its seconds over the designer's, geometric mean of the tasks' medians. "
+        "There, the longest search is that of one of the two designers."
     )
     peer = best_peer(runs, trials)
     said = f" Against the best peer, `{peer[0]}`, `oppa` takes {peer[1]:.2f} of the time." if peer else ""

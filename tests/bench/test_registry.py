@@ -193,7 +193,7 @@ for benchmark in benchmarks().values():
             folder.mkdir(parents=True)
             (folder / "README.md").write_text("# A record\\n\\n- date: now\\n")
         if recorded.plays:
-            protocol = {"suite": inputs.arguments["suite"], "trials": inputs.arguments["trials"], "apart": []}
+            protocol = {**inputs.arguments, "apart": []}
             lines = [json.dumps({"protocol": {**protocol, "tasks": list(inputs.tasks), "files": inputs.files}, "origin": {}})]
             tasks = inputs.tasks or ["1B-1"]
             for plays in recorded.plays:

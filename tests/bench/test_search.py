@@ -12,6 +12,7 @@ import time
 import pytest
 
 from oppa import catalog
+from oppa.bench.declared import PROTOCOL
 from oppa.bench.run_designer import run_designer
 from oppa.bench.runs import Log, Run
 from oppa.bench.scores import (
@@ -19,6 +20,7 @@ from oppa.bench.scores import (
     best_at,
     best_peer,
     break_even_s,
+    longest_s,
     net_gain_s,
     ratio,
     seconds_to,
@@ -147,7 +149,7 @@ def test_a_trial_far_slower_than_its_prediction_ends_at_the_limit_of_a_real_sear
 
 def test_seconds_per_suggestion_are_those_of_all_trials() -> None:
     runs = [dataclasses.replace(run_of((0.9,) * n, (60.0,) * n), thinking_s=seconds) for n, seconds in ((2, 1.0), (3, 4.0))]
-    assert summary(runs, 30)["seconds_per_suggestion"] == 1.0
+    assert summary(runs, 30, longest_s(runs, 30))["seconds_per_suggestion"] == 1.0
     assert thinking_section(runs).rows == [("oppa", "0.917", "1.333")]
 
 
@@ -165,15 +167,31 @@ def test_designers_meet_the_same_noise() -> None:
 
 def test_scores_are_those_of_the_definition() -> None:
     run = run_of((0.0, 0.9, 0.96, 1.0), (60.0, 130.0, 200.0, 270.0))
-    assert trials_to(run, 4) == 3 and seconds_to(run, 4) == 200
-    assert trials_to(run, 2) == 3 and seconds_to(run, 2) == 130  # never, in two trials: T + 1, and the whole run's seconds
+    assert trials_to(run, 4) == 3 and seconds_to(run, 4, {"a": 900.0}) == 200
+    assert (
+        trials_to(run, 2) == 3 and seconds_to(run, 2, {"a": 900.0}) == 900
+    )  # never, in two trials: T + 1, and the longest search's seconds
     assert best_at(run, 6) == [0.0, 0.9, 0.96, 1.0, 1.0, 1.0]
 
 
 def test_a_designer_that_found_nothing_is_scored() -> None:
     run = run_of((0.0, 0.0), (60.0, 120.0))
-    assert summary([run], 30)["best_at_5"] == 0 and summary([run], 30)["trials_to_95_median"] == 31
-    assert summary([run_of((), ())], 30)["seconds_to_95_median"] == 0
+    of = summary([run], 30, longest_s([run], 30))
+    assert of["best_at_5"] == 0 and of["trials_to_95_median"] == 31 and of["seconds_to_95_median"] == 120
+    nothing = [run_of((), ())]
+    assert summary(nothing, 30, longest_s(nothing, 30))["seconds_to_95_median"] == 0
+
+
+def test_a_search_whose_trials_all_fail_does_not_look_fast() -> None:
+    slow = run_of((0.5, 1.0), (300.0, 600.0))
+    failing = run_of((0.0, 0.0), (5.0, 10.0), designer="tpe")
+    never = run_of((0.5, 0.5), (1000.0, 4000.0), designer="grid")
+    assert longest_s([slow, failing, never], 30) == {"a": 4000.0} and longest_s([slow, failing, never], 1) == {"a": 1000.0}
+    assert ratio([slow, failing, never], "oppa", "tpe", 30) == 1.0  # as long as the longest of the two, whatever `grid` takes
+    assert ratio([slow, failing, never], "oppa", "grid", 30) == 0.15
+    assert ratio([slow, failing, never], "tpe", "grid", 30) == 1.0  # neither gets there: a tie
+    found = to_json([slow, failing, never], [], 30, {})
+    assert {name: each["seconds_to_95_median"] for name, each in found["designers"].items()} == {"oppa": 600, "tpe": 4000, "grid": 4000}
 
 
 def test_the_best_peer_is_the_one_that_oppa_saves_least_against() -> None:
@@ -238,6 +256,23 @@ def test_a_log_of_another_comparison_is_refused(log) -> None:
     other = dataclasses.replace(log, protocol={**log.protocol, "trials": 5})
     with pytest.raises(InputError, match="trials differs"):
         other.read()
+
+
+@pytest.mark.parametrize("files", [{}, {"tasks": [], "files": {"job.toml": "1"}}])
+def test_a_log_of_an_older_protocol_is_refused_and_still_gives_its_page(log, files) -> None:
+    text = log.path.read_text().replace(
+        '"apart":["b"]', '"apart":["b"]' + "".join(f",{json.dumps(k)}:{json.dumps(v)}" for k, v in files.items())
+    )
+    log.path.write_text(text)
+    older = Log.load(log.path)
+    assert "oppa" in page(log.path)[0]
+    assert dataclasses.replace(older, protocol={**older.protocol, "protocol": 1}).read() == older.read()
+    with pytest.raises(InputError, match=r"is the log of another comparison: its protocol( = 1, not 2)? differs"):
+        dataclasses.replace(older, protocol={**older.protocol, "protocol": 2}).read()
+
+
+def test_a_comparison_states_the_number_of_its_protocol() -> None:
+    assert Comparison(suite="cpu").protocol([])["protocol"] == PROTOCOL
 
 
 def test_the_same_log_gives_the_same_page(log, tmp_path) -> None:
@@ -348,3 +383,19 @@ def test_users_see_the_worst_task_and_the_trials_that_did_not_run() -> None:
     assert of["net_gain_s_worst_task"] == -120 and of["net_gain_s_p10"] == -120
     assert of["out_of_memory_median"] == 1 and of["first_fits"] == pytest.approx(1 / 3)
     assert user_scores(runs, {})["net_gain_s_median"] is None
+
+
+def test_the_first_pick_is_the_designers_own_and_not_the_baseline() -> None:
+    runs = [dataclasses.replace(run_of((0.5, 0.5), (60.0, 120.0)), outcomes=each, baselines=1) for each in ("cm", "ct", "cf", "mc")]
+    assert user_scores(runs, {})["first_fits"] == 0.5
+    assert user_scores([dataclasses.replace(runs[0], outcomes="c")], {})["first_fits"] is None
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_run_counts_the_trials_of_the_baseline(own) -> None:
+    task = small_task()
+    if own:
+        task = dataclasses.replace(task, problem=dataclasses.replace(task.problem, baseline=task.candidates.configuration(3)))
+    played = run_designer(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=6)
+    assert [each.chosen for each in played] == [not own, *[True] * 5]
+    assert Run.of(task, "mine", 0, "", played).baselines == int(own)

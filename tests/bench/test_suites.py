@@ -17,7 +17,7 @@ from oppa.bench.pooled import SuiteRuns, leads, pool, pooled_json, pooled_sectio
 from oppa.bench.runs import Log
 from oppa.bench.search import Comparison, every_suite
 from oppa.bench.search_page import LOG
-from oppa.bench.suites import DISTORTED, EVERY, MOST_TASKS, SUITES
+from oppa.bench.suites import DISTORTED, EVERY, MOST_TASKS, OWN_SEEDS, PEER_SEEDS, SUITES
 from oppa.bench.tasks import simulated_tasks, spread
 from oppa.bench.variations import VARIATIONS
 from oppa.cli.commands import bench_search
@@ -116,6 +116,13 @@ def test_every_suite_runs_under_one_protocol() -> None:
     assert {(each.seeds_of("oppa"), each.seeds_of("tpe"), each.trials, each.most_tasks) for each in comparisons} == {(5, 2, 7, MOST_TASKS)}
     assert comparisons[-1].designers == ("oppa", "random") and comparisons[-1].variations == ("", *DISTORTED)
     assert set(DISTORTED) < VARIATIONS.keys()
+
+
+@pytest.mark.parametrize("seeds", [1, 9])
+def test_seeds_of_every_suite_are_those_of_oppa_and_the_help_says_how_many_others_keep(seeds) -> None:
+    comparison = every_suite(("oppa", "tpe"), seeds=seeds, trials=7)[0]
+    assert (comparison.seeds_of("oppa"), comparison.seeds_of("tpe")) == (seeds, min(seeds, PEER_SEEDS))
+    assert f"{OWN_SEEDS} by default; other designers keep at most {PEER_SEEDS}" in bench_search.SEEDS
 
 
 def test_a_suite_without_its_data_is_lacking(monkeypatch, tmp_path) -> None:

@@ -16,7 +16,9 @@ SUITE = "Suite of tasks, `all` for every suite, or a search space file with `\\[
 TABLE = "CSV file of the measurements, instead of the suite's own below OPPA_DATA."
 DESIGNERS = "Designers to compare, separated by commas; all by default."
 VARIATIONS = "Also run `oppa` under changed noise, limits and priors: all variations, or some by name."
-SEEDS = "Searches of each designer on each task: 10, or with `all` 5 of `oppa` and 2 of others."
+SEEDS = (
+    "Searches of each designer on each task, 10 by default. With `all`, searches of `oppa`, 5 by default; other designers keep at most 2."
+)
 OUT = "Folder of the raw log and of the page; an existing log is continued. `all` has a folder below it for each suite."
 
 
@@ -91,6 +93,7 @@ def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, 
 
 def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: dict[str, str], as_json: bool) -> None:
     """Compare designers on every suite whose data are here, and print the comparison over all."""
+    from oppa.bench.declared import PROTOCOL
     from oppa.bench.pooled import SuiteRuns, pooled_json, pooled_sections, write_pooled
     from oppa.bench.suites import ALL, EVERY
     from oppa.cli.views import style
@@ -112,7 +115,7 @@ def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: d
         for section in pooled_sections(found, trials, skipped):
             style.print_section(section)
     if out:
-        inputs = EVERY.inputs(suite=ALL, trials=trials)
+        inputs = EVERY.inputs(suite=ALL, trials=trials, protocol=PROTOCOL)
         style.err().print(f"written: {write_pooled(out, trials, skipped, inputs)}", markup=False)
 
 
