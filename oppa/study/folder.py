@@ -20,13 +20,11 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import database, held_time, open_file
-from oppa.study.records import MEASURED, SEARCH, VERIFICATION, Lease, Prediction, TimeBudget, Trial
+from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.trials.processes import Process, is_living, this_process
 from oppa.trials.trial import TrialResult
 
-LEASE_S = 60.0
-"""Seconds after the last renewal of a lease at which its tuner loses the trial."""
 DAMAGED = "damaged"
 """Purpose of a trial whose row is damaged: it is set apart, and counts for nothing."""
 
@@ -221,8 +219,16 @@ class Study:
 
     def interrupt(self, lease: Lease, cause: str) -> None:
         """Record that a trial was interrupted; it may run again."""
-        seconds = held_time.unrecorded_s(self._clock() - self._started(lease), lease.granted_s)
-        self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": seconds})
+        self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": self._lasted_s(lease)})
+
+    def record_lost(self, lease: Lease) -> None:
+        """Record the seconds of a trial that was taken over, once its processes are gone; it held its devices until now."""
+        seconds = self._lasted_s(lease)
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE trials SET seconds = MAX(COALESCE(seconds, 0), ?) WHERE id = ? AND outcome = 'interrupted'", (seconds, lease.trial)
+            )
+            self._count_idle(seconds)
 
     def recover(self) -> list[int]:
         """Mark the trials of dead tuners as interrupted, invalidate their leases, and return the ids of these trials."""
@@ -231,9 +237,7 @@ class Study:
             rows = connection.execute("SELECT id, tuner, lease_until, started_at, granted_s FROM trials WHERE outcome IS NULL").fetchall()
             gone = [row for row in rows if held_time.number_in(row["lease_until"]) < now or self._is_dead(row["tuner"])]
             for row in gone:
-                seconds = held_time.unrecorded_s(
-                    min(now, held_time.number_in(row["lease_until"])) - held_time.number_in(row["started_at"]), row["granted_s"]
-                )
+                seconds = held_time.unrecorded_s(row, now=now)
                 connection.execute(
                     "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner has ended', token = token + 1, seconds = ? WHERE id = ?",
                     (seconds, row["id"]),
@@ -320,8 +324,10 @@ class Study:
             self._connection.execute("UPDATE sessions SET idle_s = idle_s + ? WHERE tuner = ?", (idle_s, self._tuner))
             self._idle_from = now
 
-    def _started(self, lease: Lease) -> float:
-        return float(self._connection.execute("SELECT started_at FROM trials WHERE id = ?", (lease.trial,)).fetchone()[0])
+    def _lasted_s(self, lease: Lease) -> float:
+        """Return the seconds since a trial of this tuner started; this tuner's own clock is trusted, so that an overrun counts."""
+        (row,) = self._select(f"SELECT started_at FROM trials WHERE id = {lease.trial:d}")
+        return max(0.0, self._clock() - held_time.number_in(row["started_at"], self._clock()))
 
     def _update(self, lease: Lease, values: dict[str, Any]) -> None:
         columns = ", ".join(f"{name} = ?" for name in values)
@@ -329,11 +335,11 @@ class Study:
             cursor = connection.execute(
                 f"UPDATE trials SET {columns} WHERE id = ? AND token = ? AND outcome IS NULL", (*values.values(), lease.trial, lease.token)
             )
+            if cursor.rowcount != 1:
+                raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study continues without this trial")
             self._seen(lease)
             if "outcome" in values:
                 self._count_idle(values["seconds"])
-            if cursor.rowcount != 1:
-                raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study continues without this trial")
 
     def _seen(self, lease: Lease) -> None:
         """Record that this tuner searches now; verification does not count as search time."""
@@ -362,8 +368,13 @@ class Study:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         self._keep_file()
-        with database.disk_errors(self.folder), database.transaction(self._connection) as connection:
-            yield connection
+        counted_until = self._idle_from
+        try:
+            with database.disk_errors(self.folder), database.transaction(self._connection) as connection:
+                yield connection
+        except BaseException:
+            self._idle_from = counted_until  # the file was rolled back to it
+            raise
 
     def _keep_file(self) -> None:
         """Write the study again if its file was removed or replaced since it was opened, and open the new file."""

@@ -2,7 +2,10 @@
 
 import math
 import sqlite3
+from collections.abc import Mapping
 from typing import Any
+
+from oppa.study.records import LEASE_S
 
 
 def committed_s(connection: sqlite3.Connection, *, now: float) -> float:
@@ -24,9 +27,16 @@ def idle_s(connection: sqlite3.Connection) -> float:
     return sum(seconds_in(value) for (value,) in connection.execute("SELECT idle_s FROM sessions"))
 
 
-def unrecorded_s(seconds: float, granted_s: Any) -> float:
-    """Return the seconds of a trial whose end nobody recorded, at most those granted; the clock may have stepped back."""
-    return max(0.0, min(seconds, granted_s) if isinstance(granted_s, int | float) else seconds)
+def unrecorded_s(row: Mapping[str, Any], *, now: float) -> float:
+    """Return the seconds of a trial whose end nobody recorded: until its lease ended, and at most its grant.
+
+    A trial that outlasted its grant counts until the last renewal of its lease, which its tuner recorded.
+    """
+    started, until, granted_s = number_in(row["started_at"]), number_in(row["lease_until"]), row["granted_s"]
+    seconds = min(now, until) - started
+    if isinstance(granted_s, int | float):
+        seconds = max(min(seconds, granted_s), until - LEASE_S - started)
+    return seconds_in(max(0.0, seconds))
 
 
 def seconds_in(value: Any) -> float:
@@ -34,6 +44,6 @@ def seconds_in(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0
 
 
-def number_in(value: Any) -> float:
-    """Return a stored time; minus infinity if it is no number."""
-    return float(value) if isinstance(value, int | float) else float("-inf")
+def number_in(value: Any, otherwise: float = -math.inf) -> float:
+    """Return a stored time, or `otherwise` if it is no number."""
+    return float(value) if isinstance(value, int | float) else otherwise

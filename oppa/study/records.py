@@ -10,6 +10,8 @@ SEARCH, BASELINE, VERIFICATION = "search", "baseline", "verification"
 """Purposes of a trial: find the fastest configuration, find a default that fits in memory, or compare a few configurations."""
 MEASURED: tuple[Outcome, ...] = ("completed", "terminated_early")
 """Outcomes whose throughput is valid."""
+LEASE_S = 60.0
+"""Seconds after the last renewal of a lease at which its tuner loses the trial."""
 QUANTILE = 1.645
 """Standard deviations on either side of the mean that hold 90% of a normal distribution."""
 

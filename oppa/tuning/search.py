@@ -127,6 +127,8 @@ class TrialExecutor:
                 result = dataclasses.replace(result, outcome="interrupted", cause=self.budget.spent_in_words())
             self.study.finish(lease, result)
         except LeaseLostError:
+            with contextlib.suppress(OppaError):  # the study cannot be written, and the next step reports it
+                self.study.record_lost(lease)
             return None
         except BaseException as reason:
             with contextlib.suppress(OppaError):  # it has ended already, or the disk is full: a later start recovers the lease

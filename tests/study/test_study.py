@@ -9,8 +9,7 @@ import pytest
 from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.study import Prediction, Study
-from oppa.study.folder import LEASE_S
-from oppa.study.records import BASELINE, SEARCH, VERIFICATION, TimeBudget
+from oppa.study.records import BASELINE, LEASE_S, SEARCH, VERIFICATION, TimeBudget
 
 A = Configuration(dp=2, global_batch=8, micro_batch=1)
 B = dataclasses.replace(A, micro_batch=2)
@@ -159,6 +158,45 @@ def test_a_trial_of_a_dead_tuner_costs_at_most_its_grant(study, clock) -> None:
     clock.now += LEASE_S + 1
     study.recover()
     assert [trial.seconds for trial in study.trials()] == [15.0] and study.committed_s() == 15.0
+
+
+def test_a_trial_that_outlasts_its_grant_counts_as_long_as_it_held_devices(study, clock) -> None:
+    ask = TimeBudget(total_s=1000.0, reserved_s=0.0, least_s=1.0, most_s=15.0)
+    lease = study.claim(A, budget=ask)
+    clock.now += 25
+    study.interrupt(lease, "asked to")
+    lease = study.claim(B, budget=ask)
+    clock.now += 40
+    study.renew(lease)  # then its tuner dies
+    clock.now += LEASE_S + 1
+    study.recover()
+    assert [trial.seconds for trial in study.trials()] == [25.0, 40.0]
+
+
+def test_a_lost_lease_loses_no_time_of_devices(study, completed, clock) -> None:
+    study.open_session({})
+    with study.holding():
+        clock.now += 5
+        lease = study.claim(A)
+        clock.now += LEASE_S + 1
+        with Study(study.folder, clock=clock) as other:
+            other.recover()
+        clock.now += 39
+        with pytest.raises(LeaseLostError):
+            study.finish(lease, completed)
+        study.record_lost(lease)
+    assert [trial.seconds for trial in study.trials()] == [LEASE_S + 40] and study.idle_s() == 5.0
+
+
+def test_time_between_trials_counts_after_a_transaction_that_failed(study, completed, clock) -> None:
+    study.open_session({})
+    with study.holding():
+        lease = study.claim(A)
+        clock.now += LEASE_S + 1
+        study.recover()
+        with pytest.raises(LeaseLostError):
+            study.finish(lease, completed)
+    assert study.idle_s() == LEASE_S + 1  # nobody recorded what the trial took of it
 
 
 def test_time_between_trials_counts_while_devices_are_held(study, completed, clock) -> None:
