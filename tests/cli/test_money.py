@@ -89,6 +89,12 @@ def test_a_result_states_its_break_even(oppa, measured) -> None:
     assert "The search pays for runs longer than" in (oppa.folder / measured / "report.html").read_text()
 
 
+def test_a_resumed_search_repeats_no_warning_about_its_expected_cost(oppa) -> None:
+    tune = ("tune", JOB, "--designer", "random", "--study", "s", *PRICE, "--set", "limits.run_length=5 min")
+    first, second = oppa(*tune, "--trials", 1), oppa(*tune, "--trials", 2)
+    assert "the search does not pay" in first.stderr and "the search does not pay" not in second.stderr
+
+
 def test_a_search_states_its_plan_before_its_first_trial(oppa) -> None:
     said = oppa("tune", JOB, "--designer", "random", "--trials", 2, *PRICE, "--set", "limits.repeats=3").stderr
     assert said.index("over the default configuration, by the prior") < said.index("best so far")
