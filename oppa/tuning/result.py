@@ -316,7 +316,8 @@ def break_even(result: SearchResult, spent: Spending, problem: Problem) -> Break
     is_winner = usual is not None and usual.configuration == result.best.configuration
     measured = result.speed_up.ratio if result.speed_up else None
     gain = same if is_winner else measured
-    return realised(spent, problem, gain, result.usual, rate)
+    batch = usual.configuration.global_batch if usual else None
+    return realised(spent, problem, gain, usual=result.usual, usual_rate=rate, global_batch=batch)
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:
