@@ -12,6 +12,7 @@ from oppa.study import Study
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.tuning.designers import make_designer
 from oppa.tuning.device_budget import DeviceBudget, require_one_start
+from oppa.tuning.nothing_feasible import nothing_feasible
 from oppa.tuning.result import find_winner, verification_s
 from oppa.tuning.search import TrialExecutor, search
 from oppa.tuning.session import _Silent
@@ -117,3 +118,14 @@ def test_tuners_of_one_study_share_its_budget(job, tmp_path) -> None:
         assert ours.claim(candidates.configuration(1), budget=request) is None  # theirs holds all of it while it runs
         theirs.interrupt(lease, "asked to")
         assert ours.claim(candidates.configuration(1), budget=request).granted_s == pytest.approx(request.total_s, abs=1.0)
+
+
+@pytest.mark.parametrize(("hours", "cause"), [(None, "the budget is spent"), (1e4, "interrupted by the user")])
+def test_a_study_that_the_user_interrupted_has_not_spent_its_budget(job, tmp_path, hours, cause) -> None:
+    problem = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=hours))
+    with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
+        if hours is not None:
+            study.interrupt(study.claim(problem.candidates().configuration(0)), cause)
+        assert cause in nothing_feasible(study, problem).message and (
+            "budget" in cause or "budget" not in str(nothing_feasible(study, problem))
+        )
