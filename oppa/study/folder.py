@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import logging
@@ -15,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from oppa.errors import InputError, LeaseLostError, StudyError
+from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import database, held_time, open_file
 from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
+from oppa.study.stored_problem import limits_meta, problem_of, sha256
 from oppa.trials.processes import Process, is_living, this_process
 from oppa.trials.trial import TrialResult
 
@@ -65,7 +65,7 @@ class Study:
         facts = {
             "uuid": str(uuid.uuid4()),
             "problem": problem,
-            "problem_sha256": _sha256(problem),
+            "problem_sha256": sha256(problem),
             "fingerprint": fingerprint,
             "host": socket.gethostname(),
             "created_at": clock(),
@@ -94,15 +94,7 @@ class Study:
         Raises:
             StudyError: what is stored is not a problem, or is not what was stored; older studies have no checksum.
         """
-        values = self.meta["problem"]
-        try:
-            if self.meta.get("problem_sha256", _sha256(values)) != _sha256(values):
-                raise ValueError("it was changed after oppa stored it")
-            problem = Problem.from_dict(values)
-            return dataclasses.replace(problem, limits=Limits(**self.meta["limits"])) if "limits" in self.meta else problem
-        except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
-            hint = "start a new study; the files of its trials are still there"
-            raise StudyError(f"the problem of the study in `{self.folder}` is damaged: {error}", hint=hint) from error
+        return problem_of(self.meta, self.folder)
 
     @property
     def uuid(self) -> str:
@@ -122,8 +114,9 @@ class Study:
         """Store the limits and prices of this session, if they differ from those that the study has."""
         if limits != self.problem.limits:
             with self._transaction() as connection:
-                connection.execute("INSERT OR REPLACE INTO meta VALUES ('limits', ?)", (json.dumps(limits.to_dict()),))
-            self.meta["limits"] = limits.to_dict()
+                rows = [(key, json.dumps(value)) for key, value in limits_meta(limits).items()]
+                connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+            self.meta |= limits_meta(limits)
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -394,8 +387,3 @@ class Study:
             ours, theirs = (each._connection.execute("SELECT COUNT(*) FROM trials").fetchone()[0] for each in (self, found))
             return found.uuid == self.uuid and theirs >= ours
         return False
-
-
-def _sha256(values: Any) -> str:
-    """Return the SHA-256 of JSON values, however their text is spaced."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

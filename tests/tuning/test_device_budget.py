@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from oppa.errors import StudyError
 from oppa.problem.job import load_job
 from oppa.simulator.executor import SimulatedExecutor
 from oppa.simulator.simulator import Simulator
@@ -129,3 +130,18 @@ def test_a_study_that_the_user_interrupted_has_not_spent_its_budget(job, tmp_pat
         assert cause in nothing_feasible(study, problem).message and (
             "budget" in cause or "budget" not in str(nothing_feasible(study, problem))
         )
+
+
+@pytest.mark.parametrize(
+    "damage", ['{"trials": "many"}', '{"max_gpu_hours": -1.0}', '{"max_gpu_hours": NaN}', '{"hours": 1}', "[]", '{"q_max": 7}']
+)
+def test_damaged_limits_of_a_study_are_named(job, tmp_path, damage) -> None:
+    with Study.create(tmp_path / "study", job.to_dict(), job.fingerprint) as study:
+        study.store_limits(dataclasses.replace(job.limits, max_gpu_hours=3.0))
+    with Study(tmp_path / "study") as study:
+        assert study.problem.limits.max_gpu_hours == 3.0
+        study._connection.execute("UPDATE meta SET value = ? WHERE key = 'limits'", (damage,))
+        if damage != '{"q_max": 7}':  # older studies have no checksum
+            study._connection.execute("DELETE FROM meta WHERE key = 'limits_sha256'")
+    with Study(tmp_path / "study") as study, pytest.raises(StudyError, match=r"the problem of the study in .* is damaged"):
+        _ = study.problem
