@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import json
 import logging
-import re
 import socket
 import sqlite3
 import time
@@ -18,13 +17,15 @@ from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
-from oppa.study import database, held_time, open_file
-from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, Lease, Prediction, TimeBudget, Trial
+from oppa.study import database, held_time, open_file, recovery
+from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, HeldTime, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.study.stored_problem import limits_meta, problem_of, sha256
-from oppa.trials.processes import Process, is_living, this_process
+from oppa.trials.processes import this_process
 from oppa.trials.trial import TrialResult
 
+SIGN_OF_LIFE_S = 10.0
+"""Seconds after which a tuner that holds devices between trials records that it still does."""
 DAMAGED = "damaged"
 """Purpose of a trial whose row is damaged: it is set apart, and counts for nothing."""
 
@@ -122,12 +123,20 @@ class Study:
     def holding(self) -> Iterator[None]:
         """Count the time between trials as well, inside the context: the launcher holds devices for this tuner."""
         self._idle_from = self._clock()
+        with self._transaction():
+            self._count_idle()
         try:
             yield
         finally:
-            with contextlib.suppress(StudyError), self._transaction():
+            with contextlib.suppress(StudyError), self._transaction() as connection:
                 self._count_idle()
+                connection.execute("UPDATE sessions SET idle_from = NULL WHERE tuner = ?", (self._tuner,))
             self._idle_from = None
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the launcher holds devices for this tuner between trials."""
+        return self._idle_from is not None
 
     def sessions(self) -> list[dict[str, str]]:
         """Return the facts of every session, oldest first; those of a damaged row are left out."""
@@ -161,7 +170,7 @@ class Study:
             if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
                 return None
             self._count_idle()
-            granted_s = None if budget is None else budget.granted_s(held_time.committed_s(self._connection, now=self._clock()))
+            granted_s = None if budget is None else budget.granted_s(self._held_time())
             if budget and granted_s is None:
                 return None
             cursor = connection.execute(
@@ -227,15 +236,10 @@ class Study:
         """Mark the trials of dead tuners as interrupted, invalidate their leases, and return the ids of these trials."""
         now = self._clock()
         with self._transaction() as connection:
-            rows = connection.execute("SELECT id, tuner, lease_until, started_at, granted_s FROM trials WHERE outcome IS NULL").fetchall()
-            gone = [row for row in rows if held_time.number_in(row["lease_until"]) < now or self._is_dead(row["tuner"])]
-            for row in gone:
-                seconds = held_time.unrecorded_s(row, now=now)
-                connection.execute(
-                    "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner has ended', token = token + 1, seconds = ? WHERE id = ?",
-                    (seconds, row["id"]),
-                )
-        return [row["id"] for row in gone]
+            gone = recovery.recover(connection, host=self._host, now=now)
+            if self._idle_from is not None and now - self._idle_from >= SIGN_OF_LIFE_S:
+                self._count_idle()
+        return gone
 
     def trials(self) -> list[Trial]:
         """Return every trial that ended, oldest first; one whose row is damaged is set apart."""
@@ -279,13 +283,17 @@ class Study:
         """Return the seconds between trials in which tuners held devices, as in an allocation of Slurm."""
         self._keep_file()
         with database.disk_errors(self.folder):
-            return held_time.idle_s(self._connection)
+            return held_time.idle_s(self._connection, now=self._clock())
 
-    def committed_s(self) -> float:
-        """Return the seconds in which tuners held devices, and those that are granted to trials that run now."""
+    def held_time(self) -> HeldTime:
+        """Return the seconds in which tuners held devices, and those that are granted or reserved, as this tuner sees them."""
         self._keep_file()
         with database.disk_errors(self.folder):
-            return held_time.committed_s(self._connection, now=self._clock())
+            return self._held_time()
+
+    def committed_s(self) -> float:
+        """Return the seconds in which tuners held devices, and those that are granted or reserved."""
+        return self.held_time().committed_s
 
     def check(self) -> None:
         """Make sure that the study can be read by the next command; write it again if a trial has overwritten it.
@@ -314,8 +322,11 @@ class Study:
         if self._idle_from is not None:
             now = self._clock()
             idle_s = max(0.0, now - self._idle_from - trial_s)
-            self._connection.execute("UPDATE sessions SET idle_s = idle_s + ? WHERE tuner = ?", (idle_s, self._tuner))
+            self._connection.execute("UPDATE sessions SET idle_s = idle_s + ?, idle_from = ? WHERE tuner = ?", (idle_s, now, self._tuner))
             self._idle_from = now
+
+    def _held_time(self) -> HeldTime:
+        return held_time.held_time(self._connection, tuner=self._tuner, now=self._clock())
 
     def _lasted_s(self, lease: Lease) -> float:
         """Return the seconds since a trial of this tuner started; this tuner's own clock is trusted, so that an overrun counts."""
@@ -338,11 +349,6 @@ class Study:
         """Record that this tuner searches now; verification does not count as search time."""
         if lease.purpose == SEARCH:
             self._connection.execute("UPDATE sessions SET seen_at = ? WHERE tuner = ?", (self._clock(), self._tuner))
-
-    def _is_dead(self, tuner: str) -> bool:
-        """Return True if the tuner ran on this host and has ended; the tuner of a damaged row counts as living until its lease ends."""
-        parts = re.fullmatch(r"(.*)/(\d+):(\d+)(:\d+)?", str(tuner))
-        return parts is not None and parts[1] == self._host and not is_living(Process(int(parts[2]), int(parts[3])))
 
     def _set_apart(self, trial: int, fault: str) -> None:
         _log.warning("trial %d is damaged in `%s`, and is left out: %s", trial, self._path, fault)

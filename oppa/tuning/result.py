@@ -132,7 +132,7 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
         else:
             due, purpose, pairing = repeat, VERIFICATION, result.pairing
             expected_s = _repeat_s(next(trial for trial in contenders(result) if trial.configuration == repeat), executor.problem)
-            if not _allows(executor, trials, expected_s) and not running:
+            if not _allows(executor, trials, expected_s) and (not running or executor.budget.must_release()):
                 return result
         if any(lease.purpose == purpose and lease.pairing == pairing for lease in running):
             executor.wait()  # another tuner runs it

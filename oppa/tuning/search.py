@@ -211,7 +211,7 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
                 executor.wait()  # another tuner was faster: choose again, given its trials
             else:
                 executor.run(lease, stop_rule=against(rule, seen), trial_time_s=limit_s)
-        elif running:  # their tuner may die, and this one must then finish the search
+        elif running and not executor.budget.must_release():  # their tuner may die, and this one must then finish the search
             executor.wait()
         else:
             return reason or _exhausted(len(taken), len(candidates))

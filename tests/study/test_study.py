@@ -199,6 +199,46 @@ def test_time_between_trials_counts_after_a_transaction_that_failed(study, compl
     assert study.idle_s() == LEASE_S + 1  # nobody recorded what the trial took of it
 
 
+def test_tuners_that_hold_devices_never_pass_the_limit_while_one_waits(study, completed, clock) -> None:
+    ask = TimeBudget(total_s=100.0, reserved_s=0.0, least_s=60.0, most_s=200.0)
+    with Study(study.folder, clock=clock) as other:
+        study.open_session({})
+        other.open_session({})
+        with study.holding(), other.holding():
+            assert other.claim(A, budget=ask) is None  # the other tuner would wait for it, which costs as much
+            lease = other.claim(A, budget=dataclasses.replace(ask, least_s=1.0))
+            assert lease.granted_s == 50.0 and study.claim(B, budget=ask) is None
+            for _ in range(5):
+                clock.now += 10
+                other.renew(lease)
+                study.recover()
+                assert study.committed_s() == other.committed_s() == 100.0
+            other.interrupt(lease, "the budget is spent")
+        assert study.committed_s() == 100.0 and study.idle_s() == 50.0
+
+
+def test_a_tuner_that_would_wait_in_any_case_runs_a_trial_for_nothing(study, clock) -> None:
+    ask = TimeBudget(total_s=100.0, reserved_s=0.0, least_s=1.0, most_s=200.0)
+    with Study(study.folder, clock=clock) as other:
+        study.open_session({})
+        other.open_session({})
+        with study.holding(), other.holding():
+            other.claim(A, budget=ask)
+            clock.now += 10
+            assert study.claim(B, budget=ask).granted_s == pytest.approx(40.0) and study.committed_s() == pytest.approx(100.0)
+
+
+def test_the_time_of_a_waiting_tuner_is_seen_by_the_others_until_it_is_silent(study, clock) -> None:
+    study.open_session({})
+    with Study(study.folder, clock=clock) as other, study.holding():
+        clock.now += 30
+        assert other.committed_s() == 30.0 and other.held_time().holders == 1
+        clock.now += LEASE_S
+        assert other.committed_s() == LEASE_S and other.held_time().holders == 0  # it may have died after its last sign of life
+        study.recover()
+        assert other.committed_s() == LEASE_S + 30.0 and other.held_time().holders == 1
+
+
 def test_time_between_trials_counts_while_devices_are_held(study, completed, clock) -> None:
     study.open_session({})
     clock.now += 5  # nobody holds devices

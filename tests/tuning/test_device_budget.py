@@ -121,6 +121,26 @@ def test_tuners_of_one_study_share_its_budget(job, tmp_path) -> None:
         assert ours.claim(candidates.configuration(1), budget=request).granted_s == pytest.approx(request.total_s, abs=1.0)
 
 
+def test_a_tuner_whose_hosts_come_after_the_budget_was_committed_releases_them(job, tmp_path) -> None:
+    problem = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=1.0, wall_time_s=None))
+    with (
+        Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as ours,
+        Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as theirs,
+    ):
+        ours.open_session({})
+        theirs.open_session({})
+        budget, candidates = DeviceBudget(problem=problem, study=ours, ending_s=0.0), problem.candidates()
+        with theirs.holding():
+            assert theirs.claim(candidates.configuration(0), budget=budget.request((), most_s=1e6)).granted_s > 200
+            assert not budget.must_release()
+            with ours.holding():
+                assert budget.must_release()
+                executor = TrialExecutor(ours, problem, SimulatedExecutor(Simulator.of(problem), seed=0), _Silent(), simulated=True)
+                designer = make_designer("random", problem, candidates, seed=0)
+                assert search(executor, candidates, designer, never(problem.limits)) == "the budget of 1 GPU-hours is spent"
+                assert find_winner(executor, candidates, designer) is None
+
+
 @pytest.mark.parametrize(("hours", "cause"), [(None, "the budget is spent"), (1e4, "interrupted by the user")])
 def test_a_study_that_the_user_interrupted_has_not_spent_its_budget(job, tmp_path, hours, cause) -> None:
     problem = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=hours))
