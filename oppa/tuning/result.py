@@ -127,6 +127,9 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
         expected_s = None if default is None else complete_s(designer.predict(default), trials, executor.problem)
         if default is not None and _allows(executor, trials, expected_s):
             due, purpose, pairing = candidates.configuration(default), BASELINE, None
+        elif result is None and running and not executor.budget.must_release():
+            executor.wait()  # the trials of other tuners may be the first that run
+            continue
         elif result is None or (repeat := result.missing(repeats)) is None:
             return result
         else:
