@@ -182,7 +182,7 @@ def profile(
         loss: Share of goodput; the profile ends when the expected loss is below it at every noise scale.
         trials: Largest number of trials of the whole table. None: no limit; the job's own limit is for `tune`.
         wall_time_s: Largest number of wall-clock seconds. None: no limit.
-        max_gpu_hours: Largest number of hours of all devices together. None: no limit.
+        max_gpu_hours: Hours of all devices together that the whole table may take. None: the job's own.
         seed: Seed of random choices.
         callback: Watches the session.
         resume: Returns the words after `oppa` that start further tuners on other hosts. None: this process measures alone.
@@ -194,6 +194,7 @@ def profile(
         KeyboardInterrupt: the user stopped the profile; its table is valid, and the same call resumes it.
     """
     from oppa.problem.batches import over, parse_batches
+    from oppa.tuning.device_budget import require_one_start
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import Keeper, make_profiler, seconds_of_all
@@ -203,7 +204,9 @@ def profile(
     if not 0 < loss < 1:
         raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
     batches = parse_batches(global_batch) if isinstance(global_batch, str) else tuple(global_batch)
-    problem = _with_limits(over(_problem(job), batches), trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
+    hours = {} if max_gpu_hours is None else {"max_gpu_hours": max_gpu_hours}
+    problem = _with_limits(over(_problem(job), batches), trials=trials, wall_time_s=wall_time_s, **hours)
+    require_one_start(problem)
     setup = Setup.of(problem, None, alone=resume is None)
     problem, candidates, folder = setup.problem, setup.candidates, Path(table)
     facts = _facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)

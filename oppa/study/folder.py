@@ -2,11 +2,9 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import logging
-import re
 import socket
 import sqlite3
 import time
@@ -15,18 +13,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from oppa.errors import InputError, LeaseLostError, StudyError
+from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
-from oppa.study import database, held_time, open_file
-from oppa.study.records import MEASURED, SEARCH, VERIFICATION, Lease, Prediction, TimeBudget, Trial
+from oppa.study import database, held_time, open_file, recovery
+from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, HeldTime, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
-from oppa.trials.processes import Process, is_living, this_process
+from oppa.study.stored_problem import limits_meta, problem_of, sha256
+from oppa.trials.processes import this_process
 from oppa.trials.trial import TrialResult
 
-LEASE_S = 60.0
-"""Seconds after the last renewal of a lease at which its tuner loses the trial."""
+SIGN_OF_LIFE_S = 10.0
+"""Seconds after which a tuner that holds devices between trials records that it still does."""
 DAMAGED = "damaged"
 """Purpose of a trial whose row is damaged: it is set apart, and counts for nothing."""
 
@@ -67,7 +66,7 @@ class Study:
         facts = {
             "uuid": str(uuid.uuid4()),
             "problem": problem,
-            "problem_sha256": _sha256(problem),
+            "problem_sha256": sha256(problem),
             "fingerprint": fingerprint,
             "host": socket.gethostname(),
             "created_at": clock(),
@@ -96,15 +95,7 @@ class Study:
         Raises:
             StudyError: what is stored is not a problem, or is not what was stored; older studies have no checksum.
         """
-        values = self.meta["problem"]
-        try:
-            if self.meta.get("problem_sha256", _sha256(values)) != _sha256(values):
-                raise ValueError("it was changed after oppa stored it")
-            problem = Problem.from_dict(values)
-            return dataclasses.replace(problem, limits=Limits(**self.meta["limits"])) if "limits" in self.meta else problem
-        except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
-            hint = "start a new study; the files of its trials are still there"
-            raise StudyError(f"the problem of the study in `{self.folder}` is damaged: {error}", hint=hint) from error
+        return problem_of(self.meta, self.folder)
 
     @property
     def uuid(self) -> str:
@@ -124,19 +115,28 @@ class Study:
         """Store the limits and prices of this session, if they differ from those that the study has."""
         if limits != self.problem.limits:
             with self._transaction() as connection:
-                connection.execute("INSERT OR REPLACE INTO meta VALUES ('limits', ?)", (json.dumps(limits.to_dict()),))
-            self.meta["limits"] = limits.to_dict()
+                rows = [(key, json.dumps(value)) for key, value in limits_meta(limits).items()]
+                connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+            self.meta |= limits_meta(limits)
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         """Count the time between trials as well, inside the context: the launcher holds devices for this tuner."""
         self._idle_from = self._clock()
+        with self._transaction():
+            self._count_idle()
         try:
             yield
         finally:
-            with contextlib.suppress(StudyError), self._transaction():
+            with contextlib.suppress(StudyError), self._transaction() as connection:
                 self._count_idle()
+                connection.execute("UPDATE sessions SET idle_from = NULL WHERE tuner = ?", (self._tuner,))
             self._idle_from = None
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the launcher holds devices for this tuner between trials."""
+        return self._idle_from is not None
 
     def sessions(self) -> list[dict[str, str]]:
         """Return the facts of every session, oldest first; those of a damaged row are left out."""
@@ -170,7 +170,7 @@ class Study:
             if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
                 return None
             self._count_idle()
-            granted_s = None if budget is None else budget.granted_s(held_time.committed_s(self._connection, now=self._clock()))
+            granted_s = None if budget is None else budget.granted_s(self._held_time())
             if budget and granted_s is None:
                 return None
             cursor = connection.execute(
@@ -221,24 +221,25 @@ class Study:
 
     def interrupt(self, lease: Lease, cause: str) -> None:
         """Record that a trial was interrupted; it may run again."""
-        seconds = held_time.unrecorded_s(self._clock() - self._started(lease), lease.granted_s)
-        self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": seconds})
+        self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": self._lasted_s(lease)})
+
+    def record_lost(self, lease: Lease) -> None:
+        """Record the seconds of a trial that was taken over, once its processes are gone; it held its devices until now."""
+        seconds = self._lasted_s(lease)
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE trials SET seconds = MAX(COALESCE(seconds, 0), ?) WHERE id = ? AND outcome = 'interrupted'", (seconds, lease.trial)
+            )
+            self._count_idle(seconds)
 
     def recover(self) -> list[int]:
         """Mark the trials of dead tuners as interrupted, invalidate their leases, and return the ids of these trials."""
         now = self._clock()
         with self._transaction() as connection:
-            rows = connection.execute("SELECT id, tuner, lease_until, started_at, granted_s FROM trials WHERE outcome IS NULL").fetchall()
-            gone = [row for row in rows if held_time.number_in(row["lease_until"]) < now or self._is_dead(row["tuner"])]
-            for row in gone:
-                seconds = held_time.unrecorded_s(
-                    min(now, held_time.number_in(row["lease_until"])) - held_time.number_in(row["started_at"]), row["granted_s"]
-                )
-                connection.execute(
-                    "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner has ended', token = token + 1, seconds = ? WHERE id = ?",
-                    (seconds, row["id"]),
-                )
-        return [row["id"] for row in gone]
+            gone = recovery.recover(connection, host=self._host, now=now)
+            if self._idle_from is not None and now - self._idle_from >= SIGN_OF_LIFE_S:
+                self._count_idle()
+        return gone
 
     def trials(self) -> list[Trial]:
         """Return every trial that ended, oldest first; one whose row is damaged is set apart."""
@@ -282,13 +283,17 @@ class Study:
         """Return the seconds between trials in which tuners held devices, as in an allocation of Slurm."""
         self._keep_file()
         with database.disk_errors(self.folder):
-            return held_time.idle_s(self._connection)
+            return held_time.idle_s(self._connection, now=self._clock())
 
-    def committed_s(self) -> float:
-        """Return the seconds in which tuners held devices, and those that are granted to trials that run now."""
+    def held_time(self) -> HeldTime:
+        """Return the seconds in which tuners held devices, and those that are granted or reserved, as this tuner sees them."""
         self._keep_file()
         with database.disk_errors(self.folder):
-            return held_time.committed_s(self._connection, now=self._clock())
+            return self._held_time()
+
+    def committed_s(self) -> float:
+        """Return the seconds in which tuners held devices, and those that are granted or reserved."""
+        return self.held_time().committed_s
 
     def check(self) -> None:
         """Make sure that the study can be read by the next command; write it again if a trial has overwritten it.
@@ -317,11 +322,16 @@ class Study:
         if self._idle_from is not None:
             now = self._clock()
             idle_s = max(0.0, now - self._idle_from - trial_s)
-            self._connection.execute("UPDATE sessions SET idle_s = idle_s + ? WHERE tuner = ?", (idle_s, self._tuner))
+            self._connection.execute("UPDATE sessions SET idle_s = idle_s + ?, idle_from = ? WHERE tuner = ?", (idle_s, now, self._tuner))
             self._idle_from = now
 
-    def _started(self, lease: Lease) -> float:
-        return float(self._connection.execute("SELECT started_at FROM trials WHERE id = ?", (lease.trial,)).fetchone()[0])
+    def _held_time(self) -> HeldTime:
+        return held_time.held_time(self._connection, tuner=self._tuner, now=self._clock())
+
+    def _lasted_s(self, lease: Lease) -> float:
+        """Return the seconds since a trial of this tuner started; this tuner's own clock is trusted, so that an overrun counts."""
+        (row,) = self._select(f"SELECT started_at FROM trials WHERE id = {lease.trial:d}")
+        return max(0.0, self._clock() - held_time.number_in(row["started_at"], self._clock()))
 
     def _update(self, lease: Lease, values: dict[str, Any]) -> None:
         columns = ", ".join(f"{name} = ?" for name in values)
@@ -329,21 +339,16 @@ class Study:
             cursor = connection.execute(
                 f"UPDATE trials SET {columns} WHERE id = ? AND token = ? AND outcome IS NULL", (*values.values(), lease.trial, lease.token)
             )
+            if cursor.rowcount != 1:
+                raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study continues without this trial")
             self._seen(lease)
             if "outcome" in values:
                 self._count_idle(values["seconds"])
-            if cursor.rowcount != 1:
-                raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study continues without this trial")
 
     def _seen(self, lease: Lease) -> None:
         """Record that this tuner searches now; verification does not count as search time."""
         if lease.purpose == SEARCH:
             self._connection.execute("UPDATE sessions SET seen_at = ? WHERE tuner = ?", (self._clock(), self._tuner))
-
-    def _is_dead(self, tuner: str) -> bool:
-        """Return True if the tuner ran on this host and has ended; the tuner of a damaged row counts as living until its lease ends."""
-        parts = re.fullmatch(r"(.*)/(\d+):(\d+)(:\d+)?", str(tuner))
-        return parts is not None and parts[1] == self._host and not is_living(Process(int(parts[2]), int(parts[3])))
 
     def _set_apart(self, trial: int, fault: str) -> None:
         _log.warning("trial %d is damaged in `%s`, and is left out: %s", trial, self._path, fault)
@@ -362,8 +367,13 @@ class Study:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         self._keep_file()
-        with database.disk_errors(self.folder), database.transaction(self._connection) as connection:
-            yield connection
+        counted_until = self._idle_from
+        try:
+            with database.disk_errors(self.folder), database.transaction(self._connection) as connection:
+                yield connection
+        except BaseException:
+            self._idle_from = counted_until  # the file was rolled back to it
+            raise
 
     def _keep_file(self) -> None:
         """Write the study again if its file was removed or replaced since it was opened, and open the new file."""
@@ -383,8 +393,3 @@ class Study:
             ours, theirs = (each._connection.execute("SELECT COUNT(*) FROM trials").fetchone()[0] for each in (self, found))
             return found.uuid == self.uuid and theirs >= ours
         return False
-
-
-def _sha256(values: Any) -> str:
-    """Return the SHA-256 of JSON values, however their text is spaced."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

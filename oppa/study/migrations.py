@@ -7,6 +7,7 @@ The version is the file's `PRAGMA user_version`. A change of the tables appends 
     3    several search trials of one configuration
     4    the table `sittings` is called `sessions`
     5    seconds that were granted to a trial, and seconds in which a session held its devices between trials
+    6    the time until which a session has counted the latter, while it holds devices
 """
 
 import json
@@ -28,7 +29,8 @@ TABLES = (
 )""",
     "CREATE INDEX trials_of_a_configuration ON trials (configuration_id)",
     """CREATE TABLE sessions (
-    tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL, facts TEXT NOT NULL, idle_s REAL NOT NULL DEFAULT 0
+    tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL, facts TEXT NOT NULL, idle_s REAL NOT NULL DEFAULT 0,
+    idle_from REAL
 ) WITHOUT ROWID""",
 )
 """Statements that create the tables of the current version."""
@@ -108,10 +110,14 @@ def _to_5(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE sessions ADD COLUMN idle_s REAL NOT NULL DEFAULT 0")
 
 
+def _to_6(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE sessions ADD COLUMN idle_from REAL")
+
+
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
 
 
-_MIGRATIONS: tuple[Migration, ...] = (_to_2, _to_3, _to_4, _to_5)
+_MIGRATIONS: tuple[Migration, ...] = (_to_2, _to_3, _to_4, _to_5, _to_6)
 """The migration to version n + 2 at index n."""
 SCHEMA_VERSION = len(_MIGRATIONS) + 1

@@ -10,6 +10,8 @@ SEARCH, BASELINE, VERIFICATION = "search", "baseline", "verification"
 """Purposes of a trial: find the fastest configuration, find a default that fits in memory, or compare a few configurations."""
 MEASURED: tuple[Outcome, ...] = ("completed", "terminated_early")
 """Outcomes whose throughput is valid."""
+LEASE_S = 60.0
+"""Seconds after the last renewal of a lease at which its tuner loses the trial."""
 QUANTILE = 1.645
 """Standard deviations on either side of the mean that hold 90% of a normal distribution."""
 
@@ -63,6 +65,32 @@ class Lease:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTime:
+    """The seconds for which the tuners of a study hold devices, at one moment, as one of them sees it.
+
+    A holder is a tuner whose launcher holds its hosts between trials. It holds them until the last running trial has ended.
+    """
+
+    committed_s: float
+    """Seconds that are spent, granted to trials that run, or reserved for holders until these trials have ended."""
+    until_s: float = 0.0
+    """Seconds until the last of these trials has ended at the latest."""
+    holders: int = 0
+    """Number of holders, this tuner included if it is one."""
+    is_holder: bool = False
+
+    def affordable_s(self, left_s: float) -> float:
+        """Return the longest trial of this tuner whose cost is at most `left_s`.
+
+        Beyond `until_s`, a trial makes every holder wait for it. Until then, a holder waits in any case, and its own trial is free.
+        """
+        free_s = self.until_s if self.is_holder else min(left_s, self.until_s)
+        paying = self.holders if self.is_holder else self.holders + 1
+        rest_s = left_s if self.is_holder else left_s - free_s
+        return free_s + rest_s / paying if left_s >= 0 else left_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBudget:
     """The seconds in which a study may hold its devices, and the share of them that a trial requests."""
 
@@ -75,9 +103,9 @@ class TimeBudget:
     most_s: float
     """Seconds that are enough for the trial."""
 
-    def granted_s(self, committed_s: float) -> float | None:
-        """Return the seconds that the trial gets, given those that are spent or granted to others; None if they are too few."""
-        left_s = self.total_s - self.reserved_s - committed_s
+    def granted_s(self, held: HeldTime) -> float | None:
+        """Return the seconds that the trial gets, given those that are spent, granted or reserved; None if they are too few."""
+        left_s = held.affordable_s(self.total_s - self.reserved_s - held.committed_s)
         return None if left_s < self.least_s else min(left_s, self.most_s)
 
 

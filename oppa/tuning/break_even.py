@@ -81,13 +81,16 @@ class BreakEven:
         }
 
 
-def realised(spent: Spending, problem: Problem, speed_up: Interval | None, usual: str, usual_rate: float | None) -> BreakEven:
+def realised(
+    spent: Spending, problem: Problem, speed_up: Interval | None, *, usual: str, usual_rate: float | None, global_batch: int | None
+) -> BreakEven:
     """Return the break-even of a study from what was measured.
 
     Args:
         speed_up: Speed-up of the winner over the reference, with its interval; None if it is unknown.
         usual: Name of the reference.
         usual_rate: Throughput of the reference, in steps per second; None if it is unknown.
+        global_batch: Global batch of the reference; None if there is no reference.
     """
     seconds = spent.seconds
     return BreakEven(
@@ -96,16 +99,16 @@ def realised(spent: Spending, problem: Problem, speed_up: Interval | None, usual
         search_s=Interval(value=seconds, low=seconds, high=seconds),
         speed_up=speed_up,
         usual=usual,
-        run_s=run_length_s(problem, usual_rate),
+        run_s=run_length_s(problem, usual_rate, global_batch),
     )
 
 
-def run_length_s(problem: Problem, usual_rate: float | None) -> float | None:
-    """Return the seconds of the run in the reference configuration: `run_length`, or `[train] samples` at its throughput."""
+def run_length_s(problem: Problem, usual_rate: float | None, global_batch: int | None) -> float | None:
+    """Return the seconds of the run in the reference configuration: `run_length`, or `[train] samples` at its throughput and batch."""
     if problem.limits.run_length_s is not None:
         return problem.limits.run_length_s
     samples = problem.run_options.samples
-    return None if samples is None or not usual_rate else samples / problem.global_batch / usual_rate
+    return None if samples is None or not usual_rate or not global_batch else samples / global_batch / usual_rate
 
 
 def _break_even(search_s: float, speed_up: float) -> float:

@@ -18,6 +18,8 @@ LEAST_START_S = 1.0
 """Start-up of a trial before one was seen; none takes less, but for a warm process on CPUs."""
 MOST_RESERVED = 0.75
 """Largest share of the budget that is reserved for verification, so that a small budget leaves something to verify."""
+ROUNDING_S = 1e-3
+"""Seconds by which sums of clock times may differ from what was granted."""
 CONTENDERS = 3
 """Configurations that verification compares: the winner, the second, and the reference."""
 VARIATION = 1.1
@@ -60,7 +62,11 @@ class DeviceBudget:
 
     def allows(self, request: TimeBudget | None) -> bool:
         """Return whether the study has as much left as a trial needs."""
-        return request is None or request.granted_s(self.study.committed_s()) is not None
+        return request is None or request.granted_s(self.study.held_time()) is not None
+
+    def must_release(self) -> bool:
+        """Return whether this tuner must release its hosts instead of waiting: they were granted after the budget was committed."""
+        return self.total_s is not None and self.study.holds and self.study.committed_s() > self.total_s + ROUNDING_S
 
     def spent_in_words(self) -> str:
         """Return the reason why no further trial starts."""

@@ -106,7 +106,7 @@ def expect(
             search_s=_interval(search_s),
             speed_up=gain,
             usual="baseline" if problem.baseline else "default",
-            run_s=run_length_s(problem, float(1 / medians_s[usual])),
+            run_s=run_length_s(problem, float(1 / medians_s[usual]), candidates.configuration(usual).global_batch),
         ),
         trials=round(float(np.median(count))),
         repeats=repeats,

@@ -1,12 +1,13 @@
 """States why no configuration of a study could run, and which constraint binds."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from oppa.errors import InfeasibleError
 from oppa.problem.problem import Problem
-from oppa.study import Study
+from oppa.study import Study, Trial
 from oppa.trials.trial_folder import Outcome
-from oppa.tuning.device_budget import limit_in_words
+from oppa.tuning.device_budget import DeviceBudget, limit_in_words
 from oppa.units import format_bytes, format_seconds
 
 
@@ -15,9 +16,12 @@ def nothing_feasible(study: Study, problem: Problem) -> InfeasibleError:
     every = study.trials()
     trials = [trial for trial in every if trial.counts]
     failed = [trial for trial in trials if not trial.feasible]
-    if not failed and every and problem.limits.max_gpu_hours is not None:
+    if not failed and every and _budget_is_spent(study, problem, every):
         message = f"no trial ran to its end: the budget of {limit_in_words(problem)} is spent"
         return InfeasibleError(message, hint="raise `max_gpu_hours`, or lower `q_max`; the same study continues")
+    if not failed and every:
+        message = f"no trial ran to its end: the last one was interrupted, {every[-1].cause}"
+        return InfeasibleError(message, hint="run the same command again; the same study continues")
     if not failed:
         return InfeasibleError(
             "no trial was run: the budget is spent", hint="raise `trials`, `wall_time` or `max_gpu_hours` under [limits]"
@@ -30,6 +34,15 @@ def nothing_feasible(study: Study, problem: Problem) -> InfeasibleError:
     if last := next((trial.cause for trial in reversed(failed) if trial.outcome == "failed"), ""):
         message += f"\n\nthe last failure: {last}"
     return InfeasibleError(message, hint="\n      ".join(_remedy(outcome, study, problem) for outcome in counts))
+
+
+def _budget_is_spent(study: Study, problem: Problem, trials: Sequence[Trial]) -> bool:
+    """Return whether the limit on device time ended a trial, or has too little left for another one."""
+    budget = DeviceBudget(problem=problem, study=study, ending_s=0.0)
+    if budget.total_s is None:
+        return False
+    ended = any(trial.cause == budget.spent_in_words() for trial in trials)
+    return ended or not budget.allows(budget.request(trials, most_s=problem.limits.trial_time_s))
 
 
 def _remedy(outcome: Outcome, study: Study, problem: Problem) -> str:

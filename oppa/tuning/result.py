@@ -127,12 +127,15 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
         expected_s = None if default is None else complete_s(designer.predict(default), trials, executor.problem)
         if default is not None and _allows(executor, trials, expected_s):
             due, purpose, pairing = candidates.configuration(default), BASELINE, None
+        elif result is None and running and not executor.budget.must_release():
+            executor.wait()  # the trials of other tuners may be the first that run
+            continue
         elif result is None or (repeat := result.missing(repeats)) is None:
             return result
         else:
             due, purpose, pairing = repeat, VERIFICATION, result.pairing
             expected_s = _repeat_s(next(trial for trial in contenders(result) if trial.configuration == repeat), executor.problem)
-            if not _allows(executor, trials, expected_s) and not running:
+            if not _allows(executor, trials, expected_s) and (not running or executor.budget.must_release()):
                 return result
         if any(lease.purpose == purpose and lease.pairing == pairing for lease in running):
             executor.wait()  # another tuner runs it
@@ -316,7 +319,8 @@ def break_even(result: SearchResult, spent: Spending, problem: Problem) -> Break
     is_winner = usual is not None and usual.configuration == result.best.configuration
     measured = result.speed_up.ratio if result.speed_up else None
     gain = same if is_winner else measured
-    return realised(spent, problem, gain, result.usual, rate)
+    batch = usual.configuration.global_batch if usual else None
+    return realised(spent, problem, gain, usual=result.usual, usual_rate=rate, global_batch=batch)
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:

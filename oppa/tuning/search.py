@@ -127,6 +127,8 @@ class TrialExecutor:
                 result = dataclasses.replace(result, outcome="interrupted", cause=self.budget.spent_in_words())
             self.study.finish(lease, result)
         except LeaseLostError:
+            with contextlib.suppress(OppaError):  # the study cannot be written, and the next step reports it
+                self.study.record_lost(lease)
             return None
         except BaseException as reason:
             with contextlib.suppress(OppaError):  # it has ended already, or the disk is full: a later start recovers the lease
@@ -209,7 +211,7 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
                 executor.wait()  # another tuner was faster: choose again, given its trials
             else:
                 executor.run(lease, stop_rule=against(rule, seen), trial_time_s=limit_s)
-        elif running:  # their tuner may die, and this one must then finish the search
+        elif running and not executor.budget.must_release():  # their tuner may die, and this one must then finish the search
             executor.wait()
         else:
             return reason or _exhausted(len(taken), len(candidates))

@@ -89,6 +89,19 @@ def test_a_result_states_its_break_even(oppa, measured) -> None:
     assert "The search pays for runs longer than" in (oppa.folder / measured / "report.html").read_text()
 
 
+def test_a_resumed_search_repeats_no_warning_about_its_expected_cost(oppa) -> None:
+    tune = ("tune", JOB, "--designer", "random", "--study", "s", *PRICE, "--set", "limits.run_length=5 min")
+    first, second = oppa(*tune, "--trials", 1), oppa(*tune, "--trials", 2)
+    assert "the search does not pay" in first.stderr and "the search does not pay" not in second.stderr
+
+
+def test_a_profile_obeys_the_gpu_hours_of_its_job(oppa) -> None:
+    text = (oppa.folder / "job.toml").read_text().replace("[limits]", "[limits]\nmax_gpu_hours = 1e-6")
+    (oppa.folder / "limited.toml").write_text(text)
+    said = oppa("profile", "limited.toml", "--global-batch", "16", "--table", "T", code=2).stderr
+    assert "`max_gpu_hours = 1e-06` lasts" in said and not (oppa.folder / "T").exists()
+
+
 def test_a_search_states_its_plan_before_its_first_trial(oppa) -> None:
     said = oppa("tune", JOB, "--designer", "random", "--trials", 2, *PRICE, "--set", "limits.repeats=3").stderr
     assert said.index("over the default configuration, by the prior") < said.index("best so far")

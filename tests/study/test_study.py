@@ -9,8 +9,7 @@ import pytest
 from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.study import Prediction, Study
-from oppa.study.folder import LEASE_S
-from oppa.study.records import BASELINE, SEARCH, VERIFICATION, TimeBudget
+from oppa.study.records import BASELINE, LEASE_S, SEARCH, VERIFICATION, TimeBudget
 
 A = Configuration(dp=2, global_batch=8, micro_batch=1)
 B = dataclasses.replace(A, micro_batch=2)
@@ -159,6 +158,85 @@ def test_a_trial_of_a_dead_tuner_costs_at_most_its_grant(study, clock) -> None:
     clock.now += LEASE_S + 1
     study.recover()
     assert [trial.seconds for trial in study.trials()] == [15.0] and study.committed_s() == 15.0
+
+
+def test_a_trial_that_outlasts_its_grant_counts_as_long_as_it_held_devices(study, clock) -> None:
+    ask = TimeBudget(total_s=1000.0, reserved_s=0.0, least_s=1.0, most_s=15.0)
+    lease = study.claim(A, budget=ask)
+    clock.now += 25
+    study.interrupt(lease, "asked to")
+    lease = study.claim(B, budget=ask)
+    clock.now += 40
+    study.renew(lease)  # then its tuner dies
+    clock.now += LEASE_S + 1
+    study.recover()
+    assert [trial.seconds for trial in study.trials()] == [25.0, 40.0]
+
+
+def test_a_lost_lease_loses_no_time_of_devices(study, completed, clock) -> None:
+    study.open_session({})
+    with study.holding():
+        clock.now += 5
+        lease = study.claim(A)
+        clock.now += LEASE_S + 1
+        with Study(study.folder, clock=clock) as other:
+            other.recover()
+        clock.now += 39
+        with pytest.raises(LeaseLostError):
+            study.finish(lease, completed)
+        study.record_lost(lease)
+    assert [trial.seconds for trial in study.trials()] == [LEASE_S + 40] and study.idle_s() == 5.0
+
+
+def test_time_between_trials_counts_after_a_transaction_that_failed(study, completed, clock) -> None:
+    study.open_session({})
+    with study.holding():
+        lease = study.claim(A)
+        clock.now += LEASE_S + 1
+        study.recover()
+        with pytest.raises(LeaseLostError):
+            study.finish(lease, completed)
+    assert study.idle_s() == LEASE_S + 1  # nobody recorded what the trial took of it
+
+
+def test_tuners_that_hold_devices_never_pass_the_limit_while_one_waits(study, completed, clock) -> None:
+    ask = TimeBudget(total_s=100.0, reserved_s=0.0, least_s=60.0, most_s=200.0)
+    with Study(study.folder, clock=clock) as other:
+        study.open_session({})
+        other.open_session({})
+        with study.holding(), other.holding():
+            assert other.claim(A, budget=ask) is None  # the other tuner would wait for it, which costs as much
+            lease = other.claim(A, budget=dataclasses.replace(ask, least_s=1.0))
+            assert lease.granted_s == 50.0 and study.claim(B, budget=ask) is None
+            for _ in range(5):
+                clock.now += 10
+                other.renew(lease)
+                study.recover()
+                assert study.committed_s() == other.committed_s() == 100.0
+            other.interrupt(lease, "the budget is spent")
+        assert study.committed_s() == 100.0 and study.idle_s() == 50.0
+
+
+def test_a_tuner_that_would_wait_in_any_case_runs_a_trial_for_nothing(study, clock) -> None:
+    ask = TimeBudget(total_s=100.0, reserved_s=0.0, least_s=1.0, most_s=200.0)
+    with Study(study.folder, clock=clock) as other:
+        study.open_session({})
+        other.open_session({})
+        with study.holding(), other.holding():
+            other.claim(A, budget=ask)
+            clock.now += 10
+            assert study.claim(B, budget=ask).granted_s == pytest.approx(40.0) and study.committed_s() == pytest.approx(100.0)
+
+
+def test_the_time_of_a_waiting_tuner_is_seen_by_the_others_until_it_is_silent(study, clock) -> None:
+    study.open_session({})
+    with Study(study.folder, clock=clock) as other, study.holding():
+        clock.now += 30
+        assert other.committed_s() == 30.0 and other.held_time().holders == 1
+        clock.now += LEASE_S
+        assert other.committed_s() == LEASE_S and other.held_time().holders == 0  # it may have died after its last sign of life
+        study.recover()
+        assert other.committed_s() == LEASE_S + 30.0 and other.held_time().holders == 1
 
 
 def test_time_between_trials_counts_while_devices_are_held(study, completed, clock) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oppa.problem.cluster import Cluster
 from oppa.problem.job import load_job
 from oppa.problem.training import Limits
-from oppa.tuning.break_even import BreakEven
+from oppa.tuning.break_even import BreakEven, run_length_s
 from oppa.tuning.expectation import expect
 from oppa.tuning.verification import Interval
 
@@ -84,3 +84,9 @@ def test_samples_of_training_state_the_run(bert) -> None:
     run_s = expect(longer, bert.candidates()).break_even.run_s
     assert 1000 * 0.01 < run_s < 1000 * 10  # a thousand steps of the default
     assert expect(bert, bert.candidates()).break_even.run_s is None
+
+
+def test_the_run_is_as_long_as_the_batch_of_the_reference_makes_it(bert) -> None:
+    longer = dataclasses.replace(bert, run_options=dataclasses.replace(bert.run_options, samples=1000))
+    assert [run_length_s(longer, 2.0, batch) for batch in (10, 50)] == [50.0, 10.0]
+    assert run_length_s(longer, 2.0, None) is None

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from oppa.errors import StudyError
 from oppa.problem.job import load_job
 from oppa.simulator.executor import SimulatedExecutor
 from oppa.simulator.simulator import Simulator
@@ -12,6 +13,7 @@ from oppa.study import Study
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.tuning.designers import make_designer
 from oppa.tuning.device_budget import DeviceBudget, require_one_start
+from oppa.tuning.nothing_feasible import nothing_feasible
 from oppa.tuning.result import find_winner, verification_s
 from oppa.tuning.search import TrialExecutor, search
 from oppa.tuning.session import _Silent
@@ -117,3 +119,49 @@ def test_tuners_of_one_study_share_its_budget(job, tmp_path) -> None:
         assert ours.claim(candidates.configuration(1), budget=request) is None  # theirs holds all of it while it runs
         theirs.interrupt(lease, "asked to")
         assert ours.claim(candidates.configuration(1), budget=request).granted_s == pytest.approx(request.total_s, abs=1.0)
+
+
+def test_a_tuner_whose_hosts_come_after_the_budget_was_committed_releases_them(job, tmp_path) -> None:
+    problem = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=1.0, wall_time_s=None))
+    with (
+        Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as ours,
+        Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as theirs,
+    ):
+        ours.open_session({})
+        theirs.open_session({})
+        budget, candidates = DeviceBudget(problem=problem, study=ours, ending_s=0.0), problem.candidates()
+        with theirs.holding():
+            assert theirs.claim(candidates.configuration(0), budget=budget.request((), most_s=1e6)).granted_s > 200
+            assert not budget.must_release()
+            with ours.holding():
+                assert budget.must_release()
+                executor = TrialExecutor(ours, problem, SimulatedExecutor(Simulator.of(problem), seed=0), _Silent(), simulated=True)
+                designer = make_designer("random", problem, candidates, seed=0)
+                assert search(executor, candidates, designer, never(problem.limits)) == "the budget of 1 GPU-hours is spent"
+                assert find_winner(executor, candidates, designer) is None
+
+
+@pytest.mark.parametrize(("hours", "cause"), [(None, "the budget is spent"), (1e4, "interrupted by the user")])
+def test_a_study_that_the_user_interrupted_has_not_spent_its_budget(job, tmp_path, hours, cause) -> None:
+    problem = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=hours))
+    with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
+        if hours is not None:
+            study.interrupt(study.claim(problem.candidates().configuration(0)), cause)
+        assert cause in nothing_feasible(study, problem).message and (
+            "budget" in cause or "budget" not in str(nothing_feasible(study, problem))
+        )
+
+
+@pytest.mark.parametrize(
+    "damage", ['{"trials": "many"}', '{"max_gpu_hours": -1.0}', '{"max_gpu_hours": NaN}', '{"hours": 1}', "[]", '{"q_max": 7}']
+)
+def test_damaged_limits_of_a_study_are_named(job, tmp_path, damage) -> None:
+    with Study.create(tmp_path / "study", job.to_dict(), job.fingerprint) as study:
+        study.store_limits(dataclasses.replace(job.limits, max_gpu_hours=3.0))
+    with Study(tmp_path / "study") as study:
+        assert study.problem.limits.max_gpu_hours == 3.0
+        study._connection.execute("UPDATE meta SET value = ? WHERE key = 'limits'", (damage,))
+        if damage != '{"q_max": 7}':  # older studies have no checksum
+            study._connection.execute("DELETE FROM meta WHERE key = 'limits_sha256'")
+    with Study(tmp_path / "study") as study, pytest.raises(StudyError, match=r"the problem of the study in .* is damaged"):
+        _ = study.problem

@@ -12,10 +12,11 @@ import pytest
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Limits
 from oppa.study import Study
-from oppa.study.records import BASELINE, SEARCH, VERIFICATION
+from oppa.study.records import BASELINE, SEARCH, VERIFICATION, TimeBudget
 from oppa.trials import trial_folder
 from oppa.trials.launcher import Exit, ProcessExit
-from oppa.trials.trial import run_trial
+from oppa.trials.throughput import ThroughputEstimate
+from oppa.trials.trial import TrialResult, run_trial
 from oppa.tuning.designers import make_designer
 from oppa.tuning.repeated_failures import RepeatedFailureError
 from oppa.tuning.result import find_winner
@@ -306,3 +307,14 @@ def test_a_default_is_looked_for_until_one_fits(sit, prove, study, candidates) -
     assert [trial.configuration for trial in looked] == usual[:3]
     assert [trial.outcome for trial in looked] == ["out_of_memory", "out_of_memory", "completed"]
     assert result.default.configuration == usual[2]
+
+
+def test_the_winner_may_be_the_trial_that_another_tuner_still_runs(sit, study, limited, candidates, onlooker) -> None:
+    limits = dataclasses.replace(LIMITS, max_gpu_hours=10 * limited.cluster.devices / 3600)
+    with Study(study.folder) as other:
+        lease = other.claim(candidates.configuration(0), budget=TimeBudget(total_s=10.0, reserved_s=0.0, least_s=1.0, most_s=10.0))
+        estimate = ThroughputEstimate(steps_per_s=2.0, variance=0.01, kept=3)
+        result = TrialResult(outcome="completed", step_times_s=(0.5,) * 4, estimate=estimate, memory_bytes=1, seconds=10.0, setup_s=0.5)
+        onlooker.tick = lambda: other.running() and other.finish(lease, result)
+        found = find_winner(sit(limits=limits), candidates, make_designer("random", limited, candidates, seed=0))
+    assert found.best.configuration == candidates.configuration(0)

@@ -29,7 +29,8 @@ def profile(
 ) -> None:
     """Measure throughput and memory of the parallel strategies that could be the fastest, at every global batch size.
 
-    The job's own limits are for `oppa tune`; `--set limits.wall_time="10 min"` limits a profile.
+    `max_gpu_hours` of the job limits a profile, too. `trials` and `wall_time` of the file are for `oppa tune`;
+    `--set limits.wall_time="10 min"` limits a profile.
     Ctrl-C stops it, and leaves a valid table; the same command resumes it.
 
     Exit codes: 0 done, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
@@ -52,7 +53,6 @@ def profile(
             loss=loss,
             trials=trials or (problem.limits.trials if "trials" in given else None),
             wall_time_s=problem.limits.wall_time_s if "wall_time" in given else None,
-            max_gpu_hours=problem.limits.max_gpu_hours if "max_gpu_hours" in given else None,
             seed=seed,
             callback=view,
             resume=view.resume,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
 TRIALS = "Number of search trials of the whole study, instead of the job file's."
-GPU_HOURS = "Hours of all devices together that the whole study may take, verification included; no trial passes it."
+GPU_HOURS = "Hours of all devices together that the whole study may take, verification included; no trial is granted more."
 DESIGNER = f"Designer of trials: one of {', '.join(designers.DESIGNERS)}; or `module:Class`."
 DRY_RUN = "Print the search space, the launcher, the expected cost and gain, and the first trial; start nothing."
 

@@ -32,7 +32,7 @@ def print_problem(problem: "Problem", candidates: "Candidates", study: "Study", 
     money = f"\n{_expected(expected)}" if expected and not done else ""
     style.err().print(f"{problem_lines(problem, candidates)}{money}\n{study_line}\n")
     warn_of_unknown_device(problem.cluster)
-    warn_if_it_does_not_pay(expected)
+    warn_if_it_does_not_pay(None if done else expected)
 
 
 def _expected(expected: "Expectation") -> str:

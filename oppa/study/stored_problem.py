@@ -1,0 +1,57 @@
+"""Read the problem of a study from its file, and refuse one that was changed after oppa stored it."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from oppa.errors import InputError, StudyError
+from oppa.problem.problem import Problem
+from oppa.problem.training import Limits
+
+CHANGED = "it was changed after oppa stored it"
+
+
+def problem_of(meta: Mapping[str, Any], folder: Path) -> Problem:
+    """Return the problem, with the limits of the last session that stated others than the first.
+
+    Raises:
+        StudyError: what is stored is not a problem, or is not what was stored; older studies have no checksum.
+    """
+    values = meta["problem"]
+    try:
+        if meta.get("problem_sha256", sha256(values)) != sha256(values):
+            raise ValueError(CHANGED)
+        problem = Problem.from_dict(values)
+        return dataclasses.replace(problem, limits=_limits(meta)) if "limits" in meta else problem
+    except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+        hint = "start a new study; the files of its trials are still there"
+        raise StudyError(f"the problem of the study in `{folder}` is damaged: {error}", hint=hint) from error
+
+
+def limits_meta(limits: Limits) -> dict[str, Any]:
+    """Return the facts that store the limits of a session, with their checksum."""
+    return {"limits": limits.to_dict(), "limits_sha256": sha256(limits.to_dict())}
+
+
+def _limits(meta: Mapping[str, Any]) -> Limits:
+    """Return the stored limits; raises TypeError or ValueError if a value is damaged."""
+    values = meta["limits"]
+    if meta.get("limits_sha256", sha256(values)) != sha256(values):
+        raise ValueError(f"`limits`: {CHANGED}")
+    limits = Limits(**values)
+    TypeAdapter(Limits).validate_json(json.dumps(values), strict=True)
+    for name, value in values.items():
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            raise ValueError(f"`limits.{name} = {value}` is negative or not finite")
+    return limits
+
+
+def sha256(values: Any) -> str:
+    """Return the SHA-256 of JSON values, however their text is spaced."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
