@@ -60,7 +60,7 @@ def surrogate_summaries(designer: Oppa | WithoutPrior, candidates: Candidates) -
     return {
         quantity: _interpretation(process, names, weight if process is designer.log_rate else 1.0)
         for quantity, process in processes.items()
-        if len(process.observed)
+        if not process.only_upper_bounds
     }
 
 

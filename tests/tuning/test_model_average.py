@@ -62,16 +62,14 @@ def test_evidence_falls_with_the_error_however_odd_an_observation_is(problem, ca
     assert min(losses) > 1.0, evidence
 
 
-def test_what_lost_is_weighed_again_when_the_trials_have_doubled(problem, candidates, truth, monkeypatch) -> None:
+def test_what_counts_for_nothing_is_not_asked_and_weighed_again_after_each_trial(problem, candidates, truth, monkeypatch) -> None:
     monkeypatch.setattr(model_average, "NEGLIGIBLE", 0.2)
     designer = Oppa(problem, candidates, seed=0)
-    average, few = designer.averaged_rate, ALL[:8]
-    average.learn(data(few, truth[few]))
-    (lost,) = (expert for expert in average._every if expert not in average.experts)
-    average.learn(data(ALL[:12], truth[:12]))
-    assert len(lost.observed) == 8 and len(average.observed) == 12
-    average.learn(data(ALL[:16], truth[:16]))
-    assert len(lost.observed) == 16
+    average = designer.averaged_rate
+    average.learn(data(ALL[:8], truth[:8]))
+    assert average.experts == (designer.log_rate,) and average.weights.tolist() == [1.0]
+    average.learn(data(ALL[:8], -5 * truth[:8]))
+    assert average.experts != (designer.log_rate,)
 
 
 def test_an_average_of_one_is_that_one(problem, candidates, truth) -> None:

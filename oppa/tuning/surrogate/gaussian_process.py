@@ -99,6 +99,8 @@ class GaussianProcess:
         self._known = torch.zeros(0, dtype=torch.float64)
         self.observed = torch.zeros(0, dtype=torch.long)
         """The candidates of the last fit, by number, shape (n,)."""
+        self.only_upper_bounds = True
+        """Nothing was measured and no lower bound was seen: the process knows of no value."""
         self.log_evidence = 0.0
         """The log density of the observations, of their added variances and of the hyper-parameters, at the optimum."""
         self.model: Any = None
@@ -119,6 +121,7 @@ class GaussianProcess:
 
     def learn(self, data: Data) -> None:
         """Fit coefficients and kernel to the observations, starting where the last fit ended."""
+        self.only_upper_bounds = bool((data.side < 0).all())
         for _ in range(ROUNDS):
             if (self.shift - self._anchor).abs().max() > NEAR:
                 self._anchor = self.shift

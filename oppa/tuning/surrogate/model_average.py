@@ -21,7 +21,7 @@ from oppa.tuning.surrogate.distributions import Normal, column
 from oppa.tuning.surrogate.gaussian_process import Data, GaussianProcess
 
 NEGLIGIBLE = 1e-3
-"""Weight below which an expert is not asked until the number of observations has doubled, and, unless it is the first, not fitted."""
+"""Weight below which an expert is not asked."""
 
 
 class ModelAverage:
@@ -29,7 +29,6 @@ class ModelAverage:
 
     def __init__(self, experts: Sequence[GaussianProcess], shares: Sequence[float]) -> None:
         self._every, self._shares = tuple(experts), column(shares)
-        self._due = 0
         self.experts = self._every
         """The experts whose weight counts."""
         self.weights = self._shares
@@ -50,20 +49,13 @@ class ModelAverage:
         return self.experts[0].observed
 
     def learn(self, data: Data) -> None:
-        """Fit the first expert, and those that count, to the observations; all whenever the number of observations has doubled.
-
-        The first is the one that explains a study, whatever its weight.
-        """
-        everyone = len(data) >= self._due
+        """Fit every expert to the observations, and weigh them anew."""
         for expert in self._every:
-            if everyone or expert is self._every[0] or expert in self.experts:
-                expert.learn(data)
-        if everyone:
-            weights = (self._shares.log() + column([expert.log_evidence for expert in self._every])).softmax(dim=0)
-            counts = weights >= NEGLIGIBLE
-            self.experts = tuple(expert for expert, count in zip(self._every, counts, strict=True) if count)
-            self.weights = weights[counts] / weights[counts].sum()
-            self._due = 0 if counts.all() else 2 * len(data)
+            expert.learn(data)
+        weights = (self._shares.log() + column([expert.log_evidence for expert in self._every])).softmax(dim=0)
+        counts = weights >= NEGLIGIBLE
+        self.experts = tuple(expert for expert, count in zip(self._every, counts, strict=True) if count)
+        self.weights = weights[counts] / weights[counts].sum()
 
     def expected(self, value: Callable[[GaussianProcess], Tensor]) -> Tensor:
         """Return the expectation over the experts of a value that each gives, in the value's own shape."""
