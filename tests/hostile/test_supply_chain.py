@@ -37,7 +37,7 @@ def test_every_package_that_is_pinned_has_hashes_and_no_other_version() -> None:
     """`make lock` has run since the last change of constraints.txt."""
     locked = {name: version for file in NAMES for name, (version, _) in entries(file).items()}
     assert {name: locked.get(name) for name in pinned()} == pinned()
-    elsewhere = {"colorama", "httpx2-jsfetch"}  # for Windows and for browsers: never installed on Linux
+    elsewhere = {"colorama", "pywin32", "httpx2-jsfetch"}  # for Windows and for browsers: never installed on Linux
     assert not entries("packages.txt").keys() - pinned().keys() - elsewhere
 
 
