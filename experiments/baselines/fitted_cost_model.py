@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from torch import Tensor
 
+from experiments.baselines.random_first import RANDOM_TRIALS
 from oppa.cost import paper
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.facts import workload_of
@@ -24,7 +25,6 @@ from oppa.tuning.designers.targets import rates, slacks
 from oppa.tuning.surrogate.distributions import column
 from oppa.tuning.surrogate.paper import start_of
 
-RANDOM_TRIALS = 5
 HOLD = 0.1
 """Weight that holds a coefficient at its start, per unit of its logarithm, against errors of log throughput or log memory."""
 

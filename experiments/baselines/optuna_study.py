@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
+from experiments.baselines.random_first import RANDOM_TRIALS
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import column_names, encode
 from oppa.problem.problem import Problem
@@ -29,7 +30,6 @@ from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, free, groups
 from oppa.tuning.designers.random_search import RandomSearch
 
-RANDOM_TRIALS = 5
 """Random first trials, drawn like the other peers'. Optuna's own would be ten, uniform over values that rarely combine to a candidate."""
 VIOLATION = 0.2
 """Assumed log memory above the limit after a failure, of which only the sign is known."""

@@ -4,7 +4,7 @@ An environment variable names the Python of that environment. Each request holds
 
     {"points": [[x, ...], ...], "seen": [[candidate, log throughput or null], ...], "free": [candidate, ...], "seed": n}
 
-So a resumed search goes on as if it had never stopped. The answer is `{"candidate": n}`.
+The answer is `{"candidate": n}`.
 """
 
 import dataclasses
@@ -15,19 +15,19 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.baselines.random_first import RandomFirst
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.problem.problem import Problem
-from oppa.random_streams import stream
-from oppa.tuning.designer import Observation, at_random, free
-from oppa.tuning.designers.random_search import RandomSearch
 
-RANDOM_TRIALS = 5
 SCRIPTS = Path(__file__).parent / "own_environments"
 
 
@@ -54,34 +54,24 @@ class LibraryEnvironment:
         return f"`python3 -m venv ENV && ENV/bin/pip install {shlex.join(self.packages)}`, then set `{self.variable}=ENV/bin/python`"
 
 
-class ScriptedDesigner:
+class ScriptedDesigner(RandomFirst):
     """Implements the designers `vizier` and `syne-tune`."""
 
+    stream = "script"
+
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, environment: LibraryEnvironment) -> None:
-        self._points = encode(candidates)
-        self._chance = RandomSearch(problem, candidates, seed=seed)
-        self._library, self._seed = LibraryProcess(environment), seed
-        self._seen: list[Observation] = []
+        super().__init__(problem, candidates, seed=seed)
+        self._points, self._library = encode(candidates), LibraryProcess(environment)
 
-    def update(self, observations: Sequence[Observation]) -> None:
-        """Store how trials ended."""
-        self._seen += observations
-
-    def suggest(self, taken: Set[int]) -> int | None:
-        """Return a random candidate at first, then the script's suggestion; None if none is free."""
-        rows = free(len(self._points), taken)
-        if not len(rows) or at_random(self._seen, first=RANDOM_TRIALS, failures=len(self._seen) + 1):
-            return self._chance.suggest(taken)
+    def _choose(self, rows: NDArray[np.int64], taken: Set[int], rng: np.random.Generator) -> int:
+        """Return the script's suggestion."""
         request = {
             "points": self._points.tolist(),
             "seen": [[seen.candidate, seen.log_steps_per_s] for seen in self._seen],
             "free": rows.tolist(),
-            "seed": int(stream(self._seed, f"script/{len(taken)}").integers(2**31)),
+            "seed": int(rng.integers(2**31)),
         }
         return int(self._library.answer(request)["candidate"])
-
-    def predict(self, candidate: int) -> None:
-        """Return None, as the script returns suggestions alone."""
 
 
 class LibraryProcess:

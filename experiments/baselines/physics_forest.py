@@ -23,13 +23,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.baselines.cost_predictions import UNEXPLAINED, cost_predictions
+from experiments.baselines.cost_predictions import cost_predictions
 from experiments.baselines.improvement import log_chance, log_improvement
 from oppa.cost.facts import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, free, incumbent
+from oppa.tuning.designers.processes import MEMORY_LAYOUT, MEMORY_RESIDUAL
 from oppa.tuning.designers.pruning import Pruning
 from oppa.tuning.designers.targets import rates, slacks
 from oppa.tuning.stopping import TRIAL_STDDEV
@@ -38,6 +39,8 @@ from oppa.tuning.surrogate.distributions import Normal
 Values: TypeAlias = NDArray[np.float64]
 Grow = Callable[[Values, Values, Values, int], Values]
 """Fits trees: (x, y, at, seed) -> trees."""
+UNEXPLAINED = math.hypot(MEMORY_LAYOUT, MEMORY_RESIDUAL)
+"""Standard deviation of log memory that no coefficient explains, as `oppa` expects it."""
 FIRST_TRIALS = 3
 LEAST_MEASURED = 2
 

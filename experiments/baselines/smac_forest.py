@@ -7,50 +7,39 @@ cost of the slowest one.
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Set
 
 import numpy as np
 from ConfigSpace import CategoricalHyperparameter, Configuration, ConfigurationSpace, UniformIntegerHyperparameter
+from numpy.typing import NDArray
 from smac import Scenario
 from smac.acquisition.function import EI
 from smac.model.random_forest import RandomForest
 from smac.runhistory import RunHistory, StatusType
 from smac.runhistory.encoder import RunHistoryLogEncoder
 
+from experiments.baselines.random_first import RandomFirst
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
-from oppa.random_streams import stream
-from oppa.tuning.designer import Observation, at_random, free
-from oppa.tuning.designers.random_search import RandomSearch
+from oppa.tuning.designer import Observation
 
-RANDOM_TRIALS = 5
 TREES = 10
 """Number of trees of the facade's forest."""
 
 
-class SmacForest:
+class SmacForest(RandomFirst):
     """Implements the designer `smac`."""
 
+    stream = "smac"
+
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
+        super().__init__(problem, candidates, seed=seed)
         self._space, self._configurations = configurations(candidates)
-        self._chance = RandomSearch(problem, candidates, seed=seed)
-        self._seed = seed
-        self._seen: list[Observation] = []
 
-    def update(self, observations: Sequence[Observation]) -> None:
-        """Store how trials ended."""
-        self._seen += observations
-
-    def suggest(self, taken: Set[int]) -> int | None:
-        """Return a random candidate at first, then the free one with the largest expected improvement; None if none is free."""
-        rows, rng = free(len(self._configurations), taken), stream(self._seed, f"smac/{len(taken)}")
-        if not len(rows) or at_random(self._seen, first=RANDOM_TRIALS, failures=len(self._seen) + 1):
-            return self._chance.suggest(taken)
+    def _choose(self, rows: NDArray[np.int64], taken: Set[int], rng: np.random.Generator) -> int:
+        """Return the free candidate with the largest expected improvement."""
         values = self._acquisition(int(rng.integers(2**31)))([self._configurations[row] for row in rows]).ravel()
         return int(rng.choice(rows[values == values.max()]))
-
-    def predict(self, candidate: int) -> None:
-        """Return None, as the spread of trees is no calibrated error."""
 
     def _acquisition(self, seed: int) -> EI:
         """Return the acquisition; the incumbent's value is that which the forest predicts, as in SMAC's own loop."""

@@ -13,6 +13,7 @@ from botorch.exceptions.errors import ModelFittingError
 
 from experiments.baselines.constant_mean import ConstantMeanGP
 from experiments.baselines.improvement import log_chance, log_improvement
+from experiments.baselines.random_first import RANDOM_TRIALS
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
@@ -23,7 +24,6 @@ from oppa.tuning.designer import Observation, at_random, free, incumbent
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.surrogate.distributions import Normal, column, roomy
 
-RANDOM_TRIALS = 5
 FAILURES_IN_A_ROW = 4
 OVER_LIMIT = 0.2
 """Assumed log memory above the limit after an out-of-memory, of which only the sign is known."""
