@@ -148,13 +148,11 @@ def _setup(
     Raises:
         InputError: the designer is unknown, a limit is wrong, or what `Setup.of` raises.
     """
-    from oppa.tuning.device_budget import require_one_start
     from oppa.tuning.session import Setup
 
     designers.require_designer(designer)
     asked, simulator = (job, None) if isinstance(job, (str, Path, Problem)) else (job.problem, job.simulator)
     problem = _with_limits(_problem(asked), **{name: value for name, value in limits.items() if value is not None})
-    require_one_start(problem)
     return Setup.of(problem, launcher, alone=alone, simulator=simulator)
 
 
@@ -194,7 +192,6 @@ def profile(
         KeyboardInterrupt: the user stopped the profile; its table is valid, and the same call resumes it.
     """
     from oppa.problem.batches import over, parse_batches
-    from oppa.tuning.device_budget import require_one_start
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import Keeper, make_profiler, seconds_of_all
@@ -206,7 +203,6 @@ def profile(
     batches = parse_batches(global_batch) if isinstance(global_batch, str) else tuple(global_batch)
     hours = {} if max_gpu_hours is None else {"max_gpu_hours": max_gpu_hours}
     problem = _with_limits(over(_problem(job), batches), trials=trials, wall_time_s=wall_time_s, **hours)
-    require_one_start(problem)
     setup = Setup.of(problem, None, alone=resume is None)
     problem, candidates, folder = setup.problem, setup.candidates, Path(table)
     facts = _facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
@@ -364,12 +360,16 @@ def _problem(job: str | Path | Problem) -> Problem:
 
 
 def _with_limits(problem: Problem, **changed: Any) -> Problem:
-    """Return the problem with changed limits; raises InputError if one is not positive."""
+    """Return the problem with changed limits; raises InputError if one is not positive, or leaves no time for a trial to start."""
+    from oppa.tuning.device_budget import require_one_start
+
     if (trials := changed.get("trials")) is not None and trials < 1:
         raise InputError(f"`trials = {trials}` is too small", hint="use at least 1")
     if (hours := changed.get("max_gpu_hours")) is not None and not 0 < hours < math.inf:
         raise InputError(f"`max_gpu_hours = {hours:g}` is not a positive number", hint="use more than 0, such as 100")
-    return dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, **changed))
+    limited = dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, **changed))
+    require_one_start(limited)
+    return limited
 
 
 def _transferred(problem: Problem) -> "Mapping[str, Belief] | None":

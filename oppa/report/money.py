@@ -3,15 +3,13 @@
 import math
 from typing import TYPE_CHECKING
 
-from oppa.tuning.break_even import BreakEven
-from oppa.tuning.spending import cost, gpu_hours, in_words, unit
+from oppa.tuning.break_even import REFERENCES, BreakEven
+from oppa.tuning.spending import gpu_hours, in_words, priced, unit
 from oppa.tuning.verification import Interval
-from oppa.units import format_hours, format_money, format_seconds
+from oppa.units import format_hours, format_seconds
 
 if TYPE_CHECKING:  # it loads torch
     from oppa.tuning.expectation import Expectation
-
-REFERENCES = {"baseline": "the baseline", "default": "the default configuration"}
 
 
 def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
@@ -53,13 +51,11 @@ def net(known: BreakEven) -> str:
     assert known.net_s is not None and known.run_s is not None
     amount = known.net_s
     hours = gpu_hours(known.cluster, abs(amount.value))
-    price = cost(known.limits, hours)
-    money = "" if price is None else f", {format_money(price, known.limits.currency)}"
     verb, sign = ("saves", 1) if amount.value >= 0 else ("loses", -1)
     low, high = (_signed(gpu_hours(known.cluster, each)) for each in sorted((sign * amount.low, sign * amount.high)))
     interval = "" if amount.low == amount.high else f" [{low} - {high}]"
-    run = f"in a run of {format_seconds(known.run_s)}"
-    return f"{verb} {format_seconds(abs(amount.value))} {run}: {format_hours(hours)} {unit(known.cluster)}{interval}{money}"
+    time = f"{format_seconds(abs(amount.value))} in a run of {format_seconds(known.run_s)}"
+    return f"{verb} {time}: {format_hours(hours)} {unit(known.cluster)}{interval}{priced(known.limits, hours)}"
 
 
 def warning(known: BreakEven) -> str:

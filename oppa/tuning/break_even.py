@@ -18,6 +18,9 @@ from oppa.problem.training import Limits
 from oppa.tuning.spending import Spending, cost, gpu_hours
 from oppa.tuning.verification import Interval
 
+REFERENCES = {"baseline": "the baseline", "default": "the default configuration"}
+"""Names of the reference, and how they read in a sentence."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
@@ -30,7 +33,7 @@ class BreakEven:
     speed_up: Interval | None
     """Speed-up of the winner over the reference; None if it is unknown."""
     usual: str
-    """Name of the reference: `baseline` or `default`."""
+    """Name of the reference, one of REFERENCES."""
     run_s: float | None = None
     """Seconds of the run in the reference configuration; None if the job does not state its length."""
 

@@ -14,7 +14,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION, TimeBudget
-from oppa.tuning.break_even import BreakEven, realised
+from oppa.tuning.break_even import REFERENCES, BreakEven, realised
 from oppa.tuning.calibration import track_record
 from oppa.tuning.designer import Designer, Observation, standings
 from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, complete_s, startup_s
@@ -72,7 +72,7 @@ class SearchResult:
     @property
     def usual_in_words(self) -> str:
         """Return the name of the reference as it reads in a sentence."""
-        return {"baseline": "the baseline", "default": "the default configuration"}[self.usual]
+        return REFERENCES[self.usual]
 
     @property
     def speed_up(self) -> SpeedUp | None:

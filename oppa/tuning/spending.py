@@ -95,18 +95,21 @@ def unit(cluster: Cluster) -> str:
 def in_words(cluster: Cluster, limits: Limits, seconds: float) -> str:
     """Return GPU-hours as text, followed by their price if there is one: `3.28 GPU-hours, 8.19 EUR`."""
     hours = gpu_hours(cluster, seconds)
+    return f"{format_hours(hours)} {unit(cluster)}{priced(limits, hours)}"
+
+
+def priced(limits: Limits, hours: float) -> str:
+    """Return the price of GPU-hours as text that follows them, `, 8.19 EUR`; empty without a price."""
     price = cost(limits, hours)
-    return f"{format_hours(hours)} {unit(cluster)}" + ("" if price is None else f", {format_money(price, limits.currency)}")
+    return "" if price is None else f", {format_money(price, limits.currency)}"
 
 
 def spent_in_words(known: Spending) -> str:
     """Return what was spent and what it was spent on, as text."""
     most = known.limits.max_gpu_hours
     of_limit = "" if most is None else f" of {format_hours(most)}"
-    price = cost(known.limits, known.gpu_hours)
-    money = "" if price is None else f", {format_money(price, known.limits.currency)}"
     parts = [f"{known.startup_share:.0%} start-up"] if known.seconds else []
     parts += [f"{known.steps_s / known.seconds:.0%} steps"] if known.seconds else []
     parts += [f"{known.idle_s / known.seconds:.0%} between trials"] if known.idle_s else []
     shares = f": {', '.join(parts)}" if parts else ""
-    return f"{format_hours(known.gpu_hours)}{of_limit} {unit(known.cluster)}{money}{shares}"
+    return f"{format_hours(known.gpu_hours)}{of_limit} {unit(known.cluster)}{priced(known.limits, known.gpu_hours)}{shares}"

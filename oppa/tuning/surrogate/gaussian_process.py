@@ -133,9 +133,9 @@ class GaussianProcess:
             self.model, self.observed, self._known = model, data.rows, data.noise
             self._log_noise = math.log(float(model.likelihood.second_noise.detach()))
             self._posterior = Posterior.of(model, p=self.points.shape[1])
-            self.log_evidence = log_odd - float(negative_log_posterior(model).detach())
             if self._move(self._posterior) < SETTLED:
                 break
+        self.log_evidence = log_odd - float(negative_log_posterior(self.model).detach())
 
     @torch.inference_mode()
     def at(self, rows: Tensor | slice) -> Normal:
