@@ -186,10 +186,7 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
         failures = executor.failing_repeatedly(every)
         counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
         trials = [trial for trial in counted if trial.id not in executor.mended]
-        kept_s = 0.0 if executor.budget.total_s is None else reserve(every)
         reason = repeated_failures.in_words(failures) if failures else spent(executor, len(searched(counted)) + len(running))
-        if not executor.budget.allows(executor.budget.request(every, most_s=limits.trial_time_s, reserved_s=kept_s)):
-            reason = reason or executor.budget.spent_in_words()
         seen = [Observation.of(trial, candidates) for trial in trials]
         if new := [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]:
             designer.update(new)
@@ -197,10 +194,9 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
         taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
         candidate = None if reason else next_candidate(executor.problem, candidates, designer, taken)
         prediction = None if candidate is None else designer.predict(candidate)
-        limit_s = time_limit_s(prediction, trials, limits)
-        request = executor.budget.request(
-            every, most_s=limit_s, steps_s=worthwhile_s(prediction, every, executor.problem), reserved_s=kept_s
-        )
+        limit_s, steps_s = time_limit_s(prediction, trials, limits), worthwhile_s(prediction, every, executor.problem)
+        kept_s = 0.0 if executor.budget.total_s is None else reserve(every)
+        request = executor.budget.request(every, most_s=limit_s, steps_s=steps_s, reserved_s=kept_s)
         if candidate is not None and not executor.budget.allows(request):
             candidate, reason = None, executor.budget.spent_in_words()
         if candidate is not None:

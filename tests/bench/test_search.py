@@ -1,4 +1,4 @@
-"""The comparison of designers: its protocol, its scores, its log and its page."""
+"""The comparison of designers: its protocol, its log and its page."""
 
 import dataclasses
 import json
@@ -15,100 +15,20 @@ from oppa import catalog
 from oppa.bench.declared import PROTOCOL
 from oppa.bench.run_designer import run_designer
 from oppa.bench.runs import Log, Run
-from oppa.bench.scores import (
-    RUN_S,
-    best_at,
-    best_peer,
-    break_even_s,
-    longest_s,
-    net_gain_s,
-    ratio,
-    seconds_to,
-    summary,
-    to_json,
-    trials_to,
-    untuned,
-    user_scores,
-)
+from oppa.bench.scores import best_peer, ratio, to_json
 from oppa.bench.search import Comparison, compare
 from oppa.bench.search_page import page, write_page
-from oppa.bench.sections import thinking_section
 from oppa.bench.tasks import load_suite
 from oppa.bench.variations import VARIATIONS
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.problem.cluster import Cluster
-from oppa.problem.model import Model
-from oppa.problem.problem import Problem, facts_of
-from oppa.problem.space_file import read_space
-from oppa.problem.training import Limits, Training
-from oppa.simulator.benchmark_task import BenchmarkTask
-from oppa.simulator.replay import Record, Replay, ReplayNoise
+from oppa.problem.training import Limits
 from oppa.study import Prediction
 from oppa.trials import processes
 from oppa.tuning.stopping import StopTest, make_rule
 from oppa.tuning.time_limit import time_limit_s
 from tests.bench.remains import assert_gone, command_of
+from tests.bench.searches import InOrder, run_of, small_task
 from tests.sampling import nightly
-
-SPACE = "\n".join(f"[parameters.{name}]\nvalues = {values}" for name, values in (("dp", [1, 2, 4]), ("tp", [1, 2, 4]), ("pp", [1])))
-SPACE += "\n[parameters.micro_batch]\nvalues = [1, 2]\n"
-
-
-def small_task(noise: float = 0.0) -> BenchmarkTask:
-    """Six candidates: dp is fast, the larger micro-batch faster, and all of dp = 4 fails."""
-    model = Model(layers=2, hidden=8, heads=4, kv_heads=4, ffn=16, vocab=32, seq_len=8)
-    cluster, training = Cluster(devices_per_host=4, memory_limit_bytes=1 << 30), Training()
-    space = read_space(SPACE, name="small", facts=facts_of(model, 8, cluster, training))
-    problem = Problem(
-        name="small",
-        stated_model=model,
-        global_batch=8,
-        cluster=cluster,
-        runner="none",
-        training=training,
-        space=space,
-        limits=Limits(q_min=2, q_max=4),
-    )
-    candidates = problem.candidates()
-    records = {
-        c: Record(outcome="failed") if c.dp == 4 else Record(outcome="completed", steps_per_s=float(c.dp * c.micro_batch), memory_bytes=9)
-        for c in candidates
-    }
-    simulator = Replay(records=records, noise=ReplayNoise(trial=noise, step=noise, setup_s=10))
-    return BenchmarkTask(name="small", problem=problem, candidates=candidates, simulator=simulator)
-
-
-class InOrder:
-    """Tries the candidates as they come."""
-
-    def suggest(self, taken):
-        return next((i for i in range(6) if i not in taken), None)
-
-    def predict(self, candidate):
-        return None
-
-    def update(self, observations):
-        self.last = observations
-
-
-def run_of(best: tuple[float, ...], seconds: tuple[float, ...], *, designer: str = "oppa", task: str = "a", seed: int = 0) -> Run:
-    nothing = (None,) * len(best)
-    return Run(
-        task=task,
-        designer=designer,
-        seed=seed,
-        best_at=best,
-        seconds=seconds,
-        steps=(30,) * len(best),
-        outcomes="c" * len(best),
-        measured=best,
-        predicted=nothing,
-        log_stddev=nothing,
-        memory=nothing,
-        predicted_memory=nothing,
-        winner="dp1_tp1_pp1_z0_mbs1",
-        thinking_s=0.0,
-    )
 
 
 def test_a_play_bills_starts_failures_and_steps() -> None:
@@ -147,12 +67,6 @@ def test_a_trial_far_slower_than_its_prediction_ends_at_the_limit_of_a_real_sear
     assert first.seconds == time_limit_s(played[0].prediction, [], task.problem.limits) < simulated.setup_s + sum(simulated.step_times_s)
 
 
-def test_seconds_per_suggestion_are_those_of_all_trials() -> None:
-    runs = [dataclasses.replace(run_of((0.9,) * n, (60.0,) * n), thinking_s=seconds) for n, seconds in ((2, 1.0), (3, 4.0))]
-    assert summary(runs, 30, longest_s(runs, 30))["seconds_per_suggestion"] == 1.0
-    assert thinking_section(runs).rows == [("oppa", "0.917", "1.333")]
-
-
 def test_designers_meet_the_same_noise() -> None:
     task = small_task(noise=0.1)
 
@@ -163,54 +77,6 @@ def test_designers_meet_the_same_noise() -> None:
         return {each.candidate: each.result.step_times_s for each in played}
 
     assert measured(range(6)) == measured(range(5, -1, -1))
-
-
-def test_scores_are_those_of_the_definition() -> None:
-    run = run_of((0.0, 0.9, 0.96, 1.0), (60.0, 130.0, 200.0, 270.0))
-    assert trials_to(run, 4) == 3 and seconds_to(run, 4, {"a": 900.0}) == 200
-    assert (
-        trials_to(run, 2) == 3 and seconds_to(run, 2, {"a": 900.0}) == 900
-    )  # never, in two trials: T + 1, and the longest search's seconds
-    assert best_at(run, 6) == [0.0, 0.9, 0.96, 1.0, 1.0, 1.0]
-
-
-def test_a_designer_that_found_nothing_is_scored() -> None:
-    run = run_of((0.0, 0.0), (60.0, 120.0))
-    of = summary([run], 30, longest_s([run], 30))
-    assert of["best_at_5"] == 0 and of["trials_to_95_median"] == 31 and of["seconds_to_95_median"] == 120
-    nothing = [run_of((), ())]
-    assert summary(nothing, 30, longest_s(nothing, 30))["seconds_to_95_median"] == 0
-
-
-def test_a_search_whose_trials_all_fail_does_not_look_fast() -> None:
-    slow = run_of((0.5, 1.0), (300.0, 600.0))
-    failing = run_of((0.0, 0.0), (5.0, 10.0), designer="tpe")
-    never = run_of((0.5, 0.5), (1000.0, 4000.0), designer="grid")
-    assert longest_s([slow, failing, never], 30) == {"a": 4000.0} and longest_s([slow, failing, never], 1) == {"a": 1000.0}
-    assert ratio([slow, failing, never], "oppa", "tpe", 30) == 1.0  # as long as the longest of the two, whatever `grid` takes
-    assert ratio([slow, failing, never], "oppa", "grid", 30) == 0.15
-    assert ratio([slow, failing, never], "tpe", "grid", 30) == 1.0  # neither gets there: a tie
-    found = to_json([slow, failing, never], [], 30, {})
-    assert {name: each["seconds_to_95_median"] for name, each in found["designers"].items()} == {"oppa": 600, "tpe": 4000, "grid": 4000}
-
-
-def test_the_best_peer_is_the_one_that_oppa_saves_least_against() -> None:
-    runs = [
-        run_of((1.0,), (10.0,)),
-        run_of((1.0,), (10.0,), task="b"),
-        run_of((1.0,), (20.0,), designer="tpe"),
-        run_of((1.0,), (80.0,), designer="tpe", task="b"),
-        run_of((1.0,), (100.0,), designer="random"),
-        run_of((1.0,), (100.0,), designer="random", task="b"),
-        run_of((1.0,), (5.0,), designer="oppa-no-early-stop"),
-        run_of((1.0,), (5.0,), designer="oppa-no-early-stop", task="b"),
-    ]
-    assert best_peer(runs, 30) == ("tpe", pytest.approx(0.25))  # sqrt(10/20 * 10/80); an ablation is no peer
-    assert ratio(runs, "oppa", "random", 30) == pytest.approx(0.1)
-    found = to_json(runs, [], 3, {"oppa": "here"})
-    assert found["ratio_to_best_peer"] == pytest.approx(0.25)
-    assert found["tasks"]["b"]["tpe"] == {"best_at": [[1.0, 1.0, 1.0]], "trials_to_95": [1], "seconds_to_95": [80.0]}
-    json.dumps(found)
 
 
 @pytest.fixture
@@ -338,57 +204,10 @@ def _hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(
-    ("best", "share", "expected"),
-    [((0.5, 1.0), 0.5, 240.0), ((0.0, 0.8), 0.4, 240.0), ((0.4, 0.4), 0.4, math.inf), ((0.0, 0.0), 0.0, math.inf)],
-)
-def test_tuning_pays_once_its_steps_overtake_those_of_a_job_that_nobody_tunes(best, share, expected) -> None:
-    run = run_of(best, (60.0, 120.0))  # then 1.0 (T - 120) = 0.5 T
-    assert break_even_s(run, 1200.0, share) == pytest.approx(expected)
-
-
-def test_an_untuned_job_runs_what_random_found_to_run_first() -> None:
-    runs = [
-        run_of(best, (1.0, 2.0), designer=name) for best, name in (((0.0, 0.3), "random"), ((0.5, 0.9), "random"), ((1.0, 1.0), "oppa"))
-    ]
-    assert untuned(runs) == {"a": pytest.approx(0.4)}
-
-
-def test_the_default_comes_before_what_random_found() -> None:
-    runs = [run_of((0.3, 0.9), (1.0, 2.0), designer="random"), dataclasses.replace(run_of((1.0,), (1.0,)), untuned=0.7)]
-    assert untuned(runs) == {"a": 0.7}
-
-
 def test_a_run_logs_the_default_that_runs() -> None:
     task = small_task()
     played = run_designer(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=6)
     assert Run.of(task, "mine", 0, "", played).untuned == 0.5  # dp = 4 does not run, and dp = 2 with one sequence has half of the best rate
-
-
-@pytest.mark.parametrize(
-    ("best", "share", "expected"),
-    [((0.5, 1.0), 0.5, RUN_S / 2 - 120), ((0.5, 0.5), 0.5, -120), ((0.0, 0.0), 0.5, -120), ((0.4, 0.4), 0.8, -RUN_S - 120)],
-)
-def test_a_net_gain_is_what_a_run_saves_minus_the_search(best, share, expected) -> None:
-    assert net_gain_s(run_of(best, (60.0, 120.0)), share) == pytest.approx(expected)
-
-
-def test_users_see_the_worst_task_and_the_trials_that_did_not_run() -> None:
-    runs = [
-        dataclasses.replace(run_of((0.0, 1.0), (60.0, 120.0), task=task, seed=seed), outcomes=outcomes)
-        for task in ("a", "b")
-        for seed, outcomes in enumerate(("mc", "fc", "cc"))
-    ]
-    of = user_scores(runs, {"a": 0.5, "b": 1.0})
-    assert of["net_gain_s_worst_task"] == -120 and of["net_gain_s_p10"] == -120
-    assert of["out_of_memory_median"] == 1 and of["first_fits"] == pytest.approx(1 / 3)
-    assert user_scores(runs, {})["net_gain_s_median"] is None
-
-
-def test_the_first_pick_is_the_designers_own_and_not_the_baseline() -> None:
-    runs = [dataclasses.replace(run_of((0.5, 0.5), (60.0, 120.0)), outcomes=each, baselines=1) for each in ("cm", "ct", "cf", "mc")]
-    assert user_scores(runs, {})["first_fits"] == 0.5
-    assert user_scores([dataclasses.replace(runs[0], outcomes="c")], {})["first_fits"] is None
 
 
 @pytest.mark.parametrize("own", [True, False])
