@@ -100,7 +100,7 @@ class Limits:
     device_lock: bool = True
     """Run no trial while another tuner of this user runs one on this host's devices of the same kind (CUDA or CPU)."""
     max_gpu_hours: float | None = None
-    """Hours of all devices together that the study may take, verification included; None: no limit. No trial passes it.
+    """Hours of all devices together that the study may take, verification included; None: no limit. No trial is granted more.
 
     Hours, because clouds and grants state prices and quotas per hour.
     """
