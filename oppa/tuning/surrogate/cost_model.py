@@ -18,8 +18,6 @@ from oppa.cost.workload import Workload
 Formula = Callable[[Workload, Coefficients], Tensor]
 CHUNK = 16384
 """Candidates per chunk: their columns stay in the cache."""
-STEP = 1e-4
-"""Step of the forward differences, in shifts. Its errors of 1e-4 of a slope are far below the coefficients' own uncertainty."""
 
 
 class MeanFunction(Protocol):
@@ -65,22 +63,24 @@ class CostModel:
         return torch.cat([self._value(part, own) for part, own in zip(parts, shifts, strict=True)])
 
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k)."""
-        moved = shift + STEP * torch.cat([torch.zeros_like(shift)[None], torch.eye(len(shift), dtype=shift.dtype)])
-        values = torch.cat([self._values(moved, part) for part in self._parts(rows, CHUNK // len(moved))], dim=1)
-        return values[0], ((values[1:] - values[0]) / STEP).T
+        """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k).
+
+        Each candidate gets a copy of the shift. No candidate depends on the copy of another, so one backward pass gives all slopes.
+        """
+        values, slopes = zip(*(self._differentiated(part, shift) for part in self._parts(rows, CHUNK)), strict=True)
+        return torch.cat(values), torch.cat(slopes)
 
     def _parts(self, rows: Tensor | slice, size: int) -> list[Workload]:
         work = self._work.take(rows)
         return [work.take(slice(start, start + size)) for start in range(0, len(work), size)]
 
-    def _values(self, shifts: Tensor, work: Workload) -> Tensor:
-        """Return the value at every candidate (n) for each of m shifts, shape (m, n).
-
-        The formula is called once for all, as each call costs more than a thousand candidates.
-        """
-        m, n = len(shifts), len(work)
-        return self._value(work.take(torch.arange(n).repeat(m)), shifts.repeat_interleave(n, dim=0)).view(m, n)
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def _differentiated(self, work: Workload, shift: Tensor) -> tuple[Tensor, Tensor]:
+        own = shift.clone().expand(len(work), -1).clone().requires_grad_()
+        value = self._value(work, own)
+        (slopes,) = torch.autograd.grad(value.sum(), own)
+        return value.detach(), slopes
 
     def _value(self, work: Workload, shifts: Tensor) -> Tensor:
         """Return the value of n candidates, shape (n,), whose shifts have shape (n, k) or (1, k)."""
