@@ -1,5 +1,6 @@
 """Chooses the next trial from the beliefs about throughput and memory: the one that is worth most."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +17,8 @@ ODD_MEMORY, ODD_MEMORY_STDDEV = 0.1, 0.15
 """Probability that no model explains a configuration's memory, and the standard deviation of its log memory then."""
 CONTENDERS = 4096
 """Untried candidates whose upside is computed: those of the largest value without the bend of the cost model, which lowers all values."""
+SAFE = 0.95
+"""Probability to fit that a candidate requires while nothing has run: a first trial that fails costs a start and shows no throughput."""
 WORTH_A_REPEAT = 1e-3
 """Smallest gain, as a share of throughput, for which a trial is repeated. It makes a search without a budget end."""
 
@@ -49,14 +52,16 @@ def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Seq
 
 
 def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:
-    """Return the candidate with the largest expected throughput: its rate times the probability that it fits.
+    """Return the candidate with the largest expected throughput, its rate times the probability that it fits, among those that are SAFE.
 
-    The probability is the safety margin. A limit on the mean of memory would let a candidate win that fails every other time.
-    If none is expected to fit, the candidate that needs the least memory is returned, not the one whose memory is known least.
+    A limit on the mean of memory would let a candidate win that fails every other time. If none is safe, all compete. If none is expected to
+    fit, the candidate that needs the least memory is returned, not the one whose memory is known least.
     """
     if not (slack.mean <= 0).any():
         return int(rows[slack.mean.argmin()])
-    return int(rows[(rate.mean + torch.special.log_ndtr(-slack.mean / slack.stddev)).argmax()])
+    log_fits = torch.special.log_ndtr(-slack.mean / slack.stddev)
+    safe = log_fits >= math.log(SAFE)
+    return int(rows[torch.where(safe | ~safe.any(), rate.mean + log_fits, -math.inf).argmax()])
 
 
 def value_of_new(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
