@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -15,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 CASES = sorted((Path(__file__).parent / "launch_lines").glob("*.toml"))
 SPACES = [tomllib.loads(file.read_text()) for file in sorted((ROOT / "search_spaces").glob("*.toml"))]
 FEWEST = {
-    "megatron": 6,
-    "megatron-bridge": 2,
+    "megatron": 8,
+    "megatron-bridge": 3,
     "torchtitan": 5,
     "deepspeed": 5,
     "accelerate": 5,
@@ -28,6 +31,9 @@ FEWEST = {
 DEGREES = ("dp", "tp", "pp", "cp", "sp")
 """Degrees whose product is the number of devices; experts are spread over the ranks of dp."""
 SOURCE = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/blob/[0-9a-f]{40}/\S+")
+STARTERS = ("torchrun", "srun", "deepspeed", "accelerate", "python", "python3", "uv", "ray", "kubectl")
+"""Commands that a test replaces by ones that note their words; `sbatch` becomes the shell."""
+BY_SLURM = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "4", "SLURM_JOB_NUM_NODES": "4"}
 KEYS = {"source", "line", "note", "files", "expected"}
 MODEL_KEYS = {field.name for field in dataclasses.fields(Model)} | {HEAD_DIM}
 
@@ -118,3 +124,36 @@ def test_every_rank_takes_a_whole_number_of_micro_batches(case) -> None:
     baseline = expected.get("baseline", {})
     if "global_batch" in expected and {"dp", "micro_batch"} <= baseline.keys():
         assert expected["global_batch"] % (baseline["dp"] * baseline["micro_batch"]) == 0
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bin")
+    for name in STARTERS:
+        (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >> "$STARTED"\n')
+    for name in ("scontrol", "dcgmi"):
+        (folder / name).write_text("#!/bin/sh\n")
+    (folder / "sbatch").write_text('#!/bin/sh\ncase $1 in --*) shift ;; esac\nexec bash "$@"\n')
+    for file in folder.iterdir():
+        file.chmod(0o755)
+    return folder
+
+
+def starts(case, stand_ins: Path, folder: Path) -> list[str]:
+    """The trainings that a shell starts for the line of a case; a look-up of a host's name is none."""
+    files = {"activateEnvironment.sh": "", "megatron-training.sqsh": ""} | case.get("files", {})
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    started = folder / "started"
+    started.touch()
+    environment = BY_SLURM | {"PATH": f"{stand_ins}:{os.environ['PATH']}", "HOME": str(folder), "STARTED": str(started)}
+    subprocess.run(["bash", "-c", case["line"]], cwd=folder, env=environment, check=True, capture_output=True, timeout=60)
+    return [line for line in started.read_text().splitlines() if "hostname" not in line]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@every_case
+def test_the_shell_starts_one_training_unless_that_is_why_it_is_refused(case, stand_ins, tmp_path) -> None:
+    assert len(starts(case, stand_ins, tmp_path)) == (2 if "two trainings" in case["expected"].get("refused", "") else 1)
