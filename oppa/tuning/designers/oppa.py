@@ -132,7 +132,7 @@ class Oppa:
             self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """Return the most valuable candidate, tried or not; None if none is left. The first has the largest expected throughput.
+        """Return the most valuable candidate, tried or not; None if none is left. The first fits with high probability.
 
         Candidates that hardly can fit are tried after all others.
         """
@@ -148,7 +148,7 @@ class Oppa:
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
-        """Return the candidate with the largest expected throughput: its rate times the probability that it fits."""
+        """Return the candidate with the largest expected throughput among those that fit with high probability."""
         return most_promising(rows, self.averaged_rate.likeliest.of_candidates(rows), self.log_slack.of_candidates(rows))
 
     def fitting(self) -> Tensor:
