@@ -54,8 +54,8 @@ def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Seq
 def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:
     """Return the candidate with the largest expected throughput, its rate times the probability that it fits, among those that are SAFE.
 
-    A limit on the mean of memory would let a candidate win that fails every other time. If none is safe, all compete. If none is expected to
-    fit, the candidate that needs the least memory is returned, not the one whose memory is known least.
+    A limit on the mean of memory would let a candidate win that fails every other time. If none is safe, all compete. If none is expected
+    to fit, the candidate that needs the least memory is returned, not the one whose memory is known least.
     """
     if not (slack.mean <= 0).any():
         return int(rows[slack.mean.argmin()])
