@@ -46,7 +46,7 @@ def test_without_a_budget_everything_is_tried_in_the_end(name, make, candidates,
     assert {index for index in range(len(candidates)) if landscape.observe(index).outcome == "completed"} <= set(tried)
 
 
-@pytest.mark.parametrize("name", INSTALLED)
+@pytest.mark.parametrize("name", EACH)
 def test_a_new_one_suggests_what_alone_is_left(name, make, candidates) -> None:
     everything = set(range(len(candidates)))
     assert make(name).suggest(everything - {3}) == 3
@@ -75,7 +75,7 @@ def test_what_another_tuner_runs_is_left_alone(name, make, landscape) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["failed", "timed_out", "out_of_memory"])
-@pytest.mark.parametrize("name", INSTALLED)
+@pytest.mark.parametrize("name", EACH)
 def test_trials_that_fail_are_no_reason_to_give_up(name, outcome, make) -> None:
     designer, tried = make(name), set()
     for memory_bytes in (10 * 2**20, *[None] * 7):
@@ -97,7 +97,7 @@ def test_what_runs_after_failures_is_learned_from(name, make, landscape) -> None
     assert designer.suggest(set(range(9))) not in range(9)
 
 
-@pytest.mark.parametrize("name", INSTALLED)
+@pytest.mark.parametrize("name", EACH)
 def test_a_space_of_one_candidate_is_searched_in_one_trial(name, make_problem) -> None:
     problem = make_problem(("zero_stage = [0, 1]", "zero_stage = 0, dp = 4, tp = 1, pp = 1, micro_batch = 1"))
     designer = make_designer(name, problem, problem.candidates(), seed=0)

@@ -37,6 +37,7 @@ def act(launcher, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_torchrun_joins_the_hosts_as_it_stands(act, tmp_path):
     program = """
         import report, torch, torch.distributed as dist

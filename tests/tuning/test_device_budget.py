@@ -58,6 +58,7 @@ def test_a_limit_is_never_passed_and_is_nearly_used(spend, hours) -> None:
     assert sum(trial.seconds for trial in trials) == pytest.approx(spent.seconds)
 
 
+@pytest.mark.slow
 def test_verification_has_its_share(spend, job) -> None:
     _, trials, _, found = spend(20.0, designer="oppa", trials=30)
     assert found.speed_up is not None and found.missing(job.limits.repeats) is None
