@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import logging
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -176,6 +177,7 @@ def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick
         backend.launcher(setup.runner, study=study.uuid, grace_s=grace_s) as launcher,
         parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else contextlib.nullcontext(),
     ):
+        study.hosts = backend.place.names if backend.place else (socket.gethostname(),)
         launcher.prepare()  # its imports overlap with ours
         # a pool holds its hosts for the whole session, and releases them after the winner is written
         with study.holding() if backend.place else contextlib.nullcontext():
