@@ -77,8 +77,8 @@ def require_same(folder: Path, problem: Problem, now: Software | None) -> None:
         return
     for name, then, here in problem.software.differences(now):
         hint = (
-            f"activate the environment that it ran on, {problem.software.interpreter}; name another folder to begin a new study; or measure "
-            f"its winner again in this environment with `oppa verify {folder}`"
+            f"activate the environment that it ran on, {problem.software.interpreter}; or name another folder to begin a new study\n"
+            f"      `oppa verify {folder}` measures its winner in this environment, and names what changed"
         )
         raise StudyError(f"the study in `{folder}` was measured with {name} {then}, but this environment has {here}", hint=hint)
 

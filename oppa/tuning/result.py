@@ -155,6 +155,7 @@ def request_of(executor: TrialExecutor, trials: Sequence[Trial], expected_s: flo
 
 
 def allows(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float | None) -> bool:
+    """Return whether the budget has as much left as such a trial needs."""
     return executor.budget.allows(request_of(executor, trials, expected_s))
 
 

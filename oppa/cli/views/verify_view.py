@@ -1,0 +1,166 @@
+"""Show a verification: what it compares, its trials, and its verdict."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from oppa.cli.trial_session import resumable
+from oppa.cli.views import style
+from oppa.cli.views.search_view import LiveSearchView, PlainSearchView
+from oppa.problem.configuration import Configuration
+from oppa.study import Study
+from oppa.trials.interruption import Interruption
+from oppa.tuning.search import SearchCallback
+from oppa.tuning.session import Session
+from oppa.tuning.spending import in_words, spent_in_words
+from oppa.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from oppa.problem.objective import Objective
+    from oppa.tuning.verification import Interval
+    from oppa.tuning.verify.changes import Change
+    from oppa.tuning.verify.plan import VerifyPlan
+    from oppa.tuning.verify.result import VerifyResult
+    from oppa.tuning.verify.verdict import ConfigurationVerdict
+
+STATUS = {
+    "passed": "[bold green]passed[/]",
+    "regression": "[bold red]regression[/]",
+    "inconclusive": "[bold yellow]inconclusive[/]",
+    "unfinished": "[dim]unfinished[/]",
+}
+VERDICTS = {
+    "as_fast": "green",
+    "faster": "green",
+    "slower": "red",
+    "unclear": "yellow",
+    "no_longer_runs": "red",
+    "not_compared": "yellow",
+}
+NONE_KNOWN = "nothing that was recorded"
+
+
+class PlainVerifyView(PlainSearchView):
+    """Prints one line per trial that ended, with the role of its configuration."""
+
+    def __init__(self, study: Study, interruption: Interruption, plan: "VerifyPlan") -> None:
+        super().__init__(study, interruption, plan.setup.problem)
+        self._plan = plan
+
+    def _name(self, configuration: Configuration) -> str:
+        return f"{self._plan.finished.roles[configuration]:<9}{configuration.id}"
+
+
+class LiveVerifyView(PlainVerifyView, LiveSearchView):
+    """Shows the trials' lines above a live view of the running trial and the rounds."""
+
+    def __init__(self, study: Study, interruption: Interruption, plan: "VerifyPlan") -> None:
+        self._plan = plan
+        LiveSearchView.__init__(self, study, interruption, plan.setup.problem)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        ended = sum(trial.counts for trial in self._study.trials())
+        rounds = f"{ended} of {self._plan.rounds * len(self._plan.finished.roles)} trials"
+        return [("trial", self._trial_text()), ("rounds", rounds), ("spent", spent_in_words(self._spending()))]
+
+
+class VerifyView:
+    """Watches the session of a verification; the interface calls it with the session, as a callback."""
+
+    def __init__(self, again: list[str]) -> None:
+        """Prepare the view; `again` are the words after `oppa` that continue an interrupted verification."""
+        self._again = again
+        self.interruption = Interruption()
+
+    @contextlib.contextmanager
+    def __call__(self, session: Session) -> Iterator[SearchCallback]:
+        """Print what is compared, and yield the view of its trials."""
+        plan = session.verification
+        assert plan is not None
+        print_verify_plan(plan, style.err())
+        kind = LiveVerifyView if style.err().is_terminal else PlainVerifyView
+        with resumable(self._again), kind(session.study, self.interruption, plan) as watcher:
+            yield watcher
+
+
+def print_verify_plan(plan: "VerifyPlan", console: "Console") -> None:
+    """Print what a verification compares, what changed since the study, and what it is expected to cost."""
+    finished, problem = plan.finished, plan.setup.problem
+    roles = " and ".join(f"{role} [cyan]{each.id}[/]" for each, role in reversed(finished.roles.items()))
+    measured = f", measured on {finished.facts['date']}" if "date" in finished.facts else ""
+    cost = in_words(problem.cluster, problem.limits, plan.seconds)
+    lines = [
+        f"[bold]study[/]    {escape(str(finished.folder))}{escape(measured)}",
+        f"[bold]again[/]    {roles}, {plan.rounds} rounds in turn",
+        f"[bold]cost[/]     {escape(cost)}: about {format_seconds(plan.seconds)}",
+        *_changed(plan.changes, plan.finished.problem.software is None and problem.software is not None),
+    ]
+    console.print("\n".join(lines) + "\n")
+
+
+def print_verdict(found: "VerifyResult", console: "Console") -> None:
+    """Print the verdict, both configurations then and now, what changed, and the cost."""
+    lines = [
+        f"\n{STATUS[found.status]}: {escape(found.summary)}\n",
+        *_table(found),
+        *_changed(found.changes, unknown=False),
+        *_learned(found),
+        f"[bold]spent[/]    {escape(spent_in_words(found.spent))}",
+        f"[bold]stored[/]   {escape(str(found.folder))}",
+    ]
+    console.print("\n".join(lines))
+
+
+def _table(found: "VerifyResult") -> list[str]:
+    """Return a line for each configuration, then and now, and one for the winner's speed-up, in columns."""
+    rows = [_row(each, found.objective) for each in found.verdicts]
+    if found.reference:
+        gains = [gain and gain.ratio for gain in (found.speed_up_then, found.speed_up)]
+        rows.append(("speed-up", "", *(_factor(gain) for gain in gains), ""))
+    heads = ("", "", "then", "now", "")
+    widths = [max(len(cells[column]) for cells in (heads, *rows)) for column in range(4)]
+    unit = f" ({found.objective.unit})"
+    lines = [f"[dim]{' ' * (widths[0] + widths[1] + 5)}{'then':<{widths[2] + 3}}{f'now{unit}'}[/]"]
+    for (name, own, then, now, verdict), each in zip(rows, (*found.verdicts, None), strict=False):
+        colour = VERDICTS[each.verdict] if each else ""
+        text = f"[{colour}]{escape(verdict)}[/]" if each else ""
+        cells = f"[bold]{name:<{widths[0]}}[/]  [cyan]{own:<{widths[1]}}[/]   {escape(then):<{widths[2] + 3}}{escape(now):<{widths[3] + 3}}"
+        lines.append(f"{cells}{text}".rstrip())
+    return [*lines, ""]
+
+
+def _row(each: "ConfigurationVerdict", objective: "Objective") -> tuple[str, str, str, str, str]:
+    then, now = _rate(each.then, objective), _rate(each.now, objective)
+    return each.role, each.configuration.id, then, now, each.in_words(objective)
+
+
+def _rate(found: "Interval | None", objective: "Objective") -> str:
+    if found is None:
+        return "-"
+    low, high = sorted(map(objective.of, (found.low, found.high)))
+    return f"{style.number(objective.of(found.value))} [{style.number(low)} - {style.number(high)}]"
+
+
+def _factor(ratio: "Interval | None") -> str:
+    return "-" if ratio is None else f"{ratio.value:.2f}x [{ratio.low:.2f} - {ratio.high:.2f}]"
+
+
+def _changed(changes: "tuple[Change, ...]", unknown: bool) -> list[str]:
+    """Return a line for each change; or one that states that there is none, or that the study recorded nothing to compare with."""
+    if not changes:
+        return [f"[bold]changed[/]  {'unknown: the study did not record its software' if unknown else NONE_KNOWN}"]
+    names = ("[bold]changed[/]  ", *["         "] * (len(changes) - 1))
+    return [f"{name}{escape(str(change))}" for name, change in zip(names, changes, strict=True)]
+
+
+def _learned(found: "VerifyResult") -> list[str]:
+    """Return a line that compares the winner's losses with those in the study; none if they are not known."""
+    if (learned := found.equivalence) is None:
+        return []
+    ours = f"losses of {learned.steps} steps differ by at most {learned.deviation:.1e}"
+    same = "as in the study" if learned.holds else f"[yellow]not as in the study[/], beyond the tolerance of {learned.tolerance:g}"
+    return [f"[bold]learns[/]   {same}: {ours}"]
