@@ -1,7 +1,7 @@
 """Show a verification: what it compares, its trials, and its verdict."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from oppa.problem.objective import Objective
     from oppa.tuning.verification import Interval
     from oppa.tuning.verify.changes import Change
+    from oppa.tuning.verify.past import PastVerification
     from oppa.tuning.verify.plan import VerifyPlan
     from oppa.tuning.verify.result import VerifyResult
     from oppa.tuning.verify.verdict import ConfigurationVerdict
@@ -107,12 +108,24 @@ def print_verdict(found: "VerifyResult", console: "Console") -> None:
     lines = [
         f"\n{STATUS[found.status]}: {escape(found.summary)}\n",
         *_table(found),
+        *(f"[bold]failed[/]   {escape(f'{each.cause}; {_trial(found, each)}')}" for each in found.verdicts if each.failed),
         *_changed(found.changes, unknown=False),
         *_learned(found),
         f"[bold]spent[/]    {escape(spent_in_words(found.spent))}",
         f"[bold]stored[/]   {escape(str(found.folder))}",
     ]
     console.print("\n".join(lines))
+
+
+def print_past(verifications: "Sequence[PastVerification]") -> None:
+    """Print the verifications of a study, oldest first; nothing if there is none."""
+    if not verifications:
+        return
+    table = style.table((">verified", "", "verdict", "changed since the study"))
+    for each in verifications:
+        colour = STATUS[each.status] if each.status in STATUS else escape(each.status)
+        table.add_row(each.date or str(each.number), colour, escape(each.summary), escape("\n".join(each.changed)))
+    style.out().print("", table)
 
 
 def _table(found: "VerifyResult") -> list[str]:
@@ -135,7 +148,8 @@ def _table(found: "VerifyResult") -> list[str]:
 
 def _row(each: "ConfigurationVerdict", objective: "Objective") -> tuple[str, str, str, str, str]:
     then, now = _rate(each.then, objective), _rate(each.now, objective)
-    return each.role, each.configuration.id, then, now, each.in_words(objective)
+    verdict = "no longer runs" if each.verdict == "no_longer_runs" else each.in_words(objective)
+    return each.role, each.configuration.id, then, now, verdict
 
 
 def _rate(found: "Interval | None", objective: "Objective") -> str:
@@ -155,6 +169,10 @@ def _changed(changes: "tuple[Change, ...]", unknown: bool) -> list[str]:
         return [f"[bold]changed[/]  {'unknown: the study did not record its software' if unknown else NONE_KNOWN}"]
     names = ("[bold]changed[/]  ", *["         "] * (len(changes) - 1))
     return [f"{name}{escape(str(change))}" for name, change in zip(names, changes, strict=True)]
+
+
+def _trial(found: "VerifyResult", each: "ConfigurationVerdict") -> str:
+    return str(found.folder / "trials" / each.failed)
 
 
 def _learned(found: "VerifyResult") -> list[str]:

@@ -40,6 +40,11 @@ class PastVerification:
     values: Mapping[str, Any]
     """The verdict as `oppa verify --json` printed it; empty if it is unfinished."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values: the verdict, or what is known of a verification without one."""
+        known = {"verification": self.number, "folder": str(self.folder), "status": self.status, "summary": self.summary}
+        return {**known, **self.values}
+
 
 def past(study: Path) -> list[PastVerification]:
     """Return the verifications of a study, oldest first; one whose verdict is missing or damaged counts as unfinished."""

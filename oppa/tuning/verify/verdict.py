@@ -35,6 +35,8 @@ class ConfigurationVerdict:
     verdict: Verdict
     cause: str = ""
     """Why it no longer runs, or cannot be compared."""
+    failed: str = ""
+    """Name of the folder of the trial that failed; empty if it runs."""
     then: Interval | None = None
     """Its throughput in the study, in steps per second."""
     now: Interval | None = None
@@ -46,9 +48,10 @@ class ConfigurationVerdict:
         """Return the verdict as text, such as `slower by 12.3% [9.8% - 14.6%]`."""
         if self.ratio is None:
             return f"no longer runs: {self.cause}" if self.verdict == "no_longer_runs" else f"cannot be compared: {self.cause}"
+        words = WORDS if objective.is_throughput else WORDS_OF_OBJECTIVE
         if self.verdict == "unclear":
-            return f"may be {"slower" if objective.is_throughput else "worse"}: {changed(self.ratio)}; more rounds would tell"
-        word = (WORDS if objective.is_throughput else WORDS_OF_OBJECTIVE)[self.verdict]
+            return f"may be {words['slower']}: {changed(self.ratio)}; more rounds would tell"
+        word = words[self.verdict]
         return f"{word}: {changed(self.ratio)}" if self.verdict == "as_fast" else f"{word} by {difference(self.ratio)}"
 
     def to_dict(self, objective: Objective) -> dict[str, Any]:
@@ -59,6 +62,7 @@ class ConfigurationVerdict:
             "configuration": self.configuration.to_dict(),
             "id": self.configuration.id,
             "cause": self.cause or None,
+            "failed": self.failed or None,
             "text": self.in_words(objective),
         }
 
@@ -71,31 +75,24 @@ def judge(role: str, configuration: Configuration, *, then: Sequence[Trial], now
         now: All its trials in the verification.
         margin: Share of the throughput up to which a change does not count.
     """
-    if is_unreliable(now, configuration):
-        cause = next(trial for trial in reversed(now) if trial.counts and not trial.steps_per_s)
-        return ConfigurationVerdict(role=role, configuration=configuration, verdict="no_longer_runs", cause=_cause(cause))
     before, after = rates(then), rates([trial for trial in now if trial.feasible])
-    if min(len(before), len(after)) < LEAST:
-        return ConfigurationVerdict(
-            role=role,
-            configuration=configuration,
-            verdict="not_compared",
-            cause=_too_few(len(before), len(after), now),
-            then=interval(before) if len(before) >= LEAST else None,
-            now=interval(after) if len(after) >= LEAST else None,
-        )
-    compared = speed_up(after, before)
-    return ConfigurationVerdict(
+    known = ConfigurationVerdict(
         role=role,
         configuration=configuration,
-        verdict=word(compared.ratio, margin),
-        then=compared.other,
-        now=compared.winner,
-        ratio=compared.ratio,
+        verdict="not_compared",
+        then=interval(before) if len(before) >= LEAST else None,
+        now=interval(after) if len(after) >= LEAST else None,
     )
+    if is_unreliable(now, configuration):
+        failed = next(trial for trial in reversed(now) if trial.counts and not trial.steps_per_s)
+        return dataclasses.replace(known, verdict="no_longer_runs", cause=_cause(failed), failed=failed.folder_name)
+    if known.then is None or known.now is None:
+        return dataclasses.replace(known, cause=_too_few(len(before), len(after), now))
+    ratio = speed_up(after, before).ratio
+    return dataclasses.replace(known, verdict=verdict_on(ratio, margin), ratio=ratio)
 
 
-def word(ratio: Interval, margin: float) -> Verdict:
+def verdict_on(ratio: Interval, margin: float) -> Verdict:
     """Return the verdict on a ratio of throughputs: a change differs from 1 by more than the margin, and its interval excludes 1.
 
     A ratio below the margin whose interval includes 1 is unclear: more rounds would show whether it is noise.
@@ -107,7 +104,7 @@ def word(ratio: Interval, margin: float) -> Verdict:
 
 def overtaken(winner_over_reference: SpeedUp | None, margin: float) -> bool:
     """Return whether the reference is now faster than the winner, beyond noise and margin."""
-    return winner_over_reference is not None and word(winner_over_reference.ratio, margin) == "slower"
+    return winner_over_reference is not None and verdict_on(winner_over_reference.ratio, margin) == "slower"
 
 
 def difference(ratio: Interval) -> str:
