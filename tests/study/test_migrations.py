@@ -41,8 +41,13 @@ FIFTH = FOURTH.replace("setup_s REAL", "setup_s REAL, granted_s REAL").replace(
 )
 SIXTH = FIFTH.replace("idle_s REAL NOT NULL DEFAULT 0)", "idle_s REAL NOT NULL DEFAULT 0, idle_from REAL)")
 EARLIER = {
-    **{"1, before pairs": (1, FIRST), "1": (1, PAIRED), "2": (2, SECOND), "3": (3, THIRD), "4": (4, FOURTH)},
-    **{"5": (5, FIFTH), "6": (6, SIXTH)},
+    "1, before pairs": (1, FIRST),
+    "1": (1, PAIRED),
+    "2": (2, SECOND),
+    "3": (3, THIRD),
+    "4": (4, FOURTH),
+    "5": (5, FIFTH),
+    "6": (6, SIXTH),
 }
 """Each earlier version, as its oppa created it."""
 

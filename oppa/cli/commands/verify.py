@@ -17,7 +17,7 @@ REGRESSION, OPEN = 4, 1
 
 def verify(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a finished study.", show_default=False)],
-    rounds: Annotated[int | None, typer.Option(min=2, help=ROUNDS)] = None,
+    rounds: Annotated[int | None, typer.Option(min=3, help=ROUNDS)] = None,
     margin: Annotated[float | None, typer.Option(metavar="SHARE", min=0.0, help=SHARE)] = None,
     max_gpu_hours: Annotated[float | None, typer.Option(metavar="HOURS", help=HOURS)] = None,
     changes: Changes = None,

@@ -9,7 +9,10 @@ from oppa.tuning.session import Setup
 from oppa.tuning.spending import gpu_hours
 from oppa.tuning.verify.changes import Change, changes
 from oppa.tuning.verify.finished import FinishedStudy
-from oppa.tuning.verify.verdict import LEAST, MARGIN
+from oppa.tuning.verify.verdict import MARGIN
+
+LEAST_ROUNDS = 3
+"""Fewest rounds, as of the repeats of a search."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +36,14 @@ class VerifyPlan:
         Raises:
             InputError: there are too few rounds, or the margin is no share.
         """
-        if rounds is not None and rounds < LEAST:
-            raise InputError(f"`rounds = {rounds}` is too small", hint=f"use at least {LEAST}, because one trial has no interval")
+        if rounds is not None and rounds < LEAST_ROUNDS:
+            raise InputError(f"`rounds = {rounds}` is too small", hint=f"use at least {LEAST_ROUNDS}")
         if margin is not None and not 0 <= margin < 1:
             raise InputError(f"`margin = {margin:g}` is not a share", hint="use a number from 0 to 1, such as 0.05 for 5%")
         return cls(
             finished=finished,
             setup=setup,
-            rounds=max(LEAST, setup.problem.limits.repeats) if rounds is None else rounds,
+            rounds=setup.problem.limits.repeats if rounds is None else rounds,
             margin=MARGIN if margin is None else margin,
             facts=facts,
             changes=changes(finished, setup.problem.software, facts),
