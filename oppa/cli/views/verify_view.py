@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from oppa.problem.objective import Objective
-    from oppa.tuning.verification import Interval
+    from oppa.tuning.verification import Interval, SpeedUp
     from oppa.tuning.verify.changes import Change
     from oppa.tuning.verify.past import PastVerification
     from oppa.tuning.verify.plan import VerifyPlan
@@ -132,8 +132,7 @@ def _table(found: "VerifyResult") -> list[str]:
     """Return a line for each configuration, then and now, and one for the winner's speed-up, in columns."""
     rows = [_row(each, found.objective) for each in found.verdicts]
     if found.reference:
-        gains = [gain and gain.ratio for gain in (found.speed_up_then, found.speed_up)]
-        rows.append(("speed-up", "", *(_factor(gain) for gain in gains), ""))
+        rows.append(("speed-up", "", _factor(found.speed_up_then), _factor(found.speed_up), ""))
     heads = ("", "", "then", "now", "")
     widths = [max(len(cells[column]) for cells in (heads, *rows)) for column in range(4)]
     unit = f" ({found.objective.unit})"
@@ -159,8 +158,8 @@ def _rate(found: "Interval | None", objective: "Objective") -> str:
     return f"{style.number(objective.of(found.value))} [{style.number(low)} - {style.number(high)}]"
 
 
-def _factor(ratio: "Interval | None") -> str:
-    return "-" if ratio is None else f"{ratio.value:.2f}x [{ratio.low:.2f} - {ratio.high:.2f}]"
+def _factor(gain: "SpeedUp | None") -> str:
+    return "-" if gain is None else f"{gain.ratio.value:.2f}x [{gain.ratio.low:.2f} - {gain.ratio.high:.2f}]"
 
 
 def _changed(changes: "tuple[Change, ...]", unknown: bool) -> list[str]:

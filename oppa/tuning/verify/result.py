@@ -132,7 +132,7 @@ class VerifyResult:
 
 
 def _ratio(compared: SpeedUp | None) -> Mapping[str, float] | None:
-    return compared and dataclasses.asdict(compared.ratio)
+    return None if compared is None else dataclasses.asdict(compared.ratio)
 
 
 def _same_losses(finished: FinishedStudy, study: Study, trials: list[Trial], problem: Problem) -> Equivalence | None:
