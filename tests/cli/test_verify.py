@@ -9,7 +9,9 @@ import time
 
 import pytest
 
+from oppa.problem.job import load_job
 from oppa.study import Study
+from tests.cli.conftest import dp2, ran
 from tests.command_line import Oppa
 from tests.trials.conftest import script
 
@@ -177,3 +179,12 @@ def test_a_study_in_use_is_refused(finished) -> None:
         assert "is in use: trial" in finished("verify", "s", code=2).stderr
         study.interrupt(lease, "over")
     verified(finished)
+
+
+def test_fewer_devices_than_the_study_had_are_an_environment_that_lacks_them(oppa) -> None:
+    text = (oppa.folder / "job.toml").read_text().replace('"CPU"', '"H100"')
+    (oppa.folder / "h100.toml").write_text(text)
+    problem = load_job(oppa.folder / "h100.toml")
+    with Study.create(oppa.folder / "s", problem.to_dict(), problem.fingerprint) as study:
+        study.finish(study.claim(dp2(4)), ran(100))
+    assert "this job needs 2 x `H100`, but the number of CUDA devices on this host is 0" in oppa("verify", "s", code=3).stderr

@@ -92,13 +92,12 @@ def print_verify_plan(plan: "VerifyPlan", console: "Console") -> None:
     """Print what a verification compares, what changed since the study, and what it is expected to cost."""
     finished, problem = plan.finished, plan.setup.problem
     roles = " and ".join(f"{role} [cyan]{each.id}[/]" for each, role in reversed(finished.roles.items()))
-    measured = f", measured on {finished.facts['date']}" if "date" in finished.facts else ""
     cost = in_words(problem.cluster, problem.limits, plan.seconds)
     lines = [
-        f"[bold]study[/]    {escape(str(finished.folder))}{escape(measured)}",
+        f"[bold]study[/]    {escape(str(finished.folder))}, measured on {finished.date}",
         f"[bold]again[/]    {roles}, {plan.rounds} rounds in turn",
         f"[bold]cost[/]     {escape(cost)}: about {format_seconds(plan.seconds)}",
-        *_changed(plan.changes, plan.finished.problem.software is None and problem.software is not None),
+        *_changed(plan.changes, unknown=not plan.recorded),
     ]
     console.print("\n".join(lines) + "\n")
 
@@ -109,7 +108,7 @@ def print_verdict(found: "VerifyResult", console: "Console") -> None:
         f"\n{STATUS[found.status]}: {escape(found.summary)}\n",
         *_table(found),
         *(f"[bold]failed[/]   {escape(f'{each.cause}; {_trial(found, each)}')}" for each in found.verdicts if each.failed),
-        *_changed(found.changes, unknown=False),
+        *_changed(found.changes, unknown=not found.recorded),
         *_learned(found),
         f"[bold]spent[/]    {escape(spent_in_words(found.spent))}",
         f"[bold]stored[/]   {escape(str(found.folder))}",
@@ -129,26 +128,26 @@ def print_past(verifications: "Sequence[PastVerification]") -> None:
 
 
 def _table(found: "VerifyResult") -> list[str]:
-    """Return a line for each configuration, then and now, and one for the winner's speed-up, in columns."""
-    rows = [_row(each, found.objective) for each in found.verdicts]
+    """Return the configurations, then a line for each of them and for the winner's speed-up, then and now, in columns."""
+    rows = [(each.role, _rate(each.then, found.objective), _rate(each.now, found.objective)) for each in found.verdicts]
+    verdicts = [_verdict(each, found.objective) for each in found.verdicts]
     if found.reference:
-        rows.append(("speed-up", "", _factor(found.speed_up_then), _factor(found.speed_up), ""))
-    heads = ("", "", "then", "now", "")
-    widths = [max(len(cells[column]) for cells in (heads, *rows)) for column in range(4)]
-    unit = f" ({found.objective.unit})"
-    lines = [f"[dim]{' ' * (widths[0] + widths[1] + 5)}{'then':<{widths[2] + 3}}{f'now{unit}'}[/]"]
-    for (name, own, then, now, verdict), each in zip(rows, (*found.verdicts, None), strict=False):
-        colour = VERDICTS[each.verdict] if each else ""
-        text = f"[{colour}]{escape(verdict)}[/]" if each else ""
-        cells = f"[bold]{name:<{widths[0]}}[/]  [cyan]{own:<{widths[1]}}[/]   {escape(then):<{widths[2] + 3}}{escape(now):<{widths[3] + 3}}"
-        lines.append(f"{cells}{text}".rstrip())
+        rows.append(("speed-up", _factor(found.speed_up_then), _factor(found.speed_up)))
+        verdicts.append("")
+    head = (found.objective.unit, "then", "now")
+    widths = [max(len(cells[column]) for cells in (head, *rows)) for column in range(3)]
+    first, *others = [[f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)] for cells in (head, *rows)]
+    lines = [f"[bold]{each.role:<{widths[0]}}[/]  [cyan]{each.configuration.id}[/]" for each in found.verdicts]
+    lines += ["", f"[dim]{escape('   '.join(first).rstrip())}[/]"]
+    for (name, then, now), verdict in zip(others, verdicts, strict=True):
+        lines.append(f"[bold]{name}[/]   {escape(then)}   {escape(now)}   {verdict}".rstrip())
     return [*lines, ""]
 
 
-def _row(each: "ConfigurationVerdict", objective: "Objective") -> tuple[str, str, str, str, str]:
-    then, now = _rate(each.then, objective), _rate(each.now, objective)
-    verdict = "no longer runs" if each.verdict == "no_longer_runs" else each.in_words(objective)
-    return each.role, each.configuration.id, then, now, verdict
+def _verdict(each: "ConfigurationVerdict", objective: "Objective") -> str:
+    """Return the verdict in its colour; the cause of a failure has a line of its own."""
+    text = "no longer runs" if each.verdict == "no_longer_runs" else each.in_words(objective)
+    return f"[{VERDICTS[each.verdict]}]{escape(text)}[/]"
 
 
 def _rate(found: "Interval | None", objective: "Objective") -> str:
@@ -162,7 +161,7 @@ def _factor(gain: "SpeedUp | None") -> str:
     return "-" if gain is None else f"{gain.ratio.value:.2f}x [{gain.ratio.low:.2f} - {gain.ratio.high:.2f}]"
 
 
-def _changed(changes: "tuple[Change, ...]", unknown: bool) -> list[str]:
+def _changed(changes: "tuple[Change, ...]", *, unknown: bool) -> list[str]:
     """Return a line for each change; or one that states that there is none, or that the study recorded nothing to compare with."""
     if not changes:
         return [f"[bold]changed[/]  {'unknown: the study did not record its software' if unknown else NONE_KNOWN}"]

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +14,7 @@ from oppa.study import Study, Trial
 from oppa.table.files import CSV
 from oppa.tuning.result import SearchResult, current, repeat_s
 
-WINNER = "winner"
+WINNER, DATE = "winner", "%Y-%m-%d %H:%M UTC"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class FinishedStudy:
     """The problem as it was stored, with the software of the trials."""
     found: SearchResult
     facts: Mapping[str, str]
-    """Facts of the study's last session: its command, versions and hardware; empty if it recorded none."""
+    """Facts of the session that measured the winner last: its command, versions and hardware; empty if it recorded none."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -44,7 +45,9 @@ class FinishedStudy:
             found = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
         if found is None:
             raise InputError(f"the study `{folder}` has no completed trial", hint="finish it first: `oppa tune` with this study")
-        return cls(folder=folder, problem=problem, found=_compared(found), facts=sessions[-1] if sessions else {})
+        read = cls(folder=folder, problem=problem, found=_compared(found), facts={})
+        begun = [facts for facts in sessions if facts.get("date", "") <= read.date]
+        return dataclasses.replace(read, facts=(begun or [{}])[-1])
 
     @property
     def roles(self) -> dict[Configuration, str]:
@@ -58,6 +61,12 @@ class FinishedStudy:
         """Return the trials that represent these configurations."""
         trials = [trial for trial in (self.found.default, self.found.best) if trial is not None]
         return {trial.configuration: trial for trial in trials}
+
+    @property
+    def date(self) -> str:
+        """Return when the winner was measured last, as sessions state their dates."""
+        measured = self.found.repeats_of(self.found.best) or (self.found.best,)
+        return datetime.fromtimestamp(measured[-1].started_at, UTC).strftime(DATE)
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -50,6 +50,11 @@ class VerifyPlan:
         )
 
     @property
+    def recorded(self) -> bool:
+        """Return whether the study recorded its software; simulated trials have none to record."""
+        return self.setup.runner.in_process or self.finished.problem.software is not None
+
+    @property
     def launcher(self) -> str:
         """Return the name of the launcher of the trials; `simulated` if nothing is started."""
         return "simulated" if self.setup.runner.in_process else self.setup.request.launcher

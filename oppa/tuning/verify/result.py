@@ -15,7 +15,7 @@ from oppa.tuning.result import SearchResult, trial_json
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.verification import SpeedUp
 from oppa.tuning.verify.changes import Change, moved
-from oppa.tuning.verify.finished import WINNER, FinishedStudy
+from oppa.tuning.verify.finished import DATE, WINNER, FinishedStudy
 from oppa.tuning.verify.plan import VerifyPlan
 from oppa.tuning.verify.verdict import ConfigurationVerdict, difference, judge, overtaken
 
@@ -34,6 +34,8 @@ class VerifyResult:
     """Folder of the verification, below that of the study."""
     date: str
     """When it ended, as `2026-11-25 14:10 UTC`."""
+    measured: str
+    """When the study measured its winner."""
     margin: float
     winner: ConfigurationVerdict
     reference: ConfigurationVerdict | None
@@ -43,6 +45,8 @@ class VerifyResult:
     speed_up: SpeedUp | None
     """The same in the verification; None if either has fewer than two repeats."""
     changes: tuple[Change, ...]
+    recorded: bool
+    """False if the study did not record its software, so that most changes are unknown."""
     equivalence: Equivalence | None
     """Comparison of the winner's losses with those in the study; None if the program reports none."""
     objective: Objective
@@ -67,12 +71,14 @@ class VerifyResult:
             study=finished.folder,
             number=number,
             folder=study.folder,
-            date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            date=datetime.now(UTC).strftime(DATE),
+            measured=finished.date,
             margin=plan.margin,
             winner=verdict(best),
             reference=verdict(others[0]) if others else None,
             speed_up_then=finished.found.speed_up,
             speed_up=now.speed_up,
+            recorded=plan.recorded,
             changes=(*plan.changes, *moved(finished, trials)),
             equivalence=_same_losses(finished, study, trials, problem),
             objective=problem.objective,
@@ -113,6 +119,7 @@ class VerifyResult:
         """Return JSON values, as `oppa verify --json` prints them; null where a value is missing."""
         return {
             "study": str(self.study),
+            "measured": self.measured,
             "verification": self.number,
             "folder": str(self.folder),
             "date": self.date,
@@ -120,6 +127,7 @@ class VerifyResult:
             "summary": self.summary,
             "regressions": self.regressions,
             "margin": self.margin,
+            "software_recorded": self.recorded,
             "changed": [dataclasses.asdict(each) for each in self.changes],
             "winner": self.winner.to_dict(self.objective),
             "reference": self.reference and self.reference.to_dict(self.objective),
