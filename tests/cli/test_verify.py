@@ -83,7 +83,8 @@ def finished(measured_once, tmp_path, monkeypatch) -> Oppa:
 def test_an_unchanged_program_passes_and_its_study_goes_on_as_before(finished) -> None:
     before = json.loads(finished("show", "s", "--json").stdout)
     found = verified(finished)
-    assert (found["status"], found["regressions"], found["changed"]) == ("passed", [], [])
+    assert (found["status"], found["regressions"]) == ("passed", [])
+    assert {each["name"] for each in found["changed"]} <= {"oppa"}  # whose files may be edited meanwhile
     assert found["winner"]["verdict"] == found["reference"]["verdict"] == "as_fast" and found["reference"]["role"] == "baseline"
     assert found["equivalence"]["holds"] and len(found["trials"]) == 6
     after = json.loads(finished("show", "s", "--json").stdout)
