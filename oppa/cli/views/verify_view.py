@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from oppa.problem.objective import Objective
     from oppa.tuning.verification import Interval, SpeedUp
-    from oppa.tuning.verify.changes import Change
+    from oppa.tuning.verify.changes import EnvironmentChange
     from oppa.tuning.verify.past import PastVerification
     from oppa.tuning.verify.plan import VerifyPlan
     from oppa.tuning.verify.result import VerifyResult
@@ -161,7 +161,7 @@ def _factor(gain: "SpeedUp | None") -> str:
     return "-" if gain is None else f"{gain.ratio.value:.2f}x [{gain.ratio.low:.2f} - {gain.ratio.high:.2f}]"
 
 
-def _changed(changes: "tuple[Change, ...]", *, unknown: bool) -> list[str]:
+def _changed(changes: "tuple[EnvironmentChange, ...]", *, unknown: bool) -> list[str]:
     """Return a line for each change; or one that states that there is none, or that the study recorded nothing to compare with."""
     if not changes:
         return [f"[bold]changed[/]  {'unknown: the study did not record its software' if unknown else NONE_KNOWN}"]

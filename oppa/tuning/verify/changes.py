@@ -14,7 +14,7 @@ SHOWN = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class EnvironmentChange:
     """A difference between what a study was measured on and what it is verified on."""
 
     name: str
@@ -25,7 +25,7 @@ class Change:
         return f"{self.name} {self.then} -> {self.now}"
 
 
-def changes(finished: FinishedStudy, software: Software | None, facts: Mapping[str, str]) -> tuple[Change, ...]:
+def changes(finished: FinishedStudy, software: Software | None, facts: Mapping[str, str]) -> tuple[EnvironmentChange, ...]:
     """Return what changed from the study to this environment, as far as both are known.
 
     Args:
@@ -36,15 +36,15 @@ def changes(finished: FinishedStudy, software: Software | None, facts: Mapping[s
     found = [] if then is None or software is None else list(then.differences(software))
     names = FACTS if software is not None else FACTS[:1]  # simulated trials do not depend on the hardware
     found += [(name, finished.facts[name], facts[name]) for name in names if name in finished.facts and name in facts]
-    return tuple(Change(name=name, then=before, now=after) for name, before, after in found if before != after)
+    return tuple(EnvironmentChange(name=name, then=before, now=after) for name, before, after in found if before != after)
 
 
-def moved(finished: FinishedStudy, trials: Sequence[Trial]) -> tuple[Change, ...]:
+def moved(finished: FinishedStudy, trials: Sequence[Trial]) -> tuple[EnvironmentChange, ...]:
     """Return the change of hosts, if the study and the verification recorded theirs and they differ."""
     then, now = finished.hosts, tuple(sorted({host for trial in trials for host in trial.hosts}))
     if not then or not now or then == now:
         return ()
-    return (Change(name="nodes", then=_listed(then), now=_listed(now)),)
+    return (EnvironmentChange(name="nodes", then=_listed(then), now=_listed(now)),)
 
 
 def _listed(hosts: Sequence[str]) -> str:

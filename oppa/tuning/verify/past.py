@@ -36,7 +36,7 @@ class PastVerification:
     summary: str
     """The verdict in a sentence or two."""
     changed: tuple[str, ...]
-    """What had changed since the study, such as `NCCL 2.27.3 -> 2.28.1`."""
+    """Changes since the study, such as `NCCL 2.27.3 -> 2.28.1`."""
     values: Mapping[str, Any]
     """The verdict as `oppa verify --json` printed it; empty if it is unfinished."""
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 from oppa.errors import InputError
 from oppa.tuning.session import Setup
 from oppa.tuning.spending import gpu_hours
-from oppa.tuning.verify.changes import Change, changes
+from oppa.tuning.verify.changes import EnvironmentChange, changes
 from oppa.tuning.verify.finished import FinishedStudy
 from oppa.tuning.verify.verdict import MARGIN
 
@@ -26,8 +26,8 @@ class VerifyPlan:
     margin: float
     facts: Mapping[str, str]
     """Facts that explain the trials of the verification later."""
-    changes: tuple[Change, ...]
-    """What changed since the study, as far as it is known before the first trial."""
+    changes: tuple[EnvironmentChange, ...]
+    """Changes since the study, as far as they are known before the first trial."""
 
     @classmethod
     def of(cls, finished: FinishedStudy, setup: Setup, *, rounds: int | None, margin: float | None, facts: Mapping[str, str]) -> Self:

@@ -14,7 +14,7 @@ from oppa.tuning.equivalence import Equivalence, compare, losses
 from oppa.tuning.result import SearchResult, trial_json
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.verification import SpeedUp
-from oppa.tuning.verify.changes import Change, moved
+from oppa.tuning.verify.changes import EnvironmentChange, moved
 from oppa.tuning.verify.finished import DATE, WINNER, FinishedStudy
 from oppa.tuning.verify.plan import VerifyPlan
 from oppa.tuning.verify.verdict import ConfigurationVerdict, difference, judge, overtaken
@@ -44,14 +44,14 @@ class VerifyResult:
     """The winner's speed-up over the reference in the study."""
     speed_up: SpeedUp | None
     """The same in the verification; None if either has fewer than two repeats."""
-    changes: tuple[Change, ...]
+    changes: tuple[EnvironmentChange, ...]
     recorded: bool
     """False if the study did not record its software, so that most changes are unknown."""
     equivalence: Equivalence | None
     """Comparison of the winner's losses with those in the study; None if the program reports none."""
     objective: Objective
     spent: Spending
-    """What the verification has spent, which the study does not count."""
+    """Hours and price of the verification, which the study does not count."""
     trials: tuple[Trial, ...]
     """Trials of the verification, oldest first."""
 
