@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oppa.api import load_job, predict, profile, train, tune
+    from oppa.api import load_job, predict, profile, train, tune, verify
     from oppa.errors import OppaError
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
@@ -23,6 +23,7 @@ _MODULES = {
     "profile": "api",
     "train": "api",
     "tune": "api",
+    "verify": "api",
     "OppaError": "errors",
     "Configuration": "problem.configuration",
     "Problem": "problem.problem",
@@ -47,6 +48,7 @@ __all__ = [
     "profile",
     "train",
     "tune",
+    "verify",
 ]
 
 

@@ -24,17 +24,17 @@ from oppa.redaction import redacted
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from oppa.control.training_session import Callback as TrainCallback
     from oppa.control.training_session import TrainOptions, TrainResult
     from oppa.cost.coefficients import Belief
-    from oppa.problem.candidates import Candidates
+    from oppa.cost.ranking import PredictResult
     from oppa.problem.configuration import Configuration
     from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.tuning.outcomes import ProfileResult, TuneResult
     from oppa.tuning.plan import TunePlan
     from oppa.tuning.session import Callback, Setup
+    from oppa.tuning.verify.plan import VerifyPlan
+    from oppa.tuning.verify.result import VerifyResult
 
 Resume = Callable[[Path], Sequence[str]]
 """Returns the words after `oppa` that continue a session in a folder; tuners on other hosts are started with them."""
@@ -217,54 +217,57 @@ def profile(
         return ProfileResult(folder=folder, ended=ended, table=found, exhaustive_s=seconds_of_all(profiler))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedConfiguration:
-    """Holds a configuration and the prior's prediction for it."""
+def verify(
+    study: str | Path,
+    *,
+    rounds: int | None = None,
+    margin: float | None = None,
+    max_gpu_hours: float | None = None,
+    settings: Sequence[str] = (),
+    callback: "Callback | None" = None,
+) -> "VerifyResult":
+    """Measure the winner of a finished study and its reference again, as after an upgrade, and compare them with the study.
 
-    configuration: "Configuration"
-    step_time_s: float
-    memory_bytes: int
-    """Bytes on the fullest device."""
-    fits: bool
-    """True if these bytes fit into a device."""
-    step_time_interval_s: tuple[float, float]
-    """Ends of the interval that holds the step time with a probability of 90%."""
-    memory_interval_bytes: tuple[int, int]
-    """Ends of the same interval of the memory."""
-    probability_fits: float
+    Args:
+        study: Folder of the study, which may have been measured in another environment.
+        rounds: Trials of each configuration, which take turns. None: the repeats of the study.
+        margin: Share of the throughput up to which a change is none. None: 0.05.
+        max_gpu_hours: Hours of all devices together that the verification may take. None: those of the whole study.
+        settings: Changes of the study's limits or launcher, such as `limits.trial_time=5 min`.
+        callback: Watches the session.
 
-    @property
-    def steps_per_s(self) -> float:
-        """Return the predicted throughput, in steps per second."""
-        return 1 / self.step_time_s
+    Raises:
+        InputError: the study has no winner, is in use, or an argument is wrong.
+        EnvironmentLackingError: the program, a package or a device is missing.
+        KeyboardInterrupt: the user stopped the verification; the same call continues it within a day.
+    """
+    from oppa.tuning.verify.run import run_verification
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PredictResult:
-    """Ranks the configurations of a job by the prior: first those that fit, the fastest of them first."""
-
-    problem: Problem
-    candidates: "Candidates"
-    frame: "pd.DataFrame"
-    """A row per configuration, in this order; its index is the number of the candidate."""
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    def __getitem__(self, rank: int) -> PredictedConfiguration:
-        row = self.frame.iloc[rank]
-        return PredictedConfiguration(
-            configuration=self.candidates.configuration(int(self.frame.index[rank])),
-            step_time_s=float(row["predicted_step_time_s"]),
-            memory_bytes=int(row["predicted_memory_bytes"]),
-            fits=bool(row["fits"]),
-            step_time_interval_s=(float(row["predicted_step_time_low_s"]), float(row["predicted_step_time_high_s"])),
-            memory_interval_bytes=(int(row["predicted_memory_low_bytes"]), int(row["predicted_memory_high_bytes"])),
-            probability_fits=float(row["probability_fits"]),
-        )
+    planned = plan_verification(study, rounds=rounds, margin=margin, max_gpu_hours=max_gpu_hours, settings=settings)
+    return run_verification(planned, callback)
 
 
-def predict(job: str | Path | Problem) -> PredictResult:
+def plan_verification(
+    study: str | Path,
+    *,
+    rounds: int | None = None,
+    margin: float | None = None,
+    max_gpu_hours: float | None = None,
+    settings: Sequence[str] = (),
+) -> "VerifyPlan":
+    """Return the plan of a verification with the arguments of `verify`, and raise its errors; start nothing, and make no folder."""
+    from oppa.problem.study_settings import with_changes
+    from oppa.report.record import provenance
+    from oppa.tuning.session import Setup
+    from oppa.tuning.verify.finished import FinishedStudy
+    from oppa.tuning.verify.plan import VerifyPlan
+
+    finished, hours = FinishedStudy.read(Path(study)), {} if max_gpu_hours is None else {"max_gpu_hours": max_gpu_hours}
+    setup = Setup.of(_with_limits(with_changes(finished.problem, settings), **hours), None, alone=True)
+    return VerifyPlan.of(finished, setup, rounds=rounds, margin=margin, facts=provenance(setup.problem.software))
+
+
+def predict(job: str | Path | Problem) -> "PredictResult":
     """Rank the configurations of a job by the prior alone, without a trial.
 
     Args:
@@ -276,6 +279,7 @@ def predict(job: str | Path | Problem) -> PredictResult:
     from oppa.cost import prediction
     from oppa.cost.beliefs import beliefs_of_job
     from oppa.cost.facts import workload_of
+    from oppa.cost.ranking import PredictResult
     from oppa.training.tracing.trace import traced
 
     problem = traced(_problem(job))

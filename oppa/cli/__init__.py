@@ -1,6 +1,6 @@
 """Define the command line: argv in, tables out. Only this package prints or exits; each command has a file.
 
-Exit codes: 0 success, 1 nothing feasible or training failed, 2 wrong input, 3 environment lacking, 4 a benchmark regressed,
+Exit codes: 0 success, 1 nothing feasible, no verdict or training failed, 2 wrong input, 3 environment lacking, 4 a regression,
 70 a mistake in oppa, 130 interrupted and resumable.
 
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
@@ -33,6 +33,7 @@ from oppa.cli.commands import (
     train,
     train_policy,
     tune,
+    verify,
 )
 from oppa.cli.environment import CommandGroup
 from oppa.cli.failure import INTERNAL, exit_code, print_error, print_internal_error
@@ -52,7 +53,7 @@ BEFORE, DURING, CLUSTER, TOOLS = "Before a run", "During a run", "On a cluster",
 PANELS = {
     BEFORE: (
         *(init.init, doctor.doctor, space.space, predict.predict, tune.tune, profile.profile),
-        *(show.show, report.report, explain.explain, export.export),
+        *(verify.verify, show.show, report.report, explain.explain, export.export),
     ),
     DURING: (train.train, control.control, plan.plan, train_policy.train_policy),
     CLUSTER: (scale_table.scale_table,),

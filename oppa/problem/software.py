@@ -18,6 +18,14 @@ class Software:
     python_version: str = ""
     torch: str = ""
     """Version of torch that the interpreter has; empty if it has none."""
+    cuda: str = ""
+    """Version of CUDA that torch was built for; empty if it was built for none, or is not known."""
+    nccl: str = ""
+    """Version of NCCL that torch loads; empty if it is not known."""
+    driver: str = ""
+    """Version of the NVIDIA driver on the host that started the study; empty if that host has none."""
+    image: str = ""
+    """Container image as the environment states it; empty if it states none."""
     path: str = ""
     """PATH of the study, kept if programs of the launch line search PATH for their interpreter."""
 
@@ -36,8 +44,10 @@ class Software:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Return names and values to display."""
-        launcher = [("launcher", self.launcher)] if self.launcher else []
-        return [("interpreter", self.interpreter), *launcher]
+        known = {"driver": self.driver, "CUDA": self.cuda, "NCCL": self.nccl}
+        stack = ", ".join(f"{name} {version}" for name, version in known.items() if version)
+        more = {"launcher": self.launcher, "stack": stack, "image": self.image}
+        return [("interpreter", self.interpreter), *((name, value) for name, value in more.items() if value)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as they are written to JSON."""
@@ -45,18 +55,24 @@ class Software:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the software that `to_dict` wrote."""
-        return cls(**{name: value for name, value in values.items() if name != "launcher"})
+        """Return the software that `to_dict` wrote, in this version of oppa or in another."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
 
     def differences(self, other: Self) -> Iterator[tuple[str, str, str]]:
-        """Yield what differs between the two, each with both values: the environment, versions, programs of the launch line.
+        """Yield what differs between the two, each with both values: the environment, versions, image, programs of the launch line.
 
-        One environment may have its interpreter at several paths, so its folder is compared instead.
+        One environment may have its interpreter at several paths, so its folder is compared instead. What either does not know is no
+        difference: earlier studies did not record it, and a login node may have no driver.
         """
         for name, field in (("environment", "prefix"), ("Python", "python_version"), ("torch", "torch")):
             ours, theirs = getattr(self, field), getattr(other, field)
             if ours != theirs:
                 yield name, ours or "none", theirs or "none"
+        for name, field in (("CUDA", "cuda"), ("NCCL", "nccl"), ("driver", "driver"), ("image", "image")):
+            ours, theirs = getattr(self, field), getattr(other, field)
+            if ours and theirs and ours != theirs:
+                yield name, ours, theirs
         for word in sorted({*self.programs, *other.programs}):
             ours, theirs = self.programs.get(word, "none"), other.programs.get(word, "none")
             if ours != theirs:

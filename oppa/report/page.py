@@ -28,6 +28,7 @@ from oppa.report.record import Section
 from oppa.report.sensitivity import Sensitivity, sensitivities
 from oppa.report.surrogate import sections
 from oppa.report.svg import colours
+from oppa.report.verifications import section as section_of_verifications
 from oppa.study import Study, Trial
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.runner import load_runner
@@ -36,6 +37,7 @@ from oppa.tuning.equivalence import equivalence
 from oppa.tuning.result import SearchResult, break_even, current
 from oppa.tuning.spending import Spending, cost, gpu_hours, spending, unit
 from oppa.tuning.surrogate_summary import surrogate_summaries
+from oppa.tuning.verify.past import past
 from oppa.units import format_bytes, format_hours, format_money, format_number, format_seconds
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -114,6 +116,7 @@ def render(study: Study, problem: Problem) -> str:
         "throughput": charts.throughput(trials, unit=problem.objective.rate_unit),
         "memory": charts.memory(trials, problem.cluster.usable_bytes),
         "surrogate": _surrogate(problem, candidates, trials),
+        "verified": section_of_verifications(found) if (found := past(study.folder)) else None,
         "early": words.early_termination(trials, q_max=problem.limits.q_max),
     }
     return environment().get_template("page.html.j2").render(facts)

@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,6 +46,8 @@ class Study:
         self._host = host or socket.gethostname()
         self._tuner = f"{self._host}/{this_process()}:{next(_OPENED)}"
         self._idle_from: float | None = None
+        self.hosts: Sequence[str] = ()
+        """Names of the hosts on which this tuner runs trials, which each of its trials records."""
         self._connect()
 
     def _connect(self) -> None:
@@ -175,7 +177,7 @@ class Study:
                 return None
             cursor = connection.execute(
                 "INSERT INTO trials (configuration, configuration_id, purpose, pairing, tuner, token, lease_until,"
-                " started_at, prediction, granted_s) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?, ?)",
+                " started_at, prediction, granted_s, hosts) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?)",
                 (
                     json.dumps(configuration.to_dict()),
                     configuration.id,
@@ -186,6 +188,7 @@ class Study:
                     now,
                     json.dumps(dataclasses.asdict(prediction)) if prediction else None,
                     granted_s,
+                    json.dumps(list(self.hosts)) if self.hosts else None,
                 ),
             )
             assert cursor.lastrowid is not None

@@ -8,6 +8,7 @@ The version is the file's `PRAGMA user_version`. A change of the tables appends 
     4    the table `sittings` is called `sessions`
     5    seconds that were granted to a trial, and seconds in which a session held its devices between trials
     6    the time until which a session has counted the latter, while it holds devices
+    7    the hosts of a trial
 """
 
 import json
@@ -25,7 +26,7 @@ TABLES = (
     tuner TEXT NOT NULL, token INTEGER NOT NULL, lease_until REAL NOT NULL, started_at REAL NOT NULL,
     prediction TEXT,
     outcome TEXT, cause TEXT, rank INTEGER, traceback TEXT, step_times_s TEXT,
-    steps_per_s REAL, variance REAL, memory_bytes INTEGER, seconds REAL, setup_s REAL, granted_s REAL
+    steps_per_s REAL, variance REAL, memory_bytes INTEGER, seconds REAL, setup_s REAL, granted_s REAL, hosts TEXT
 )""",
     "CREATE INDEX trials_of_a_configuration ON trials (configuration_id)",
     """CREATE TABLE sessions (
@@ -114,10 +115,14 @@ def _to_6(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE sessions ADD COLUMN idle_from REAL")
 
 
+def _to_7(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE trials ADD COLUMN hosts TEXT")
+
+
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
 
 
-_MIGRATIONS: tuple[Migration, ...] = (_to_2, _to_3, _to_4, _to_5, _to_6)
+_MIGRATIONS: tuple[Migration, ...] = (_to_2, _to_3, _to_4, _to_5, _to_6, _to_7)
 """The migration to version n + 2 at index n."""
 SCHEMA_VERSION = len(_MIGRATIONS) + 1

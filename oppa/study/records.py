@@ -132,6 +132,8 @@ class Trial:
     seconds: float
     setup_s: float | None
     started_at: float
+    hosts: tuple[str, ...] = ()
+    """Names of the hosts that its ranks ran on; empty if they are not known."""
 
     @property
     def folder_name(self) -> str:

@@ -55,6 +55,7 @@ class _Row(BaseModel):
     seconds: _Time | None
     setup_s: _Time | None
     started_at: _Time
+    hosts: Json[list[str]] | None
 
 
 COLUMNS = ", ".join(_Row.model_fields)
@@ -80,6 +81,7 @@ def read_trial(row: Mapping[str, Any]) -> Trial:
         "step_times_s": tuple(checked.step_times_s or ()),
         "prediction": Prediction(**dict(checked.prediction)) if checked.prediction else None,
         "seconds": checked.seconds or 0.0,
+        "hosts": tuple(map(plain_text, checked.hosts or ())),
     }
     return Trial(**given)
 

@@ -20,6 +20,7 @@ from oppa.problem.command import LaunchCommand
 from oppa.problem.problem import Problem
 from oppa.problem.software import Software
 from oppa.problem.templates import names_in
+from oppa.trials import gpu_stack
 from oppa.trials.runner import Runner, find_program
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "colossalai")
@@ -29,14 +30,18 @@ _MANAGED = re.compile("_*(PYENV|ASDF|MISE|RTX)_.*|PATH|PWD|OLDPWD|SHLVL|_|LC_CTY
 """Variables that version managers, shells and Python itself set; a wrapper that sets others is more than a shim."""
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _ASK = """
-import json, os, sys
-from importlib import metadata
+import json, os, runpy, sys
+from importlib import metadata, util
 try:
     torch = metadata.version("torch")
 except metadata.PackageNotFoundError:
     torch = ""
+try:
+    cuda = str(runpy.run_path(os.path.join(util.find_spec("torch").submodule_search_locations[0], "version.py"))["cuda"] or "")
+except Exception:
+    cuda = ""
 version = "%d.%d.%d" % sys.version_info[:3]
-software = {"python": sys.executable, "prefix": sys.prefix, "python_version": version, "torch": torch}
+software = {"python": sys.executable, "prefix": sys.prefix, "python_version": version, "torch": torch, "cuda": cuda}
 print(json.dumps({"software": software, "environment": dict(os.environ)}))
 """
 
@@ -50,8 +55,16 @@ def software_of(runner: Runner, command: LaunchCommand | None) -> Software | Non
     if runner.in_process:
         return None
     if command is None and (not runner.command or runner.command[0] == "{python}"):
-        return dataclasses.replace(_ask(runner.python, str(runner.python)), python=str(runner.python))
-    return _started_by(command.argv if command else runner.command)
+        return _with_stack(dataclasses.replace(_ask(runner.python, str(runner.python)), python=str(runner.python)), ())
+    words = command.argv if command else runner.command
+    return _with_stack(_started_by(words), words)
+
+
+def _with_stack(software: Software, words: Sequence[str]) -> Software:
+    """Return the software with the driver and the image, and with NCCL if there are a driver and a torch for CUDA, which loads slowly."""
+    driver = gpu_stack.driver()
+    nccl = gpu_stack.nccl(Path(software.python)) if driver and software.cuda else ""
+    return dataclasses.replace(software, driver=driver, nccl=nccl, image=gpu_stack.image(words))
 
 
 def require_same(folder: Path, problem: Problem, now: Software | None) -> None:
@@ -63,7 +76,10 @@ def require_same(folder: Path, problem: Problem, now: Software | None) -> None:
     if problem.software is None or now is None:
         return
     for name, then, here in problem.software.differences(now):
-        hint = f"activate the environment that it ran on, {problem.software.interpreter}; or name another folder to begin a new study"
+        hint = (
+            f"activate the environment that it ran on, {problem.software.interpreter}; or name another folder to begin a new study\n"
+            f"      `oppa verify {folder}` measures its winner in this environment, and names what changed"
+        )
         raise StudyError(f"the study in `{folder}` was measured with {name} {then}, but this environment has {here}", hint=hint)
 
 
@@ -168,7 +184,7 @@ def _ask(python: Path, word: str) -> Software:
 def _answer(python: Path) -> tuple[Software, set[str]]:
     """Return the software that an interpreter reports, and the variables that a wrapper around it has set.
 
-    The interpreter imports only modules of Python's own.
+    The interpreter imports only modules of Python's own, and reads torch's file of versions.
 
     Raises:
         OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError: the interpreter does not start, or does not answer.

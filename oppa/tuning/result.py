@@ -125,7 +125,7 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
         executor.failing_repeatedly(trials)
         default = untried_default(trials, candidates, baseline)
         expected_s = None if default is None else complete_s(designer.predict(default), trials, executor.problem)
-        if default is not None and _allows(executor, trials, expected_s):
+        if default is not None and allows(executor, trials, expected_s):
             due, purpose, pairing = candidates.configuration(default), BASELINE, None
         elif result is None and running and not executor.budget.must_release():
             executor.wait()  # the trials of other tuners may be the first that run
@@ -134,28 +134,29 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
             return result
         else:
             due, purpose, pairing = repeat, VERIFICATION, result.pairing
-            expected_s = _repeat_s(next(trial for trial in contenders(result) if trial.configuration == repeat), executor.problem)
-            if not _allows(executor, trials, expected_s) and (not running or executor.budget.must_release()):
+            expected_s = repeat_s(next(trial for trial in contenders(result) if trial.configuration == repeat), executor.problem)
+            if not allows(executor, trials, expected_s) and (not running or executor.budget.must_release()):
                 return result
         if any(lease.purpose == purpose and lease.pairing == pairing for lease in running):
             executor.wait()  # another tuner runs it
             continue
         prediction = designer.predict(candidates.index_of(due))
-        request = _request(executor, trials, expected_s)
+        request = request_of(executor, trials, expected_s)
         if (lease := study.claim(due, purpose=purpose, pairing=pairing, prediction=prediction, budget=request)) is not None:
             executor.run(lease)
         else:
             executor.wait()  # the trials of other tuners hold the rest of the budget
 
 
-def _request(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float | None) -> TimeBudget | None:
+def request_of(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float | None) -> TimeBudget | None:
     """Return the request for a trial that is worth nothing unless it completes."""
     steps_s = max(0.0, (expected_s or 0.0) - startup_s(trials))
     return executor.budget.request(trials, most_s=executor.problem.limits.trial_time_s, steps_s=steps_s)
 
 
-def _allows(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float | None) -> bool:
-    return executor.budget.allows(_request(executor, trials, expected_s))
+def allows(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float | None) -> bool:
+    """Return whether the budget has as much left as such a trial needs."""
+    return executor.budget.allows(request_of(executor, trials, expected_s))
 
 
 def contenders(result: SearchResult) -> list[Trial]:
@@ -167,7 +168,7 @@ def verification_s(trials: Sequence[Trial], candidates: Candidates, designer: De
     """Return the seconds that verification is expected to take, given the trials so far; infinity if nothing is known."""
     repeats, baseline = problem.limits.repeats, problem.baseline
     result, default = current(trials, candidates, repeats, baseline), untried_default(trials, candidates, baseline)
-    known = {} if result is None else {trial.configuration: _repeat_s(trial, problem) for trial in contenders(result)}
+    known = {} if result is None else {trial.configuration: repeat_s(trial, problem) for trial in contenders(result)}
     untried_s = None if default is None else complete_s(designer.predict(default), trials, problem)
     slowest_s = max(known.values(), default=math.inf)
     usual_s = slowest_s if default is None else untried_s or UNPREDICTED * slowest_s
@@ -177,7 +178,7 @@ def verification_s(trials: Sequence[Trial], candidates: Candidates, designer: De
     return VARIATION * (due + looked_for_s)
 
 
-def _repeat_s(trial: Trial, problem: Problem) -> float:
+def repeat_s(trial: Trial, problem: Problem) -> float:
     """Return the expected seconds of another trial of a configuration that runs to its end."""
     steps_s = problem.limits.q_max / trial.steps_per_s if trial.steps_per_s else 0.0
     return min(problem.limits.trial_time_s, max(trial.seconds, (trial.setup_s or 0.0) + steps_s))
@@ -190,7 +191,7 @@ def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: C
     for candidate in usual_order(candidates, baseline):
         if candidate not in tried:
             return candidate if spent < BASELINES else None
-        if any(map(_measured, tried[candidate])) and not _dropped(trials, candidates.configuration(candidate)):
+        if any(map(_measured, tried[candidate])) and not is_unreliable(trials, candidates.configuration(candidate)):
             break
     return None
 
@@ -206,7 +207,7 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, basel
     The contenders are the two fastest and the default, or the baseline if that runs; the last trial of each represents it. Configurations
     that fail when run again are dropped. The winner is the fastest in the repeats, once there are enough of them.
     """
-    tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not _dropped(trials, own[0].configuration)}
+    tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not is_unreliable(trials, own[0].configuration)}
     ranked = standings(Observation.of(trial, candidates) for own in tried.values() for trial in own)
     fastest = [next(trial for trial in reversed(tried[candidate]) if trial.feasible) for candidate in ranked]
     if not fastest:
@@ -262,7 +263,7 @@ def _measured(trial: Trial) -> bool:
     return trial.outcome in MEASURED and trial.steps_per_s is not None
 
 
-def _dropped(trials: Sequence[Trial], configuration: Configuration) -> bool:
+def is_unreliable(trials: Sequence[Trial], configuration: Configuration) -> bool:
     """Return whether a configuration is unreliable: it ran out of memory once, or failed STRIKES times."""
     failed = [t.outcome for t in trials if t.configuration == configuration and t.counts and t.outcome not in MEASURED]
     return "out_of_memory" in failed or len(failed) >= STRIKES

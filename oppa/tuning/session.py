@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import logging
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -32,6 +33,7 @@ from oppa.units import format_seconds
 if TYPE_CHECKING:  # it loads torch, which few designers need
     from oppa.tuning.expectation import Expectation
     from oppa.tuning.profile import Profiler
+    from oppa.tuning.verify.plan import VerifyPlan
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ class Session:
     """The designer that measures a table; None if the session searches for the fastest configuration."""
     expected: "Expectation | None" = None
     """The expected cost and gain of the search; None if they are unknown."""
+    verification: "VerifyPlan | None" = None
+    """The plan of a verification; None if the session searches or profiles."""
 
 
 Callback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
@@ -121,6 +125,8 @@ class SessionOptions:
     """Option that names the folder, for messages."""
     expected: "Expectation | None" = None
     """The expected cost and gain of the search, for the callback."""
+    verification: "VerifyPlan | None" = None
+    """The plan of a verification, for the callback."""
 
 
 @contextlib.contextmanager
@@ -134,7 +140,14 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
     problem, runner = setup.problem, setup.runner
     with contextlib.ExitStack() as stack:
         study = stack.enter_context(_opened(problem, options))
-        session = Session(study=study, problem=problem, candidates=setup.candidates, profiler=profiler, expected=options.expected)
+        session = Session(
+            study=study,
+            problem=problem,
+            candidates=setup.candidates,
+            profiler=profiler,
+            expected=options.expected,
+            verification=options.verification,
+        )
         callback = stack.enter_context(_watched(session, options.callback))
         run_trial, ending_s = stack.enter_context(_running_trials(setup, study, options, callback.tick))
         yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, ending_s=ending_s)
@@ -176,6 +189,7 @@ def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick
         backend.launcher(setup.runner, study=study.uuid, grace_s=grace_s) as launcher,
         parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else contextlib.nullcontext(),
     ):
+        study.hosts = backend.place.names if backend.place else (socket.gethostname(),)
         launcher.prepare()  # its imports overlap with ours
         # a pool holds its hosts for the whole session, and releases them after the winner is written
         with study.holding() if backend.place else contextlib.nullcontext():

@@ -29,14 +29,20 @@ class SpeedUp:
     ratio: Interval
     tied: bool
 
+    @property
+    def inverse(self) -> Interval:
+        """Return the ratio of the other configuration over the winner."""
+        return Interval(value=1 / self.ratio.value, low=1 / self.ratio.high, high=1 / self.ratio.low)
+
 
 def speed_up(winner: Sequence[float], other: Sequence[float]) -> SpeedUp:
     """Compare repeated throughputs (steps per second, at least two each) on the log scale, by Student's and Welch's t."""
-    ours, theirs = _interval(winner), _interval(other)
+    ours, theirs = interval(winner), interval(other)
     return SpeedUp(winner=ours, other=theirs, ratio=_ratio(winner, other), tied=ours.low <= theirs.high and theirs.low <= ours.high)
 
 
-def _interval(rates: Sequence[float]) -> Interval:
+def interval(rates: Sequence[float]) -> Interval:
+    """Return the geometric mean of repeated throughputs (at least two) with its interval, by Student's t on the log scale."""
     from scipy.stats import ttest_1samp
 
     logs = np.log(rates)

@@ -67,9 +67,11 @@ def _learned(study: "Study", problem: "Problem") -> "Learned":
 def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import current, to_json
+    from oppa.tuning.verify.past import past
 
     found = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
     result = to_json(study, found, None, equivalence(study, found, problem))
+    result["verifications"] = [each.to_dict() for each in past(study.folder)]
     if learned:
         result["surrogate"] = {quantity: each.to_dict() for quantity, each in learned.items()}
     typer.echo(json.dumps(result, indent=1))
@@ -80,11 +82,14 @@ def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) ->
     from oppa.report.record import write_record, written
     from oppa.report.study import sections, write_csv
     from oppa.report.surrogate import sections as sections_of_surrogate
+    from oppa.report.verifications import section
     from oppa.tuning.spending import spending
+    from oppa.tuning.verify.past import past
 
     trials, spent = study.trials(), spending(study, problem)
     known = sections(trials, candidates=len(problem.candidates()), software=problem.software, spent=spent)
-    record = [*known, *sections_of_surrogate(learned)]
+    verified = [section(found)] if (found := past(study.folder)) else []
+    record = [*known, *verified, *sections_of_surrogate(learned)]
     write_record(out, f"Study of `{problem.name}`", record, origins=study.sessions())
     with written(out):
         write_csv(out / "trials.csv", trials)
@@ -96,11 +101,13 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
 
     from oppa.cli.views import style
     from oppa.cli.views.summary import print_result
+    from oppa.cli.views.verify_view import print_past
     from oppa.plain_text import plain_text
     from oppa.report.study import facts, failures, ranked, spending_facts
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import break_even, current
     from oppa.tuning.spending import spending
+    from oppa.tuning.verify.past import past
 
     trials, sought = study.trials(), problem.objective
     summary, table = (
@@ -123,6 +130,7 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     if result := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
         pays = break_even(result, spending(study, problem), problem)
         print_result(result, equivalence(study, result, problem), objective=sought, break_even=pays, console=style.out())
+    print_past(past(study.folder))
 
 
 def _print_learned(learned: "Learned") -> None:

@@ -54,7 +54,7 @@ def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
     from oppa.problem.describe import trace, unknown
 
     titles = {"interpreter": "python", "launcher": "start"}
-    started = [(titles[name], value) for name, value in problem.software.facts] if problem.software else []
+    started = [(titles.get(name, name), value) for name, value in problem.software.facts] if problem.software else []
     lines = [job_line(problem), f"[bold]space[/]  {len(candidates)} valid configurations"]
     lines += [f"[bold]model[/]  {escape(text)}"] if (text := trace(problem)) else []
     lines += [f"[bold]prior[/]  {escape(text)}"] if (text := unknown(problem, candidates)) else []

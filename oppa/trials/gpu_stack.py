@@ -1,0 +1,71 @@
+"""Finds what trials run on below torch: the NVIDIA driver, the NCCL that a program's own interpreter loads, and the container image.
+
+Each of them is empty where nothing states it. The driver is that of the host which starts the study.
+"""
+
+import itertools
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+OWN_IMAGE = "OPPA_IMAGE"
+"""Variable in which a user names the image, with its digest, where the container's software does not."""
+IMAGES = (OWN_IMAGE, "PYXIS_CONTAINER_IMAGE", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
+"""Variables that hold the image: pyxis reads its own from the environment, Apptainer and Singularity set theirs inside the container."""
+NGC = (("NVIDIA PyTorch", "NVIDIA_PYTORCH_VERSION"), ("build", "NVIDIA_BUILD_ID"))
+"""Variables that NVIDIA's images set, however they are started: with docker, enroot or another program."""
+IMAGE_OPTION = "--container-image"
+"""Option of `srun` that names the image, from pyxis."""
+DRIVER_S, NCCL_S = 30.0, 120.0
+"""Seconds to wait for `nvidia-smi`, and for an interpreter to load torch from a network file system."""
+_ASK_NCCL = "import torch; print('.'.join(map(str, torch.cuda.nccl.version())))"
+
+
+def driver() -> str:
+    """Return the version of the NVIDIA driver that `nvidia-smi` reports; empty if there is none."""
+    return _first_line(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout_s=DRIVER_S)
+
+
+def nccl(python: Path) -> str:
+    """Return the version of NCCL that the interpreter's torch loads; empty if it loads none."""
+    return _first_line([str(python), "-c", _ASK_NCCL], timeout_s=NCCL_S)
+
+
+def image(words: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> str:
+    """Return the image that a launch line or the environment states; empty if neither does.
+
+    A file's size and time of change follow its path, since a new image may have the path of an old one.
+    """
+    if named := _option(words) or next((environment[name] for name in IMAGES if environment.get(name)), ""):
+        return f"{named}{_stamp(Path(named))}"
+    return ", ".join(f"{title} {environment[name]}" for title, name in NGC if environment.get(name))
+
+
+def _option(words: Sequence[str]) -> str:
+    for word, following in itertools.pairwise([*words, ""]):
+        if word == IMAGE_OPTION:
+            return following
+        if word.startswith(f"{IMAGE_OPTION}="):
+            return word.partition("=")[2]
+    return ""
+
+
+def _stamp(file: Path) -> str:
+    try:
+        found = file.stat()
+    except (OSError, ValueError):  # a name in a registry, or a path outside the container
+        return ""
+    return f" ({found.st_size} bytes, changed at {int(found.st_mtime)})"
+
+
+def _first_line(argv: Sequence[str], *, timeout_s: float) -> str:
+    """Return the first line that a program prints; empty if it is missing, fails or prints nothing."""
+    given = {**os.environ, "PYTHONSAFEPATH": "1"}
+    try:
+        done = subprocess.run(
+            argv, env=given, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return next((line.strip() for line in done.stdout.splitlines() if line.strip()), "")

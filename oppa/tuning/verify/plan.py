@@ -1,0 +1,79 @@
+"""Plans a verification: what is measured again, how often, and what changed since the study."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from oppa.errors import InputError
+from oppa.tuning.session import Setup
+from oppa.tuning.spending import gpu_hours
+from oppa.tuning.verify.changes import EnvironmentChange, changes
+from oppa.tuning.verify.finished import FinishedStudy
+from oppa.tuning.verify.verdict import MARGIN
+
+LEAST_ROUNDS = 3
+"""Fewest rounds, as of the repeats of a search."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyPlan:
+    """The plan of a verification."""
+
+    finished: FinishedStudy
+    setup: Setup
+    """The problem, with the limits and the software of the verification, and where its trials run."""
+    rounds: int
+    margin: float
+    facts: Mapping[str, str]
+    """Facts that explain the trials of the verification later."""
+    changes: tuple[EnvironmentChange, ...]
+    """Changes since the study, as far as they are known before the first trial."""
+
+    @classmethod
+    def of(cls, finished: FinishedStudy, setup: Setup, *, rounds: int | None, margin: float | None, facts: Mapping[str, str]) -> Self:
+        """Return the plan with these rounds and this margin, or with the usual ones.
+
+        Raises:
+            InputError: there are too few rounds, or the margin is no share.
+        """
+        if rounds is not None and rounds < LEAST_ROUNDS:
+            raise InputError(f"`rounds = {rounds}` is too small", hint=f"use at least {LEAST_ROUNDS}")
+        if margin is not None and not 0 <= margin < 1:
+            raise InputError(f"`margin = {margin:g}` is not a share", hint="use a number from 0 to 1, such as 0.05 for 5%")
+        return cls(
+            finished=finished,
+            setup=setup,
+            rounds=setup.problem.limits.repeats if rounds is None else rounds,
+            margin=MARGIN if margin is None else margin,
+            facts=facts,
+            changes=changes(finished, setup.problem.software, facts),
+        )
+
+    @property
+    def recorded(self) -> bool:
+        """Return whether the study recorded its software; simulated trials have none to record."""
+        return self.setup.runner.in_process or self.finished.problem.software is not None
+
+    @property
+    def launcher(self) -> str:
+        """Return the name of the launcher of the trials; `simulated` if nothing is started."""
+        return "simulated" if self.setup.runner.in_process else self.setup.request.launcher
+
+    @property
+    def seconds(self) -> float:
+        """Return the expected seconds of all rounds."""
+        return self.rounds * self.finished.round_s()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        roles = self.finished.roles
+        return {
+            "study": str(self.finished.folder),
+            "launcher": self.launcher,
+            "rounds": self.rounds,
+            "margin": self.margin,
+            "configurations": {roles[each]: each.to_dict() for each in roles},
+            "changed": [dataclasses.asdict(each) for each in self.changes],
+            "seconds": self.seconds,
+            "gpu_hours": gpu_hours(self.setup.problem.cluster, self.seconds),
+        }

@@ -1,0 +1,155 @@
+"""Defines what a verification returns: the verdicts, what changed since the study, and what it has spent."""
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from oppa.problem.objective import Objective
+from oppa.problem.problem import Problem
+from oppa.study import Study, Trial
+from oppa.tuning.break_even import REFERENCES
+from oppa.tuning.equivalence import Equivalence, compare, losses
+from oppa.tuning.result import SearchResult, trial_json
+from oppa.tuning.spending import Spending, spending
+from oppa.tuning.verification import SpeedUp
+from oppa.tuning.verify.changes import EnvironmentChange, moved
+from oppa.tuning.verify.finished import DATE, WINNER, FinishedStudy
+from oppa.tuning.verify.plan import VerifyPlan
+from oppa.tuning.verify.verdict import ConfigurationVerdict, difference, judge, overtaken
+
+Status = Literal["passed", "regression", "inconclusive"]
+OPEN = ("unclear", "not_compared")
+"""Verdicts that leave open whether a configuration became slower."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """The verdicts on the winner of a study and its reference, both measured again in turn."""
+
+    study: Path
+    number: int
+    folder: Path
+    """Folder of the verification, below that of the study."""
+    date: str
+    """When it ended, as `2026-11-25 14:10 UTC`."""
+    measured: str
+    """When the study measured its winner."""
+    margin: float
+    winner: ConfigurationVerdict
+    reference: ConfigurationVerdict | None
+    """The verdict on the baseline, or on the default where the job has no baseline; None if the winner is the reference."""
+    speed_up_then: SpeedUp | None
+    """The winner's speed-up over the reference in the study."""
+    speed_up: SpeedUp | None
+    """The same in the verification; None if either has fewer than two repeats."""
+    changes: tuple[EnvironmentChange, ...]
+    recorded: bool
+    """False if the study did not record its software, so that most changes are unknown."""
+    equivalence: Equivalence | None
+    """Comparison of the winner's losses with those in the study; None if the program reports none."""
+    objective: Objective
+    spent: Spending
+    """Hours and price of the verification, which the study does not count."""
+    trials: tuple[Trial, ...]
+    """Trials of the verification, oldest first."""
+
+    @classmethod
+    def of(cls, plan: VerifyPlan, study: Study, now: SearchResult, number: int) -> "VerifyResult":
+        """Return the result of a verification whose trials have ended."""
+        finished, trials, problem = plan.finished, study.trials(), plan.setup.problem
+
+        def verdict(configuration: Any) -> ConfigurationVerdict:
+            own = [trial for trial in trials if trial.configuration == configuration]
+            then = finished.found.repeats[configuration]
+            return judge(finished.roles[configuration], configuration, then=then, now=own, margin=plan.margin)
+
+        best = finished.found.best.configuration
+        others = [each for each in finished.roles if each != best]
+        return cls(
+            study=finished.folder,
+            number=number,
+            folder=study.folder,
+            date=datetime.now(UTC).strftime(DATE),
+            measured=finished.date,
+            margin=plan.margin,
+            winner=verdict(best),
+            reference=verdict(others[0]) if others else None,
+            speed_up_then=finished.found.speed_up,
+            speed_up=now.speed_up,
+            recorded=plan.recorded,
+            changes=(*plan.changes, *moved(finished, trials)),
+            equivalence=_same_losses(finished, study, trials, problem),
+            objective=problem.objective,
+            spent=spending(study, problem),
+            trials=tuple(trials),
+        )
+
+    @property
+    def verdicts(self) -> tuple[ConfigurationVerdict, ...]:
+        """Return the verdicts, the winner's first."""
+        return (self.winner, self.reference) if self.reference else (self.winner,)
+
+    @property
+    def regressions(self) -> list[str]:
+        """Return what is worse than in the study, a phrase each; empty if nothing is."""
+        found = []
+        if self.winner.verdict in ("slower", "no_longer_runs"):
+            found.append(f"the winner {'is ' * (self.winner.verdict == 'slower')}{self.winner.in_words(self.objective)}")
+        if self.reference and self.speed_up and overtaken(self.speed_up, self.margin):
+            inverse = self.speed_up.inverse
+            found.append(f"{REFERENCES[self.reference.role]} is now faster than the winner by {difference(inverse)}")
+        return found
+
+    @property
+    def status(self) -> Status:
+        """Return `regression`, `passed`, or `inconclusive` if the winner runs but noise or missing repeats leave its verdict open."""
+        if self.regressions:
+            return "regression"
+        return "inconclusive" if self.winner.verdict in OPEN else "passed"
+
+    @property
+    def summary(self) -> str:
+        """Return the verdict in one line."""
+        verb = "" if self.winner.verdict in OPEN else "is "
+        return "; ".join(self.regressions) or f"the {WINNER} {verb}{self.winner.in_words(self.objective)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values, as `oppa verify --json` prints them; null where a value is missing."""
+        return {
+            "study": str(self.study),
+            "measured": self.measured,
+            "verification": self.number,
+            "folder": str(self.folder),
+            "date": self.date,
+            "status": self.status,
+            "summary": self.summary,
+            "regressions": self.regressions,
+            "margin": self.margin,
+            "software_recorded": self.recorded,
+            "changed": [dataclasses.asdict(each) for each in self.changes],
+            "winner": self.winner.to_dict(self.objective),
+            "reference": self.reference and self.reference.to_dict(self.objective),
+            "gain_then": _ratio(self.speed_up_then),
+            "gain": _ratio(self.speed_up),
+            "equivalence": self.equivalence and {"holds": self.equivalence.holds, **dataclasses.asdict(self.equivalence)},
+            "spent": self.spent.to_dict(),
+            "trials": [{**trial_json(trial), "hosts": list(trial.hosts)} for trial in self.trials],
+        }
+
+
+def _ratio(compared: SpeedUp | None) -> Mapping[str, float] | None:
+    return None if compared is None else dataclasses.asdict(compared.ratio)
+
+
+def _same_losses(finished: FinishedStudy, study: Study, trials: list[Trial], problem: Problem) -> Equivalence | None:
+    """Compare the losses of the winner's last trial in the study with those of its last trial in the verification."""
+    best = finished.found.best
+    then = finished.found.repeats[best.configuration] or (best,)
+    now = [trial for trial in trials if trial.configuration == best.configuration and trial.feasible]
+    if not now:
+        return None
+    theirs = losses(finished.folder / "trials" / then[-1].folder_name)
+    ours = losses(study.trial_folder(now[-1]))
+    return compare(ours, theirs, reference=best.configuration.id, precision=problem.training.precision)
