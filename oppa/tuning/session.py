@@ -32,6 +32,7 @@ from oppa.units import format_seconds
 if TYPE_CHECKING:  # it loads torch, which few designers need
     from oppa.tuning.expectation import Expectation
     from oppa.tuning.profile import Profiler
+    from oppa.tuning.transfer import TransferredPrior
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class Session:
     """The designer that measures a table; None if the session searches for the fastest configuration."""
     expected: "Expectation | None" = None
     """The expected cost and gain of the search; None if they are unknown."""
+    transfer: "TransferredPrior | None" = None
+    """The studies that the search starts from; None if there are none."""
 
 
 Callback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
@@ -121,6 +124,8 @@ class SessionOptions:
     """Option that names the folder, for messages."""
     expected: "Expectation | None" = None
     """The expected cost and gain of the search, for the callback."""
+    transfer: "TransferredPrior | None" = None
+    """The studies that the search starts from, for the callback."""
 
 
 @contextlib.contextmanager
@@ -134,7 +139,14 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
     problem, runner = setup.problem, setup.runner
     with contextlib.ExitStack() as stack:
         study = stack.enter_context(_opened(problem, options))
-        session = Session(study=study, problem=problem, candidates=setup.candidates, profiler=profiler, expected=options.expected)
+        session = Session(
+            study=study,
+            problem=problem,
+            candidates=setup.candidates,
+            profiler=profiler,
+            expected=options.expected,
+            transfer=options.transfer,
+        )
         callback = stack.enter_context(_watched(session, options.callback))
         run_trial, ending_s = stack.enter_context(_running_trials(setup, study, options, callback.tick))
         yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, ending_s=ending_s)
