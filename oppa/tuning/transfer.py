@@ -95,14 +95,14 @@ def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrio
         except InputError as error:
             if len(folders) == 1:
                 raise
-            skipped[str(folder)] = error.message
+            skipped[str(folder)] = error.message.removeprefix(f"the study `{folder}` ").removeprefix("is ")
             continue
         if lesson.uuid in lessons:
             skipped[str(folder)] = f"it is a copy of `{lessons[lesson.uuid].name}`"
         else:
             lessons[lesson.uuid] = lesson
     if not lessons:
-        reasons = "; ".join(dict.fromkeys(skipped.values()))
+        reasons = "; ".join(f"`{name}`: {reason}" for name, reason in skipped.items())
         raise InputError(f"none of the {len(folders)} studies under `designer.transfer` can be used: {reasons}", hint=_OTHERS)
     return combined(problem, list(lessons.values()), skipped)
 
