@@ -103,9 +103,7 @@ def tune(
     beliefs = transfer and transfer.beliefs
     facts |= {"transfer": "; ".join(text for _, text in transfer.lines)} if transfer else {}
     expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
-    options = SessionOptions(
-        folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected, transfer=transfer
-    )
+    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected, transfer=transfer)
     with open_session(setup, options) as executor:
         made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)

@@ -1,7 +1,7 @@
 """Run a target's search from the coefficients of other studies, or from none.
 
-Each arm starts from other studies. Those of sources are searches of their tasks by `oppa`. The misleading study claims another framework. Its
-trials are computed by the cost model itself, with coefficients MISLED spreads from their medians, so nothing in it betrays that it is wrong.
+Each arm starts from other studies. Those of sources are searches of their tasks by `oppa`. The misleading study claims another framework.
+Its trials are computed by the cost model itself, with coefficients MISLED spreads from their medians, so nothing shows that it is wrong.
 """
 
 import dataclasses

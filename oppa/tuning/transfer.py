@@ -1,4 +1,4 @@
-"""Transfers the coefficients that studies learned of their device to the next study, as priors: the more alike the jobs, the more they count."""
+"""Transfers the coefficients that studies learned of their device to the next study, as priors. Studies of like jobs count more."""
 
 import dataclasses
 import glob
@@ -114,10 +114,12 @@ def study_folders(names: Sequence[str], *, own: Path | None = None) -> list[Path
     """Return the folders that names and patterns select, each once, without `own`; raises StudyError for a pattern without studies."""
     found: dict[str, None] = {}
     for name in names:
-        if os.path.exists(name) or not glob.has_magic(name):
-            found[os.path.realpath(name)] = None
+        path = Path(name).absolute()
+        if path.exists() or not glob.has_magic(name):
+            found[os.path.realpath(path)] = None
             continue
-        matched = [path for path in sorted(glob.glob(name)) if (Path(path) / FILE).is_file()]
+        root = Path(path.anchor)
+        matched = [folder for folder in sorted(root.glob(str(path.relative_to(root)))) if (folder / FILE).is_file()]
         if not matched:
             raise StudyError(f"`{name}` matches no study", hint="name folders that have a `study.db`, such as `studies/*`")
         found |= dict.fromkeys(map(os.path.realpath, matched))

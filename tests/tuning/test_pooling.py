@@ -99,7 +99,9 @@ def test_each_difference_makes_jobs_less_alike() -> None:
     for name, value in differences.items():
         one = dataclasses.replace(ALIKE, **{name: value})
         assert one.likeness < 1 and len(one.differences) == 1
-        assert all(dataclasses.replace(one, **{other: more}).likeness < one.likeness for other, more in differences.items() if other != name)
+        assert all(
+            dataclasses.replace(one, **{other: more}).likeness < one.likeness for other, more in differences.items() if other != name
+        )
 
 
 def test_a_whole_range_of_sizes_counts_as_another_framework() -> None:

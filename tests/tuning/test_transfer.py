@@ -16,8 +16,8 @@ from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.oppa import Oppa, fitted
-from oppa.tuning.surrogate_summary import posterior_beliefs, surrogate_summaries
 from oppa.tuning.pooling import ELSEWHERE
+from oppa.tuning.surrogate_summary import posterior_beliefs, surrogate_summaries
 from oppa.tuning.transfer import combined, lesson, transferred
 from tests.tuning.conftest import STEPS
 
