@@ -28,9 +28,9 @@ ELASTIC = ("small", "medium", "large")
 """Models whose jobs scale up and down on the simulated cluster (FlexTrain's table 2)."""
 
 _COMMANDS = {name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim")}
-TRANSFERRED = ("1B-8", "8B-8", "moe", "llama-2-7b", "mixtral-8x7b", "copus-32b", "1B-32", "8B-32", "1B-64", "8B-64")
+TRANSFERRED = ("1B-8", "8B-4", "8B-16", "qwen2-1.5b", "moe", "copus-32b", "1B-64", "8B-64")
 """Tasks whose searches start from other studies."""
-_SOURCES = ("moe-16e", "long-8b-128k", "long-8b-32k", "copus-13b", "copus-3b")
+_SOURCES = ("bert", "vit", "moe-16e", "llama-2-7b", "copus-13b", "copus-3b")
 """Simulated jobs that are only sources of such studies."""
 SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
@@ -65,10 +65,10 @@ _SIMULATOR = Declared(
 _TRANSFER = Declared(
     files=(
         *NANOTRON.files,
-        *(simulated_job(name).as_posix() for name in (*TRANSFERRED[2:6], *_SOURCES)),
+        *(simulated_job(name).as_posix() for name in (*TRANSFERRED[3:6], *_SOURCES)),
         *("runners/simulated/runner.toml", "search_spaces/colossalai.toml", "search_spaces/megatron.toml"),
-        *(f"priors/clusters/{name}.toml" for name in ("A100-40GB", "H100", "H100-PCIe")),
-        *(f"priors/hardware/{name}.toml" for name in ("A100-40GB", "H100-PCIe")),
+        *(f"priors/clusters/{name}.toml" for name in ("A100-40GB", "A5000", "H100-PCIe")),
+        *(f"priors/hardware/{name}.toml" for name in ("A100-40GB", "A5000", "H100-PCIe")),
         *(f"priors/frameworks/{name}.toml" for name in ("colossalai", "deepspeed", "megatron")),
     ),
     data=NANOTRON.data,
@@ -249,7 +249,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "simulator": _with_own_record("simulator", _SIMULATOR),
     "stopping": _with_own_record("stopping", _simulated(SIMULATED, cost_model=False)),
     "profile": _with_own_record("profile", _simulated(PROFILED, cost_model=True), repeats=2, smallest="--tasks qwen2-1.5b"),
-    "transfer": _with_own_record("transfer", _TRANSFER, repeats=2, smallest="--tasks 8B-8"),
+    "transfer": _with_own_record("transfer", _TRANSFER, repeats=2, smallest="--tasks 1B-8"),
     "control": with_own_command(
         "gradient statistics, changes of layout and profiles, on real ranks",
         _example("profile", cost_model=True),

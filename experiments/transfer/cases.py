@@ -24,13 +24,11 @@ class TransferCase:
 
 CASES: Mapping[str, TransferCase] = {
     "1B-8": TransferCase(kind=SIZES, sources=("8B-8", "8B-4", "8B-16")),
-    "8B-8": TransferCase(kind=SIZES, sources=("1B-8", "1B-4", "1B-16")),
+    "8B-4": TransferCase(kind=SIZES, sources=("1B-4", "1B-2", "1B-8")),
+    "8B-16": TransferCase(kind=SIZES, sources=("1B-16", "1B-8", "1B-32")),
+    "qwen2-1.5b": TransferCase(kind=MODELS, sources=("bert", "vit")),
     "moe": TransferCase(kind=MODELS, sources=("moe-16e", "llama-2-7b")),
-    "llama-2-7b": TransferCase(kind=MODELS, sources=("moe", "moe-16e")),
-    "mixtral-8x7b": TransferCase(kind=MODELS, sources=("long-8b-128k", "long-8b-32k")),
     "copus-32b": TransferCase(kind=CLUSTERS, sources=("copus-13b", "copus-3b")),
-    "1B-32": TransferCase(kind=CLUSTERS, sources=("1B-4", "1B-1", "1B-2")),
-    "8B-32": TransferCase(kind=CLUSTERS, sources=("8B-4", "8B-1", "8B-2")),
     "1B-64": TransferCase(kind=CLUSTERS, sources=("1B-4", "1B-1", "1B-2")),
     "8B-64": TransferCase(kind=CLUSTERS, sources=("8B-4", "8B-1", "8B-2")),
 }
