@@ -58,9 +58,9 @@ def _arms_section(made: Sequence[TransferRun], targets: Sequence[str]) -> Sectio
     text = (
         f"Each search has {TRIALS} trials. Best at k is the true throughput of the incumbent over the best, in the mean over targets and "
         f"seeds. Differences and the ratio of seconds to 95% are against the search without transfer on the same targets and seeds, with "
-        f"{LEVEL:.0%} intervals over targets and seeds. A target is harmed if its seconds are over {HARMED:g} times as long. The misleading "
-        f"study claims another framework. Its coefficients lie {MISLED:g} spreads off, so that the best configuration ranks low. "
-        "`as if alike` takes one study whole."
+        f"{LEVEL:.0%} intervals over targets and seeds. A target is harmed if its seconds are over {HARMED:g} times as long. The "
+        f"misleading study claims another framework. Its coefficients lie {MISLED:g} spreads off, so that the best configuration ranks "
+        "low. `as if alike` takes one study whole."
     )
     columns = ("starts from", ">trials to 95%", ">best at 1", ">at 5", ">difference at 1", ">at 5", ">seconds to 95%", ">harmed", "worst")
     return Section(title="Gain and harm", text=text, columns=columns, rows=rows)
