@@ -249,7 +249,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "simulator": _with_own_record("simulator", _SIMULATOR),
     "stopping": _with_own_record("stopping", _simulated(SIMULATED, cost_model=False)),
     "profile": _with_own_record("profile", _simulated(PROFILED, cost_model=True), repeats=2, smallest="--tasks qwen2-1.5b"),
-    "transfer": _with_own_record("transfer", _TRANSFER, repeats=2, smallest="--tasks 1B-8"),
+    "transfer": _with_own_record("transfer", _TRANSFER, repeats=1, smallest="--tasks 1B-8"),
     "control": with_own_command(
         "gradient statistics, changes of layout and profiles, on real ranks",
         _example("profile", cost_model=True),
