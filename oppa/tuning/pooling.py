@@ -29,7 +29,7 @@ NOTHING = 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CoefficientEvidence:
-    """What the trials of a study alone tell of a coefficient, in logarithms, and how unlike its job is."""
+    """The trials of a study alone: where they put the logarithm of a coefficient, and how unlike the job is."""
 
     place: float
     variance: float

@@ -24,7 +24,7 @@ ALIKE = Distance(framework=False, precision=False, model_doublings=0.0, cluster_
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StudyLesson:
-    """What a study learned: its coefficients before and after its trials, and its distance from the job."""
+    """The coefficients of a study before and after its trials, and its distance from the job."""
 
     name: str
     """Folder of the study."""
