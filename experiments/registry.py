@@ -28,6 +28,10 @@ ELASTIC = ("small", "medium", "large")
 """Models whose jobs scale up and down on the simulated cluster (FlexTrain's table 2)."""
 
 _COMMANDS = {name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim")}
+TRANSFERRED = ("1B-8", "8B-4", "8B-16", "qwen2-1.5b", "moe", "copus-32b", "1B-64", "8B-64")
+"""Tasks whose searches start from other studies."""
+_SOURCES = ("bert", "vit", "moe-16e", "llama-2-7b", "copus-13b", "copus-3b")
+"""Simulated jobs that are only sources of such studies."""
 SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
 NANOTRON = Declared(
@@ -57,6 +61,18 @@ _TIMINGS = {
 _SIMULATOR = Declared(
     files=(REPLAY.as_posix(), "priors/clusters/H100.toml", "priors/clusters/A100-80GB.toml"),
     data=(*ELDER_DATA, "pipeline_stage_times.csv", "pipeline_schedules_measured.csv"),
+)
+_TRANSFER = Declared(
+    files=(
+        *NANOTRON.files,
+        *(simulated_job(name).as_posix() for name in (*TRANSFERRED[3:6], *_SOURCES)),
+        *("runners/simulated/runner.toml", "search_spaces/colossalai.toml", "search_spaces/megatron.toml"),
+        *(f"priors/clusters/{name}.toml" for name in ("A100-40GB", "A5000", "H100-PCIe")),
+        *(f"priors/hardware/{name}.toml" for name in ("A100-40GB", "A5000", "H100-PCIe")),
+        *(f"priors/frameworks/{name}.toml" for name in ("colossalai", "deepspeed", "megatron")),
+    ),
+    data=NANOTRON.data,
+    parts=TRANSFERRED,
 )
 _SCHEDULES = Declared(data=("pipeline_stage_times.csv", "pipeline_schedules_measured.csv"))
 
@@ -194,6 +210,12 @@ SUITES: Mapping[str, Suite] = {
         run="experiments.profile.simulated:profile",
         tasks=PROFILED,
     ),
+    "transfer": Suite(
+        about="the gain and the harm of starting a search from other studies",
+        run="experiments.transfer.run:sections",
+        to_json="experiments.transfer.run:to_json",
+        tasks=TRANSFERRED,
+    ),
     "goodput-simulated": Suite(
         about="time to loss under each policy, on simulated clusters",
         run="experiments.goodput.simulated:sections",
@@ -227,6 +249,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "simulator": _with_own_record("simulator", _SIMULATOR),
     "stopping": _with_own_record("stopping", _simulated(SIMULATED, cost_model=False)),
     "profile": _with_own_record("profile", _simulated(PROFILED, cost_model=True), repeats=2, smallest="--tasks qwen2-1.5b"),
+    "transfer": _with_own_record("transfer", _TRANSFER, repeats=1, smallest="--tasks 1B-8"),
     "control": with_own_command(
         "gradient statistics, changes of layout and profiles, on real ranks",
         _example("profile", cost_model=True),

@@ -13,7 +13,7 @@ import functools
 import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,13 @@ from oppa.tuning import designers
 if TYPE_CHECKING:
     from oppa.control.training_session import Callback as TrainCallback
     from oppa.control.training_session import TrainOptions, TrainResult
-    from oppa.cost.coefficients import Belief
     from oppa.cost.ranking import PredictResult
     from oppa.problem.configuration import Configuration
     from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.tuning.outcomes import ProfileResult, TuneResult
     from oppa.tuning.plan import TunePlan
     from oppa.tuning.session import Callback, Setup
+    from oppa.tuning.transfer import TransferredPrior
     from oppa.tuning.verify.plan import VerifyPlan
     from oppa.tuning.verify.result import VerifyResult
 
@@ -99,9 +99,11 @@ def tune(
     folder = Path(study) if study is not None else new_folder(problem.name)
     facts = _facts(problem, "tune", resume, designer=designer, seed=seed)
     again = resume(folder) if resume else ()
-    beliefs = _transferred(problem)
+    transfer = _transferred(problem, own=folder)
+    beliefs = transfer.beliefs if transfer else None
+    facts |= {"transfer": "; ".join(text for _, text in transfer.lines)} if transfer else {}
     expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
-    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected)
+    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected, transfer=transfer)
     with open_session(setup, options) as executor:
         made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
@@ -131,13 +133,14 @@ def plan(
     from oppa.tuning.plan import TunePlan, expectation
 
     setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
-    problem, candidates, beliefs = setup.problem, setup.candidates, _transferred(setup.problem)
+    problem, candidates, transfer = setup.problem, setup.candidates, _transferred(setup.problem)
+    beliefs = transfer.beliefs if transfer else None
     made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
     suggested = made.suggest(set())
     first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
     launched = "simulated" if setup.runner.in_process else setup.request.launcher
     expected = expectation(setup, designer, beliefs)
-    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected)
+    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected, transfer=transfer)
 
 
 def _setup(
@@ -376,13 +379,13 @@ def _with_limits(problem: Problem, **changed: Any) -> Problem:
     return limited
 
 
-def _transferred(problem: Problem) -> "Mapping[str, Belief] | None":
-    """Return the coefficients that the study under `[designer] transfer` fitted; None if the job names no study."""
-    if problem.search_options.transfer is None:
+def _transferred(problem: Problem, own: Path | None = None) -> "TransferredPrior | None":
+    """Return what the studies under `[designer] transfer` learned, without the job's `own`; None if the job names no study."""
+    if not problem.search_options.transfer:
         return None
-    from oppa.tuning.transfer import beliefs_of
+    from oppa.tuning.transfer import transferred
 
-    return beliefs_of(Path(problem.search_options.transfer), problem)
+    return transferred(problem, own=own)
 
 
 def _facts(problem: Problem, name: str, resume: Resume | None, *, designer: str, seed: int) -> dict[str, str]:

@@ -285,10 +285,10 @@ class DesignerTable(DeclaredTable):
     stopping: Literal["sure", "paper", "paper-bound", "never"] | None = None
     acquisition: Literal["improvement", "ucb"] | None = None
     beta: Positive | Literal["bound"] | None = None
-    transfer: Name | None = None
+    transfer: Name | Annotated[list[Name], Field(min_length=1)] | None = None
 
     def record(self, folder: Path = Path()) -> SearchOptions:
-        """Return the strategy; `beta` implies `ucb`, and `transfer` is relative to `folder`, the job file's folder.
+        """Return the strategy; `beta` implies `ucb`, and folders of `transfer` are relative to `folder`, the job file's.
 
         Raises:
             JobError: `beta` is given with another acquisition.
@@ -299,7 +299,8 @@ class DesignerTable(DeclaredTable):
             )
         given = {**({"acquisition": "ucb"} if self.beta is not None else {}), **self.model_dump(exclude_none=True)}
         if self.transfer is not None:
-            given["transfer"] = os.path.realpath(folder / self.transfer)
+            names = [self.transfer] if isinstance(self.transfer, str) else self.transfer
+            given["transfer"] = tuple(os.path.realpath(folder / name) for name in names)
         return SearchOptions(**{**given, **({"beta": None} if self.beta == "bound" else {})})
 
 

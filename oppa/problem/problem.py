@@ -158,7 +158,7 @@ class Problem:
             training=training,
             space=SearchSpace.from_dict(values["space"], facts),
             limits=Limits(**values["limits"]),
-            search_options=SearchOptions(**values["strategy"]),
+            search_options=SearchOptions.from_dict(values["strategy"]),
             run_options=RunOptions(**values.get("recipe", {})),
             launcher=LauncherChoice(**values.get("launcher", {})),
             baseline=Configuration.from_dict(values["baseline"]) if values.get("baseline") else None,

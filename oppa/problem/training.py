@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from oppa.extensions import OptionValue
 
@@ -126,8 +126,14 @@ class SearchOptions:
     """Acquisition function: `improvement` on the incumbent, or `ucb`, the upper confidence bound of OPPA eq. 4."""
     beta: float | None = 1.0
     """Weight of uncertainty in the acquisition (OPPA eq. 4); None: the schedule of eq. 32."""
-    transfer: str | None = None
-    """Folder of a study whose learned coefficients the search starts from."""
+    transfer: tuple[str, ...] = ()
+    """Folders of studies whose learned coefficients the search starts from, or patterns of such folders."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the options that were written to JSON; older studies name one folder or none."""
+        named = values.get("transfer") or ()
+        return cls(**{**values, "transfer": (named,) if isinstance(named, str) else tuple(named)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

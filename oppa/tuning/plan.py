@@ -14,6 +14,7 @@ from oppa.tuning.session import Setup
 if TYPE_CHECKING:  # they load torch
     from oppa.cost.coefficients import Belief
     from oppa.tuning.expectation import Expectation
+    from oppa.tuning.transfer import TransferredPrior
 
 SPREAD = 1.25
 """Factor by which a simulated start-up may differ from that of the first configuration."""
@@ -31,6 +32,8 @@ class TunePlan:
     """Configuration of the first trial of a new study."""
     expected: "Expectation | None" = None
     """The expected cost and gain; None if the prior says nothing about the job."""
+    transfer: "TransferredPrior | None" = None
+    """The studies that the search starts from; None if there are none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -43,6 +46,7 @@ class TunePlan:
             "baseline": self.problem.baseline and self.problem.baseline.to_dict(),
             "first": self.first and self.first.to_dict(),
             "expected": self.expected and self.expected.to_dict(),
+            **({"transfer": self.transfer.to_dict()} if self.transfer else {}),
         }
 
 

@@ -33,6 +33,7 @@ from oppa.units import format_seconds
 if TYPE_CHECKING:  # it loads torch, which few designers need
     from oppa.tuning.expectation import Expectation
     from oppa.tuning.profile import Profiler
+    from oppa.tuning.transfer import TransferredPrior
     from oppa.tuning.verify.plan import VerifyPlan
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Session:
     """The expected cost and gain of the search; None if they are unknown."""
     verification: "VerifyPlan | None" = None
     """The plan of a verification; None if the session searches or profiles."""
+    transfer: "TransferredPrior | None" = None
+    """The studies that the search starts from; None if there are none."""
 
 
 Callback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
@@ -127,6 +130,8 @@ class SessionOptions:
     """The expected cost and gain of the search, for the callback."""
     verification: "VerifyPlan | None" = None
     """The plan of a verification, for the callback."""
+    transfer: "TransferredPrior | None" = None
+    """The studies that the search starts from, for the callback."""
 
 
 @contextlib.contextmanager
@@ -147,6 +152,7 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
             profiler=profiler,
             expected=options.expected,
             verification=options.verification,
+            transfer=options.transfer,
         )
         callback = stack.enter_context(_watched(session, options.callback))
         run_trial, ending_s = stack.enter_context(_running_trials(setup, study, options, callback.tick))

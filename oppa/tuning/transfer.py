@@ -1,31 +1,142 @@
-"""Transfers the coefficients that a study learned of its device to the next study, as priors."""
+"""Transfers the coefficients that studies learned of their device to the next study, as priors. Studies of like jobs count more."""
 
 import dataclasses
-import math
+import glob
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from oppa.cost.beliefs import Beliefs, beliefs_of_job
 from oppa.cost.coefficients import Belief
-from oppa.errors import InputError
+from oppa.errors import InputError, StudyError
 from oppa.problem.devices import identify
 from oppa.problem.problem import Problem
 from oppa.study import Study
+from oppa.study.database import FILE
 from oppa.tuning.designers.oppa import Oppa, fitted
-from oppa.tuning.surrogate.gaussian_process import GaussianProcess
+from oppa.tuning.likeness import Distance
+from oppa.tuning.pooling import CoefficientEvidence, pooled
 from oppa.tuning.surrogate_summary import posterior_beliefs
 
-ELSEWHERE = 0.1
-"""Standard deviation of another job's coefficient around this one, in log units, however well this one was learned."""
+ALIKE = Distance(framework=False, precision=False, model_doublings=0.0, cluster_doublings=0.0)
 
 
-def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
-    """Return the coefficients that a study learned, for a problem on the same device.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StudyLesson:
+    """The coefficients of a study before and after its trials, and its distance from the job."""
+
+    name: str
+    """Folder of the study."""
+    uuid: str
+    before: Beliefs
+    after: Beliefs
+    distance: Distance
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UsedStudy:
+    """A study that the search starts from."""
+
+    name: str
+    distance: Distance
+    weight: float
+    """Share of the coefficients' precision that it gives, in the mean over all coefficients."""
+
+    def describe(self) -> str:
+        """Return likeness, weight and differences as one line."""
+        differs = f" ({', '.join(self.distance.differences)})" if self.distance.differences else ""
+        return f"{self.name}: weight {self.weight:.0%}, likeness {self.distance.likeness:.2f}{differs}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TransferredPrior:
+    """The coefficients that a search starts from, the studies that they are from, and why others were left out."""
+
+    beliefs: Mapping[str, Belief]
+    used: tuple[UsedStudy, ...]
+    skipped: Mapping[str, str]
+    """Reasons by folder."""
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Return lines by name: each study with its weight, what the prior keeps, and the studies that were left out."""
+        rest = f"the prior: weight {1 - sum(each.weight for each in self.used):.0%}"
+        return [
+            *(("from", each.describe()) for each in self.used),
+            ("from", rest),
+            *(("skips", f"{name}: {reason}") for name, reason in self.skipped.items()),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        used = [{"study": u.name, "weight": u.weight, "likeness": u.distance.likeness, **dataclasses.asdict(u.distance)} for u in self.used]
+        return {"used": used, "skipped": dict(self.skipped)}
+
+
+def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrior:
+    """Return the coefficients that the studies under `[designer] transfer` learned, as the prior of the problem.
+
+    Args:
+        own: Folder of the problem's own study, which patterns may match and which does not count.
+
+    Raises:
+        StudyError: there is no study in a folder, or a pattern matches none.
+        InputError: no study can be used; a study of another device, without measurements, or against the cost model cannot.
+    """
+    folders = study_folders(problem.search_options.transfer, own=own)
+    lessons: dict[str, StudyLesson] = {}
+    skipped: dict[str, str] = {}
+    for folder in folders:
+        try:
+            lesson = lesson_of(folder, problem)
+        except StudyError:
+            raise
+        except InputError as error:
+            if len(folders) == 1:
+                raise
+            skipped[str(folder)] = error.message.removeprefix(f"the study `{folder}` ").removeprefix("is ")
+            continue
+        if lesson.uuid in lessons:
+            skipped[str(folder)] = f"it is a copy of `{lessons[lesson.uuid].name}`"
+        else:
+            lessons[lesson.uuid] = lesson
+    if not lessons:
+        reasons = "; ".join(f"`{name}`: {reason}" for name, reason in skipped.items())
+        raise InputError(f"none of the {len(folders)} studies under `designer.transfer` can be used: {reasons}", hint=_OTHERS)
+    return combined(problem, list(lessons.values()), skipped)
+
+
+_OTHERS = "name studies of the same device with completed trials, or remove `designer.transfer`"
+
+
+def study_folders(names: Sequence[str], *, own: Path | None = None) -> list[Path]:
+    """Return the folders that names and patterns select, each once, without `own`; raises StudyError for a pattern without studies."""
+    found: dict[str, None] = {}
+    for name in names:
+        path = Path(name).absolute()
+        if path.exists() or not glob.has_magic(name):
+            found[os.path.realpath(path)] = None
+            continue
+        root = Path(path.anchor)
+        matched = [folder for folder in sorted(root.glob(str(path.relative_to(root)))) if (folder / FILE).is_file()]
+        if not matched:
+            raise StudyError(f"`{name}` matches no study", hint="name folders that have a `study.db`, such as `studies/*`")
+        found |= dict.fromkeys(map(os.path.realpath, matched))
+    if own is not None:
+        found.pop(os.path.realpath(own), None)
+    return list(map(Path, found))
+
+
+def lesson_of(folder: Path, problem: Problem) -> StudyLesson:
+    """Return what a study learned, for a problem on the same device.
 
     Raises:
         StudyError: there is no study.
         InputError: it is of another device, has measured nothing, or contradicts the cost model.
     """
     with Study(folder) as study:
-        theirs, trials = study.problem, study.trials()
+        theirs, trials, uuid = study.problem, study.trials(), study.uuid
     if _device(theirs) != _device(problem):
         raise InputError(
             f"the study `{folder}` is for `{theirs.cluster.device}`, but the job is for `{problem.cluster.device}`",
@@ -39,7 +150,8 @@ def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
             f"the trials of the study `{folder}` contradict the cost model: its coefficients say nothing about another job",
             hint="tune without `designer.transfer`",
         )
-    return learned(designer, str(folder))
+    distance = Distance.between(theirs, problem) if problem.stated_model else ALIKE  # a job without a model is refused later
+    return lesson(designer, str(folder), uuid=uuid, distance=distance)
 
 
 def _device(problem: Problem) -> str:
@@ -48,14 +160,29 @@ def _device(problem: Problem) -> str:
     return identify(cluster.device, cluster.usable_bytes) or cluster.device
 
 
-def learned(designer: Oppa, origin: str) -> dict[str, Belief]:
-    """Return a fitted designer's coefficients as priors for another job."""
-    return {**_of(designer.log_rate, f"learned in `{origin}`"), **_of(designer.log_slack, f"learned in `{origin}`")}
+def lesson(designer: Oppa, name: str, *, uuid: str = "", distance: Distance = ALIKE) -> StudyLesson:
+    """Return what a fitted designer learned."""
+    processes = designer.log_rate, designer.log_slack
+    before = {key: belief for process in processes for key, belief in process.cost.beliefs.items()}
+    after = {key: belief for process in processes for key, belief in posterior_beliefs(process, name).items()}
+    return StudyLesson(name=name, uuid=uuid, before=before, after=after, distance=distance)
 
 
-def _of(process: GaussianProcess, source: str) -> dict[str, Belief]:
-    return {
-        # a measurement never makes a belief wider than its prior
-        name: dataclasses.replace(belief, spread=min(math.hypot(belief.spread, ELSEWHERE), process.cost.beliefs[name].spread))
-        for name, belief in posterior_beliefs(process, source).items()
-    }
+def combined(problem: Problem, lessons: Sequence[StudyLesson], skipped: Mapping[str, str] | None = None) -> TransferredPrior:
+    """Return the prior of a problem by what studies learned."""
+    time, size = beliefs_of_job(problem)
+    prior = {**time, **size}
+    source = f"learned in `{lessons[0].name}`" if len(lessons) == 1 else f"learned in {len(lessons)} studies"
+    found = {name: pooled(belief, [_evidence(each, name) for each in lessons], source) for name, belief in prior.items()}
+    weights = (sum(each.shares[place] for each in found.values()) / len(found) for place in range(len(lessons)))
+    return TransferredPrior(
+        beliefs={name: each.belief for name, each in found.items()},
+        used=tuple(UsedStudy(name=each.name, distance=each.distance, weight=w) for each, w in zip(lessons, weights, strict=True)),
+        skipped=skipped or {},
+    )
+
+
+def _evidence(lesson: StudyLesson, name: str) -> CoefficientEvidence | None:
+    if name not in lesson.before:
+        return None
+    return CoefficientEvidence.of(lesson.before[name], lesson.after[name], lesson.distance.variance)

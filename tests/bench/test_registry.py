@@ -12,8 +12,9 @@ import pytest
 from experiments.goodput import pollux
 from experiments.goodput.simulated import CASES
 from experiments.profile.simulated import JOBS
-from experiments.registry import COPUS, OVERHEAD, POLLUX, PROFILED, SHORT
+from experiments.registry import COPUS, OVERHEAD, POLLUX, PROFILED, SHORT, TRANSFERRED
 from experiments.timings.overhead import SIZES
+from experiments.transfer import cases
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS
 from oppa.bench.declared import SIMULATED, content_hash, simulated_job
@@ -34,6 +35,7 @@ def together(*suites: str) -> set[str]:
     return {"results/search/all", *(f"results/search/all/{suite}" for suite in suites)}
 
 
+TRANSFER = {"results/transfer"}
 SIMULATED_SUITES = together("simulated", "adversarial")
 SIMULATED_RECORDS = {"results/search/simulated", "results/ci", "results/stopping", "results/profile"} | SIMULATED_SUITES
 
@@ -59,6 +61,7 @@ def test_every_declared_file_is_there() -> None:
 def test_tasks_are_those_that_the_benchmarks_run() -> None:
     assert tuple(task.name for task in simulated_tasks()) == SIMULATED == SUITES["simulated"].declared.tasks
     assert set(CASES) == set(COPUS) and set(JOBS) == set(PROFILED) and set(map(str, SIZES)) == set(OVERHEAD)
+    assert tuple(cases.CASES) == TRANSFERRED
     assert {each.suite for each in COMPARISONS} == {"cpu", "simulated"}
 
 
@@ -121,10 +124,10 @@ def checkout(tmp_path_factory) -> Checkout:
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        (MOE, SIMULATED_RECORDS),
-        ("runners/simulated/jobs/copus-3b.toml", {"results/goodput-simulated"}),
+        (MOE, SIMULATED_RECORDS | TRANSFER),
+        ("runners/simulated/jobs/copus-3b.toml", {"results/goodput-simulated"} | TRANSFER),
         ("priors/clusters/RTX3080.toml", SIMULATED_RECORDS),
-        ("search_spaces/megatron.toml", {"results/goodput-simulated"} | together("moe", "long-context")),
+        ("search_spaces/megatron.toml", {"results/goodput-simulated"} | TRANSFER | together("moe", "long-context")),
         ("priors/hardware/RTX3080.toml", {"results/search/simulated", "results/profile"} | SIMULATED_SUITES),
         ("results/cpu-exhaustive/trials.csv", {"results/search/cpu", "results/ci"} | together("cpu")),
         ("examples/digits.py", {"results/policies"}),
@@ -214,7 +217,7 @@ def test_records_match_until_an_input_changes_and_say_which(tmp_path) -> None:
     assert checkout.states(code=0) == {}
     with checkout.path(MOE).open("a") as file:
         file.write("\nadded = 1\n")
-    assert checkout.states(code=4) == dict.fromkeys(SIMULATED_RECORDS, ("stale", [MOE]))
+    assert checkout.states(code=4) == dict.fromkeys(SIMULATED_RECORDS | TRANSFER, ("stale", [MOE]))
 
 
 @pytest.mark.slow
@@ -224,7 +227,7 @@ def test_data_that_are_not_here_leave_it_open_and_a_play_that_lacks_does_not(tmp
     checkout.path("OPPA_DATA/nanotron_h100.csv").unlink()
     listed = json.loads(checkout.run("-m", "oppa", "bench", "--json"))
     open_ = {each["record"] for each in listed if each["state"] == "not checked"}
-    recorded = ("bench", "prior", "calibrate", "simulator", "search/replay", "cluster")
+    recorded = ("bench", "prior", "calibrate", "simulator", "search/replay", "cluster", "transfer")
     assert open_ == {f"results/{name}" for name in recorded} | together("replay", "adversarial")
     log = checkout.folder / "results" / "search" / "cpu" / "runs.jsonl"
     log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"designer": "tpe", "seed": 7' not in line))

@@ -1,7 +1,8 @@
-"""What one study learned of its device is where the next one starts; and what it says it learned."""
+"""What studies learned of their device is where the next one starts; and what they say they learned."""
 
 import dataclasses
 import math
+import shutil
 
 import pytest
 import torch
@@ -9,13 +10,15 @@ import torch
 from oppa.errors import InputError, StudyError
 from oppa.problem.encoding import column_names
 from oppa.problem.problem import Problem
+from oppa.problem.training import SearchOptions
 from oppa.study import Study
 from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.oppa import Oppa, fitted
+from oppa.tuning.pooling import ELSEWHERE
 from oppa.tuning.surrogate_summary import posterior_beliefs, surrogate_summaries
-from oppa.tuning.transfer import ELSEWHERE, beliefs_of, learned
+from oppa.tuning.transfer import combined, lesson, transferred
 from tests.tuning.conftest import STEPS
 
 
@@ -23,16 +26,31 @@ from tests.tuning.conftest import STEPS
 def study_of(tmp_path, problem, candidates):
     """A study of the problem in which these observations were made."""
 
-    def make(observations: list[Observation], question: Problem = problem):
-        with Study.create(tmp_path / "study", question.to_dict(), question.fingerprint) as study:
+    def make(observations: list[Observation], question: Problem = problem, name: str = "study"):
+        with Study.create(tmp_path / name, question.to_dict(), question.fingerprint) as study:
             for seen in observations:
                 rate = None if seen.log_steps_per_s is None else math.exp(seen.log_steps_per_s)
                 estimate = rate and ThroughputEstimate(steps_per_s=rate, variance=1e-4 * rate**2, kept=STEPS - 1)
                 result = TrialResult(outcome=seen.outcome, estimate=estimate, memory_bytes=seen.memory_bytes, seconds=1.0)
                 study.finish(study.claim(candidates.configuration(seen.candidate)), result)
-        return tmp_path / "study"
+        return tmp_path / name
 
     return make
+
+
+def starting_from(problem: Problem, *names) -> Problem:
+    """The problem, whose search starts from these studies."""
+    return dataclasses.replace(problem, search_options=SearchOptions(transfer=tuple(map(str, names))))
+
+
+@pytest.fixture(scope="module")
+def learned(problem):
+    """The coefficients of a job that starts from what one designer of it learned."""
+    return lambda designer, name: combined(problem, [lesson(designer, name)]).beliefs
+
+
+def beliefs_of(folder, problem):
+    return transferred(starting_from(problem, folder)).beliefs
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +62,7 @@ def teacher(problem, candidates, make_planted) -> Oppa:
 
 
 @pytest.mark.parametrize("name", ["log_rate", "log_slack"])
-def test_what_a_study_told_of_moves_towards_the_truth(name, teacher, make_planted) -> None:
+def test_what_a_study_told_of_moves_towards_the_truth(name, teacher, learned, make_planted) -> None:
     process, beliefs, shift = getattr(teacher, name), learned(teacher, "elsewhere"), make_planted(5).shift[name]
     told = process.shift_covariance.diagonal().sqrt() < 0.7
     before = process.cost.beliefs
@@ -54,14 +72,15 @@ def test_what_a_study_told_of_moves_towards_the_truth(name, teacher, make_plante
 
 
 @pytest.mark.parametrize("name", ["log_rate", "log_slack"])
-def test_to_have_measured_makes_no_belief_wider_and_none_surer_than_another_job_allows(name, teacher) -> None:
+def test_to_have_measured_makes_no_belief_wider_and_none_surer_than_another_job_allows(name, teacher, learned) -> None:
     before, after = getattr(teacher, name).cost.beliefs, learned(teacher, "elsewhere")
     assert all(min(ELSEWHERE, before[key].spread) <= after[key].spread <= before[key].spread for key in before)
     assert any(after[key].spread < 0.5 * before[key].spread for key in before)
-    assert all(after[key].source == "learned in `elsewhere`" and after[key].what == before[key].what for key in before)
+    moved = [key for key in before if after[key].median != before[key].median]
+    assert moved and all(after[key].source == "learned in `elsewhere`" and after[key].what == before[key].what for key in moved)
 
 
-def test_a_designer_that_starts_from_them_predicts_better(teacher, problem, candidates, make_planted) -> None:
+def test_a_designer_that_starts_from_them_predicts_better(teacher, learned, problem, candidates, make_planted) -> None:
     truth, fresh = make_planted(5).truth["log_rate"], Oppa(problem, candidates, seed=0)
     taught = Oppa(problem, candidates, seed=0, beliefs=learned(teacher, "elsewhere"))
     rows = torch.arange(len(candidates))
@@ -71,7 +90,7 @@ def test_a_designer_that_starts_from_them_predicts_better(teacher, problem, cand
     assert ((ours.mean - truth).abs() < 3 * ours.stddev).all()
 
 
-def test_a_study_on_disk_teaches_what_its_trials_would(study_of, problem, candidates, make_planted) -> None:
+def test_a_study_on_disk_teaches_what_its_trials_would(study_of, learned, problem, candidates, make_planted) -> None:
     observations = [make_planted(5).observe(index) for index in range(0, 32, 4)]
     folder = study_of(observations)
     beliefs = beliefs_of(folder, dataclasses.replace(problem, global_batch=32))
@@ -117,6 +136,40 @@ def test_a_study_that_has_measured_nothing_is_refused(seen, study_of, problem, l
 def test_where_there_is_no_study_it_says_so(tmp_path, problem) -> None:
     with pytest.raises(StudyError, match="is not a study folder"):
         beliefs_of(tmp_path, problem)
+    with pytest.raises(StudyError, match="matches no study"):
+        beliefs_of(tmp_path / "st*", problem)
+
+
+def test_several_studies_count_each_once(study_of, problem, make_planted, tmp_path) -> None:
+    seen = [make_planted(5).observe(index) for index in range(0, 32, 4)]
+    first, second = study_of(seen[:5], name="study-1"), study_of(seen[3:], name="study-2")
+    shutil.copytree(first, tmp_path / "study-3")
+    pattern, names = starting_from(problem, tmp_path / "study-*"), starting_from(problem, second, first)
+    found, named = transferred(pattern), transferred(names)
+    assert [each.name for each in found.used] == [str(first), str(second)]
+    assert found.skipped == {str(tmp_path / "study-3"): f"it is a copy of `{first}`"}
+    assert all(found.beliefs[key].spread == pytest.approx(named.beliefs[key].spread) for key in found.beliefs)
+    assert [each.name for each in transferred(pattern, own=second).used] == [str(first)]
+
+
+def test_studies_that_cannot_be_used_are_left_out_with_a_note(study_of, problem, make_planted) -> None:
+    elsewhere = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, device="H100"))
+    good, other = study_of([make_planted(5).observe(1)], name="good"), study_of([make_planted(5).observe(1)], elsewhere, name="other")
+    empty = study_of([], name="empty")
+    found = transferred(starting_from(problem, other, empty, good))
+    assert [each.name for each in found.used] == [str(good)]
+    assert found.skipped == {str(other): "for `H100`, but the job is for `CPU`", str(empty): "has measured nothing yet"}
+    assert sum(each.weight for each in found.used) < 1
+    with pytest.raises(InputError, match="none of the 2 studies") as caught:
+        transferred(starting_from(problem, other, empty))
+    assert "completed trials" in caught.value.hint
+
+
+def test_options_of_older_studies_name_one_folder_or_none() -> None:
+    stored = dataclasses.asdict(SearchOptions())
+    assert SearchOptions.from_dict({**stored, "transfer": None}) == SearchOptions()
+    assert SearchOptions.from_dict({**stored, "transfer": "one"}).transfer == ("one",)
+    assert SearchOptions.from_dict({**stored, "transfer": ["one", "two"]}).transfer == ("one", "two")
 
 
 def test_it_says_which_coefficients_it_learned(teacher, problem, candidates) -> None:

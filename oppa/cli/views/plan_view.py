@@ -3,7 +3,7 @@
 from rich.markup import escape
 
 from oppa.cli.views import style
-from oppa.cli.views.summary import problem_lines, warn_if_it_does_not_pay, warn_of_unknown_device
+from oppa.cli.views.summary import problem_lines, transfer_lines, warn_if_it_does_not_pay, warn_of_unknown_device
 from oppa.report.money import expected_lines
 from oppa.tuning.device_budget import limit_in_words
 from oppa.tuning.plan import TunePlan
@@ -20,7 +20,11 @@ def print_plan(plan: TunePlan) -> None:
     if plan.first is not None:
         rows["first"] = plan.first.id + (", the baseline" if plan.first == problem.baseline else "")
     rows |= dict(expected_lines(plan.expected)) if plan.expected else {}
-    lines = [problem_lines(problem, plan.candidates), *(f"[bold]{name:<6}[/] {escape(value)}" for name, value in rows.items())]
+    lines = [
+        problem_lines(problem, plan.candidates),
+        *transfer_lines(plan.transfer),
+        *(f"[bold]{name:<6}[/] {escape(value)}" for name, value in rows.items()),
+    ]
     style.out().print("\n".join(lines))
     warn_of_unknown_device(problem.cluster)
     warn_if_it_does_not_pay(plan.expected)

@@ -54,7 +54,7 @@ class SessionView:
         """Print the problem of a session, and yield the view of its trials."""
         study, problem = session.study, session.problem
         self.folder = study.folder
-        print_problem(problem, session.candidates, study, session.expected)
+        print_problem(problem, session.candidates, study, session.expected, session.transfer)
         if session.profiler is None:
             view = make_search_view(study, self._interruption, problem)
         else:

@@ -22,17 +22,30 @@ if TYPE_CHECKING:
     from oppa.tuning.export_best import ExportedBest
     from oppa.tuning.result import SearchResult
     from oppa.tuning.spending import Spending
+    from oppa.tuning.transfer import TransferredPrior
     from oppa.tuning.verification import Interval, SpeedUp
 
 
-def print_problem(problem: "Problem", candidates: "Candidates", study: "Study", expected: "Expectation | None" = None) -> None:
-    """Print the job, the space, the software of trials, the study, and what the search is expected to cost, to stderr."""
+def print_problem(
+    problem: "Problem",
+    candidates: "Candidates",
+    study: "Study",
+    expected: "Expectation | None" = None,
+    transfer: "TransferredPrior | None" = None,
+) -> None:
+    """Print the job, the space, the software of trials, the study, and what the search starts from and is expected to cost, to stderr."""
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
     study_line = f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}"
     money = f"\n{_expected(expected)}" if expected and not done else ""
-    style.err().print(f"{problem_lines(problem, candidates)}{money}\n{study_line}\n")
+    lines = [problem_lines(problem, candidates), *transfer_lines(transfer)]
+    style.err().print("\n".join(lines) + f"{money}\n{study_line}\n")
     warn_of_unknown_device(problem.cluster)
     warn_if_it_does_not_pay(None if done else expected)
+
+
+def transfer_lines(transfer: "TransferredPrior | None") -> list[str]:
+    """Return a line for each study that a search starts from, or that it leaves out."""
+    return [f"[bold]{name:<6}[/] {escape(text)}" for name, text in transfer.lines] if transfer else []
 
 
 def _expected(expected: "Expectation") -> str:
