@@ -50,7 +50,7 @@ class RankPlacement:
 
 
 def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]:
-    """Return the environment of every process of a study: its tags, `report` on PYTHONPATH, and one thread per rank, which is a device.
+    """Return the environment of every process of a study: its tags, `oppa_client` on PYTHONPATH, and one thread per rank.
 
     Args:
         packages: A folder of the study's own, in which a runner that is isolated finds oppa.
