@@ -63,10 +63,8 @@ def runtime_of(
     Args:
         rows: Actions of each rank, in torch's notation.
     """
-    from torch.distributed.pipelining.schedules import (
-        _Action,
-        _PipelineScheduleRuntime,
-    )  # loads torch's compiler, which only pipelines need
+    # Imported here, because it loads torch's compiler, which only pipelines need.
+    from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
     runtime = _PipelineScheduleRuntime(list(stages), micro_batches, loss_fn=loss, scale_grads=False)
     runtime._prepare_schedule_with_comms({rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(rows)})

@@ -11,6 +11,8 @@ from oppa.trials.cgroups import CpuGroups
 from oppa.trials.runner import Runner
 from oppa.trials.trial_folder import TrialSpec
 
+CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+"""Caches of compiled kernels, by the variable that names the folder. Their defaults may be in a temporary folder, which a job loses."""
 TORCHRUN_RANKS = "PET_NPROC_PER_NODE"
 """The variable that torchrun reads if `--nproc-per-node` is not given."""
 
@@ -85,7 +87,7 @@ def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bo
     world, ranks = spec.configuration.devices, seat.ranks(spec)
     argv = None if warm else runner.argv(nproc=len(ranks), folder=folder)
     names = [[str(group)] for group in groups.ranks] if groups else [[]] * len(ranks)
-    shared = {**spec.environment, "OPPA_TRIAL": str(folder), **_interfaces(seat)}
+    shared = {**_caches(runner, folder), **spec.environment, "OPPA_TRIAL": str(folder), **_interfaces(seat)}
     if runner.command:
         return [RankPlacement(rank=None, world=world, argv=argv, environment=shared | _torchrun(seat, spec), groups=names[0])]
     common = {
@@ -101,6 +103,15 @@ def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bo
     return [
         RankPlacement(rank=rank, world=world, argv=argv, environment=own[local], groups=names[local]) for local, rank in enumerate(ranks)
     ]
+
+
+def _caches(runner: Runner, folder: Path) -> dict[str, str]:
+    """Return the variables that keep compiled kernels in the study, for its later trials, unless the user or the runner has set them.
+
+    Each host has its own folder, because ranks of several hosts would wait for each other's locks on a network file system.
+    """
+    kept = folder.parent.parent / "caches" / socket.gethostname()
+    return {name: str(kept / kind) for name, kind in CACHES.items() if name not in os.environ and name not in runner.environment}
 
 
 def _torchrun(seat: Seat, spec: TrialSpec) -> dict[str, str]:
