@@ -13,6 +13,8 @@ from oppa.trials.trial_folder import TrialSpec
 
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 """Caches of compiled kernels, by the variable that names the folder. Their defaults may be in a temporary folder, which a job loses."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Numbers of threads of a rank, which is a device: 1, unless the user has set another for their own program."""
 TORCHRUN_RANKS = "PET_NPROC_PER_NODE"
 """The variable that torchrun reads if `--nproc-per-node` is not given."""
 
@@ -57,7 +59,7 @@ def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]
     Args:
         packages: A folder of the study's own, in which a runner that is isolated finds oppa.
     """
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    threads = {name: "1" for name in THREADS if not runner.command or name not in os.environ}
     own = environments.variables(runner.python, packages) if runner.isolated else {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     paths = [str(catalog.client()), own["PYTHONPATH"]]
     return {

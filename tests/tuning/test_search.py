@@ -22,6 +22,7 @@ from oppa.tuning.repeated_failures import RepeatedFailureError
 from oppa.tuning.result import find_winner
 from oppa.tuning.search import TrialExecutor, search
 from oppa.tuning.stopping import make_rule
+from oppa.tuning.time_limit import COLD
 
 LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)
 ROOM = 100 * 2**20
@@ -192,6 +193,23 @@ def test_without_a_budget_everything_is_tried_once(run, study, candidates) -> No
 def test_a_trial_that_never_says_a_word_is_timed_out(run, study) -> None:
     run("exhaustive", law=lambda configuration: (SILENCE, 0), limits=dataclasses.replace(LIMITS, trials=2, trial_time_s=0.1))
     assert [trial.outcome for trial in study.trials()] == ["timed_out"] * 2
+
+
+@pytest.mark.parametrize("memory_bytes", [0, ROOM + 1])
+def test_trials_get_three_times_as_long_until_one_has_filled_the_caches(sit, study, limited, candidates, memory_bytes) -> None:
+    given_s: list[float] = []
+
+    def note(folder, spec, *, limits, **watching):
+        given_s.append(limits.trial_time_s)
+        law = (1.0, memory_bytes if len(given_s) == 1 else 0)
+        return run_trial(Actors(lambda _: law), folder, spec, limits=limits, **watching)
+
+    limits = dataclasses.replace(LIMITS, trials=4)
+    executor = sit(limits=limits)
+    executor._run_trial = note
+    search(executor, candidates, make_designer("random", limited, candidates, seed=0), make_rule("never", limits))
+    cold = 1 if memory_bytes == 0 else 2
+    assert given_s == [COLD * LIMITS.trial_time_s] * cold + [LIMITS.trial_time_s] * (4 - cold)
 
 
 def crash(configuration):
