@@ -26,7 +26,7 @@ seen = {"torch": torch.__version__, "transformers": transformers.__version__, "f
 print(json.dumps(seen | {"variables": dict(os.environ)}))
 trial.step(0.01)
 """
-OWN = {"OPPA_TRIAL", "OPPA_STUDY", "OPPA_TUNER", "PET_NPROC_PER_NODE", "PYTHONUNBUFFERED", "PYTHONPATH"}
+OWN = {"OPPA_TRIAL", "OPPA_STUDY", "OPPA_TUNER", "OPPA_LAUNCHER", "PET_NPROC_PER_NODE", "PYTHONUNBUFFERED", "PYTHONPATH"}
 CACHES = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
 THREADS = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 
@@ -63,7 +63,7 @@ def test_it_imports_its_own_torch_and_transformers_and_finds_no_package_of_ours(
 
 
 def test_its_variables_are_the_user_s_and_those_that_the_documents_name(see, monkeypatch) -> None:
-    for name in THREADS | CACHES:
+    for name in THREADS | CACHES | OWN:
         monkeypatch.delenv(name, raising=False)
     before, seen = dict(os.environ), see()["variables"]
     changed = {name for name in seen.keys() | before.keys() if seen.get(name) != before.get(name)}
