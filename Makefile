@@ -12,11 +12,12 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --d
 # `make wheelhouse` collects wheels for this Python and this kind of machine.
 WHEELHOUSE ?= wheelhouse
 EXTRAS ?= train,plots,command
-# `make lowest` tests what depends on packages; old packages give warnings, which are no errors there.
-LOWEST_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
+RESOLUTION ?= lowest-direct
+# `make versions` tests what depends on packages; old packages give warnings, which are no errors there.
+VERSIONS_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
 	tests/control/test_service.py tests/trials/test_command.py tests/tuning/test_search.py
 
-.PHONY: help setup lock tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel wheelhouse lowest clean
+.PHONY: help setup lock tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel wheelhouse versions clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -86,12 +87,12 @@ wheelhouse: $(DONE) ## Collect wheels of oppa-tuner[$(EXTRAS)], oppa-client and 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$$(ls $(WHEELHOUSE)/oppa_tuner-*.whl)[$(EXTRAS)]"
 	cp constraints.txt $(WHEELHOUSE)
 
-lowest: ## Test with the lowest versions that pyproject.toml allows, in .lowest; needs uv
-	uv venv --quiet --clear .lowest
-	$(if $(TORCH_INDEX),uv pip install --quiet --python .lowest --no-deps --index-url $(TORCH_INDEX) $(TORCH))
-	uv pip install --quiet --python .lowest --resolution lowest-direct --editable '.[train,plots,command]'
-	uv pip install --quiet --python .lowest hypothesis pytest pytest-timeout
-	OMP_NUM_THREADS=1 .lowest/bin/python -m pytest --override-ini filterwarnings=default -m "not slow and not environment and not nightly" $(LOWEST_TESTS)
+versions: ## Test in .versions with the lowest versions that pyproject.toml allows, or RESOLUTION=highest; needs uv
+	uv venv --quiet --clear --python $(PYTHON) .versions
+	$(if $(TORCH_INDEX),uv pip install --quiet --python .versions --no-deps --index-url $(TORCH_INDEX) $(TORCH))
+	uv pip install --quiet --python .versions --resolution $(RESOLUTION) --editable '.[train,plots,command]'
+	uv pip install --quiet --python .versions hypothesis pytest pytest-timeout
+	OMP_NUM_THREADS=1 .versions/bin/python -m pytest --override-ini filterwarnings=default -m "not slow and not environment and not nightly" $(VERSIONS_TESTS)
 
 faults: setup ## Repeat the fault tests five times, with all that `make check` samples, and attack oppa with 20,000 hostile inputs
 	OPPA_FAULT_REPEATS=5 $(PYTEST) -m "faults or nightly" tests
@@ -104,4 +105,4 @@ bench-ci: setup ## Run a short search by the designer, and compare it with its r
 	$(BIN)/oppa bench ci
 
 clean: ## Remove build outputs; keep studies
-	rm -rf .venv .lowest dist wheelhouse .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .versions dist wheelhouse .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
