@@ -223,6 +223,26 @@ def test_three_failures_alike_before_the_first_step_end_the_search(name, run, pr
     assert [trial.outcome for trial in study.trials()] == ["failed"] * 3
 
 
+def test_a_program_that_imports_the_old_module_is_told_the_new_one(sit, study, limited, candidates) -> None:
+    class Old(Actor):
+        def poll(self) -> Exit:
+            trial_folder.write_json(
+                self.folder / trial_folder.REPORT,
+                {"outcome": "failed", "cause": "ModuleNotFoundError: No module named 'report'", "rank": 0},
+            )
+            return self._exit(1)
+
+    class OldPrograms(Actors):
+        def start(self, folder, spec):
+            return Old(folder, spec, *self.law(spec.configuration))
+
+    executor = sit()
+    executor._run_trial = partial(run_trial, OldPrograms(crash))
+    with pytest.raises(RepeatedFailureError) as caught:
+        search(executor, candidates, make_designer("random", limited, candidates, seed=0), make_rule("sure", LIMITS))
+    assert "write `import oppa_client` in place of `import report`" in caught.value.hint
+
+
 def test_a_program_that_was_mended_is_tried_again_in_the_same_study(run, study, candidates) -> None:
     with pytest.raises(RepeatedFailureError):
         run("exhaustive", law=crash, limits=dataclasses.replace(LIMITS, trials=None))
