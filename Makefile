@@ -9,7 +9,15 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup lock tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel clean
+# `make wheelhouse` collects wheels for this Python and this kind of machine.
+WHEELHOUSE ?= wheelhouse
+EXTRAS ?= train,plots,command
+RESOLUTION ?= lowest-direct
+# `make versions` tests what depends on packages; old packages give warnings, which are no errors there.
+VERSIONS_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
+	tests/control/test_service.py tests/trials/test_command.py tests/tuning/test_search.py
+
+.PHONY: help setup lock tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel wheelhouse versions clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -66,10 +74,25 @@ lint: setup ## Check format, lint, strict types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-wheel: setup ## Build wheel and sdist, and test an installation of each
+wheel: setup ## Build wheel and sdist of oppa-tuner and oppa-client, and test an installation of each
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	$(BIN)/python -m build --no-isolation --outdir dist client >/dev/null
 	$(BIN)/python tests/installed.py dist
+
+wheelhouse: $(DONE) ## Collect wheels of oppa-tuner[$(EXTRAS)], oppa-client and all that they need, for machines without a network
+	$(BIN)/python -m build --no-isolation --wheel --outdir $(WHEELHOUSE) . >/dev/null
+	$(BIN)/python -m build --no-isolation --wheel --outdir $(WHEELHOUSE) client >/dev/null
+	$(PIP) download --quiet --only-binary :all: --dest $(WHEELHOUSE) --constraint constraints.txt \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$$(ls $(WHEELHOUSE)/oppa_tuner-*.whl)[$(EXTRAS)]"
+	cp constraints.txt $(WHEELHOUSE)
+
+versions: ## Test in .versions with the lowest versions that pyproject.toml allows, or RESOLUTION=highest; needs uv
+	uv venv --quiet --clear --python $(PYTHON) .versions
+	$(if $(TORCH_INDEX),uv pip install --quiet --python .versions --no-deps --index-url $(TORCH_INDEX) $(TORCH))
+	uv pip install --quiet --python .versions --resolution $(RESOLUTION) --editable '.[train,plots,command]'
+	uv pip install --quiet --python .versions hypothesis pytest pytest-timeout
+	OMP_NUM_THREADS=1 .versions/bin/python -m pytest --override-ini filterwarnings=default -m "not slow and not environment and not nightly" $(VERSIONS_TESTS)
 
 faults: setup ## Repeat the fault tests five times, with all that `make check` samples, and attack oppa with 20,000 hostile inputs
 	OPPA_FAULT_REPEATS=5 $(PYTEST) -m "faults or nightly" tests
@@ -82,4 +105,4 @@ bench-ci: setup ## Run a short search by the designer, and compare it with its r
 	$(BIN)/oppa bench ci
 
 clean: ## Remove build outputs; keep studies
-	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .versions dist wheelhouse .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,9 +1,9 @@
-"""Train with a plain script, which torchrun starts; oppa adds only `import report` and three lines for `trial` in the loop."""
+"""Train with a plain script, which torchrun starts; oppa adds only `import oppa_client` and three lines for `trial` in the loop."""
 
 import argparse
 import time
 
-import report
+import oppa_client
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # imported before there is a group: defaults of its functions would keep the group until the interpreter ends
@@ -24,7 +24,7 @@ accumulate = options.global_batch // (options.micro_batch * dist.get_world_size(
 model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), *(nn.Linear(512, 512) for _ in range(6)), nn.Linear(512, 10))
 model = DistributedDataParallel(model, bucket_cap_mb=options.bucket_mb)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-trial = report.open_trial()
+trial = oppa_client.open_trial()
 for _ in range(options.steps):
     begin = time.monotonic()
     total = torch.zeros(())

@@ -1,5 +1,6 @@
 """Find what an installation has: search spaces, priors, runners, published measurements, and how to install an extra."""
 
+import importlib.util
 import os
 import re
 import shlex
@@ -8,11 +9,13 @@ from pathlib import Path
 
 from oppa.errors import EnvironmentLackingError, InputError, require_known
 
+DISTRIBUTION = "oppa-tuner"
+"""oppa's name on the package index, where another project is named `oppa`."""
 _PACKAGE = Path(__file__).resolve().parent
 
 
 def root() -> Path:
-    """Return the folder that holds `search_spaces/`, `priors/` and `runners/`: inside the wheel, else the checkout.
+    """Return the folder that holds `search_spaces/`, `priors/`, `runners/` and `client/`: inside the wheel, else the checkout.
 
     Raises:
         EnvironmentLackingError: the installation has no such folder.
@@ -29,21 +32,22 @@ def root() -> Path:
 def client() -> Path:
     """Return the folder that oppa adds to the PYTHONPATH of programs.
 
-    It holds `report.py` alone, so that the folder of a runner is never imported in place of a framework.
+    It holds the package `oppa_client` and nothing else to import, so that no folder of oppa is imported in place of a framework.
     """
-    return root() / "runners" / "client"
+    return root() / "client"
 
 
 def install_hint(extra: str, *, package: Path = _PACKAGE) -> str:
     """Return the command that installs one of oppa's extras.
 
-    The public index has another project under oppa's name, so no hint uses that name.
+    In an environment without pip, as `uv tool` makes it, uv installs the packages.
 
     Args:
         extra: Its name in `pyproject.toml`, such as `peers`.
         package: Folder of the installed package; if no `pyproject.toml` is above it, the hint names the extra's packages.
     """
-    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    python = shlex.quote(sys.executable)
+    pip = f"{python} -m pip install" if importlib.util.find_spec("pip") else f"uv pip install --python {python}"
     if (package.parent / "pyproject.toml").is_file():
         return f"`{pip} -e '.[{extra}]'` in `{package.parent}`"
     return f"`{pip} {shlex.join(_requirements(extra))}`"
@@ -53,7 +57,7 @@ def _requirements(extra: str) -> list[str]:
     """Return the packages of an extra, as the installed metadata names them."""
     from importlib.metadata import requires
 
-    named = (re.match(r"([^;]+);.*\bextra == ['\"]([\w-]+)['\"]", line) for line in requires("oppa") or ())
+    named = (re.match(r"([^;]+);.*\bextra == ['\"]([\w-]+)['\"]", line) for line in requires(DISTRIBUTION) or ())
     return [found[1].strip() for found in named if found and found[2] == extra]
 
 

@@ -131,10 +131,10 @@ def call(program, folder, rank, world):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:  # noqa: BLE001 - every error is reported to the tuner
         traceback.print_exc()
-        import report  # runners/client is on PYTHONPATH
+        import oppa_client  # client/ is on PYTHONPATH
 
         outcome = "out_of_memory" if isinstance(error, MemoryError) else "failed"
-        report.Trial(folder).end(outcome, rank=rank, error=error)
+        oppa_client.Trial(folder).end(outcome, rank=rank, error=error)
         return 1
 
 

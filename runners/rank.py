@@ -18,7 +18,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy, whose thread pools would not survive a fork
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own log
 
-import report
+import oppa_client
 import torch
 import torch.distributed as dist
 
@@ -41,7 +41,7 @@ def run(build, folder, rank, world):
 
 def guarded(work, folder, rank, world):
     """Call `work(trial, rank, world)`, report a failure in the trial's folder, and return the exit code, 0 or 1."""
-    trial = report.Trial(folder)
+    trial = oppa_client.Trial(folder)
     try:
         work(trial, rank, world)
     except Exception as error:  # noqa: BLE001 - every error is reported in the trial's folder

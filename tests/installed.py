@@ -1,13 +1,18 @@
-"""Tests the installed form: the wheel in an environment of its own, away from the checkout, with the dependencies of this one.
+"""Tests the installed form: both wheels, each in an environment of its own, away from the checkout.
+
+The environment of `oppa-tuner` has the dependencies of this one. That of `oppa-client` has nothing else.
 
 python tests/installed.py dist
 """
 
+import json
+import os
 import subprocess
 import sys
 import tarfile
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 JOB = """
@@ -24,24 +29,43 @@ EXPECTED_IN_SDIST = (
     "constraints.txt",
     "requirements/torch.txt",
     "tests/installed.py",
-    "runners/client/report.py",
+    "client/oppa_client/trial.py",
+    "client/pyproject.toml",
 )
 
 
 def main(dist: Path) -> None:
-    """Install the only wheel of `dist`, and use it as a user would."""
-    (wheel,) = dist.resolve().glob("*.whl")
-    (sdist,) = dist.resolve().glob("*.tar.gz")
+    """Install the wheels of `dist`, and use them as a user would."""
+    (wheel,) = dist.resolve().glob("oppa_tuner-*.whl")
+    (sdist,) = dist.resolve().glob("oppa_tuner-*.tar.gz")
+    (client,) = dist.resolve().glob("oppa_client-*.whl")
     check_sdist(sdist)
+    check_typed(wheel, "oppa/py.typed", "oppa/_catalog/client/oppa_client/py.typed")
+    check_typed(client, "oppa_client/py.typed")
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
+        report_steps(client, home)
         venv.create(home / "env", with_pip=True)
         python = home / "env" / "bin" / "python"
         run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel), cwd=home)
         (site,) = (home / "env" / "lib").glob("python3*/site-packages")
         (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")) + "\n")
         use(home / "env" / "bin" / "oppa", home)
-    print(f"installed form of {wheel.name} works")
+    print(f"installed form of {wheel.name} and {client.name} works")
+
+
+def report_steps(client: Path, home: Path) -> None:
+    """Report the steps of a trial from an environment that has the client alone."""
+    venv.create(home / "program", with_pip=True)
+    python = home / "program" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--no-index", client, cwd=home)
+    trial = home / "trial"
+    trial.mkdir()
+    (trial / "trial.json").write_text(json.dumps({"steps": 2, "configuration": {"dp": 1, "tp": 1, "pp": 1}}))
+    steps = "import oppa_client; trial = oppa_client.open_trial(); print(trial and [trial.step(0.1, loss=1.0) for _ in range(2)])"
+    assert run(python, "-c", steps, cwd=home) == "None\n"
+    assert run(python, "-c", steps, cwd=home, OPPA_TRIAL=str(trial)) == "[True, False]\n"
+    assert json.loads((trial / "outcome.json").read_text())["outcome"] == "completed"
 
 
 def use(oppa: Path, home: Path) -> None:
@@ -49,8 +73,8 @@ def use(oppa: Path, home: Path) -> None:
     assert "tune" in run(oppa, "--help", cwd=home)
     where = run(oppa.with_name("python"), "-c", "import oppa.catalog; print(oppa.catalog.root())", cwd=home)
     assert where.strip().endswith("site-packages/oppa/_catalog"), where
-    client = run(oppa.with_name("python"), "-c", "import oppa.catalog; print(*oppa.catalog.client().glob('*.py'))", cwd=home)
-    assert client.strip().endswith("site-packages/oppa/_catalog/runners/client/report.py"), client
+    client = run(oppa.with_name("python"), "-c", "import oppa.catalog; print(*oppa.catalog.client().iterdir())", cwd=home)
+    assert client.strip().endswith("site-packages/oppa/_catalog/client/oppa_client"), client
     hint = run(oppa.with_name("python"), "-c", "from oppa import catalog; print(catalog.install_hint('peers'))", cwd=home)
     assert "optuna>=5" in hint and "xgboost-cpu" in hint, hint
     assert " oppa" not in hint, hint
@@ -71,6 +95,15 @@ def use(oppa: Path, home: Path) -> None:
     assert '"completed"' in run(oppa, "tune", str(jobs / "bert.toml"), "--designer", "random", "--trials", "2", "--json", cwd=home)
 
 
+def check_typed(wheel: Path, *markers: str) -> None:
+    """The wheel states that its annotations are to be used, and its metadata name its licence and its Pythons."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
+    assert set(markers) <= set(names), set(markers) - set(names)
+    assert "License-Expression: Apache-2.0" in metadata and "Programming Language :: Python :: 3.14" in metadata
+
+
 def check_sdist(sdist: Path) -> None:
     """The source distribution holds what a packager needs, and no environment."""
     with tarfile.open(sdist) as archive:
@@ -79,9 +112,10 @@ def check_sdist(sdist: Path) -> None:
     assert not any(name.startswith((".venv", "studies")) for name in names)
 
 
-def run(*argv: object, cwd: Path) -> str:
+def run(*argv: object, cwd: Path, **variables: str) -> str:
     """Standard output of a command that must succeed."""
-    done = subprocess.run([str(arg) for arg in argv], cwd=cwd, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
+    done = subprocess.run([str(arg) for arg in argv], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{argv}: exit {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 

@@ -99,7 +99,7 @@ def test_every_package_that_the_tests_install_is_pinned() -> None:
             installed.add((name, extra))
             required = [Requirement(text) for text in (requires(name) or () if name != "torch" else ())]
             waiting += [each for each in required if each.marker is None or each.marker.evaluate({"extra": extra})]
-    assert not {name for name, _ in installed} - pinned - {"oppa"}
+    assert not {name for name, _ in installed} - pinned - {catalog.DISTRIBUTION}
 
 
 def test_no_text_installs_oppa_from_an_index() -> None:

@@ -6,11 +6,13 @@ Exit codes: 0 success, 1 nothing feasible, no verdict or training failed, 2 wron
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
 """
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
+from oppa.cli import tool_environment
 from oppa.cli.commands import (
     bench,
     cluster,
@@ -92,6 +94,7 @@ def _oppa(
 
 def main() -> None:
     """Run the command line, and convert every OppaError to a message and an exit code."""
+    tool_environment.leave(os.environ)
     processes.own_children()
     try:
         refuse_renamed(sys.argv[1:])

@@ -7,12 +7,9 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from oppa.report.plotting import Axes, Figure, FuncFormatter, Line2D, Locator, LogLocator, MaxNLocator, NullLocator
 from oppa.report.svg import STAND_INS, render, standalone
 
 __all__ = ["Axis", "Series", "lines", "scatter", "standalone", "timeline"]

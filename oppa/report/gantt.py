@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-
 from oppa.pipeline.execution import Execution, Span
 from oppa.pipeline.graph import KINDS
+from oppa.report.plotting import Axes, Figure, Patch
 from oppa.report.svg import POINTS_PER_INCH, STAND_INS, render
 
 NAMES = ("forward", "backward", "weights' gradients")

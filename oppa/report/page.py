@@ -16,8 +16,6 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from oppa.atomic_write import write_atomically
-from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
@@ -28,6 +26,7 @@ from oppa.report.record import Section
 from oppa.report.sensitivity import Sensitivity, sensitivities
 from oppa.report.surrogate import sections
 from oppa.report.svg import colours
+from oppa.report.text_file import write_text
 from oppa.report.verifications import section as section_of_verifications
 from oppa.study import Study, Trial
 from oppa.study.records import SEARCH, VERIFICATION
@@ -69,17 +68,6 @@ class Script:
 def write_page(study: Study, problem: Problem, path: Path) -> Path:
     """Write the study's page atomically; returns `path`. Raises InputError if it cannot be written."""
     return write_text(path, render(study, problem))
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a page atomically; returns `path`. Raises InputError if it cannot be written."""
-    try:
-        write_atomically(path, text.encode(errors="replace"))  # a path may contain bytes that are not text
-    except OSError as error:
-        raise InputError(
-            f"`{path}` cannot be written: {error.strerror}", hint="name a file in an existing folder that you can write to"
-        ) from None
-    return path
 
 
 def render(study: Study, problem: Problem) -> str:

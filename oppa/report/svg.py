@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from oppa.report.plotting import Figure, mpl
 
 COLOURS: Mapping[str, tuple[str, str]] = {
     "ink": ("#1f2328", "#e6e8eb"),

@@ -4,11 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
 from oppa.report.figures import COLOURS, DASHES, legend_key, stroke
+from oppa.report.plotting import Axes, Figure, FixedLocator, FuncFormatter, NullLocator
 from oppa.report.svg import STAND_INS, render
 from oppa.study.records import QUANTILE
 from oppa.table import ParallelStrategy, TableRow

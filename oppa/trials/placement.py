@@ -11,6 +11,10 @@ from oppa.trials.cgroups import CpuGroups
 from oppa.trials.runner import Runner
 from oppa.trials.trial_folder import TrialSpec
 
+CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+"""Caches of compiled kernels, by the variable that names the folder. Their defaults may be in a temporary folder, which a job loses."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Numbers of threads of a rank, which is a device: 1, unless the user has set another for their own program."""
 TORCHRUN_RANKS = "PET_NPROC_PER_NODE"
 """The variable that torchrun reads if `--nproc-per-node` is not given."""
 
@@ -50,12 +54,12 @@ class RankPlacement:
 
 
 def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]:
-    """Return the environment of every process of a study: its tags, `report` on PYTHONPATH, and one thread per rank, which is a device.
+    """Return the environment of every process of a study: its tags, `oppa_client` on PYTHONPATH, and one thread per rank.
 
     Args:
         packages: A folder of the study's own, in which a runner that is isolated finds oppa.
     """
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    threads = {name: "1" for name in THREADS if not runner.command or name not in os.environ}
     own = environments.variables(runner.python, packages) if runner.isolated else {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     paths = [str(catalog.client()), own["PYTHONPATH"]]
     return {
@@ -85,7 +89,7 @@ def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bo
     world, ranks = spec.configuration.devices, seat.ranks(spec)
     argv = None if warm else runner.argv(nproc=len(ranks), folder=folder)
     names = [[str(group)] for group in groups.ranks] if groups else [[]] * len(ranks)
-    shared = {**spec.environment, "OPPA_TRIAL": str(folder), **_interfaces(seat)}
+    shared = {**_caches(runner, folder), **spec.environment, "OPPA_TRIAL": str(folder), **_interfaces(seat)}
     if runner.command:
         return [RankPlacement(rank=None, world=world, argv=argv, environment=shared | _torchrun(seat, spec), groups=names[0])]
     common = {
@@ -101,6 +105,15 @@ def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bo
     return [
         RankPlacement(rank=rank, world=world, argv=argv, environment=own[local], groups=names[local]) for local, rank in enumerate(ranks)
     ]
+
+
+def _caches(runner: Runner, folder: Path) -> dict[str, str]:
+    """Return the variables that keep compiled kernels in the study, for its later trials, unless the user or the runner has set them.
+
+    Each host has its own folder, because ranks of several hosts would wait for each other's locks on a network file system.
+    """
+    kept = folder.parent.parent / "caches" / socket.gethostname()
+    return {name: str(kept / kind) for name, kind in CACHES.items() if name not in os.environ and name not in runner.environment}
 
 
 def _torchrun(seat: Seat, spec: TrialSpec) -> dict[str, str]:

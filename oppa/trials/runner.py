@@ -7,12 +7,14 @@ import dataclasses
 import importlib.util
 import shutil
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.command import LaunchCommand
@@ -48,10 +50,11 @@ class RunnerManifest(DeclaredTable):
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(default_factory=dict)
     grace_s: Annotated[float, Field(ge=0)] | None = None
     requires: list[str] = Field(default_factory=list)
+    torch: list[Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]] = Field(default_factory=list)
 
     def record(self, folder: Path) -> "Runner":
         """Return the runner that a folder with this manifest holds."""
-        lists = {key: tuple(getattr(self, key)) for key in ("command", "parameters", "requires")}
+        lists = {key: tuple(getattr(self, key)) for key in ("command", "parameters", "requires", "torch")}
         programs = {key: folder / name if (name := getattr(self, key)) else None for key in ("program", "run")}
         return Runner(**{**self.model_dump(), "name": self.name or folder.name, **lists, **programs, "folder": folder})
 
@@ -83,6 +86,8 @@ class Runner:
     """Seconds between asking its processes to end and killing them. None: the study's."""
     requires: tuple[str, ...] = ()
     """Modules that this Python must be able to import."""
+    torch: tuple[str, ...] = ()
+    """Versions of torch that its programs support, such as 2.13; empty: any."""
 
     @property
     def isolated(self) -> bool:
@@ -114,7 +119,7 @@ def load_runner(folder: Path) -> Runner:
 
     Raises:
         InputError: a key is unknown, a value is of the wrong kind, or a program does not exist.
-        EnvironmentLackingError: a module or a command is not installed, or the environment is not made.
+        EnvironmentLackingError: a module or a command is not installed, torch is another version, or the environment is not made.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -187,7 +192,19 @@ def _check_installed(runner: Runner) -> None:
         raise EnvironmentLackingError(f"the runner `{runner.name}` needs the module `{lacking[0]}`, which is not installed", hint=hint)
     if runner.in_process:
         return
+    if runner.torch and not runner.isolated:
+        _check_torch(runner)
     command = runner.argv(nproc=1, folder=runner.folder)[0]
     if shutil.which(command) is None:
         hint = "install it, or put its folder on PATH"
         raise EnvironmentLackingError(f"the runner `{runner.name}` starts `{command}`, which is not installed", hint=hint)
+
+
+def _check_torch(runner: Runner) -> None:
+    """Raise EnvironmentLackingError if oppa's torch is not a version that the runner's programs support."""
+    version = metadata.version("torch")
+    if ".".join(version.split(".")[:2]) in runner.torch:
+        return
+    message = f"the runner `{runner.name}` was tested with torch {', '.join(runner.torch)}, but torch {version} is installed"
+    hint = f"install it in oppa's environment: {catalog.install_hint('train')}; or tune your own program, which has its own torch"
+    raise EnvironmentLackingError(message, hint=hint)

@@ -56,6 +56,8 @@ def error(failures: Sequence[Trial], study: Study, problem: Problem) -> Repeated
 
 
 def _remedy(trial: Trial, problem: Problem) -> str:
+    if "No module named 'report'" in trial.cause:
+        return "if the program reports to oppa, write `import oppa_client` in place of `import report`;"
     if problem.command is None or not _is_silent(trial):
         return "correct what fails there, or exclude the values that cannot run under [space.parameters];"
     if problem.command.steps is None:

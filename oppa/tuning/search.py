@@ -103,6 +103,10 @@ class TrialExecutor:
         """Return the seconds that the search took so far, over all sessions."""
         return sum(trial.seconds for trial in self.study.trials()) if self._simulated else self.study.spent_s()
 
+    def is_cold(self, counted: Sequence[Trial]) -> bool:
+        """Return True if no trial has filled the caches of the program: there is none but those that ran out of memory."""
+        return not self._simulated and all(trial.outcome == "out_of_memory" for trial in counted)
+
     def run(self, lease: Lease, *, stop_rule: StopRule | None = None, trial_time_s: float | None = None) -> TrialResult | None:
         """Run a leased trial to its end, or until its stop rule ends it; None if another tuner took it over meanwhile.
 
@@ -194,7 +198,8 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
         taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
         candidate = None if reason else next_candidate(executor.problem, candidates, designer, taken)
         prediction = None if candidate is None else designer.predict(candidate)
-        limit_s, steps_s = time_limit_s(prediction, trials, limits), worthwhile_s(prediction, every, executor.problem)
+        limit_s = time_limit_s(prediction, trials, limits, cold=executor.is_cold(counted))
+        steps_s = worthwhile_s(prediction, every, executor.problem)
         kept_s = 0.0 if executor.budget.total_s is None else reserve(every)
         request = executor.budget.request(every, most_s=limit_s, steps_s=steps_s, reserved_s=kept_s)
         if candidate is not None and not executor.budget.allows(request):

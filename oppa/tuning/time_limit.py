@@ -14,17 +14,21 @@ SLOWER = 5.0
 SETUP_S = 60.0
 SETUPS = 4.0
 """A set-up may take SETUP_S; once others are known, SETUPS times the longest of them plus ten seconds."""
+COLD = 3.0
+"""Factor of the job's limit, and of SETUP_S, for a trial that fills caches: it compiles, builds indices of data, and reads cold files."""
 
 
-def time_limit_s(prediction: Prediction | None, trials: Sequence[Trial | TrialResult], limits: Limits) -> float:
+def time_limit_s(prediction: Prediction | None, trials: Sequence[Trial | TrialResult], limits: Limits, *, cold: bool = False) -> float:
     """Return the seconds after which a trial is ended: the limit by its prediction, but at most the job's own limit.
 
     Args:
         trials: Earlier trials, from whose set-ups that of the next is estimated.
+        cold: No trial has filled the caches of the program yet, so it may need COLD times as long.
     """
+    longer = COLD if cold else 1.0
     if prediction is None:
-        return limits.trial_time_s
+        return longer * limits.trial_time_s
     seen = [trial.setup_s for trial in trials if trial.setup_s is not None]
-    setup_s = SETUPS * max(seen) + 10.0 if seen else SETUP_S
+    setup_s = SETUPS * max(seen) + 10.0 if seen else longer * SETUP_S
     step_s = max(SLOWER, math.exp(3.1 * prediction.log_stddev)) / prediction.steps_per_s
-    return min(limits.trial_time_s, setup_s + (limits.q_max + UNTIMED_STEPS) * step_s)
+    return min(longer * limits.trial_time_s, setup_s + (limits.q_max + UNTIMED_STEPS) * step_s)

@@ -1,7 +1,7 @@
 """Run the user's own launch line as a trial: fill it in, rewrite configuration files, start it, and read its steps if it reports none.
 
 Each line of output is matched against the declared pattern, or against those of known formats. The program is ended once it has taken the
-steps of the trial, or oppa has seen enough. A program that reports its steps itself (report.py) is only watched to its end. If there are
+steps of the trial, or oppa has seen enough. A program that reports its steps itself (oppa_client) is only watched to its end. If there are
 several hosts, each runs one such process; the first that reads a step is the one that reports.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules in this folder
 
-import report
+import oppa_client
 from recognition import Recognition
 from rewriting import rewrite
 from steps import StepCounter, facts_of
@@ -52,7 +52,7 @@ def main(folder):
         tokens=values.get("tokens_per_step", 1),
         better=steps.better if steps else "",
     )
-    return Follower(report.Trial(folder), steps, wanted=spec.steps, counter=counter).run(argv)
+    return Follower(oppa_client.Trial(folder), steps, wanted=spec.steps, counter=counter).run(argv)
 
 
 class Follower:

@@ -44,9 +44,9 @@ LOSSES_AGREE = 1e-5
 
 COMMAND = """
 import sys, time
-import report, torch, torch.distributed as dist
+import oppa_client, torch, torch.distributed as dist
 dist.init_process_group("gloo")
-trial = report.open_trial()
+trial = oppa_client.open_trial()
 if "{memory}" in sys.argv:
     raise MemoryError("as much as it wanted")
 for step in range(int(sys.argv[1])):

@@ -75,7 +75,7 @@ def test_the_libraries_of_the_jobs_are_installed_with_the_tests():
     declared = {re.match(r"[\w-]+", each)[0] for each in (*project["dependencies"], *project["optional-dependencies"]["dev"])}
     texts = [path.read_text() for path in PROGRAMS.glob("*.py")]
     imported = {name for text in texts for name in re.findall(r"^(?:import|from) (\w+)", text, flags=re.MULTILINE)}
-    own = {"report", *(path.stem for path in PROGRAMS.glob("*.py"))}
+    own = {"oppa_client", *(path.stem for path in PROGRAMS.glob("*.py"))}
     libraries = imported - own - sys.stdlib_module_names
     assert libraries == {"torch", "lightning", "transformers"}
     assert libraries | {"accelerate"} <= declared

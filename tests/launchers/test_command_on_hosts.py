@@ -40,8 +40,8 @@ def act(launcher, tmp_path):
 @pytest.mark.slow
 def test_torchrun_joins_the_hosts_as_it_stands(act, tmp_path):
     program = """
-        import report, torch, torch.distributed as dist
-        trial = report.open_trial()
+        import oppa_client, torch, torch.distributed as dist
+        trial = oppa_client.open_trial()
         dist.init_process_group("gloo")
         for step in range(1000):
             ranks = torch.tensor([float(dist.get_rank())])
@@ -73,10 +73,10 @@ def test_steps_that_are_printed_count_once(act, who):
 def test_each_host_has_a_configuration_file_of_its_own(act, tmp_path):
     (tmp_path / "settings.json").write_text('{"tp": 8}')
     program = """
-        import json, os, pathlib, report, sys
+        import json, os, pathlib, oppa_client, sys
         host = os.environ["PET_NODE_RANK"]
         print("host", host, "has", json.loads(pathlib.Path(sys.argv[1]).read_text()), "in", sys.argv[1])
-        trial = report.Trial(os.environ["OPPA_TRIAL"], rank=int(host), world=2)
+        trial = oppa_client.Trial(os.environ["OPPA_TRIAL"], rank=int(host), world=2)
         while trial.step(0.01):
             pass
     """

@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import requires
 
 allowed = ("torch", "numpy")
-lacking = {word.split(">")[0].split("=")[0].split("<")[0].split("[")[0].split(";")[0].strip() for word in requires("oppa")}
+lacking = {word.split(">")[0].split("=")[0].split("<")[0].split("[")[0].split(";")[0].strip() for word in requires("oppa-tuner")}
 
 class Lacking:
     def find_spec(self, name, path=None, target=None):

@@ -48,8 +48,8 @@ def act(launcher, tmp_path):
 
 
 REPORTING = """
-    import sys, time, report
-    trial = report.open_trial()
+    import sys, time, oppa_client
+    trial = oppa_client.open_trial()
     for step in range(int(sys.argv[1])):
         time.sleep(0.01)
         if not trial.step(0.01, loss=float(step), memory_bytes=7):
@@ -83,7 +83,7 @@ def test_a_judge_ends_it_early(act):
     ],
 )
 def test_an_error_that_nobody_catches_is_told(act, error, outcome):
-    result = act(f"import report\ntrial = report.open_trial()\nraise {error}")
+    result = act(f"import oppa_client\ntrial = oppa_client.open_trial()\nraise {error}")
     assert (result.outcome, result.rank) == (outcome, 0) and error.partition("(")[0].split("'")[0] and result.traceback
 
 
@@ -91,7 +91,7 @@ def test_a_program_finds_report_and_no_module_that_it_would_not_find_without_opp
     names = sorted({path.stem for path in (catalog.root() / "runners").iterdir()} - {"__pycache__"})
     look = "import sys, importlib.util\nprint(*[name for name in sys.argv[1:] if importlib.util.find_spec(name)])"
     without = subprocess.run([sys.executable, "-P", "-c", look, *names], capture_output=True, text=True, check=True, cwd=tmp_path)
-    act(f"{look}\nimport report\nreport.open_trial().step(0.01)", *names)
+    act(f"{look}\nimport oppa_client\noppa_client.open_trial().step(0.01)", *names)
     assert (tmp_path / "trial" / "stdout.log").read_text().splitlines()[-1] == without.stdout.strip()
     assert {"deepspeed", "torch", "rank"} <= set(names) and "torch" in without.stdout
 
@@ -259,10 +259,10 @@ def test_configuration_files_are_copied_with_their_keys_rewritten(act, tmp_path)
 
 
 GANG = """
-    import os, time, report
+    import os, time, oppa_client
     import torch, torch.distributed as dist
     dist.init_process_group("gloo")
-    trial = report.open_trial()
+    trial = oppa_client.open_trial()
     for step in range(1000):
         dist.all_reduce(torch.ones(1))
         time.sleep(0.01)

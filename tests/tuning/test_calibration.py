@@ -13,7 +13,7 @@ from oppa.problem.training import Limits
 from oppa.study import Prediction
 from oppa.study.records import QUANTILE
 from oppa.tuning.calibration import track_record, widening
-from oppa.tuning.time_limit import SETUP_S, SLOWER, UNTIMED_STEPS, time_limit_s
+from oppa.tuning.time_limit import COLD, SETUP_S, SLOWER, UNTIMED_STEPS, time_limit_s
 from tests.tuning.conftest import trial_of
 
 A = Configuration(dp=1, global_batch=8, micro_batch=1)
@@ -55,6 +55,11 @@ def test_the_track_record_counts_search_trials_that_were_predicted_and_measured(
 
 def test_without_a_prediction_the_job_s_own_limit_holds() -> None:
     assert time_limit_s(None, [], Limits(trial_time_s=7.0)) == 7.0
+
+
+def test_a_trial_that_fills_caches_gets_three_times_as_long() -> None:
+    assert time_limit_s(None, [], Limits(trial_time_s=7.0), cold=True) == COLD * 7.0 == 21.0
+    assert time_limit_s(EVEN, [], LIMITS, cold=True) - time_limit_s(EVEN, [], LIMITS) == (COLD - 1) * SETUP_S
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1e-3, 10.0), st.floats(0.1, 1e4), st.lists(st.floats(0.0, 1e3), max_size=3))

@@ -22,6 +22,7 @@ from oppa.tuning.repeated_failures import RepeatedFailureError
 from oppa.tuning.result import find_winner
 from oppa.tuning.search import TrialExecutor, search
 from oppa.tuning.stopping import make_rule
+from oppa.tuning.time_limit import COLD
 
 LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)
 ROOM = 100 * 2**20
@@ -194,6 +195,23 @@ def test_a_trial_that_never_says_a_word_is_timed_out(run, study) -> None:
     assert [trial.outcome for trial in study.trials()] == ["timed_out"] * 2
 
 
+@pytest.mark.parametrize("memory_bytes", [0, ROOM + 1])
+def test_trials_get_three_times_as_long_until_one_has_filled_the_caches(sit, study, limited, candidates, memory_bytes) -> None:
+    given_s: list[float] = []
+
+    def note(folder, spec, *, limits, **watching):
+        given_s.append(limits.trial_time_s)
+        law = (1.0, memory_bytes if len(given_s) == 1 else 0)
+        return run_trial(Actors(lambda _: law), folder, spec, limits=limits, **watching)
+
+    limits = dataclasses.replace(LIMITS, trials=4)
+    executor = sit(limits=limits)
+    executor._run_trial = note
+    search(executor, candidates, make_designer("random", limited, candidates, seed=0), make_rule("never", limits))
+    cold = 1 if memory_bytes == 0 else 2
+    assert given_s == [COLD * LIMITS.trial_time_s] * cold + [LIMITS.trial_time_s] * (4 - cold)
+
+
 def crash(configuration):
     return CRASH, 0
 
@@ -203,6 +221,26 @@ def test_three_failures_alike_before_the_first_step_end_the_search(name, run, pr
     with pytest.raises(RepeatedFailureError, match=r"^3 trials in a row failed in the same way before their first step: launch"):
         run(name, law=crash)
     assert [trial.outcome for trial in study.trials()] == ["failed"] * 3
+
+
+def test_a_program_that_imports_the_old_module_is_told_the_new_one(sit, study, limited, candidates) -> None:
+    class Old(Actor):
+        def poll(self) -> Exit:
+            trial_folder.write_json(
+                self.folder / trial_folder.REPORT,
+                {"outcome": "failed", "cause": "ModuleNotFoundError: No module named 'report'", "rank": 0},
+            )
+            return self._exit(1)
+
+    class OldPrograms(Actors):
+        def start(self, folder, spec):
+            return Old(folder, spec, *self.law(spec.configuration))
+
+    executor = sit()
+    executor._run_trial = partial(run_trial, OldPrograms(crash))
+    with pytest.raises(RepeatedFailureError) as caught:
+        search(executor, candidates, make_designer("random", limited, candidates, seed=0), make_rule("sure", LIMITS))
+    assert "write `import oppa_client` in place of `import report`" in caught.value.hint
 
 
 def test_a_program_that_was_mended_is_tried_again_in_the_same_study(run, study, candidates) -> None:

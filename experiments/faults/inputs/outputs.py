@@ -162,7 +162,7 @@ class _Steps:
 
 
 class _Trial:
-    """Takes steps as `report.Trial` does, and checks what oppa would refuse."""
+    """Takes steps as `oppa_client.Trial` does, and checks what oppa would refuse."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.next_step = folder, 0

@@ -69,6 +69,9 @@ def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, 
     from oppa.cli.views import style
     from oppa.cli.views.progress import PlayProgress
 
+    if out:
+        from oppa.bench.search_page import write_page  # before the runs: without matplotlib it is refused
+
     tasks, empty = comparison.tasks()
     for name in empty:
         style.err().print(f"left out: `{name}` has no configuration that runs", markup=False)
@@ -85,8 +88,6 @@ def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, 
         )
         raise
     if log and out:
-        from oppa.bench.search_page import write_page
-
         style.err().print(f"written: {write_page(out)}", markup=False)
     return runs, tasks
 

@@ -100,7 +100,7 @@ def generate(
     from oppa.cluster.generator import generate as made
     from oppa.cluster.generator import like as known_by
     from oppa.cluster.traces import write_trace
-    from oppa.report.page import write_text
+    from oppa.report.text_file import write_text
 
     known = known_by(like)
     jobs = made(known, days=days, seed=seed)
@@ -146,7 +146,7 @@ def _kinds(tables: Sequence[Path], start_s: float, *, replicas: bool) -> "dict[i
 
 
 def _write_decisions(file: Path, found: "Sequence[tuple[PolicyRow, Result]]") -> None:
-    from oppa.report.page import write_text
+    from oppa.report.text_file import write_text
 
     lines = [
         json.dumps(

@@ -45,6 +45,9 @@ def pipeline_schedule(
     from oppa.cli.views import style
     from oppa.pipeline.costs_file import choose, read_profiled
 
+    if out:
+        pass  # before the search: without matplotlib it is refused
+
     options = read_options(PipelineOptions, changes or ())
     sizes, found_times = options.search.chunks, read_profiled(times, weight_memory=options.times.weight_memory)
     profiled = choose(found_times, stages=stages, micro_batches=microbatches, model=options.times.model)

@@ -21,8 +21,8 @@ def report(
 
     page = out or folder / "report.html"
     if (folder / SPEC).exists():
-        from oppa.report.page import write_text
         from oppa.report.run import render
+        from oppa.report.text_file import write_text
 
         typer.echo(write_text(page, render(folder)))
         return

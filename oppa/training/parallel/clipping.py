@@ -17,6 +17,7 @@ from oppa.training.parallel.data_parallel import of_expert
 from oppa.training.parallel.gradient_layout import GradientPlacement, layout_of_stages
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.parallel.tied_embeddings import COPIES
+from oppa.training.torch_internals import foreach_mul_, foreach_norm
 
 SMALL = 1e-6
 """Added to the norm, as in `torch.nn.utils.clip_grad_norm_`."""
@@ -54,13 +55,13 @@ class Clipping:
         squares = torch.zeros(len(self._order()), dtype=torch.float64, device=self._mesh.device)
         gradients = [gradient for gradient, _ in named.values()]
         if gradients:
-            norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float64))
+            norms = torch.stack(foreach_norm(gradients, 2, dtype=torch.float64))
             shares = torch.tensor([share for _, share in named.values()], dtype=torch.float64, device=norms.device)
             squares[[self._places[name] for name in named]] = norms.square() * shares
         squares = self._summed(squares)
         norm = math.sqrt(math.fsum(squares.tolist())) if bool(squares.isfinite().all()) else math.inf
         if math.isfinite(norm) and (share := self._most / (norm + SMALL)) < 1 and gradients:
-            torch._foreach_mul_(gradients, share)
+            foreach_mul_(gradients, share)
         return math.isfinite(norm)
 
     def _summed(self, squares: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from oppa.training.model.stage import ModelStage
 from oppa.training.parallel.mesh import Mesh, MeshAxis
 from oppa.training.parallel.optimizer import update_rule
 from oppa.training.parallel.supported_layouts import splits_backward
+from oppa.training.torch_internals import leave_to_their_ranks
 
 Sums = Callable[[Sequence[Tensor], MeshAxis], Iterator[Tensor]]
 """Yields the sum of each flat tensor over the replicas."""
@@ -95,7 +96,7 @@ def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh, traini
     if configuration.zero_stage >= 2 or mesh.replicas.group is None or averages_after_backward(configuration, training) or not trained:
         return stage
     spread = [name for name, _ in stage.named_parameters() if mesh.ep.size > 1 and of_expert(name)]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, spread)
+    leave_to_their_ranks(stage, spread)  # type: ignore[no-untyped-call]
     return DistributedDataParallel(
         stage,
         process_group=mesh.replicas.group,

@@ -28,6 +28,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import COLLECTIVE_TIMEOUT_S
 from oppa.training.parallel.extra_parameters import context_parallel, shards_of
+from oppa.training.torch_internals import require_tested
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -90,8 +91,9 @@ def open_mesh(
 
     Raises:
         InputError: if the configuration has another number of devices than there are ranks.
-        EnvironmentLackingError: if this rank's CUDA device does not exist.
+        EnvironmentLackingError: if this rank's CUDA device does not exist, or torch is not a version that was tested.
     """
+    require_tested()
     if world != configuration.devices:
         raise InputError(f"`{configuration.id}` is for {configuration.devices} ranks, not {world}", hint="start one rank per device")
     device = _device(cluster, rank)

@@ -1,14 +1,12 @@
 """Run pipeline parallelism: the stages that a rank holds, and the schedule that runs micro-batches through them."""
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _Action, _PipelineScheduleRuntime
-from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from oppa.pipeline.from_configuration import schedule_of, shape_of, stages_of
 from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Schedule
@@ -18,7 +16,13 @@ from oppa.training.data.batches import Batch
 from oppa.training.parallel.family import Family
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.profiler.recorder import LOSS, PassRecorder
+from oppa.training.torch_internals import runtime_of
 from oppa.trials.trial_folder import TrialSpec
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+    from oppa.training.torch_internals import PipelineRuntime
 
 OF_TORCH: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 """torch's own schedules, with one stage per rank; all others are lists of actions that torch's runtime executes."""
@@ -91,12 +95,13 @@ class Pipeline:
                 return family.loss(output, targets) / configuration.num_microbatches
 
         # The loss is already divided by the number of micro-batches, so gradients need no scaling.
-        self._schedule: PipelineScheduleSingle | _PipelineScheduleRuntime
+        self._schedule: PipelineScheduleSingle | PipelineRuntime
         if passes is None and configuration.schedule in OF_TORCH:
             count = configuration.num_microbatches
             self._schedule = OF_TORCH[configuration.schedule](stages[0], count, loss_fn=loss, scale_grads=False)
         else:
-            self._schedule = _runtime(passes or schedule_of(configuration), stages, loss)
+            schedule = passes or schedule_of(configuration)
+            self._schedule = runtime_of(cells(schedule), stages, schedule.shape.micro_batches, loss)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         """Accumulate gradients over this replica's share of the batch; return its mean loss on the rank of the last stage, else None."""
@@ -104,12 +109,3 @@ class Pipeline:
         inputs = (batch.inputs,) if self._first else ()
         self._schedule.step(*inputs, target=batch.targets if self._last else None, losses=losses, return_outputs=False)
         return torch.stack([loss.detach() for loss in losses]).sum() if self._last else None
-
-
-def _runtime(
-    schedule: Schedule, stages: Sequence[_PipelineStageBase], loss: Callable[[Tensor, Tensor], Tensor]
-) -> _PipelineScheduleRuntime:
-    """Return torch's runtime with a schedule of oppa's, to which torch adds the sends and receives."""
-    runtime = _PipelineScheduleRuntime(list(stages), schedule.shape.micro_batches, loss_fn=loss, scale_grads=False)
-    runtime._prepare_schedule_with_comms({rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(cells(schedule))})
-    return runtime

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch._C._profiler import RecordScope
-from torch.autograd import _disable_profiler, _enable_profiler, _prepare_profiler  # type: ignore[attr-defined]
 from torch.autograd.profiler import profile
 
+from oppa.training.torch_internals import RecordScope, disable_profiler, enable_profiler, prepare_profiler
 from oppa.units import format_bytes
 
 _ALLOCATOR_MESSAGES = (
@@ -71,14 +70,14 @@ class PeakMemory:
         free_bytes = _free_bytes()
         profiler = profile(use_kineto=True, profile_memory=True)
         config, activities = profiler.config(create_trace_id=False), profiler.kineto_activities
-        _prepare_profiler(config, activities)
+        prepare_profiler(config, activities)
         # The profiler's own context manager records every operation: six times as many records (156,982, not 26,882), and seconds per step.
-        _enable_profiler(config, activities, {RecordScope.USER_SCOPE})  # type: ignore[call-arg]
+        enable_profiler(config, activities, {RecordScope.USER_SCOPE})  # type: ignore[call-arg]
         try:
             yield
         finally:
             _let_threads_settle()
-            results = _disable_profiler()
+            results = disable_profiler()
         events = [(event.start_ns(), event.name(), event.nbytes()) for event in results.events()]  # type: ignore[attr-defined]
         self._peak_bytes, self.marks = _peak(events), _marks(events)
         alive_bytes = sum(size for _, name, size in events if name == "[memory]")

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from oppa.training.torch_internals import FLASH_ATTENTION_ON_CPU, GROUPED_PRODUCT
+
 
 @dataclasses.dataclass(slots=True)
 class Recording:
@@ -113,6 +115,6 @@ def _grouped_flops(tokens: Any, weights: Any, *_: Any, **__: Any) -> int:
 
 
 _MAPPING: dict[Any, Callable[..., int]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    torch.ops.aten._grouped_mm: _grouped_flops,
+    FLASH_ATTENTION_ON_CPU: _attention_flops,
+    GROUPED_PRODUCT: _grouped_flops,
 }

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.model import Model
 from oppa.problem.trace import ModelTrace
+from oppa.training.torch_internals import FakeTensorMode
 from oppa.training.tracing.passes import PartWeights, Pass, combine
 from oppa.training.tracing.recorder import Recording, recording
 

@@ -9,13 +9,13 @@ from collections.abc import Hashable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oppa.errors import InputError
 from oppa.problem.model import Model
 from oppa.problem.trace import ModelTrace
 from oppa.training.data.images import side_of
 from oppa.training.model.user_module import Parts, parts_of
+from oppa.training.torch_internals import FakeTensorMode
 from oppa.training.tracing.passes import PartWeights, Pass, combine
 from oppa.training.tracing.recorder import Recording, recording
 

@@ -83,7 +83,7 @@ def _variable(name: str, value: str) -> str:
 
 
 def _paths(runner: Runner) -> list[str]:
-    """Return the folders in which a runner's programs find `report`, and oppa if they run in an environment of their own."""
+    """Return the folders in which a runner's programs find `oppa_client`, and oppa if they run in an environment of their own."""
     found = [str(catalog.client())]
     if own := environment(runner.folder):
         found.append(variables(own.python, own.path / "packages")["PYTHONPATH"])

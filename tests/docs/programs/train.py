@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 
-import report
+import oppa_client
 import tiny
 
 parser = argparse.ArgumentParser()
@@ -29,7 +29,7 @@ def show(done):
         sys.stderr.write(f"\r {done / total:4.0%}|###       | {done}/{total} [00:01<00:01,  8.30it/s]")
 
 
-trial = report.open_trial() if tell == "report" else None  # None outside a trial
+trial = oppa_client.open_trial() if tell == "report" else None  # None outside a trial
 if first == 0:
     show(0)
 every = tiny.steps(micro_batch=settings["micro_batch"], accumulate=settings["accumulate"], count=count, on_batch=show)

@@ -138,7 +138,9 @@ def test_torchrun_starts_a_program_of_the_users_own_as_it_stands(problem_of, tmp
 def test_the_script_of_a_runner_of_ones_own_finds_report(problem_of) -> None:
     own = dataclasses.replace(problem_of("torch", runner="torch"), runner=Path(__file__).parents[2] / "trials" / "runners" / "script")
     assert f'PYTHONPATH={catalog.client()}"${{PYTHONPATH' in export("torchrun", own, at())["run.sh"]
-    assert [path.name for path in catalog.client().glob("*.py")] == ["report.py"]
+    assert not list(catalog.client().glob("*.py")) and [path.parent.name for path in catalog.client().glob("*/__init__.py")] == [
+        "oppa_client"
+    ]
 
 
 @pytest.mark.parametrize(

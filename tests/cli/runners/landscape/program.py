@@ -2,7 +2,7 @@
 
 import time
 
-import report
+import oppa_client
 
 SEQUENCE_BYTES = 20 << 20
 
@@ -13,7 +13,7 @@ def step_time_s(configuration):
 
 
 def run(folder, rank, world):
-    trial = report.Trial(folder)
+    trial = oppa_client.Trial(folder)
     spec, configuration = trial.spec, trial.spec["configuration"]
     memory = SEQUENCE_BYTES * configuration["micro_batch"]
     if memory > spec["cluster"]["memory_limit_bytes"]:

@@ -8,7 +8,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch, whose threads would not survive a fork
 
-import report
+import oppa_client
 import torch
 import torch.distributed as dist
 
@@ -25,7 +25,7 @@ ELSEWHERE = "10.77.0.254"
 
 def run(folder, rank, world):
     """One step, in which every group is used once."""
-    trial, spec = report.Trial(folder, rank=rank, world=world), TrialSpec.read(folder)
+    trial, spec = oppa_client.Trial(folder, rank=rank, world=world), TrialSpec.read(folder)
     address = network.address_towards(ELSEWHERE)
     with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=os.environ["OPPA_RENDEZVOUS"]) as mesh:
         heard = {axis: gathered(getattr(mesh, axis), [rank, address]) for axis in AXES}

@@ -29,14 +29,14 @@ import sys
 import time
 from pathlib import Path
 
-import report
+import oppa_client
 
 
 class Script:
     """One rank's run through the script."""
 
     def __init__(self, folder, rank):
-        self.trial = report.Trial(folder)
+        self.trial = oppa_client.Trial(folder)
         self.rank = rank
 
     def run(self):
@@ -122,7 +122,7 @@ def main():
     try:
         run(folder, rank, int(os.environ.get("WORLD_SIZE", 1)))
     except Exception as error:
-        report.Trial(folder).end("out_of_memory" if isinstance(error, MemoryError) else "failed", rank=rank, error=error)
+        oppa_client.Trial(folder).end("out_of_memory" if isinstance(error, MemoryError) else "failed", rank=rank, error=error)
         raise
 
 

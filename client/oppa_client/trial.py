@@ -1,13 +1,9 @@
-"""Report a training program's steps to oppa, by three lines in its loop; this module uses the standard library alone.
+"""Report a trial's steps and its end to oppa through the trial's folder.
 
-    trial = report.open_trial()              # None outside a trial
-    ...
-    if trial and not trial.step(step_time_s, memory_bytes=peak, loss=loss):    # every rank, after each optimizer step
-        break                                # the trial is over: `step` returns False on all ranks after the same step
-
-oppa puts this folder, which contains no other file, on PYTHONPATH. OPPA_TRIAL names the trial's folder, and RANK the rank, as torchrun sets
-it.
+OPPA_TRIAL names the folder. RANK and WORLD_SIZE state the rank and the number of ranks, as torchrun sets them.
 """
+
+from __future__ import annotations
 
 import json
 import math
@@ -16,19 +12,21 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_cpu.cpp", "std::bad_alloc")
+from oppa_client.failures import ran_out_of_memory
 
 
 class Trial:
     """Represents the folder of one trial for one rank of the program."""
 
-    def __init__(self, folder, *, rank=0, world=1):
+    def __init__(self, folder: str | os.PathLike[str], *, rank: int = 0, world: int = 1) -> None:
         self.folder, self.rank, self.world = Path(folder), rank, world
-        self.spec = json.loads((self.folder / "trial.json").read_text())
+        self.spec: dict[str, Any] = json.loads((self.folder / "trial.json").read_text())
         self.next_step = 0
 
-    def require_its_ranks(self):
+    def require_its_ranks(self) -> None:
         """End the program if the launch line starts more or fewer ranks than the trial has; oppa would measure something else."""
         values = self.spec["configuration"]
         further = [name for name, facts in values.get("knobs", {}).items() if facts.get("degree")]
@@ -38,7 +36,7 @@ class Trial:
             self.end("failed", cause=cause, rank=self.rank)
             raise SystemExit(f"{cause}: write `--nproc-per-node {{devices_per_host}}` for torchrun, or omit the option")
 
-    def step(self, step_time_s, *, memory_bytes=None, **facts):
+    def step(self, step_time_s: float, *, memory_bytes: int | None = None, **facts: Any) -> bool:
         """End one optimizer step, which rank 0 reports; return False after the last step.
 
         If oppa asks to stop, rank 0 writes that the next step is the last, before it begins that step. No rank can end a step that rank 0
@@ -53,19 +51,19 @@ class Trial:
         if self.rank == 0:
             self.measured(step_time_s, memory_bytes=memory_bytes, **facts)
         self.next_step = step + 1
-        goes_on = self.next_step < self.spec["steps"] and step < self._last_step(step)
+        goes_on = self.next_step < int(self.spec["steps"]) and step < self._last_step(step)
         if self.rank == 0 and not goes_on:
             self.end("completed")
         return goes_on
 
-    def measured(self, step_time_s, *, memory_bytes=None, **facts):
+    def measured(self, step_time_s: float, *, memory_bytes: int | None = None, **facts: Any) -> None:
         """Report one optimizer step without checking for the end; rank 0 calls it if the ranks agree by themselves on when to end."""
         line = {"step": self.next_step, "step_time_s": step_time_s, "memory_bytes": memory_bytes, **facts}
         self.next_step += 1
         with (self.folder / "measurements.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def _last_step(self, step):
+    def _last_step(self, step: int) -> int:
         """Return the number of the last step, as far as it is known after `step`."""
         if self.world == 1:
             return step if self.stop_requested() else step + 1
@@ -76,20 +74,20 @@ class Trial:
             draft.rename(name)
         return int(name.read_text()) if self._lists("last_step") else step + 1
 
-    def stop_requested(self):
+    def stop_requested(self) -> bool:
         """Return True if oppa has requested that the trial end at a step boundary."""
         return self._lists("stop")
 
-    def _lists(self, name):
+    def _lists(self, name: str) -> bool:
         """Return True if the folder lists this file. A network file system caches that a file is missing, but reads a folder anew."""
         return self.folder / name in self.folder.iterdir()
 
-    def end(self, outcome="completed", *, cause="", rank=None, error=None):
+    def end(self, outcome: str = "completed", *, cause: str = "", rank: int | None = None, error: BaseException | None = None) -> None:
         """Report how the trial ended: `completed`, `out_of_memory` or `failed`. Only the first report of all ranks counts."""
-        values = {"outcome": outcome, "cause": cause, "rank": rank, "time": time.time()}
-        if error is not None:
-            values["cause"] = cause or traceback.format_exception_only(error)[0].strip()
-            values["traceback"] = "".join(traceback.format_exception(error))
+        values: dict[str, Any] = {"outcome": outcome, "cause": cause, "rank": rank, "time": time.time()}
+        if error is not None:  # with all arguments, which Python 3.9 requires
+            values["cause"] = cause or traceback.format_exception_only(type(error), error)[0].strip()
+            values["traceback"] = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         draft = self.folder / f".outcome.{os.getpid()}"
         draft.write_text(json.dumps(values) + "\n")
         try:
@@ -100,7 +98,7 @@ class Trial:
             draft.unlink()
 
 
-def open_trial():
+def open_trial() -> Trial | None:
     """Return the trial that this process is a rank of, or None outside a trial; later, uncaught errors are also reported to oppa."""
     folder = os.environ.get("OPPA_TRIAL")
     if not folder:
@@ -109,21 +107,10 @@ def open_trial():
     trial.require_its_ranks()
     shown = sys.excepthook
 
-    def tell(kind, error, trace):
+    def show_and_report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         shown(kind, error, trace)
         if isinstance(error, Exception):
             trial.end("out_of_memory" if ran_out_of_memory(error) else "failed", rank=trial.rank, error=error)
 
-    sys.excepthook = tell
+    sys.excepthook = show_and_report
     return trial
-
-
-def ran_out_of_memory(error):
-    """Return True if `error`, or an error that caused it, is a failed allocation, whichever library raised it."""
-    while error is not None:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return True
-        if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY):
-            return True
-        error = error.__cause__
-    return False

@@ -1,0 +1,17 @@
+"""Classify the errors that end a training program."""
+
+from __future__ import annotations
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_cpu.cpp", "std::bad_alloc")
+"""Words in the messages of failed allocations."""
+
+
+def ran_out_of_memory(error: BaseException | None) -> bool:
+    """Return True if `error`, or an error that caused it, is a failed allocation, whichever library raised it."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY):
+            return True
+        error = error.__cause__
+    return False

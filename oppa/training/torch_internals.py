@@ -1,0 +1,71 @@
+"""Name torch's private functions and classes that the training core uses, and the versions of torch with which it was tested.
+
+Private names may change without notice. All of them are here, so this module shows what a new version of torch may break.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch._C._profiler import RecordScope
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import _disable_profiler as disable_profiler  # type: ignore[attr-defined]
+from torch.autograd import _enable_profiler as enable_profiler  # type: ignore[attr-defined]
+from torch.autograd import _prepare_profiler as prepare_profiler  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from oppa.errors import EnvironmentLackingError
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime as PipelineRuntime
+
+__all__ = [
+    "FLASH_ATTENTION_ON_CPU",
+    "GROUPED_PRODUCT",
+    "TESTED",
+    "FakeTensorMode",
+    "PipelineRuntime",
+    "RecordScope",
+    "disable_profiler",
+    "enable_profiler",
+    "foreach_mul_",
+    "foreach_norm",
+    "leave_to_their_ranks",
+    "prepare_profiler",
+    "require_tested",
+    "runtime_of",
+]
+
+TESTED = ("2.13",)
+"""Versions of torch, without their patch level, with which `make check` runs the core; `torch` in `runners/torch/runner.toml`."""
+FLASH_ATTENTION_ON_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+GROUPED_PRODUCT = torch.ops.aten._grouped_mm
+
+foreach_norm, foreach_mul_ = torch._foreach_norm, torch._foreach_mul_
+leave_to_their_ranks = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
+"""Exclude the named parameters of a module from DDP, which would otherwise average their gradients."""
+
+
+def require_tested(version: str = torch.__version__) -> None:
+    """Raise EnvironmentLackingError unless the core was tested with this version of torch."""
+    if ".".join(version.split(".")[:2]) not in TESTED:
+        message = f"the built-in core was not tested with torch {version}; it calls private functions of torch {', '.join(TESTED)}"
+        raise EnvironmentLackingError(message, hint=f"install `torch=={TESTED[-1]}.*` in this environment")
+
+
+def runtime_of(
+    rows: Iterable[Sequence[str]], stages: Sequence["PipelineStage"], micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]
+) -> "PipelineRuntime":
+    """Return torch's runtime with a schedule, to which torch adds the sends and receives.
+
+    Args:
+        rows: Actions of each rank, in torch's notation.
+    """
+    # Imported here, because it loads torch's compiler, which only pipelines need.
+    from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
+
+    runtime = _PipelineScheduleRuntime(list(stages), micro_batches, loss_fn=loss, scale_grads=False)
+    runtime._prepare_schedule_with_comms({rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(rows)})
+    return runtime
