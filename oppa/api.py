@@ -100,7 +100,7 @@ def tune(
     facts = _facts(problem, "tune", resume, designer=designer, seed=seed)
     again = resume(folder) if resume else ()
     transfer = _transferred(problem, own=folder)
-    beliefs = transfer and transfer.beliefs
+    beliefs = transfer.beliefs if transfer else None
     facts |= {"transfer": "; ".join(text for _, text in transfer.lines)} if transfer else {}
     expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
     options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected, transfer=transfer)
@@ -134,7 +134,7 @@ def plan(
 
     setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
     problem, candidates, transfer = setup.problem, setup.candidates, _transferred(setup.problem)
-    beliefs = transfer and transfer.beliefs
+    beliefs = transfer.beliefs if transfer else None
     made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
     suggested = made.suggest(set())
     first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))

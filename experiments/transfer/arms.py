@@ -67,7 +67,7 @@ def run_target(target: str, seed: int) -> list[TransferRun]:
 
 def _run(target: BenchmarkTask, arm: str, lessons: Sequence[StudyLesson], seed: int) -> TransferRun:
     prior = combined(target.problem, lessons) if lessons else None
-    designer = Oppa(target.problem, target.candidates, seed=seed, beliefs=prior and prior.beliefs)
+    designer = Oppa(target.problem, target.candidates, seed=seed, beliefs=prior.beliefs if prior else None)
     records = _search(target, designer, seed)
     weights = {each.name: each.weight for each in prior.used} if prior else {}
     return TransferRun(run=Run.of(target, arm, seed, "", records), weights=weights)
@@ -107,7 +107,8 @@ def _misleading(target: str, seed: int) -> StudyLesson:
     rate, memory = designer.log_rate.cost, designer.log_slack.cost
     log_rate = rate.at(_worst_shift(rate, known, random), torch.from_numpy(chosen)).tolist()
     slack = memory.at(_shift(memory, random), torch.from_numpy(chosen)).tolist()
-    designer.update([_invented(int(row), *values, designer.limit_bytes) for row, *values in zip(chosen, log_rate, slack, strict=True)])
+    invented = zip(chosen.tolist(), log_rate, slack, strict=True)
+    designer.update([_invented(*each, limit_bytes=designer.limit_bytes) for each in invented])
     return _at(lesson(designer, "misleading"), elsewhere, known.problem)
 
 
@@ -128,7 +129,7 @@ def _worst_shift(cost: MeanFunction, known: BenchmarkTask, random: np.random.Gen
     return max((_shift(cost, random) for _ in range(DRAWS)), key=faster)
 
 
-def _invented(candidate: int, log_rate: float, slack: float, limit_bytes: int) -> Observation:
+def _invented(candidate: int, log_rate: float, slack: float, *, limit_bytes: int) -> Observation:
     fits = slack <= 0
     return Observation(
         candidate=candidate,
