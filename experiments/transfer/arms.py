@@ -130,7 +130,7 @@ def _worst_shift(cost: MeanFunction, known: BenchmarkTask, random: np.random.Gen
     return max((_shift(cost, random) for _ in range(DRAWS)), key=faster)
 
 
-def _invented(candidate: int, log_rate: float, slack: float, limit_bytes: int) -> Observation:
+def _invented(candidate: int, log_rate: float, slack: float, *, limit_bytes: int) -> Observation:
     fits = slack <= 0
     return Observation(
         candidate=candidate,

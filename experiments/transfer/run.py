@@ -111,7 +111,7 @@ class TransferEffect:
         worst = max(ratios, key=lambda name: ratios[name])
         best = {k: estimate(mean, _change(made, arm, targets, functools.partial(_best_after, k))) for k in EARLY}
         return cls(
-            best_at=best,
+            best_at={k: estimate(mean, _change(made, arm, targets, functools.partial(_best_after, k))) for k in EARLY},
             seconds=_ratio(made, arm, targets),
             harmed=statistics.mean(ratio > HARMED for ratio in ratios.values()),
             worst=worst,
@@ -140,6 +140,10 @@ def _ratio(made: Sequence[TransferRun], arm: str, targets: Sequence[str]) -> Est
     logs = estimate(mean, _change(made, arm, targets, lambda run: math.log(seconds_to(run, TRIALS, longest))))
     low, high = (None if log is None else math.exp(log) for log in (logs.low, logs.high))
     return Estimate(value=math.exp(logs.value), low=low, high=high)
+
+
+def _best_after(trials: int, run: Run) -> float:
+    return best_at(run, TRIALS)[trials - 1]
 
 
 def _change(made: Sequence[TransferRun], arm: str, targets: Sequence[str], figure: Callable[[Run], float]) -> Table:
