@@ -5,7 +5,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from oppa.problem.writes_file import OptionTable, ProgramTable, UserKind, writes
 
@@ -63,11 +63,11 @@ def program_at(words: Sequence[str]) -> int:
     for index, word in enumerate(words):
         before = words[index - 1] if index else ""
         is_module = before in ("-m", "--module") and _MODULE.fullmatch(word) and word not in _LAUNCHERS
-        if is_module and any(_STARTER.fullmatch(os.path.basename(each)) for each in words[:index]):
+        if is_module and any(_STARTER.fullmatch(PurePath(each).name) for each in words[:index]):
             return index
         if word.endswith((".py", ".sh")) and not _OPTION.match(word):
             return index
-    return next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word) and os.path.basename(word) != "env"), 0)
+    return next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word) and PurePath(word).name != "env"), 0)
 
 
 def stated_options(words: Sequence[str], declared: ProgramTable, paths: Mapping[str, UserKind]) -> Iterator[StatedOption]:
@@ -94,7 +94,8 @@ def stated_assignments(words: Sequence[str], paths: Mapping[str, UserKind]) -> I
             option = OptionTable(kind="disable", words=f"'{name}={text}'") if text is not None else None
             yield dataclasses.replace(found, name=name, key=name, values=(value,), option=option, is_other=is_read)
         else:
-            starts = found.name == found.value or _starts(found.value)
+            is_profiler = PurePath(found.name).name in writes().launcher.profilers
+            starts = (found.name == found.value and not is_profiler) or _starts(found.value)
             yield dataclasses.replace(found, is_other=found.is_other or (starts and found.option is None))
 
 
@@ -152,14 +153,22 @@ def _below(rest: Sequence[str], name: str) -> Sequence[str]:
 
 def _starts(value: str) -> bool:
     """Return whether a word is the name of a program, as after an option without a value."""
-    return _STARTER.fullmatch(os.path.basename(value)) is not None or (os.path.isfile(value) and os.access(value, os.X_OK))
+    return _STARTER.fullmatch(PurePath(value).name) is not None or (_exists(value) and os.access(value, os.X_OK))
+
+
+def _exists(value: str) -> bool:
+    """Return whether there is such a file or folder; a text that no file system takes as a name is none."""
+    try:
+        return Path(value).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def looks_like_path(value: str) -> bool:
     """Return whether a value looks like a path: by its characters, its suffix, or because such a file exists."""
     if value.lower() in _SWITCHES or _NUMBER.fullmatch(value) or "{folder}" in value or "{cache_folder}" in value:
         return False
-    return "/" in value or value[0] in "~." or Path(value).suffix.lower() in _SUFFIXES or os.path.exists(value)
+    return "/" in value or value[0] in "~." or Path(value).suffix.lower() in _SUFFIXES or _exists(value)
 
 
 def names_a_path(name: str, value: str) -> bool:

@@ -8,7 +8,8 @@ Words are templates, as everywhere in a launch line: `{folder}` is the trial's f
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from oppa.errors import JobError
@@ -22,11 +23,11 @@ from oppa.problem.stated_words import (
     stated_assignments,
     stated_options,
 )
-from oppa.problem.templates import names_in
 from oppa.problem.writes_file import FileTable, KeyTable, Kind, OptionTable, ProgramTable, UserKind, writes
 
 WRITES = "writes"
 """Folder below a trial's folder into which the program writes."""
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 REASONS: Mapping[Kind, str] = {
     "redirect": "a trial writes into its own folder",
     "cache": "trials share a folder of the study",
@@ -106,14 +107,21 @@ class _Piece:
     unknown: UnknownPath | None = None
     file: FileInLine | None = None
 
+    def is_stated(self, options: Collection[str]) -> bool:
+        """Return whether a trial has another value of an option that is one of these."""
+        return self.trial != self.original and bool(self.trial) and self.trial[0].partition("=")[0] in options
 
-def harmless(framework: str, words: Sequence[str], *, paths: Mapping[str, UserKind] | None = None) -> HarmlessArguments:
+
+def harmless(
+    framework: str, words: Sequence[str], *, paths: Mapping[str, UserKind] | None = None, elsewhere: Collection[str] = ()
+) -> HarmlessArguments:
     """Return a launch line as its trials have it.
 
     Args:
         framework: A table of writes.toml, such as `megatron`; `plain` for a program of no known framework.
         words: The whole line, with what starts the program.
         paths: Kinds that the user declares for options, keys, variables and words.
+        elsewhere: Options that trials get in another way, so that they are not stated here.
 
     Raises:
         InputError: the framework is unknown.
@@ -127,6 +135,7 @@ def harmless(framework: str, words: Sequence[str], *, paths: Mapping[str, UserKi
     added = [*_added(declared, stated)]
     name = [_Piece(name=word, original=(word,), trial=(word,)) for word in words[start : start + 1]]
     pieces = [*starter, *name, *added, *program] if declared.place == "first" else [*starter, *name, *program, *added]
+    pieces = [dataclasses.replace(each, trial=()) if each.is_stated(elsewhere) else each for each in pieces]
     return HarmlessArguments(
         words=tuple(word for piece in pieces for word in piece.trial),
         environment=dict(writes().environment.set),
@@ -168,11 +177,11 @@ def require_known(unknown: Sequence[UnknownPath]) -> None:
     """Raise JobError for the first unknown path; the message has its value, and the hint how to declare it."""
     if not unknown:
         return
-    first, others = unknown[0], f", and {len(unknown) - 1} more like it" if len(unknown) > 1 else ""
+    first, others = unknown[0], f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
     shown = first.name if first.name == first.value else f"{first.name} {first.value}".strip()
-    message = f"`{clipped(shown)}` {first.why}, and it is unknown whether the program writes there{others}"
-    hint = f"""declare it: `--set 'command.paths."{clipped(first.name)}"=redirect'` if it does, `=read` if it only reads, """
-    raise JobError(message, hint=f"{hint}`=cache` for files that trials share, or `=disable` to leave the option out")
+    message = f"`{clipped(shown)}` {first.why}, and it is not declared what the program does there{others}"
+    declared = f"""--set 'command.paths."{clipped(first.name)}"=redirect'"""
+    raise JobError(message, hint=f"add `{declared}` if it writes there, `=read` if not, `=cache` to share files, `=disable` to omit it")
 
 
 def _piece(stated: StatedOption, names: set[str], declared: ProgramTable | None = None) -> _Piece:
@@ -185,7 +194,7 @@ def _piece(stated: StatedOption, names: set[str], declared: ProgramTable | None 
         return same
     if option.drop:
         return _dropped(stated, option, same)
-    if option.file and looks_like_path(stated.value):
+    if option.file and (looks_like_path(stated.value) or _PLACEHOLDER.fullmatch(stated.value)):
         return dataclasses.replace(same, file=FileInLine(option=stated.name, path=stated.value, keys=option.file))
     return dataclasses.replace(same, trial=_trial_words(stated, option), reason=REASONS[option.kind])
 
@@ -222,6 +231,8 @@ def _added(declared: ProgramTable, stated: set[str]) -> Iterator[_Piece]:
 
 def _unknown(stated: StatedOption, declared: ProgramTable | None) -> UnknownPath | None:
     """Return the path that an undeclared option may name; None if it looks like none."""
+    if declared is None and PurePath(stated.name).name in writes().launcher.profilers:
+        return UnknownPath(name=PurePath(stated.name).name, value=stated.name, why="profiles the program")
     value = next(filter(looks_like_path, stated.values), None)
     if value is not None:
         return UnknownPath(name=stated.name, value=value)
@@ -251,8 +262,7 @@ def _is_unknown(name: str, value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(_is_unknown(key, each) for key, each in value.items())
     if isinstance(value, str):
-        placeholders = re.fullmatch(r"\{\w+\}", value) is not None
-        return bool(value) and not placeholders and (looks_like_path(value) or names_a_path(name, value))
+        return bool(value) and not _PLACEHOLDER.fullmatch(value) and (looks_like_path(value) or names_a_path(name, value))
     return isinstance(value, bool) and names_a_path(name, str(value))
 
 
@@ -281,8 +291,3 @@ def _place(kind: Kind, name: str, value: str) -> str:
     suffix = value[value.rindex(".") :] if has_suffix(value) else ""
     suffix = suffix if re.fullmatch(r"\.[\w-]+", suffix) and not stem.endswith(suffix) else ""
     return f"{{cache_folder}}/{stem}{suffix}" if kind == "cache" else f"{{folder}}/{WRITES}/{stem}{suffix}"
-
-
-def placeholders(words: Sequence[str]) -> set[str]:
-    """Return the names in braces in words."""
-    return {name for word in words for name in names_in(word)}

@@ -74,6 +74,12 @@ class ProgramTable(DeclaredTable):
         return self.model_copy(update={"options": options, "others": names, "also": ()})
 
 
+class LauncherTable(ProgramTable):
+    """Validates the options of what starts programs."""
+
+    profilers: tuple[str, ...] = Field(default=(), strict=False)
+
+
 class FileTable(DeclaredTable):
     """Validates the keys of a kind of configuration file."""
 
@@ -96,7 +102,7 @@ class WritesFile(DeclaredTable):
     """Validates the whole file."""
 
     environment: EnvironmentTable
-    launcher: ProgramTable
+    launcher: LauncherTable
     frameworks: dict[str, ProgramTable]
     files: dict[str, FileTable]
 

@@ -23,6 +23,7 @@ from rewriting import rewrite
 from steps import StepCounter, facts_of
 
 from oppa.problem.command import OUT_OF_MEMORY, values_of
+from oppa.problem.writes import WRITES
 from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.trial_folder import MEASUREMENTS, RECOGNISED, REPORT, REPORTER, TrialSpec
 
@@ -42,6 +43,9 @@ def main(folder):
         copies[file.name] = own / Path(file.path).name
         rewrite(Path(file.path), copies[file.name], file.rewritten(values))
     argv = spec.command.words(values, copies)
+    if spec.command.originals:
+        (folder / WRITES).mkdir(exist_ok=True)
+        Path(values["cache_folder"]).mkdir(exist_ok=True)
     sys.stdout.write(f"$ {' '.join(argv)}\n")
     sys.stdout.flush()
     steps = spec.command.steps
@@ -52,7 +56,7 @@ def main(folder):
         tokens=values.get("tokens_per_step", 1),
         better=steps.better if steps else "",
     )
-    return Follower(report.Trial(folder), steps, wanted=spec.steps, counter=counter).run(argv)
+    return Follower(report.Trial(folder), steps, wanted=spec.steps, counter=counter).run(argv, spec.command.variables(values))
 
 
 class Follower:
@@ -66,12 +70,14 @@ class Follower:
         self.out_of_memory = re.compile(steps.out_of_memory if steps else OUT_OF_MEMORY)
         self.enough, self.lacking = False, ""
 
-    def run(self, argv):
+    def run(self, argv, variables):
         """Start the program, follow it to its end, and report a lack of memory; return its exit code, or 0 if this ended it.
 
+        `variables` are added to the program's environment.
         If a signal ended the program, the same signal ends this process.
         """
-        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        environment = {**os.environ, **variables}
+        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
         for lines in lines_of(program):
             try:
                 self.read([ESCAPES.sub("", line) for line in lines], time.monotonic())
