@@ -109,11 +109,8 @@ def _stated(words: Sequence[str], index: int, declared: ProgramTable, paths: Map
     spelt, equals, value = word.partition("=")
     name = spelt.lstrip("+~").rstrip("+")
     key, option = _declared(name, declared, paths)
-    if equals:
-        values, taken = (value,), 1
-    else:
-        values = _values(words[index + 1 :], option)
-        taken = 1 + len(values)
+    values = (value,) if equals else _values(words[index + 1 :], option)
+    taken = 1 if equals else 1 + len(values)
     own = words[index : index + taken]
     if option is not None and option.drop and values and values[-1].rpartition(".")[2] in option.drop:
         own = [*own, *_below(words[index + taken :], name)]

@@ -31,7 +31,7 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 REASONS: Mapping[Kind, str] = {
     "redirect": "a trial writes into its own folder",
     "cache": "trials share a folder of the study",
-    "disable": "a trial leaves it out",
+    "disable": "off in trials",
     "report": "each step is printed",
     "length": "a trial ends after its steps",
     "read": "it is only read",
@@ -223,8 +223,9 @@ def _dropped(stated: StatedOption, option: OptionTable, same: _Piece) -> _Piece:
 def _added(declared: ProgramTable, stated: set[str]) -> Iterator[_Piece]:
     """Yield the words that trials have although the line does not name their options."""
     for name, option in declared.options.items():
-        if option.always and name not in stated and not set(option.unless) & stated:
-            words = option.replacement
+        words = option.replacement
+        names = {name, declared.canonical(words[0].partition("=")[0])} if words else {name}
+        if option.always and not {*names, *option.unless, *option.not_added_with} & stated:
             trial = (name, _place(option.kind, name, "")) if words is None else words
             yield _Piece(name=name, original=(), trial=trial, reason=REASONS[option.kind])
 

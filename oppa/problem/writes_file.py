@@ -27,6 +27,7 @@ class OptionTable(DeclaredTable):
     words: str | None = None
     always: bool = False
     unless: tuple[str, ...] = Field(default=(), strict=False)
+    not_added_with: tuple[str, ...] = Field(default=(), strict=False)
     prefix: bool = False
     drop: tuple[str, ...] = Field(default=(), strict=False)
     file: str = ""

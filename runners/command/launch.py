@@ -45,6 +45,7 @@ def main(folder):
     argv = spec.command.words(values, copies)
     if spec.command.originals:
         (folder / WRITES).mkdir(exist_ok=True)
+    if "cache_folder" in spec.command.placeholders:
         Path(values["cache_folder"]).mkdir(exist_ok=True)
     sys.stdout.write(f"$ {' '.join(argv)}\n")
     sys.stdout.flush()
