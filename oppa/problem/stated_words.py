@@ -43,7 +43,7 @@ class StatedOption:
     words: tuple[str, ...]
     option: OptionTable | None = None
     is_other: bool = False
-    """Whether it is declared to write nothing."""
+    """True if it is declared to write nothing."""
 
     @property
     def value(self) -> str:

@@ -56,7 +56,7 @@ class ProgramTable(DeclaredTable):
     spelling: Literal["exact", "either"] = "exact"
     place: Literal["first", "last"] = "last"
     abbreviates: bool = False
-    """Whether its parser takes the beginning of an option's name for the option."""
+    """True if the parser takes the beginning of an option's name for the option."""
 
     def canonical(self, name: str) -> str:
         """Return the option by which a name is looked up; `-` and `_` are alike where `spelling` is either."""
@@ -75,7 +75,7 @@ class ProgramTable(DeclaredTable):
         return self.model_copy(update={"options": options, "others": names, "also": ()})
 
 
-class LauncherTable(ProgramTable):
+class StarterTable(ProgramTable):
     """Validates the options of what starts programs."""
 
     profilers: tuple[str, ...] = Field(default=(), strict=False)
@@ -103,7 +103,7 @@ class WritesFile(DeclaredTable):
     """Validates the whole file."""
 
     environment: EnvironmentTable
-    launcher: LauncherTable
+    launcher: StarterTable
     frameworks: dict[str, ProgramTable]
     files: dict[str, FileTable]
 
