@@ -72,7 +72,7 @@ LINES = {
     ),
 }
 DECLARED = {"transformers": ("--export", "redirect"), "plain": ("--weights", "redirect")}
-NEEDS = {"transformers": "transformers", "accelerate": "accelerate", "lightning": "jsonargparse"}
+NEEDS = {"transformers": "transformers", "accelerate": "accelerate", "lightning": "typeshed_client"}
 MOVES = ("canary", "wandb", "mlruns", "runs", "lightning_logs", "trainer_output")
 """Folders below the current one that programs may write."""
 
