@@ -85,6 +85,8 @@ def names_in(config, above="--"):
     """Return the options of a configuration, by the names of its fields."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
+        if field.name == "model_spec":  # which the command line cannot state
+            continue
         if dataclasses.is_dataclass(value):
             yield from names_in(value, f"{above}{field.name}.")
         else:
