@@ -123,7 +123,8 @@ class Follower:
 
     def reports_by_itself(self):
         """Return True if the program has reported a step, which this process has not."""
-        return not self.trial.next_step and (self.trial.folder / MEASUREMENTS).stat().st_size > 0
+        steps = self.trial.folder / MEASUREMENTS  # which oppa makes, unlike the script that starts the winner
+        return not self.trial.next_step and steps.exists() and steps.stat().st_size > 0
 
     def is_over_elsewhere(self):
         """Return True if another host reports, and has reported the end of the trial."""

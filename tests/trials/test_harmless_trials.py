@@ -47,13 +47,19 @@ LINES = {
         " --trainer.callbacks.dirpath canary/out --trainer.callbacks.every_n_train_steps 2 --trainer.callbacks+=TQDMProgressBar"
         " --trainer.callbacks.refresh_rate 1 --data.batch_size {{micro_batch}} --trainer.accumulate_grad_batches {{num_microbatches}}"
     ),
+    "deepspeed": f"{TORCHRUN} zero.py --steps 8 --save_dir canary/out --deepspeed --deepspeed_config {{ds}}",
     "plain": (
         f"{TORCHRUN} ddp.py --steps 8 --save-dir canary/out --log-dir=canary/logs --weights canary/weights.pt"
         " --batch {{micro_batch}} --accumulate {{num_microbatches}}"
     ),
 }
 DECLARED = {"transformers": ("--export", "redirect"), "plain": ("--weights", "redirect")}
-NEEDS = {"transformers": "transformers", "accelerate": "accelerate", "lightning": "typeshed_client"}
+NEEDS = {"transformers": "transformers", "accelerate": "accelerate", "lightning": "typeshed_client", "deepspeed": "deepspeed"}
+FILES = """
+[command.files.ds]
+path = "ds.json"
+keys = { train_micro_batch_size_per_gpu = "{micro_batch}", gradient_accumulation_steps = "{num_microbatches}" }
+"""
 MOVES = ("canary", "wandb", "mlruns", "runs", "lightning_logs", "trainer_output")
 """Folders below the current one that programs may write."""
 
@@ -97,7 +103,7 @@ def test_trials_change_no_byte_and_the_line_itself_does(framework: str, folder: 
     if framework in NEEDS:
         pytest.importorskip(NEEDS[framework])
     text = LINES[framework].replace("{{", "{").replace("}}", "}").replace("{trackers}", _trackers())
-    (folder / "job.toml").write_text(JOB)
+    (folder / "job.toml").write_text(JOB + (FILES if framework == "deepspeed" else ""))
     problem = load_job(folder / "job.toml", settings=_settings(framework), argv=shlex.split(text))
     before, chosen = digest(folder), [problem.candidates().configuration(index) for index in range(2)]
     with LocalLauncher(load_runner(problem.runner), study=STUDY, grace_s=1) as launcher:
