@@ -107,9 +107,8 @@ def _misleading(target: str, seed: int) -> StudyLesson:
     rate, memory = designer.log_rate.cost, designer.log_slack.cost
     log_rate = rate.at(_worst_shift(rate, known, random), torch.from_numpy(chosen)).tolist()
     slack = memory.at(_shift(memory, random), torch.from_numpy(chosen)).tolist()
-    designer.update(
-        [_invented(int(row), rate_there, over, designer.limit_bytes) for row, rate_there, over in zip(chosen, log_rate, slack, strict=True)]
-    )
+    invented = zip(chosen.tolist(), log_rate, slack, strict=True)
+    designer.update([_invented(*each, limit_bytes=designer.limit_bytes) for each in invented])
     return _at(lesson(designer, "misleading"), elsewhere, known.problem)
 
 

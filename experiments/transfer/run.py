@@ -109,7 +109,6 @@ class TransferEffect:
         """Compare an arm with the search without transfer on the same targets and seeds."""
         ratios = {name: _ratio(made, arm, [name]).value for name in targets}
         worst = max(ratios, key=lambda name: ratios[name])
-        best = {k: estimate(mean, _change(made, arm, targets, functools.partial(_best_after, k))) for k in EARLY}
         return cls(
             best_at={k: estimate(mean, _change(made, arm, targets, functools.partial(_best_after, k))) for k in EARLY},
             seconds=_ratio(made, arm, targets),
@@ -150,10 +149,6 @@ def _change(made: Sequence[TransferRun], arm: str, targets: Sequence[str], figur
     """Return by how much a figure is larger than without transfer, by target and seed: the pairs share their noise."""
     ours, without = (table_of(_of(made, each, targets), targets, figure) for each in (arm, NONE))
     return ours - without
-
-
-def _best_after(trials: int, run: Run) -> float:
-    return best_at(run, TRIALS)[trials - 1]
 
 
 def _of(made: Sequence[TransferRun], arm: str, targets: Collection[str]) -> list[Run]:

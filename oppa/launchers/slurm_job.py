@@ -50,7 +50,8 @@ def slurm_job(
     guard = GuardedProcess("the heartbeat", show, environment={}, grace_s=grace_s, log=log)
     job = ""
     try:
-        words = [*_words(cluster, options, slots=slots), f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append", "--requeue"]
+        requeue = [] if "--no-requeue" in options else ["--requeue"]
+        words = [*_words(cluster, options, slots=slots), f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append", *requeue]
         job = _submit(words, script(sign))
         slurm.wait_until_running(job, on_tick)
         yield job

@@ -12,15 +12,15 @@ from oppa.launchers.slurm_job import require_feasible, slurm_job
 from oppa.problem.cluster import Cluster
 
 _OPTIONS = """
-account begin bb bbf cluster-constraint comment constraint container contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
+account bb bbf begin cluster-constraint comment constraint container contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
 cpus-per-task deadline delay-boot dependency distribution exclude exclusive extra-node-info gpu-bind gpu-freq gpus gpus-per-node
-gpus-per-socket gpus-per-task gres gres-flags hint licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu
-mincpus network nice nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket overcommit oversubscribe
-partition power prefer priority profile propagate qos reboot reservation signal sockets-per-node spread-job switches thread-spec
-threads-per-core time time-min tmp use-min-nodes wckey
+gpus-per-socket gpus-per-task gres gres-flags hint licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus
+network nice no-kill no-requeue nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket oom-kill-step
+overcommit oversubscribe partition power prefer priority profile propagate qos reboot requeue reservation segment signal sockets-per-node
+spread-job switches thread-spec threads-per-core time time-min tmp tres-bind tres-per-task use-min-nodes wckey
 """
 OPTIONS = frozenset(_OPTIONS.split())
-"""Long options of sbatch (Slurm 22.05) that concern the resources and the queue of the job that holds the hosts."""
+"""Long options of sbatch that concern the resources and the queue of the job that holds the hosts: of Slurm 22.05, and some newer ones."""
 
 
 class SlurmProvider:

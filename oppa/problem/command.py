@@ -8,7 +8,7 @@ steps       how to read steps from the program's output, if it does not report t
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -45,8 +45,8 @@ Choice = dict[str, dict[str, Value]]
 
 OUT_OF_MEMORY = "OutOfMemoryError|out of memory|can't allocate memory"
 """Pattern of an output line that reports a failed allocation."""
-
-
+SHARED = "cache"
+"""Folder of a study with the files that its trials share."""
 OTHERS = "*"
 """Key of the words for all values without words of their own."""
 
@@ -87,14 +87,17 @@ class ConfigFile:
     name: str
     path: str
     keys: dict[str, str | Choice]
+    trial_keys: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Keys that only trials set, so that they are harmless: to a template, or to a value that is no text."""
 
-    def rewritten(self, values: Values) -> dict[str, Value]:
+    def rewritten(self, values: Values) -> dict[str, Any]:
         """Return each key to rewrite, with its value.
 
         A key is omitted, so it stays as the file has it, if its choice lacks the parameter's value.
         """
         set_to = {key: _chosen(to, values) if isinstance(to, dict) else [value_of(to, values)] for key, to in self.keys.items()}
-        return {key: value for key, found in set_to.items() for value in found}
+        found = {key: value for key, found in set_to.items() for value in found}
+        return found | {key: value_of(to, values) if isinstance(to, str) else to for key, to in self.trial_keys.items()}
 
     @property
     def choices(self) -> Iterator[Choice]:
@@ -139,6 +142,18 @@ class StepFormat:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Originals:
+    """Holds what trials do not have of a launch line that is harmless in them, and what they have in its place."""
+
+    argv: tuple[str, ...]
+    files: tuple[ConfigFile, ...] = ()
+    options: tuple[str, ...] = ()
+    """Options among the words of the search space that only trials have."""
+    changes: tuple[tuple[str, str, str, str], ...] = ()
+    """Each change: the option, the user's words, those of trials, and the reason."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchCommand:
     """Describes a launch line as a template."""
 
@@ -146,6 +161,10 @@ class LaunchCommand:
     arguments: tuple[Argument, ...] = ()
     files: tuple[ConfigFile, ...] = ()
     steps: StepFormat | None = None
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Variables of trials alone; their values are templates."""
+    originals: Originals | None = None
+    """The user's own words, if those of trials differ."""
 
     @property
     def parameters(self) -> set[str]:
@@ -236,17 +255,26 @@ class LaunchCommand:
         known = {name: spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
         return [word.format_map(known) for word in words]
 
+    def variables(self, values: Values) -> dict[str, str]:
+        """Return the environment variables that the launch line itself sets in a trial."""
+        return {name: template.format_map(values) for name, template in self.environment.items()}
+
+    @property
+    def restored(self) -> Self:
+        """Return the user's own launch line, which writes what the user means it to write."""
+        if self.originals is None:
+            return self
+        return dataclasses.replace(self, argv=self.originals.argv, files=self.originals.files, environment={}, originals=None)
+
     def pinned(self, programs: Mapping[str, str]) -> Self:
         """Return the same launch line with programs at their absolute paths.
 
         Args:
             programs: Absolute paths by word; the first word of the launch line that is equal is replaced.
         """
-        argv = list(self.argv)
-        for word, path in programs.items():
-            if word in argv:
-                argv[argv.index(word)] = path
-        return dataclasses.replace(self, argv=tuple(argv))
+        own = self.originals
+        originals = dataclasses.replace(own, argv=_pinned(own.argv, programs)) if own else None
+        return dataclasses.replace(self, argv=_pinned(self.argv, programs), originals=originals)
 
     @property
     def _chosen(self) -> set[str]:
@@ -259,7 +287,8 @@ class LaunchCommand:
         for argument in self.arguments:
             yield from argument.templates
         for file in self.files:
-            yield from (to for to in file.keys.values() if isinstance(to, str))
+            yield from (to for to in (*file.keys.values(), *file.trial_keys.values()) if isinstance(to, str))
+        yield from self.environment.values()
 
     @property
     def lines(self) -> Iterator[tuple[str, ...]]:
@@ -276,7 +305,10 @@ class LaunchCommand:
         values = dataclasses.asdict(self)
         if self.steps and not self.steps.better:
             values["steps"] = {name: value for name, value in values["steps"].items() if name not in ("better", "unit")}
-        return values
+        for entry in (*values["files"], *(values["originals"] or {}).get("files", ())):
+            if not entry["trial_keys"]:
+                del entry["trial_keys"]
+        return {name: value for name, value in values.items() if name not in ("environment", "originals") or value}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -294,7 +326,28 @@ class LaunchCommand:
             arguments=tuple(arguments),
             files=tuple(ConfigFile(**file) for file in values["files"]),
             steps=StepFormat(**values["steps"]) if values["steps"] else None,
+            environment=values.get("environment", {}),
+            originals=_originals(values["originals"]) if values.get("originals") else None,
         )
+
+
+def _originals(values: Mapping[str, Any]) -> Originals:
+    """Return the user's own words, from JSON."""
+    return Originals(
+        argv=tuple(values["argv"]),
+        files=tuple(ConfigFile(**file) for file in values["files"]),
+        options=tuple(values["options"]),
+        changes=tuple((name, original, trial, reason) for name, original, trial, reason in values["changes"]),
+    )
+
+
+def _pinned(words: Sequence[str], programs: Mapping[str, str]) -> tuple[str, ...]:
+    """Return words in which the first one of each program is its absolute path."""
+    found = list(words)
+    for word, path in programs.items():
+        if word in found:
+            found[found.index(word)] = path
+    return tuple(found)
 
 
 def argument_of(parameter: Parameter) -> Argument:
@@ -325,7 +378,8 @@ def values_of(
     sizes = (configuration.micro_batch, configuration.global_batch)
     tokens = dict(zip(TOKENS, (size * model.seq_len for size in sizes), strict=True)) if model else {}
     given = {name: configuration[name] for name in configuration.names}
-    return {**given, **derived, **tokens, **about, "steps": steps, "folder": str(folder)}
+    shared = folder.parent.parent / SHARED
+    return {**given, **derived, **tokens, **about, "steps": steps, "folder": str(folder), "cache_folder": str(shared)}
 
 
 def value_of(template: str, values: Values) -> Value:

@@ -14,6 +14,7 @@ from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, JobError, nearest
 from oppa.problem.command import Argument, ConfigFile, LaunchCommand, StepFormat
 from oppa.problem.declaration import DeclaredTable, JobCount, Name, parse, shown
+from oppa.problem.writes_file import UserKind
 
 
 class ConfigFileTable(DeclaredTable):
@@ -75,6 +76,21 @@ class CommandTable(DeclaredTable):
     arguments: dict[str, list[str] | dict[str, list[str]]] = Field(default_factory=dict)
     files: dict[str, ConfigFileTable] = Field(default_factory=dict)
     steps: StepsTable | None = None
+    harmless: bool | None = None
+    framework: Name | None = None
+    paths: dict[str, UserKind] = Field(default_factory=dict)
+
+    @property
+    def is_harmless(self) -> bool:
+        """Return whether trials write into their own folders; a named framework implies it.
+
+        Raises:
+            JobError: paths are declared, and trials write what the launch line says.
+        """
+        found = self.framework is not None if self.harmless is None else self.harmless
+        if self.paths and not found:
+            raise JobError("`[command.paths]` has no effect", hint="add `harmless = true` to [command]")
+        return found
 
     def record(self, argv: Sequence[str], folder: Path) -> LaunchCommand:
         """Return the command.

@@ -34,6 +34,21 @@ def trace(problem: Problem) -> str:
     )
 
 
+def changes(problem: Problem) -> list[str]:
+    """Return what trials change of the user's launch line, one text for each option; empty if they start it as it stands."""
+    originals = problem.command.originals if problem.command else None
+    return [_change(*change) for change in originals.changes] if originals else []
+
+
+def _change(name: str, original: str, trial: str, reason: str) -> str:
+    """Return a change in words; braces are those of the program, not of a template."""
+    before, after = (text.replace("{{", "{").replace("}}", "}") for text in (original, trial))
+    if not original:
+        return f"{after} is added: {reason}"
+    shown = before if before.startswith(name) else f"{name} = {before}"
+    return f"{shown} -> {after}: {reason}" if trial else f"{shown}: {reason}"
+
+
 def _memory(cluster: Cluster) -> str:
     """Return the memory limit as text, with the device's whole memory if the job states no limit."""
     whole = "" if cluster.memory_limit_stated else f" of {format_bytes(cluster.memory_limit_bytes)}"

@@ -15,6 +15,7 @@ from oppa.problem.command import LaunchCommand, argument_of, check_choices
 from oppa.problem.command_table import CommandTable
 from oppa.problem.configuration import Configuration
 from oppa.problem.declaration import DeclaredTable, OptionalName, listing, parse, read, validate
+from oppa.problem.harmless_command import harmless_command
 from oppa.problem.infeasibility import require_some
 from oppa.problem.inline_choices import InlineChoices, read_inline_choices
 from oppa.problem.job_file import JobFile, SearchSpaceTable
@@ -72,6 +73,8 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     for known in space.parameters:
         if known.is_extra:
             check_choices(known, command)
+    if command and job.command and job.command.is_harmless:
+        command = harmless_command(command, space, framework=job.command.framework, paths=job.command.paths)
     if command and plain:
         _check_plain(command, space, has_batch=job.batch is not None, named=bool(job.space.name))
     require_some(space)

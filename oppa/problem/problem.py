@@ -92,6 +92,14 @@ class Problem:
         """Return the launch line as trials start it, with the programs that PATH resolved when the study began."""
         return self.command.pinned(self.software.programs) if self.command and self.software else self.command
 
+    @property
+    def restored(self) -> Self:
+        """Return the problem whose launch line writes what the user means it to write, as the winner's does, unlike in trials."""
+        if self.command is None or self.command.originals is None:
+            return self
+        space = self.space.without_options(self.command.originals.options)
+        return dataclasses.replace(self, command=self.command.restored, space=space)
+
     def launch_line(self, configuration: Configuration) -> LaunchCommand | None:
         """Return the pinned launch line, with the search space's own words for parameters that matter and that the line does not name."""
         line = self.pinned_command

@@ -10,7 +10,7 @@ facts        other values that expressions may name: dimensions of model, batch 
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from oppa.errors import SpaceError
@@ -240,6 +240,19 @@ class SearchSpace:
         bare = (known if known.is_extra else dataclasses.replace(known, words=()) for known in self.parameters)
         return dataclasses.replace(self, parameters=tuple(bare))
 
+    def without_options(self, options: Collection[str]) -> Self:
+        """Return the same space without these options, and their values, in the words of its parameters."""
+        if not options:
+            return self
+
+        def rest(words: Words) -> Words:
+            if isinstance(words, Mapping):
+                return {value: _without(each, options) for value, each in words.items()}
+            return _without(words, options)
+
+        fewer = (dataclasses.replace(known, words=rest(known.words)) for known in self.parameters)
+        return dataclasses.replace(self, parameters=tuple(fewer))
+
     def with_value(self, given: Mapping[str, object]) -> Self:
         """Return the same space in which the given values of open parameters are among their values and choices."""
 
@@ -333,3 +346,12 @@ def needs(expression: Expression) -> frozenset[str]:
 def kinds_of(defaults: Mapping[str, Value], facts: Facts) -> dict[str, ValueKind]:
     """Return the names that expressions may use, with the kind of each."""
     return {DERIVED: ValueKind.NUMBER} | {name: ValueKind.of(value) for name, value in {**facts, **defaults}.items()}
+
+
+def _without(words: Sequence[str], options: Collection[str]) -> tuple[str, ...]:
+    """Return words without these options, each with the words up to the next option."""
+    kept, is_dropped = list[str](), False
+    for word in words:
+        is_dropped = word.partition("=")[0] in options if word.startswith("--") else is_dropped
+        kept += [] if is_dropped else [word]
+    return tuple(kept)

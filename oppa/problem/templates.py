@@ -26,8 +26,8 @@ ABOUT = {
     Model: ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts", "experts_per_token"),
     Training: ("precision", "learning_rate", "seed"),
 }
-GIVEN = ("steps", "folder")
-"""Optimizer steps of the trial, and its folder."""
+GIVEN = ("steps", "folder", "cache_folder")
+"""Optimizer steps of the trial, its folder, and the folder of files that all trials of the study share."""
 RESERVED = (*DERIVED, *TOKENS, *(name for names in ABOUT.values() for name in names), *GIVEN)
 """Placeholders that are no parameters."""
 NAMES = (*PARAMETERS, *RESERVED)

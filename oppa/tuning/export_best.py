@@ -40,7 +40,7 @@ class ExportedBest:
 def write_best(study: Study, problem: Problem, best: Trial) -> ExportedBest:
     """Write `best/`: configuration.json, trial.json, run.sh, README.md, and a folder for each format that can express the winner."""
     folder, configuration = study.folder / "best", best.configuration
-    TrialSpec.of(problem, configuration, study=study.uuid, trial=best.id, steps=torchrun.STEPS).write(folder)
+    TrialSpec.of(problem.restored, configuration, study=study.uuid, trial=best.id, steps=torchrun.STEPS).write(folder)
     write_json(folder / "configuration.json", configuration.to_dict())
     made = {name: found for name, found in exports(problem, configuration).items() if name != RUNNERS_OWN}
     for name, found in made.items():
@@ -88,12 +88,18 @@ def _start(problem: Problem, script: Path) -> str:
     return f"{several}sh {shlex.quote(str(script))}"
 
 
+def _as_trials(problem: Problem) -> str:
+    """Return how the script's job compares with the trials."""
+    is_same = problem.command is None or problem.command.originals is None
+    return " as its trials were" if is_same else " with your own paths and trackers, which its trials did not use"
+
+
 def _readme(exported: ExportedBest, problem: Problem, configuration: Configuration) -> str:
     script = exported.script
     return _README.format(
         name=problem.name,
         id=configuration.id,
-        own=f"`{_start(problem, script)}` starts the job as its trials were.\n" if script else "Its trials were simulated.\n",
+        own=f"`{_start(problem, script)}` starts the job{_as_trials(problem)}.\n" if script else "Its trials were simulated.\n",
         exported=_EXPORTED + "".join(f"- `{name}/`\n" for name in exported.exported) if exported.exported else "",
         refused="\nFrameworks that cannot run it:\n\n" + "".join(f"- {why}\n" for why in exported.refused.values())
         if exported.refused

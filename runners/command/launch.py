@@ -23,6 +23,7 @@ from rewriting import rewrite
 from steps import StepCounter, facts_of
 
 from oppa.problem.command import OUT_OF_MEMORY, values_of
+from oppa.problem.writes import WRITES
 from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.trial_folder import MEASUREMENTS, RECOGNISED, REPORT, REPORTER, TrialSpec
 
@@ -42,6 +43,10 @@ def main(folder):
         copies[file.name] = own / Path(file.path).name
         rewrite(Path(file.path), copies[file.name], file.rewritten(values))
     argv = spec.command.words(values, copies)
+    if spec.command.originals:
+        (folder / WRITES).mkdir(exist_ok=True)
+    if "cache_folder" in spec.command.placeholders:
+        Path(values["cache_folder"]).mkdir(exist_ok=True)
     sys.stdout.write(f"$ {' '.join(argv)}\n")
     sys.stdout.flush()
     steps = spec.command.steps
@@ -52,7 +57,7 @@ def main(folder):
         tokens=values.get("tokens_per_step", 1),
         better=steps.better if steps else "",
     )
-    return Follower(oppa_client.Trial(folder), steps, wanted=spec.steps, counter=counter).run(argv)
+    return Follower(oppa_client.Trial(folder), steps, wanted=spec.steps, counter=counter).run(argv, spec.command.variables(values))
 
 
 class Follower:
@@ -66,12 +71,14 @@ class Follower:
         self.out_of_memory = re.compile(steps.out_of_memory if steps else OUT_OF_MEMORY)
         self.enough, self.lacking = False, ""
 
-    def run(self, argv):
+    def run(self, argv, variables):
         """Start the program, follow it to its end, and report a lack of memory; return its exit code, or 0 if this ended it.
 
+        `variables` are added to the program's environment.
         If a signal ended the program, the same signal ends this process.
         """
-        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        environment = {**os.environ, **variables}
+        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
         for lines in lines_of(program):
             try:
                 self.read([ESCAPES.sub("", line) for line in lines], time.monotonic())
@@ -116,7 +123,8 @@ class Follower:
 
     def reports_by_itself(self):
         """Return True if the program has reported a step, which this process has not."""
-        return not self.trial.next_step and (self.trial.folder / MEASUREMENTS).stat().st_size > 0
+        steps = self.trial.folder / MEASUREMENTS  # which oppa makes, unlike the script that starts the winner
+        return not self.trial.next_step and steps.exists() and steps.stat().st_size > 0
 
     def is_over_elsewhere(self):
         """Return True if another host reports, and has reported the end of the trial."""

@@ -67,7 +67,7 @@ def run_plain(folder, run_trial_of):
 
 def test_no_page_with_a_job_is_forgotten():
     pages = {page.stem for page in DOCS.glob("*.md") if any("[command" in text for text in blocks(page.stem, "toml"))}
-    assert pages == {"own-program", "accelerate", "lightning", "megatron-lm", "torchtitan"}
+    assert pages == {"own-program", "accelerate", "lightning", "megatron-lm", "torchtitan", "harmless-trials"}
 
 
 def test_the_libraries_of_the_jobs_are_installed_with_the_tests():

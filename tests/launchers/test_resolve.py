@@ -7,7 +7,7 @@ import pytest
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.launchers.provider import LOCAL, NETLAB, SLURM
 from oppa.launchers.resolve import LaunchRequest, open_backend
-from oppa.launchers.slurm_provider import sbatch_words
+from oppa.launchers.slurm_provider import SlurmProvider, sbatch_words
 from oppa.problem.allocation import NETLAB as HOSTS_GIVEN
 from oppa.problem.cluster import Cluster
 from oppa.problem.training import LauncherChoice
@@ -114,3 +114,9 @@ def test_the_options_of_a_job_file_belong_to_its_launcher():
 def test_options_become_words_for_sbatch():
     words = sbatch_words({"partition": "gpu", "nice": 10, "exclusive": True, "overcommit": False})
     assert words == ["--partition=gpu", "--nice=10", "--exclusive"]
+
+
+def test_the_rules_of_a_site_are_options():
+    rules = {"account": "chem", "qos": "low", "reservation": "maint", "licenses": "lustre", "no-requeue": True}
+    assert rules.keys() <= SlurmProvider.options
+    assert sbatch_words(rules) == ["--account=chem", "--qos=low", "--reservation=maint", "--licenses=lustre", "--no-requeue"]

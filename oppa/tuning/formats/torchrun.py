@@ -43,7 +43,7 @@ _NOTE = "Each run creates a folder with one line per step in measurements.jsonl 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     """Return the files; raises InputError for a simulated runner, which has no program."""
-    runner = load_runner(problem.runner)
+    problem, runner = problem.restored, load_runner(problem.runner)
     if runner.in_process:
         raise InputError(
             f"the runner `{runner.name}` has no program that torchrun could start", hint="use another format, or another runner"

@@ -1,0 +1,107 @@
+"""Make a job's own launch line harmless in trials, with the configuration files that it names."""
+
+import dataclasses
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import JobError
+from oppa.problem.bounded_text import parse_json, parse_yaml, read_text
+from oppa.problem.command import ConfigFile, LaunchCommand, Originals, argument_of
+from oppa.problem.declaration import parse
+from oppa.problem.space import SearchSpace
+from oppa.problem.writes import FileInLine, HarmlessArguments, HarmlessKeys, WordChange, harmless, harmless_keys, require_known
+from oppa.problem.writes_file import UserKind, framework_of, writes
+
+_HINT = "name a readable file, or declare its option under [command.paths]"
+_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
+
+
+def harmless_command(command: LaunchCommand, space: SearchSpace, *, framework: str | None, paths: Mapping[str, UserKind]) -> LaunchCommand:
+    """Return the launch line of trials, which keeps the user's own words for the winner.
+
+    Args:
+        space: The search space, whose words trials have as well.
+        framework: A table of writes.toml; None: that of the search space.
+        paths: Kinds that the user declares for paths.
+
+    Raises:
+        JobError: it is unknown what the program does with a path, or a file that the line names cannot be read.
+        InputError: the framework is unknown.
+    """
+    framework = framework or framework_of(space.name)
+    theirs = {word for known in space.parameters for word in argument_of(known).templates if word.startswith("--")}
+    found = harmless(framework, command.argv, paths=paths, elsewhere=theirs)
+    found.require_known()
+    files, words, changes = _files(command, found, paths)
+    declared = writes().program(framework)
+    options = (name for name in theirs if (own := declared.options.get(declared.canonical(name))) and own.kind != "read")
+    originals = Originals(argv=command.argv, files=command.files, options=tuple(sorted(options)), changes=_texts(changes))
+    return dataclasses.replace(command, argv=words, files=files, environment=dict(found.environment), originals=originals)
+
+
+def _files(
+    command: LaunchCommand, found: HarmlessArguments, paths: Mapping[str, UserKind]
+) -> tuple[tuple[ConfigFile, ...], tuple[str, ...], list[WordChange]]:
+    """Return the configuration files of trials, the words that name them, and all changes."""
+    files = {file.name: file for file in command.files}
+    words, changes = list(found.words), list(found.changes)
+    kinds = {each.path.strip("{}"): each.keys for each in found.files if each.path.strip("{}") in files}
+    for name, file in files.items():
+        keys = _keys(kinds.get(name, ""), Path(file.path), {**dict.fromkeys(file.keys, "read"), **paths})
+        files[name] = dataclasses.replace(file, trial_keys=dict(keys.keys))
+        changes += keys.changes
+    for each in (each for each in found.files if Path(each.path).suffix in _SUFFIXES and Path(each.path).is_file()):
+        keys = _keys(each.keys, Path(each.path), paths)
+        if keys.keys:
+            name = _free_name(each, files)
+            files[name] = ConfigFile(name=name, path=os.path.realpath(each.path), keys={}, trial_keys=dict(keys.keys))
+            words = [word.replace(each.path, f"{{{name}}}") if word.endswith(each.path) else word for word in words]
+            changes += keys.changes
+    return tuple(files.values()), tuple(words), changes
+
+
+def _keys(kind: str, path: Path, paths: Mapping[str, UserKind]) -> HarmlessKeys:
+    """Return the keys of a file that trials set.
+
+    Raises:
+        JobError: it is unknown what the program does with a path in the file, or the file names another one that writes.
+    """
+    keys = harmless_keys(kind, _content(path), paths=paths)
+    require_known(keys.unknown)
+    for inner in keys.files:
+        if Path(inner.path).is_file() and _keys(inner.keys, Path(inner.path), paths).keys:
+            message = f"`{path}` names `{inner.path}` as `{inner.option}`, and that file writes"
+            raise JobError(message, hint="name that file in the launch line, so that trials get a copy of it")
+    return keys
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    """Return the tables of a file; raises InputError if it is malformed."""
+    text = read_text(path, error=JobError, hint=_HINT)
+    if path.suffix == ".json":
+        content = parse_json(text, source=f"`{path}`", hint=_HINT)
+    elif path.suffix == ".toml":
+        content = parse(text, source=str(path), error=JobError)
+    else:
+        content = parse_yaml(text, hint=_HINT)
+    return content if isinstance(content, Mapping) else {}
+
+
+def _free_name(file: FileInLine, taken: Mapping[str, ConfigFile]) -> str:
+    """Return a placeholder for a file that no other file has."""
+    stem = re.sub(r"\W+", "_", Path(file.path).stem)
+    name = f"harmless_{stem}"[:60]
+    return next(each for number in range(len(taken) + 1) if (each := f"{name}_{number}" if number else name) not in taken)
+
+
+def _texts(changes: Sequence[WordChange]) -> tuple[tuple[str, str, str, str], ...]:
+    """Return changes as they are stored and shown."""
+    return tuple((each.name, _shown(each.original), _shown(each.trial), each.reason) for each in changes)
+
+
+def _shown(words: tuple[Any, ...]) -> str:
+    return shlex.join(word if isinstance(word, str) else repr(word) for word in words)

@@ -1,0 +1,183 @@
+"""Divide a launch line into what starts the program and the program's own words, and words into options with their values."""
+
+import dataclasses
+import fnmatch
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from oppa.problem.writes_file import OptionTable, ProgramTable, UserKind, writes
+
+_OPTION = re.compile(r"-{1,2}[A-Za-z]")
+_KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/-]*=")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_STARTER = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|uv")
+_LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}
+"""Modules that start a program, and are none themselves."""
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_SUFFIXES = {
+    *(".json", ".jsonl", ".yaml", ".yml", ".toml", ".txt", ".log", ".csv", ".tsv", ".parquet", ".arrow", ".db", ".sqlite", ".xml", ".html"),
+    *(".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npy", ".npz", ".pkl", ".pickle", ".h5", ".hdf5", ".idx", ".tar", ".gz", ".zip"),
+    *(".py", ".sh", ".out", ".err", ".prof", ".trace", ".model", ".nsys-rep", ".sqsh", ".sif", ".png"),
+}
+_PATHS = {"out", "output", "outdir", "logdir", "dir", "dirs", "directory", "path", "paths", "folder", "file", "filename", "filepath"}
+_SAVES = {"save", "saves", "checkpoint", "checkpoints", "ckpt", "ckpts"}
+"""Parts of names that say what an option is for, whatever its value."""
+_NO_SAVES = {"no", "disable", "skip", "without", "activation", "activations", "gradient", "grad"}
+"""Parts of names that mean that nothing is saved, or no file."""
+_OFF = {"false", "no", "none", "null", "off", "never", "0", "-1"}
+_SWITCHES = {*_OFF, "", "true", "yes", "on", "auto"}
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StatedOption:
+    """Holds what a launch line states of one option, key or variable; a positional word has itself as its name."""
+
+    name: str
+    """The name as the user spells it, without `+` or `~`."""
+    key: str
+    """The name by which it is declared, if it is."""
+    values: tuple[str, ...]
+    words: tuple[str, ...]
+    option: OptionTable | None = None
+    is_other: bool = False
+    """True if it is declared to write nothing."""
+
+    @property
+    def value(self) -> str:
+        """Return its first value; empty if it has none."""
+        return self.values[0] if self.values else ""
+
+    def with_value(self, value: str) -> tuple[str, ...]:
+        """Return its words with another value."""
+        if self.name == self.words[0] and self.value == self.name:
+            return (value,)
+        joint = self.words[0].partition("=")[0]
+        return (f"{joint}={value}",) if "=" in self.words[0] else (joint, value)
+
+
+def program_at(words: Sequence[str]) -> int:
+    """Return the index of the program: a script, a module of Python, or the first word that is no assignment."""
+    for index, word in enumerate(words):
+        before = words[index - 1] if index else ""
+        is_module = before in ("-m", "--module") and _MODULE.fullmatch(word) and word not in _LAUNCHERS
+        if is_module and any(_STARTER.fullmatch(PurePath(each).name) for each in words[:index]):
+            return index
+        if word.endswith((".py", ".sh")) and not _OPTION.match(word):
+            return index
+    return next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word) and PurePath(word).name != "env"), 0)
+
+
+def stated_options(words: Sequence[str], declared: ProgramTable, paths: Mapping[str, UserKind]) -> Iterator[StatedOption]:
+    """Yield the options of a program's words, in their order, each with what is declared about it.
+
+    Args:
+        paths: Kinds that the user declares, which come first.
+    """
+    index = 0
+    while index < len(words):
+        found = _stated(words, index, declared, paths)
+        yield found
+        index += len(found.words)
+
+
+def stated_assignments(words: Sequence[str], paths: Mapping[str, UserKind]) -> Iterator[StatedOption]:
+    """Yield the words in front of a program: assignments of variables, options of launchers, and names of programs."""
+    environment = writes().environment
+    for found in stated_options(words, writes().starter, paths):
+        name, equals, value = found.words[0].partition("=")
+        if equals and _ASSIGNMENT.match(found.words[0]) and found.option is None:
+            is_read = any(fnmatch.fnmatchcase(name, pattern) for pattern in environment.read)
+            text = environment.set.get(name)
+            option = OptionTable(kind="disable", words=f"'{name}={text}'") if text is not None else None
+            yield dataclasses.replace(found, name=name, key=name, values=(value,), option=option, is_other=is_read)
+        else:
+            is_profiler = PurePath(found.name).name in writes().launcher.profilers
+            starts = (found.name == found.value and not is_profiler) or _starts(found.value)
+            yield dataclasses.replace(found, is_other=found.is_other or (starts and found.option is None))
+
+
+def _stated(words: Sequence[str], index: int, declared: ProgramTable, paths: Mapping[str, UserKind]) -> StatedOption:
+    """Return the option that begins with a word, with the words that belong to it."""
+    word = words[index]
+    is_option = _OPTION.match(word) is not None
+    if not is_option and not _KEY.match(word):
+        option = OptionTable(kind=paths[word]) if word in paths else None
+        return StatedOption(name=word, key=word, values=(word,), words=(word,), option=option)
+    spelt, equals, value = word.partition("=")
+    name = spelt.lstrip("+~").rstrip("+")
+    key, option = _declared(name, declared, paths)
+    values = (value,) if equals else _values(words[index + 1 :], option)
+    taken = 1 if equals else 1 + len(values)
+    own = words[index : index + taken]
+    if option is not None and option.drop and values and values[-1].rpartition(".")[2] in option.drop:
+        own = [*own, *_below(words[index + taken :], name)]
+    return StatedOption(name=name, key=key, values=values, words=tuple(own), option=option, is_other=key in declared.others)
+
+
+def _declared(name: str, declared: ProgramTable, paths: Mapping[str, UserKind]) -> tuple[str, OptionTable | None]:
+    """Return the declared name of an option, and its declaration; None if there is none."""
+    if name in paths:
+        return name, OptionTable(kind=paths[name], values="optional")
+    key = declared.canonical(name)
+    if key in declared.options:
+        return key, declared.options[key]
+    above = (known for known, option in declared.options.items() if option.prefix and key.startswith(f"{known}."))
+    known = next(above, None)
+    return key, OptionTable(kind="disable") if known else None
+
+
+def _values(rest: Sequence[str], option: OptionTable | None) -> tuple[str, ...]:
+    """Return the words after an option that are its values."""
+    kind = option.values if option else "optional"
+    if kind == "none" or not rest:
+        return ()
+    if kind == "one":
+        return (rest[0],)
+    end = next((index for index, word in enumerate(rest) if _OPTION.match(word)), len(rest))
+    return tuple(rest[: min(end, 1) if kind == "optional" else end])
+
+
+def _below(rest: Sequence[str], name: str) -> Sequence[str]:
+    """Return the words of the options below a name, such as `--trainer.callbacks.dirpath out`."""
+    count = 0
+    while count < len(rest) and rest[count].startswith(f"{name}."):
+        count += 1 if "=" in rest[count] else 2
+    return rest[:count]
+
+
+def _starts(value: str) -> bool:
+    """Return whether a word is the name of a program, as after an option without a value."""
+    return _STARTER.fullmatch(PurePath(value).name) is not None or (_exists(value) and os.access(value, os.X_OK))
+
+
+def _exists(value: str) -> bool:
+    """Return whether there is such a file or folder; a text that no file system takes as a name is none."""
+    try:
+        return Path(value).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def looks_like_path(value: str) -> bool:
+    """Return whether a value looks like a path: by its characters, its suffix, or because such a file exists."""
+    if value.lower() in _SWITCHES or _NUMBER.fullmatch(value) or "{folder}" in value or "{cache_folder}" in value:
+        return False
+    return "/" in value or value[0] in "~." or Path(value).suffix.lower() in _SUFFIXES or _exists(value)
+
+
+def names_a_path(name: str, value: str) -> bool:
+    """Return whether an option's name says that it is for a path, or that something is saved."""
+    parts = set(re.split(r"[-_.]+", name.lower()))
+    if "{folder}" in value or "{cache_folder}" in value:
+        return False
+    if parts & _SAVES:
+        return not parts & _NO_SAVES and value.lower() not in _OFF
+    return bool(parts & _PATHS) and value.lower() not in _SWITCHES and not _NUMBER.fullmatch(value)
+
+
+def has_suffix(value: str) -> bool:
+    """Return whether a value names a file by a known suffix."""
+    return Path(value).suffix.lower() in _SUFFIXES

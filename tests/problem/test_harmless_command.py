@@ -1,0 +1,125 @@
+"""A job opts in to harmless trials: its launch line and files change in trials alone, and the winner has the user's own."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from oppa.errors import JobError
+from oppa.problem.command import LaunchCommand, values_of
+from oppa.problem.job import load_job
+from oppa.problem.problem import Problem
+
+JOB = """
+batch.global_batch = 8
+cluster = { devices_per_host = 2, memory_limit = "1 GiB" }
+"""
+TRANSFORMERS = 'space.name = "transformers"\n'
+LINE = "torchrun train.py --output_dir out --save_strategy steps --report_to wandb --bf16"
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write_and_load(more="", line=LINE, settings=()):
+        (tmp_path / "job.toml").write_text(JOB + more)
+        return load_job(tmp_path / "job.toml", argv=shlex.split(line), settings=settings)
+
+    return write_and_load
+
+
+def words(problem, *, copies=None):
+    """Return the whole line of the first configuration, as a trial has it."""
+    configuration = problem.candidates().configuration(0)
+    command = problem.launch_line(configuration)
+    values = values_of(configuration, None, problem.cluster, problem.training, steps=5, folder=Path("/study/trials/3"))
+    return command.words(values, copies or {file.name: Path(f"/study/trials/3/{Path(file.path).name}") for file in command.files})
+
+
+def test_a_job_that_does_not_opt_in_is_as_before(load):
+    problem = load(line="train --save_dir out {micro_batch}")
+    assert problem.command.argv == ("train", "--save_dir", "out", "{micro_batch}")
+    assert problem.restored is problem
+    assert problem.command.to_dict().keys() == {"argv", "arguments", "files", "steps"}, "its studies can be resumed"
+
+
+def test_the_framework_of_the_space_or_of_the_command_is_that_of_the_line(load):
+    by_space = load(TRANSFORMERS + "command.harmless = true")
+    by_name = load('command.framework = "transformers"', line=f"{LINE} {{micro_batch}}")
+    for problem in (by_space, by_name):
+        assert words(problem)[2:4] == ["--output_dir", "/study/trials/3/writes/output_dir"]
+        assert "wandb" not in words(problem) and words(problem).count("--save_strategy") == 1
+    assert load('command = { framework = "plain", harmless = false }', line="train --out_dir out {micro_batch}").command.originals is None
+
+
+def test_words_of_the_space_for_trials_alone_are_not_the_winners(load):
+    problem = load(TRANSFORMERS + "command.harmless = true")
+    restored = words(problem.restored)
+    assert restored[: len(shlex.split(LINE))] == shlex.split(LINE)
+    assert restored.count("--save_strategy") == 1 and "--logging_steps" not in restored
+    assert "--per_device_train_batch_size" in restored
+
+
+def test_an_unknown_path_is_refused_until_it_is_declared(load):
+    line = f"{LINE} --my-dir somewhere"
+    with pytest.raises(JobError, match="`--my-dir somewhere` is named like a path"):
+        load(TRANSFORMERS + "command.harmless = true", line=line)
+    problem = load(TRANSFORMERS, line=line, settings=["command.harmless=true", 'command.paths."--my-dir"=redirect'])
+    assert "/study/trials/3/writes/my-dir" in words(problem) and "somewhere" in words(problem.restored)
+    with pytest.raises(JobError, match=r'`--my-dir = "write"` is not legal'):
+        load(TRANSFORMERS + "command.harmless = true", line=line, settings=['command.paths."--my-dir"=write'])
+
+
+def test_paths_without_harmless_trials_are_an_error(load):
+    with pytest.raises(JobError, match="has no effect"):
+        load('[command.paths]\n"--x" = "read"', line="train --x a/b {micro_batch}")
+
+
+def test_a_file_that_the_line_names_is_copied_if_it_writes(load, tmp_path):
+    (tmp_path / "quiet.json").write_text('{"zero_optimization": {"stage": 1}}')
+    (tmp_path / "ds.json").write_text('{"wandb": {"enabled": true}, "tensorboard": {"output_path": "/tb"}}')
+    quiet = load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} --deepspeed quiet.json")
+    assert quiet.command.files == () and "quiet.json" in words(quiet)
+    problem = load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} --deepspeed=ds.json")
+    (file,) = problem.command.files
+    assert file.rewritten({"folder": "/f"}) == {"wandb.enabled": False, "tensorboard.output_path": "/f/writes/tensorboard.output_path"}
+    assert "--deepspeed=/study/trials/3/ds.json" in words(problem)
+    assert problem.restored.command.files == () and "--deepspeed=ds.json" in words(problem.restored)
+
+
+def test_a_file_of_the_job_keeps_the_keys_that_the_user_sets(load, tmp_path):
+    (tmp_path / "ds.json").write_text('{"csv_monitor": {"enabled": true}, "mine": {"dir": "/x"}}')
+    files = '[command.files.ds]\npath = "ds.json"\nkeys = { "mine.dir" = "{folder}", train_micro_batch_size_per_gpu = "{micro_batch}" }'
+    problem = load(f'command.framework = "deepspeed"\n{files}', line="deepspeed train.py --deepspeed_config {ds}")
+    (file,) = problem.command.files
+    assert file.trial_keys == {"csv_monitor.enabled": False}
+    assert problem.restored.command.files[0].trial_keys == {}
+
+
+def test_a_file_that_names_one_that_writes_is_refused(load, tmp_path):
+    (tmp_path / "ds.json").write_text('{"wandb": {"enabled": true}}')
+    (tmp_path / "fsdp.yaml").write_text("deepspeed_config:\n  deepspeed_config_file: ds.json\n")
+    with pytest.raises(JobError, match=r"names `ds.json` as `deepspeed_config.*`, and that file writes"):
+        load('command.framework = "accelerate"', line="accelerate launch --config_file fsdp.yaml train.py --bs {micro_batch}")
+
+
+def test_a_stored_command_is_the_same(load, tmp_path):
+    (tmp_path / "ds.json").write_text('{"wandb": {"enabled": true}}')
+    problem = load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} --deepspeed ds.json")
+    stored = json.loads(json.dumps(problem.to_dict()))
+    assert LaunchCommand.from_dict(stored["command"]) == problem.command
+    again = Problem.from_dict(stored)
+    assert again.fingerprint == problem.fingerprint and words(again.restored) == words(problem.restored)
+
+
+def test_the_winners_programs_are_pinned_as_those_of_trials(load):
+    pinned = load(TRANSFORMERS + "command.harmless = true").command.pinned({"torchrun": "/env/bin/torchrun"})
+    assert pinned.argv[0] == pinned.restored.argv[0] == "/env/bin/torchrun"
+
+
+def test_variables_belong_to_trials_alone(load):
+    command = load(TRANSFORMERS + "command.harmless = true").command
+    assert command.variables({"folder": "/f"})["MLFLOW_TRACKING_URI"] == "sqlite:////f/writes/mlflow.db"
+    assert command.restored.variables({}) == {}
