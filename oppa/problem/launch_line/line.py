@@ -258,7 +258,9 @@ class _Peeling:
             shown = dataclasses.replace(script, pieces=script.pieces[:1])
             launch = read_script(Path("sh -c"), [shown, *self._words[1:]], environment=inherited, text=text)
         self._words = list(launch.words)
-        self._set |= {name: self._set.get(name, word) if word.text == self._text_of(name) else word for name, word in launch.environment.items()}
+        self._set |= {
+            name: self._set.get(name, word) if word.text == self._text_of(name) else word for name, word in launch.environment.items()
+        }
         self._folder = self._folder if launch.folder is None else (self._folder or Path()) / launch.folder
         self._scripts.append(launch.source)
         self._header = launch.header or self._header

@@ -13,9 +13,9 @@ from pathlib import Path, PurePath
 from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
-from oppa.problem.launch_line.shell_syntax import Assigned, Command, Conditional, Opaque, Simple, parse_script
-from oppa.problem.launch_line.shell_values import Variables, condition_holds
-from oppa.problem.launch_line.words import Word, texts
+from oppa.problem.launch_line.shell_syntax import Case, Command, Conditional, Opaque, Simple, parse_script
+from oppa.problem.launch_line.shell_values import Variables, condition_holds, matches_pattern
+from oppa.problem.launch_line.words import Word, texts, word
 
 MOST_SCRIPTS = 8
 """Most scripts that lead from the launch line to the program."""
@@ -85,7 +85,7 @@ def starts_something(words: Sequence[str]) -> bool:
         return not _CHECKS.fullmatch(first) and module not in _HARMLESS_MODULES and first != ""
     if names[0] in ("srun", "mpirun") and (inner := [name for name in names[1:] if not name.startswith("-")]):
         return inner[-1] not in ("hostname", "nvidia-smi") and "hostname" not in inner
-    return names[0] in STARTERS or names[0].endswith(".sh") or names[0] in ("env", "conda", "poetry") and "run" in names[1:2]
+    return names[0] in STARTERS or names[0].endswith(".sh") or (names[0] in ("env", "conda", "poetry") and "run" in names[1:2])
 
 
 class _Reading:
@@ -97,20 +97,47 @@ class _Reading:
         self._folder: Path | None = None
         self._sourced = 0
 
-    def follow(self, commands: Sequence[Command]) -> None:
+    def follow(self, commands: Sequence[Command]) -> bool:
+        """Follow commands; return whether the script ends with one of them."""
+        runs: bool | None = True
         for command in commands:
-            match command:
-                case Simple():
-                    if self._simple(command):
-                        return
-                case Conditional():
-                    self._conditional(command)
-                case Opaque():
-                    self._opaque(command)
+            if runs is True:
+                if self._command(command):
+                    return True
+            elif runs is None:
+                self._unknown(command, [command])
+            runs = self._goes_on(command, runs)
+        return False
+
+    def _goes_on(self, command: Command, runs: bool | None) -> bool | None:
+        """Return whether the next command runs, after `&&` and `||`; None if that is unknown.
+
+        A command that is no test counts as successful.
+        """
+        joint = command.ended_by if isinstance(command, Simple) else "\n"
+        if joint not in ("&&", "||"):
+            return True
+        if not isinstance(command, Simple) or runs is not True:
+            return runs
+        words = [self._variables.single(parts) for parts in command.words]
+        is_test = bool(words) and words[0].text in ("[", "[[", "test", "true", "false")
+        holds = condition_holds(words) if is_test else True
+        return holds if joint == "&&" or holds is None else not holds
+
+    def _command(self, command: Command) -> bool:
+        match command:
+            case Simple():
+                return self._simple(command)
+            case Conditional():
+                return self._conditional(command)
+            case Case():
+                return self._case(command)
+            case Opaque():
+                return self._opaque(command)
 
     def _simple(self, command: Simple) -> bool:
         """Follow a simple command; return whether the script ends with it."""
-        words = [word for parts in command.words for word in self._variables.fields(parts)]
+        words = [each for parts in command.words for each in self._variables.fields(parts)]
         while words and words[0].text in _AFTER:
             words = words[1:]
         name = words[0].text if words else ""
@@ -170,51 +197,54 @@ class _Reading:
         self.follow(parse_script(read_text(found, hint=_HINT), source=found.name))
         self._variables.source = outer
 
-    def _conditional(self, command: Conditional) -> None:
+    def _conditional(self, command: Conditional) -> bool:
         for condition, body in command.branches:
             holds = self._holds(condition)
             if holds is None:
                 self._unknown(command, [inner for _, each in command.branches for inner in each])
-                return
+                return False
             if holds:
-                self.follow(body)
-                return
+                return self.follow(body)
+        return False
+
+    def _case(self, command: Case) -> bool:
+        word = self._variables.single(command.word)
+        for patterns, body in command.branches:
+            spelled = [self._variables.single(each).text for each in patterns]
+            matches = None if word.missing else matches_pattern(word.text, spelled)
+            if matches is None:
+                self._unknown(command, [inner for _, each in command.branches for inner in each])
+                return False
+            if matches:
+                return self.follow(body)
+        return False
 
     def _holds(self, condition: Sequence[Command]) -> bool | None:
         """Return whether the condition of an `if` holds; None if that is unknown."""
         if not condition:
             return True
-        results: list[bool | None] = []
-        joints: list[str] = []
+        found: bool | None = None
+        joint, inside = "", False
         for each in condition:
             if not isinstance(each, Simple) or each.assignments:
                 return None
-            for words, joint in self._tests(each):
-                results.append(condition_holds(words))
-                joints.append(joint)
-        found = results[0]
-        for result, joint in zip(results[1:], joints, strict=False):
-            if joint == "&&":
-                found = False if found is False else result if found else (False if result is False else None)
-            elif joint == "||":
-                found = True if found is True else result if found is False else (True if result is True else None)
-            else:
-                found = result
+            words = [self._variables.single(parts) for parts in each.words]
+            names = texts(words)
+            result = condition_holds([word("["), *words] if inside and names[:1] != ["[["] else words)
+            inside = (inside or names[:1] == ["[["]) and names[-1:] != ["]]"]
+            found = _joined(found, joint, result)
+            joint = each.ended_by
         return found
 
-    def _tests(self, command: Simple) -> Iterator[tuple[list[Word], str]]:
-        """Yield the tests of a command: those inside `[[ A && B ]]` one by one, each with the operator that follows it."""
-        yield [self._variables.single(parts) for parts in command.words], command.ended_by
-
-    def _opaque(self, command: Opaque) -> None:
+    def _opaque(self, command: Opaque) -> bool:
         if command.kind == "{":
-            self.follow(command.body)
-            return
+            return self.follow(command.body)
         self._unknown(command, command.body)
+        return False
 
-    def _unknown(self, command: Conditional | Opaque, body: Sequence[Command]) -> None:
+    def _unknown(self, command: Command, body: Sequence[Command]) -> None:
         """Mark what commands that may or may not run would set; raise InputError if one of them may start the program."""
-        kind = "an `if` whose condition is unknown" if isinstance(command, Conditional) else command.kind
+        kind = command.kind if isinstance(command, Opaque) else "a branch whose condition is unknown"
         names: list[str] = []
         for each in _all(body):
             names += [assigned.name for assigned in each.assignments]
@@ -224,6 +254,15 @@ class _Reading:
                 raise InputError(message, hint=_HINT)
         if kind != "a function":
             self._variables.forget(names, kind)
+
+
+def _joined(before: bool | None, joint: str, result: bool | None) -> bool | None:
+    """Return the truth of two tests that `&&`, `||` or nothing joins."""
+    if joint == "&&":
+        return False if before is False or result is False else None if before is None or result is None else True
+    if joint == "||":
+        return True if before is True or result is True else None if before is None or result is None else False
+    return result
 
 
 def _only_checks(words: Sequence[str]) -> bool:
@@ -240,8 +279,8 @@ def _all(commands: Sequence[Command]) -> Iterator[Simple]:
                 for condition, body in command.branches:
                     yield from _all(condition)
                     yield from _all(body)
+            case Case():
+                for _, body in command.branches:
+                    yield from _all(body)
             case Opaque():
                 yield from _all(command.body)
-
-
-__all__ = ["Assigned", "ScriptLaunch", "read_script", "starts_something"]

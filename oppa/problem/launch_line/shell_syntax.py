@@ -76,6 +76,15 @@ class Conditional:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A `case` command: its word, and branches with their patterns."""
+
+    line: int
+    word: Parts
+    branches: tuple[tuple[tuple[Parts, ...], tuple["Command", ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Opaque:
     """A loop, a function or another compound command, with the commands inside."""
 
@@ -84,7 +93,7 @@ class Opaque:
     body: tuple["Command", ...] = ()
 
 
-Command = Simple | Conditional | Opaque
+Command = Simple | Conditional | Case | Opaque
 
 
 def parse_script(text: str, *, source: str) -> tuple[Command, ...]:
@@ -102,8 +111,8 @@ class _Token:
     @property
     def bare(self) -> str:
         """Return the text of an unquoted literal word; empty for any other."""
-        (*_, last) = (*self.parts, None)
-        return last.text if len(self.parts) == 1 and isinstance(last, Text) and not last.quoted else ""
+        only = self.parts[0] if len(self.parts) == 1 else None
+        return only.text if isinstance(only, Text) and not only.quoted else ""
 
 
 class _Lexer:
@@ -277,7 +286,9 @@ class _Lexer:
         raise self._error(f"a {opening} is not closed")
 
     def _error(self, why: str) -> InputError:
-        return InputError(f"line {self._line} of `{clipped(self._source)}` cannot be read: {why}", hint="give the launch line that it starts")
+        return InputError(
+            f"line {self._line} of `{clipped(self._source)}` cannot be read: {why}", hint="give the launch line that it starts"
+        )
 
 
 def _joined(parts: Sequence[Part]) -> Parts:
@@ -331,7 +342,7 @@ class _Parser:
                 self._at += 1
                 return Opaque(line=token.line, kind="{", body=self._closed("}"))
         following = self._tokens[self._at + 1 : self._at + 3]
-        if token.bare and [each.operator for each in following] == ["(", ")"]:
+        if token.bare and not token.bare.endswith("=") and [each.operator for each in following] == ["(", ")"]:
             self._at += 1
             return self._function(token.line)
         return self._simple()
@@ -341,14 +352,20 @@ class _Parser:
         return Opaque(line=line, kind="a function", body=self._closed("}"))
 
     def _case(self, line: int) -> Command:
+        word = self._tokens[self._at + 1].parts if self._at + 1 < len(self._tokens) else ()
         self._skip_to("in")
-        body: list[Command] = []
+        branches: list[tuple[tuple[Parts, ...], tuple[Command, ...]]] = []
         while self._at < len(self._tokens) and self._tokens[self._at].bare != "esac":
-            body += self.block((";;", "esac", ")"))
-            if self._at < len(self._tokens) and self._tokens[self._at].operator:
+            patterns = []
+            while self._at < len(self._tokens) and self._tokens[self._at].operator != ")" and self._tokens[self._at].bare != "esac":
+                patterns += [] if self._tokens[self._at].operator else [self._tokens[self._at].parts]
                 self._at += 1
+            self._at += self._at < len(self._tokens) and self._tokens[self._at].operator == ")"
+            body = self.block((";;", "esac"))
+            branches += [(tuple(patterns), body)] if patterns else []
+            self._at += self._at < len(self._tokens) and self._tokens[self._at].operator == ";;"
         self._at += 1
-        return Opaque(line=line, kind="a `case`", body=tuple(body))
+        return Case(line=line, word=word, branches=tuple(branches))
 
     def _conditional(self, line: int) -> Conditional:
         branches = []
@@ -367,7 +384,9 @@ class _Parser:
                 self._at += 1
                 return Conditional(line=line, branches=tuple(branches))
             else:
-                raise InputError(f"line {line} of `{clipped(self._source)}`: an `if` has no `fi`", hint="give the launch line that it starts")
+                raise InputError(
+                    f"line {line} of `{clipped(self._source)}`: an `if` has no `fi`", hint="give the launch line that it starts"
+                )
 
     def _skip_to(self, bare: str) -> None:
         while self._at < len(self._tokens) and self._tokens[self._at].bare != bare:
@@ -385,10 +404,8 @@ class _Parser:
         words: list[Parts] = []
         while self._at < len(self._tokens) and not (token := self._tokens[self._at]).operator:
             self._at += 1
-            made = self._assigned(token) if not words or words[0][:1] and _declares(words[0]) else None
-            if made and not words:
-                assignments.append(made)
-            elif made:
+            made = self._assigned(token) if not words or (words[0][:1] and _declares(words[0])) else None
+            if (made and not words) or made:
                 assignments.append(made)
             else:
                 words.append(token.parts)
@@ -400,7 +417,12 @@ class _Parser:
         if not isinstance(first, Text) or first.quoted or not (match := _ASSIGNED.match(first.text)):
             return None
         array = None
-        if match.end() == len(first.text) and len(token.parts) == 1 and self._at < len(self._tokens) and self._tokens[self._at].operator == "(":
+        if (
+            match.end() == len(first.text)
+            and len(token.parts) == 1
+            and self._at < len(self._tokens)
+            and self._tokens[self._at].operator == "("
+        ):
             self._at += 1
             array = []
             while self._at < len(self._tokens) and self._tokens[self._at].operator != ")":

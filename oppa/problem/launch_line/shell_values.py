@@ -3,28 +3,28 @@
 Nothing is run. What no assignment and no variable of the environment states stays in the word as the script has it, marked as missing.
 """
 
-import ast
 import dataclasses
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import whole_number
-from oppa.problem.bounds import DEEPEST, LARGEST_STORED, LONGEST_EXPRESSION, MOST_EXPANDED
-from oppa.problem.launch_line.shell_syntax import Assigned, Expansion, Part, Parts, Simple, Text, parse_script
-from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Piece, Word, texts
+from oppa.problem.bounds import DEEPEST, MOST_EXPANDED
+from oppa.problem.launch_line.shell_arithmetic import compute
+from oppa.problem.launch_line.shell_syntax import Assigned, Expansion, Parts, Simple, Text, parse_script
+from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Piece, Word
 
-_PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!])(?P<index>\[[^\]]*\])?(?:(?P<how>:?[-=+?]|##?|%%?|//?)(?P<rest>.*))?", re.DOTALL)
-_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
+_PARAMETER = re.compile(
+    r"(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!])(?P<index>\[[^\]]*\])?(?:(?P<how>:?[-=+?]|##?|%%?|//?)(?P<rest>.*))?", re.DOTALL
+)
+_SET_LATER = re.compile(
+    r"(SLURM|SLURMD|SRUN|PMI|PMIX|PBS|LSB|OMPI|MPI|FLUX|PALS|KUBERNETES|VC|PET|CUDA)_\w+|(LOCAL_|NODE_|GROUP_)?RANK|HOSTNAME|RANDOM"
+    r"|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NNODES|NODELIST|PIPESTATUS|SECONDS|EPOCHREALTIME"
+)
+"""Variables that a scheduler, a launcher or the shell sets, so that one without a value here may have one there."""
 _BLANKS = re.compile(r"([ \t\n]+)")
 
 
@@ -101,11 +101,15 @@ class Variables:
         match = _PARAMETER.fullmatch(part.body)
         if match is None or match["how"]:
             return None
+        found = None
         if match["name"] in "@*" and not match["index"]:
-            return self.arguments
-        if match["index"] in ("[@]", "[*]") and match["name"] in self._set:
-            return self._set[match["name"]]
-        return None
+            found = self.arguments
+        elif match["index"] in ("[@]", "[*]") and match["name"] in self._set:
+            found = self._set[match["name"]]
+        if found is None or part.quoted:
+            return found
+        inner = ([_Fragment(piece=piece, splits=not piece.missing) for piece in each.pieces] for each in found)
+        return tuple(word for fragments in inner for word in _split(fragments, keeps_empty=False))
 
     def _fragments(self, parts: Parts, depth: int = 0) -> list[_Fragment]:
         if depth > DEEPEST:
@@ -210,29 +214,6 @@ class Variables:
         return []
 
 
-def compute(text: str) -> int | None:
-    """Return the value of whole-number arithmetic; None for anything else, and for a number beyond the bounds."""
-    if len(text) > LONGEST_EXPRESSION or not re.fullmatch(r"[0-9\s()+*/%-]+", text) or "**" in text or "//" in text:
-        return None
-    try:
-        return _evaluate(ast.parse(text.replace("/", "//").strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-        return None
-
-
-def _evaluate(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= LARGEST_STORED:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        number = _evaluate(node.operand)
-        return -number if isinstance(node.op, ast.USub) else number
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        number = _OPERATIONS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
-        if abs(number) <= LARGEST_STORED:
-            return number
-    raise ValueError
-
-
 def _trimmed(value: list[Piece] | None, how: str, rest: str) -> list[Piece]:
     """Return a value without a prefix or a suffix such as `.*`; nothing for other patterns."""
     if value is None or len(value) != 1 or value[0].missing:
@@ -243,9 +224,9 @@ def _trimmed(value: list[Piece] | None, how: str, rest: str) -> list[Piece]:
             text = text.rpartition("/")[2]
         case "%", "/*":
             text = text.rpartition("/")[0]
-        case ("#" | "##"), _ if not re.search(r"[*?\[$]", rest):
+        case (("#" | "##"), _) if not re.search(r"[*?\[$]", rest):
             text = text.removeprefix(rest)
-        case ("%" | "%%"), _ if not re.search(r"[*?\[$]", rest):
+        case (("%" | "%%"), _) if not re.search(r"[*?\[$]", rest):
             text = text.removesuffix(rest)
         case _:
             return []
@@ -275,16 +256,32 @@ def _split(fragments: Sequence[_Fragment], *, keeps_empty: bool) -> list[Word]:
 
 
 def condition_holds(words: Sequence[Word]) -> bool | None:
-    """Return whether a test such as `[ -n "$A" ]` holds; None if that depends on something unknown."""
-    given = texts(words)
-    if any(each.missing for each in words) or not given:
-        return {"true": True, ":": True, "false": False}.get(given[0]) if given else None
-    if given[0] not in ("[", "[[", "test"):
-        return {"true": True, ":": True, "false": False}.get(given[0]) if len(given) == 1 else None
-    inner = given[1:-1] if given[0] != "test" else given[1:]
-    negated = inner[:1] == ["!"]
-    found = _holds(inner[1:] if negated else inner)
+    """Return whether a test such as `[ -n "$A" ]` holds; None if that depends on something unknown.
+
+    A variable that is set nowhere is empty, as in the shell, unless a scheduler may set it.
+    """
+    given = ["".join(_tested(piece) or "" for piece in each.pieces) for each in words]
+    if not given or any(_tested(piece) is None for each in words for piece in each.pieces):
+        return None
+    if given[0] in ("[", "[["):
+        given = given[1:-1] if given[-1] in ("]", "]]") else given[1:]
+    elif given[0] == "test":
+        given = given[1:]
+    elif len(given) == 1:
+        return {"true": True, ":": True, "false": False}.get(given[0])
+    else:
+        return None
+    negated = given[:1] == ["!"]
+    found = _holds(given[1:] if negated else given)
     return found if found is None else found != negated
+
+
+def _tested(piece: Piece) -> str | None:
+    """Return the text of a piece in a test; None if it is unknown."""
+    if not piece.missing:
+        return piece.text
+    named = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", piece.text)
+    return "" if named and not _SET_LATER.fullmatch(named[1]) else None
 
 
 def _holds(test: Sequence[str]) -> bool | None:
@@ -293,6 +290,12 @@ def _holds(test: Sequence[str]) -> bool | None:
             return not text
         case ["-n", text] | [text]:
             return bool(text)
+        case ["-f", path]:
+            return Path(path).is_file()
+        case ["-d", path]:
+            return Path(path).is_dir()
+        case ["-e", path]:
+            return Path(path).exists()
         case [left, ("=" | "=="), right]:
             return left == right if not re.search(r"[*?\[]", right) else None
         case [left, "!=", right]:
@@ -301,10 +304,23 @@ def _holds(test: Sequence[str]) -> bool | None:
             first, second = whole_number(left), whole_number(right)
             if first is None or second is None:
                 return None
-            compare = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}
-            return bool(compare[how](first, second))
+            return bool(_COMPARED[how](first, second))
         case _:
             return None
 
 
-__all__ = ["Part", "Variables", "compute", "condition_holds"]
+def matches_pattern(text: str, patterns: Iterable[str]) -> bool | None:
+    """Return whether a text matches one of the patterns of a `case`; None if a pattern is more than text, `*`, or a prefix with `*`."""
+    for pattern in patterns:
+        if (
+            pattern == "*"
+            or pattern == text
+            or (pattern.endswith("*") and text.startswith(pattern[:-1]) and not re.search(r"[*?\[]", pattern[:-1]))
+        ):
+            return True
+        if re.search(r"[*?\[]", pattern.removesuffix("*")):
+            return None
+    return False
+
+
+_COMPARED = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}

@@ -127,7 +127,7 @@ def takes_value(starter: Starter, option: str) -> bool:
     """Return whether an option of a starter takes its value from the next word."""
     if "=" in option:
         return False
-    if option.startswith("--") or len(name_of(option)) > 1 and starter.kind == "launcher":
+    if option.startswith("--") or (len(name_of(option)) > 1 and starter.kind == "launcher"):
         return name_of(option) not in starter.flags
     if len(option) > 2 and starter.kind != "launcher" and not starter.name.startswith("mpi"):
         return False  # `-N64`, or several flags in one word
