@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.configuration import Configuration
     from oppa.simulator.benchmark_task import BenchmarkTask
+    from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import ProfileResult, TuneResult
     from oppa.tuning.plan import TunePlan
     from oppa.tuning.session import Callback, Setup
@@ -55,8 +56,23 @@ def load_job(path: str | Path, *, settings: Sequence[str] = (), command: Sequenc
     return job_file.load_job(Path(path), settings=settings, argv=command)
 
 
+def load_line(command: Sequence[str], *, settings: Sequence[str] = ()) -> "LineJob":
+    """Return the job that a launch line amounts to, without a job file.
+
+    Args:
+        command: The words of the line, such as `["torchrun", "--nproc-per-node", "8", "train.py"]`.
+        settings: Changes of the job's keys, as `--set` takes them: `["model.layers=32"]`.
+
+    Raises:
+        InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
+    """
+    from oppa.tuning.launch_line.line_job import load_line as load
+
+    return load(command, settings=settings)
+
+
 def tune(
-    job: "str | Path | Problem | BenchmarkTask",
+    job: "str | Path | Problem | BenchmarkTask | LineJob",
     *,
     study: str | Path | None = None,
     trials: int | None = None,
@@ -70,7 +86,7 @@ def tune(
     """Find the fastest configuration of a job by short real trials, and verify it by repeats.
 
     Args:
-        job: A job file, a problem, or a task whose trials are simulated.
+        job: A job file, a problem, the job of a launch line, or a task whose trials are simulated.
         study: Folder of the study: an existing one is resumed. None: a new one below `studies/`.
         trials: Number of search trials of the whole study. None: the job's own.
         max_gpu_hours: Hours of all devices together that the whole study may take, verification included. None: the job's own.
@@ -86,6 +102,7 @@ def tune(
         EnvironmentLackingError: a program, package or device is missing.
         KeyboardInterrupt: the user stopped the search, which the same study resumes.
     """
+    from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import TuneResult
     from oppa.tuning.plan import expectation, is_expected
@@ -103,6 +120,8 @@ def tune(
     expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
     options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected)
     with open_session(setup, options) as executor:
+        if isinstance(job, LineJob):
+            job.store(executor.study.folder)
         made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
         reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
@@ -114,7 +133,7 @@ def tune(
 
 
 def plan(
-    job: "str | Path | Problem | BenchmarkTask",
+    job: "str | Path | Problem | BenchmarkTask | LineJob",
     *,
     trials: int | None = None,
     max_gpu_hours: float | None = None,
@@ -141,7 +160,7 @@ def plan(
 
 
 def _setup(
-    job: "str | Path | Problem | BenchmarkTask", designer: str, launcher: str | None, *, alone: bool, **limits: float | None
+    job: "str | Path | Problem | BenchmarkTask | LineJob", designer: str, launcher: str | None, *, alone: bool, **limits: float | None
 ) -> "Setup":
     """Return the setup of a search, with those limits changed that are not None.
 
@@ -151,7 +170,8 @@ def _setup(
     from oppa.tuning.session import Setup
 
     designers.require_designer(designer)
-    asked, simulator = (job, None) if isinstance(job, (str, Path, Problem)) else (job.problem, job.simulator)
+    asked: str | Path | Problem = job if isinstance(job, (str, Path, Problem)) else job.problem
+    simulator = getattr(job, "simulator", None)
     problem = _with_limits(_problem(asked), **{name: value for name, value in limits.items() if value is not None})
     return Setup.of(problem, launcher, alone=alone, simulator=simulator)
 

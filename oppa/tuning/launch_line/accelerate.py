@@ -135,7 +135,12 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
             settings["micro_batch"], origins["micro_batch"] = micro, origin
             global_batch = micro * accumulated * int(settings["dp"]) if "dp" in settings else None
             batch_origin = f"{micro} x {accumulated} x dp ({origin})"
-            arguments["micro_batch"] = ["--per_device_train_batch_size", "{micro_batch}", "--gradient_accumulation_steps", "{num_microbatches}"]
+            arguments["micro_batch"] = [
+                "--per_device_train_batch_size",
+                "{micro_batch}",
+                "--gradient_accumulation_steps",
+                "{num_microbatches}",
+            ]
             words = templates(trainer.options.without({"per_device_train_batch_size", "gradient_accumulation_steps", "logging_steps"}))
         if trainer.is_on("gradient_checkpointing"):
             settings["recompute"] = "full"
@@ -244,4 +249,8 @@ def _deepspeed_copy(
     file = DeepSpeedFile(text=name, shown=PurePath(name).name, values=sources.contents(name), sources=sources)
     edited = file.edited(batch="all but auto")
     choices = {"zero_stage": file.stages} if len(file.stages) > 1 else {}
-    return ((dataclasses.replace(edited, name="ds"),) if choices else ()), choices, [*facts, StatedFact(name="file", value=name, origin="accelerate's file")]
+    return (
+        ((dataclasses.replace(edited, name="ds"),) if choices else ()),
+        choices,
+        [*facts, StatedFact(name="file", value=name, origin="accelerate's file")],
+    )

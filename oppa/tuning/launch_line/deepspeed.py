@@ -32,12 +32,22 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     missing = tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing))
     if option is None or not option.values:
         hint = "the program builds its configuration from options of its own: name `{micro_batch}` and others in the line"
-        return Meaning(framework="deepspeed", title="DeepSpeed", evidence=evidence, devices=sources.devices, words=tuple(words), hints=(hint,), missing=missing)
+        return Meaning(
+            framework="deepspeed",
+            title="DeepSpeed",
+            evidence=evidence,
+            devices=sources.devices,
+            words=tuple(words),
+            hints=(hint,),
+            missing=missing,
+        )
     file = DeepSpeedFile.of(sources, option)
     global_batch, micro = file.batch(sources.devices.count)
     settings: dict[str, Value] = dict(file.settings)
     settings |= {"micro_batch": micro} if micro else {}
-    settings |= {"dp": sources.devices.count} if sources.devices.count and "pipeline" not in file.values and not _own_pipeline(options) else {}
+    settings |= (
+        {"dp": sources.devices.count} if sources.devices.count and "pipeline" not in file.values and not _own_pipeline(options) else {}
+    )
     loads = _takes_batch_from_file(sources, options)
     hints = [] if loads else ["the program's own batch argument is unknown: name it `{micro_batch}`"]
     edited = file.edited(batch="all" if loads and micro and global_batch else "none", more={"steps_per_print": 1})
@@ -87,7 +97,9 @@ def devices_of_launcher(launcher: Stage, sources: LineSources) -> LineDevices:
         per_host = f" --nproc-per-node {slots // machines}" if slots and slots % machines == 0 else ""
         program = " ".join([sources.line.program.text, *(word.text for word in sources.line.arguments)])
         hint = f"run it in an allocation of {machines} hosts, where oppa starts each: `oppa tune -- torchrun --nnodes {machines}{per_host} {program}`"
-        raise InputError(f"`deepspeed` starts the ranks of {shown} by ssh, and ranks that are started by ssh cannot be ended surely", hint=hint)
+        raise InputError(
+            f"`deepspeed` starts the ranks of {shown} by ssh, and ranks that are started by ssh cannot be ended surely", hint=hint
+        )
     given = launcher.value("num-gpus")
     if hosts and slots:
         return LineDevices(per_host=slots, origin=launcher.name)

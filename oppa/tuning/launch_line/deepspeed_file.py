@@ -76,7 +76,9 @@ class DeepSpeedFile:
 
     def batch(self, devices: int | None) -> tuple[int | None, int | None]:
         """Return the global batch and the micro-batch, of which DeepSpeed derives one from the other."""
-        total, micro, steps = (self.number(key) for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"))
+        total, micro, steps = (
+            self.number(key) for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        )
         if micro is None and total and devices:
             micro = total // (devices * (steps or 1))
         if total is None and micro and devices:

@@ -78,7 +78,13 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     replaced = {_DEVICES, _HOSTS, _BATCHES[0], _ACCUMULATE, "trainer.strategy"} if completes else {_ACCUMULATE, by_name} if micro else set()
     words = templates(effective.options.without(replaced))
     precision, _ = effective.stated("trainer.precision")
-    hints = [] if micro else ["the data module's own batch argument is unknown: name it `{micro_batch}`, such as `--data.batch_size {micro_batch=8:4,8,16}`"]
+    hints = (
+        []
+        if micro
+        else [
+            "the data module's own batch argument is unknown: name it `{micro_batch}`, such as `--data.batch_size {micro_batch=8:4,8,16}`"
+        ]
+    )
     return Meaning(
         framework="lightning",
         title="LightningCLI",
@@ -86,14 +92,20 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         devices=sources.devices,
         global_batch=micro * steps * count if micro and count else None,
         batch_origin=f"{micro} x {steps} x {count} ({batch_origin})",
-        precision=next((ours for text, ours in _PRECISIONS.items() if str(precision).startswith(text)), "fp32" if precision is None else ""),
+        precision=next(
+            (ours for text, ours in _PRECISIONS.items() if str(precision).startswith(text)), "fp32" if precision is None else ""
+        ),
         settings=settings,
         origins={"micro_batch": batch_origin, "strategy": strategy_origin or "default of Lightning"},
         space="lightning" if completes else "",
         completes=completes,
         words=tuple(words),
-        arguments={"micro_batch": [f"--{by_name}={{micro_batch}}", "--trainer.accumulate_grad_batches={num_microbatches}"]} if micro and not completes else {},
-        steps={"format": "lightning", "batches_per_step": "{num_microbatches}"} if micro else {"format": "lightning", "batches_per_step": str(steps)},
+        arguments={"micro_batch": [f"--{by_name}={{micro_batch}}", "--trainer.accumulate_grad_batches={num_microbatches}"]}
+        if micro and not completes
+        else {},
+        steps={"format": "lightning", "batches_per_step": "{num_microbatches}"}
+        if micro
+        else {"format": "lightning", "batches_per_step": str(steps)},
         added=() if completes else _BAR,
         hints=tuple(hints),
         missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),

@@ -151,7 +151,9 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
     notes = [f"not a number: `{each}`" for each in unread]
     if vocab:
         return {**found, "vocab": vocab}, {}, notes
-    notes.append(f"the size of the vocabulary is not stated: {_ASSUMED_VOCAB} is {ASSUMED} in predictions; `--set model.vocab=...` states it")
+    notes.append(
+        f"the size of the vocabulary is not stated: {_ASSUMED_VOCAB} is {ASSUMED} in predictions; `--set model.vocab=...` states it"
+    )
     return found, {"vocab": _ASSUMED_VOCAB}, notes
 
 

@@ -93,7 +93,11 @@ class _Effective:
         for option in self._options.all:
             before = at(self._values, option.name)
             if before is not None and before != _typed(option.text):
-                found.append(LineConflict(about=option.name, taken=f"{option.text or 'true'} ({option.origin})", other=f"{spell(before)} ({self._file})"))
+                found.append(
+                    LineConflict(
+                        about=option.name, taken=f"{option.text or 'true'} ({option.origin})", other=f"{spell(before)} ({self._file})"
+                    )
+                )
         return found
 
 
@@ -171,13 +175,17 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
     found |= {name: size for name in ("cp", "ep") if (size := degrees[name]) > 1}
     devices = sources.devices.count or 1
     if devices % (product := degrees["tp"] * degrees["pp"] * degrees["cp"]):
-        message = f"tp {degrees['tp']} x pp {degrees['pp']} x cp {degrees['cp']} needs {product} ranks, and the launch line starts {devices}"
+        message = (
+            f"tp {degrees['tp']} x pp {degrees['pp']} x cp {degrees['cp']} needs {product} ranks, and the launch line starts {devices}"
+        )
         raise InputError(message, hint="start a multiple of it")
     found["dp"] = dp = devices // product
     replicas = effective.number("parallelism.data_parallel_replicate_degree", 1)
     shards = effective.number("parallelism.data_parallel_shard_degree", -1)
     reshard = str(effective.get("parallelism.fsdp_reshard_after_forward", "default"))
-    found["zero_stage"] = 0 if shards == 1 and replicas > 1 else 2 if reshard == "never" or (reshard == "default" and degrees["pp"] > 1) else 3
+    found["zero_stage"] = (
+        0 if shards == 1 and replicas > 1 else 2 if reshard == "never" or (reshard == "default" and degrees["pp"] > 1) else 3
+    )
     found |= {"dp_replicate": replicas} if replicas > 1 and found["zero_stage"] else {}
     local = effective.number("training.local_batch_size", 8)
     total = effective.number("training.global_batch_size", -1)
@@ -202,7 +210,10 @@ def _arguments(settings: Mapping[str, Value], *, by_function: bool, has_model: b
     found: dict[str, object] = {
         "dp": ["--training.global_batch_size", "{global_batch}", "--parallelism.data_parallel_shard_degree", "-1"],
         "tp": ["--parallelism.tensor_parallel_degree", "{tp}"],
-        "zero_stage": {"2": ["--parallelism.fsdp_reshard_after_forward", "never"], "3": ["--parallelism.fsdp_reshard_after_forward", "always"]},
+        "zero_stage": {
+            "2": ["--parallelism.fsdp_reshard_after_forward", "never"],
+            "3": ["--parallelism.fsdp_reshard_after_forward", "always"],
+        },
     }
     if settings["pp"] == 1:
         found["micro_batch"] = ["--training.local_batch_size", "{micro_batch}"]
@@ -222,5 +233,10 @@ def _replaced(arguments: Mapping[str, object], *, completes: bool) -> set[str]:
     """Return the options that trials set themselves."""
     if completes:
         own = {key for keys in _SET.values() for key in keys} | set(_DEGREES.values())
-        return own | {"training.seq_len", "parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_microbatch_size", *_MEASURED}
+        return own | {
+            "training.seq_len",
+            "parallelism.pipeline_parallel_schedule",
+            "parallelism.pipeline_parallel_microbatch_size",
+            *_MEASURED,
+        }
     return {key for name in arguments for key in _SET.get(name, [])} | set(_MEASURED)

@@ -144,7 +144,12 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
         words["zero_stage"] = {str(stage): []}
         choices["zero_stage"] = [stage]
     elif count > 1 and sources.machine.gpus:
-        words["zero_stage"] = {"0": [], **{str(each): ["--fsdp", "--fsdp_config", f'{{{{"reshard_after_forward": {on}}}}}'] for each, on in ((2, "false"), (3, "true"))}}
+        words["zero_stage"] = {
+            "0": [],
+            **{
+                str(each): ["--fsdp", "--fsdp_config", f'{{{{"reshard_after_forward": {on}}}}}'] for each, on in ((2, "false"), (3, "true"))
+            },
+        }
     if count > 1 and not stage:
         words["dp_bucket_mb"] = ["--ddp_bucket_cap_mb", "{dp_bucket_mb}"]
         extras |= {"dp_bucket_mb": options.number("ddp_bucket_cap_mb") or 25}
@@ -175,7 +180,10 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         if stated not in ("auto", value) and value is not None:
             conflicts.append(LineConflict(about=key, taken=f"{value} (the arguments)", other=f"{stated} ({file.shown})"))
     edited = file.edited(batch="all but auto")
-    words = [re.sub(re.escape(file.text) + "$", "{ds}", each) if file.text in each else each for each in templates(options.without({_MICRO, _STEPS, "gradient_checkpointing", *_MEASURED}))]
+    words = [
+        re.sub(re.escape(file.text) + "$", "{ds}", each) if file.text in each else each
+        for each in templates(options.without({_MICRO, _STEPS, "gradient_checkpointing", *_MEASURED}))
+    ]
     return dataclasses.replace(
         meaning,
         precision=meaning.precision if meaning.precision != "fp32" else file.precision or "fp32",

@@ -1,0 +1,125 @@
+"""Make the job that a launch line amounts to, with the present configuration as its baseline and first trial."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.atomic_write import write_atomically
+from oppa.errors import InputError, JobError
+from oppa.problem import baseline
+from oppa.problem.detect import Machine, this_machine
+from oppa.problem.job import load_job
+from oppa.problem.launch_line.line import LaunchLine
+from oppa.problem.problem import Problem
+from oppa.problem.settings import parse_settings
+from oppa.study.database import disk_errors
+from oppa.tuning.launch_line.compose import Harmless, LineCommand, as_given, command_of, job_text
+from oppa.tuning.launch_line.meaning import Meaning
+from oppa.tuning.launch_line.understand import understand
+
+FILE = "job.toml"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LineJob:
+    """The job of a launch line."""
+
+    line: LaunchLine
+    meaning: Meaning
+    command: LineCommand
+    text: str
+    """Text of the job file that it amounts to."""
+    problem: Problem
+    notes: tuple[str, ...] = ()
+
+    def store(self, folder: Path) -> None:
+        """Write the job file into the folder of a study, unless it is there; raises StudyError if that fails."""
+        with disk_errors(folder):
+            if not (folder / FILE).exists():
+                write_atomically(folder / FILE, self.text.encode())
+
+
+def load_line(
+    words: Sequence[str],
+    *,
+    settings: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    machine: Machine | None = None,
+    harmless: Harmless = as_given,
+) -> LineJob:
+    """Return the job that a launch line amounts to.
+
+    Args:
+        words: The words that the user typed after `--`.
+        settings: Changes of the job's keys, as `--set` takes them.
+        environment: Variables that scripts and schedulers set.
+        machine: What this machine offers; None: it is detected.
+        harmless: Returns the program's words for trials.
+
+    Raises:
+        InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
+    """
+    here = machine or this_machine()
+    line, meaning = understand(words, environment=environment, settings=parse_settings(settings), machine=lambda: here)
+    meaning = _with_model(meaning, parse_settings(settings))
+    command = command_of(line, meaning, harmless=harmless)
+    text, assumed = job_text(line, meaning, command, here)
+    path = Path(FILE)
+    try:
+        problem = load_job(path, text=text, settings=settings)
+    except InputError as error:
+        raise _explained(error, meaning) from None
+    _require_choice(problem, meaning)
+    if command.missing:
+        message = f"the launch line needs {', '.join(f'`{name}`' for name in dict.fromkeys(command.missing))}, which nothing here states"
+        raise InputError(message, hint="set the variable in front of the line, or write its value in the line")
+    table, notes = _baseline(problem, meaning)
+    text = f"{text}\n{table}" if table else text
+    problem = load_job(path, text=text, settings=settings)
+    return LineJob(
+        line=line, meaning=meaning, command=command, text=text, problem=problem, notes=(*assumed, *meaning.notes, *command.notes, *notes)
+    )
+
+
+def _with_model(meaning: Meaning, settings: Mapping[str, Any]) -> Meaning:
+    """Return the meaning without the hint to state a model, if the user has stated one."""
+    if not settings.get("model"):
+        return meaning
+    return dataclasses.replace(meaning, hints=tuple(hint for hint in meaning.hints if "--model" not in hint))
+
+
+def _explained(error: InputError, meaning: Meaning) -> InputError:
+    """Return the error of a job that nobody wrote, with the framework in front."""
+    return type(error)(f"the job of this launch line ({meaning.title}) is not valid: {error.message}", hint=error.hint)
+
+
+def _require_choice(problem: Problem, meaning: Meaning) -> None:
+    """Raise InputError if nothing may vary."""
+    if any(len(known.choices) > 1 for known in problem.space.parameters if known.name != "dp"):
+        return
+    hint = "\n".join(meaning.hints) or "name what may vary, with its present value first: `--batch-size {micro_batch=8:4,8,16}`"
+    raise InputError(f"nothing in this launch line may vary: it is understood as {meaning.title}", hint=hint)
+
+
+def _baseline(problem: Problem, meaning: Meaning) -> tuple[str, list[str]]:
+    """Return the table `[baseline]` of the present configuration, and notes on what it cannot hold."""
+    space, notes = problem.space, []
+    if meaning.framework == "plain" or problem.baseline is not None:
+        return "", []
+    settings = {}
+    for name, value in meaning.settings.items():
+        if name not in space.names:
+            continue
+        if name not in ("dp", *baseline.ROUNDED) and value not in space[name].choices:
+            notes.append(f"the present {name} = {value} is not in the search space `{space.name}`, so there is no baseline")
+            return "", notes
+        if name != "dp":
+            settings[name] = value
+    settings.setdefault("micro_batch", space["micro_batch"].default)
+    try:
+        present = baseline.require_legal(space, baseline.at_rest(space, baseline.complete(space, settings)))
+    except (InputError, JobError) as error:
+        return "", [f"the present configuration is not in the search space, so there is no baseline: {error.message}"]
+    return baseline.table(space, present), notes
