@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oppa.errors import InputError
+from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem import job as job_file
 from oppa.problem.problem import Problem
 from oppa.redaction import redacted
@@ -143,13 +143,23 @@ def plan(
 ) -> "TunePlan":
     """Return the plan of a search with these arguments; start nothing, and make no folder.
 
+    The job of a launch line has a plan also where its trials cannot start, such as that of a cluster on another machine.
+
     Raises:
         InputError: the job or an argument is wrong.
         EnvironmentLackingError: a program, package or device is missing.
     """
-    from oppa.tuning.plan import TunePlan, expectation
+    from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.plan import TunePlan, expectation, plan_elsewhere
 
-    setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
+    try:
+        setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
+    except EnvironmentLackingError as error:
+        if not isinstance(job, LineJob):
+            raise
+        limits = {"trials": trials, "max_gpu_hours": max_gpu_hours}
+        problem = _with_limits(job.problem, **{name: value for name, value in limits.items() if value is not None})
+        return plan_elsewhere(problem, designer, error.message)
     problem, candidates, beliefs = setup.problem, setup.candidates, _transferred(setup.problem)
     made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
     suggested = made.suggest(set())

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from oppa.cli.views import style
+from oppa.problem.describe import varying
+from oppa.problem.templates import spelled
+from oppa.tuning.launch_line.meaning import ASSUMED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +29,13 @@ def print_understood(job: "LineJob", console: "Console | None" = None) -> None:
     out = console or style.err()
     meaning, problem = job.meaning, job.problem
     out.print(f"[bold]{'line':<{_TITLE}}[/] {escape(shlex.join(job.line.typed))}")
-    out.print(f"{'':<{_TITLE}} [cyan]{escape(meaning.title)}[/] [dim]by {escape(meaning.evidence)}[/]\n")
-    made = style.table(("understood", "value", "origin"))
-    for name, value, origin in _rows(job):
-        shown = "yellow" if origin == "assumed" else "dim"
-        made.add_row(escape(name), escape(value), f"[{shown}]{escape(origin)}[/]")
-    out.print(made)
+    out.print(f"{'':<{_TITLE}} [cyan]{escape(meaning.title)}[/] [dim]{escape(meaning.evidence)}[/]\n")
+    rows = _rows(job)
+    names, values = (max(len(row[at]) for row in rows) for at in (0, 1))
+    for name, value, origin in rows:
+        shown = "yellow" if origin == ASSUMED else "dim"
+        out.print(f"  {escape(name):<{names}}  {escape(value):<{values}}  [{shown}]{escape(origin)}[/]")
+    out.print()
     for title, lines, colour in _remarks(job):
         for number, line in enumerate(lines):
             head = title if not number else ""
@@ -83,11 +87,10 @@ def _remarks(job: "LineJob") -> list[tuple[str, list[str], str]]:
 def varying_words(job: "LineJob") -> list[str]:
     """Return the parameters that vary with their values, several in a line."""
     found = []
-    for known in job.problem.space.parameters:
-        if len(known.choices) > 1:
-            values = [str(value).lower() if isinstance(value, bool) else str(value) for value in known.choices]
-            values = values if len(values) <= _MOST_VALUES else [*values[:3], "...", values[-1]]
-            found.append(f"{known.name} {' '.join(values)}")
+    for name, taken in varying(job.problem.candidates()).items():
+        values = [spelled(value) for value in taken]
+        values = values if len(values) <= _MOST_VALUES else [*values[:3], "...", values[-1]]
+        found.append(f"{name} {' '.join(values)}")
     return _wrapped(found)
 
 
@@ -151,7 +154,7 @@ def understood_json(job: "LineJob") -> dict[str, Any]:
         "framework": meaning.framework,
         "evidence": meaning.evidence,
         "values": [{"name": name, "value": value, "origin": origin} for name, value, origin in _rows(job)],
-        "varies": {known.name: list(known.choices) for known in job.problem.space.parameters if len(known.choices) > 1},
+        "varies": varying(job.problem.candidates()),
         "kept": kept_words(job),
         "conflicts": [{"about": each.about, "taken": each.taken, "other": each.other} for each in meaning.conflicts],
         "notes": list(job.notes),

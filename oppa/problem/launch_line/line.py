@@ -11,6 +11,8 @@ from pathlib import Path, PurePath
 
 from oppa.errors import InputError
 from oppa.plain_text import clipped
+from oppa.problem.bounded_text import read_text
+from oppa.problem.launch_line.batch_header import header_of, variables_of
 from oppa.problem.launch_line.script import MOST_SCRIPTS, ScriptLaunch, read_script
 from oppa.problem.launch_line.starters import (
     FOREIGN,
@@ -231,8 +233,11 @@ class _Peeling:
                 options.append(self._words.pop(0).text)
         if not self._words:
             raise InputError("`sbatch` names no script", hint="give the launch line that the script starts")
-        self._script(PurePath(self._words[0].text).name)
-        self._header = (*self._header, *options)
+        path = self.path(self._words[0].text)
+        requested = (*header_of(read_text(path, hint="name the batch script")), *options)
+        self._inherited = {**self._inherited, **variables_of(requested)}
+        self._script(path.name)
+        self._header = requested
 
     def _script(self, name: str) -> None:
         """Replace a shell script by the command that it starts."""
@@ -249,7 +254,7 @@ class _Peeling:
         if not self._words:
             raise InputError(f"`{name}` names no script", hint="give the launch line that it starts")
         script = self._words[0]
-        if script.missing:
+        if script.missing and text is None:
             raise InputError(f"the script `{clipped(script.text)}` is not known", hint="give the launch line that it starts")
         inherited = {**self._inherited, **{name: word.text for name, word in self._set.items() if not word.missing}}
         if text is None:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
+from oppa.problem.launch_line.batch_header import header_of
 from oppa.problem.launch_line.shell_syntax import Case, Command, Conditional, Opaque, Simple, parse_script
 from oppa.problem.launch_line.shell_values import Variables, condition_holds, matches_pattern
 from oppa.problem.launch_line.words import Word, texts, word
@@ -28,7 +29,6 @@ _AFTER = frozenset(["exec", "time", "nohup", "command", "builtin", "then", "do",
 """Words before a command that change nothing about what it starts."""
 _CHECKS = re.compile(r"-(c|-version|V)")
 _HARMLESS_MODULES = frozenset(["pip", "venv", "json.tool", "http.server", "site"])
-_HEADER = re.compile(r"^#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,7 @@ def read_script(path: Path, words: Sequence[Word], *, environment: Mapping[str, 
     if len(reading.launches) > 1:
         places = ", ".join(f"`{clipped(' '.join(texts(each.words)[:4]))}` at {each.source}" for each in reading.launches[:3])
         raise InputError(f"`{shown}` starts several things: {places}", hint=_HINT)
-    header = tuple(word for line in _HEADER.findall(text) for word in line.split())
-    return dataclasses.replace(reading.launches[0], header=header)
+    return dataclasses.replace(reading.launches[0], header=header_of(text))
 
 
 def starts_something(words: Sequence[str]) -> bool:

@@ -291,11 +291,11 @@ def _holds(test: Sequence[str]) -> bool | None:
         case ["-n", text] | [text]:
             return bool(text)
         case ["-f", path]:
-            return Path(path).is_file()
+            return Path(path).is_file() or None  # a file that is not here may be on the cluster
         case ["-d", path]:
-            return Path(path).is_dir()
+            return Path(path).is_dir() or None
         case ["-e", path]:
-            return Path(path).exists()
+            return Path(path).exists() or None
         case [left, ("=" | "=="), right]:
             return left == right if not re.search(r"[*?\[]", right) else None
         case [left, "!=", right]:

@@ -28,7 +28,19 @@ TRIALS = 24
 ASSUMED_MEMORY = 80 * GIB
 """Memory of a device that nothing states, as of the cards that Slurm's users have most; trials correct the predictions."""
 _BY_OPPA = frozenset(
-    "nnodes node-rank master-addr master-port rdzv-id rdzv-backend rdzv-endpoint rdzv-conf machine-rank main-process-ip main-process-port".split()
+    [
+        "nnodes",
+        "node-rank",
+        "master-addr",
+        "master-port",
+        "rdzv-id",
+        "rdzv-backend",
+        "rdzv-endpoint",
+        "rdzv-conf",
+        "machine-rank",
+        "main-process-ip",
+        "main-process-port",
+    ]
 )
 """Options of launchers that oppa sets itself on several hosts."""
 _CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")

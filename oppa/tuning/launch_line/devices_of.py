@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from oppa.errors import InputError
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.detect import Machine
+from oppa.problem.launch_line.batch_header import SHORT, options_of
 from oppa.problem.launch_line.line import LaunchLine, Stage
 from oppa.problem.launch_line.words import Word
 from oppa.tuning.launch_line.meaning import LineDevices
 
-_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 _EACH = ("auto", "gpu", "cuda")
 
 
@@ -22,7 +22,7 @@ def devices_of(line: LaunchLine, machine: Machine, environment: Mapping[str, str
         InputError: a number is unreadable, or the number of hosts is elastic.
     """
     step, launcher = line.stage("step"), line.stage("launcher")
-    header = _header(line.header)
+    header = options_of(line.header)
     found = LineDevices(per_host=1, origin="one process") if launcher is None else LineDevices()
     if launcher is not None and launcher.name == "torchrun":
         found = _torchrun(launcher, machine)
@@ -51,7 +51,7 @@ def _torchrun(launcher: Stage, machine: Machine) -> LineDevices:
 
 def _ranks_of_step(step: Stage, header: Mapping[str, str], hosts: int | None, environment: Mapping[str, str]) -> LineDevices:
     """Return the devices of a step with one rank per task."""
-    named = {_SHORT.get(name, name): value for name, value in step.options if value is not None}
+    named = {SHORT.get(name, name): value for name, value in step.options if value is not None}
     per_node = named.get("ntasks-per-node")
     tasks = named.get("ntasks") or named.get("np")
     if per_node is not None:
@@ -76,23 +76,6 @@ def _hosts(step: Stage | None, header: Mapping[str, str], environment: Mapping[s
     return whole_number(text.partition("-")[0])
 
 
-def _header(words: tuple[str, ...]) -> dict[str, str]:
-    """Return the options of a batch script's header, by their long names."""
-    found: dict[str, str] = {}
-    previous = ""
-    for word in words:
-        name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("-"):
-            found[previous] = word
-        elif word.startswith("--"):
-            previous = name
-            found[name] = value if equals else ""
-        else:
-            previous = _SHORT.get(name[:1], name[:1])
-            found[previous] = name[1:]
-    return found
-
-
 def _gpu(step: Stage | None, header: Mapping[str, str]) -> str:
     """Return the kind of GPU that options of Slurm name, as in `--gres=gpu:h100:8`; empty if none does."""
     stated = [value.text for name, value in (step.options if step else ()) if value is not None and ("gpus" in name or name == "gres")]
@@ -103,7 +86,7 @@ def _gpu(step: Stage | None, header: Mapping[str, str]) -> str:
 
 def gpus_in_header(words: tuple[str, ...]) -> int | None:
     """Return the GPUs of a host that a batch script's header requests; None if it requests none."""
-    header = _header(words)
+    header = options_of(words)
     for name in ("gpus-per-node", "gres", "gpus-per-task"):
         if number := whole_number(header.get(name, "").rpartition(":")[2]):
             return number

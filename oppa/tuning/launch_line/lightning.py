@@ -15,12 +15,15 @@ _BATCHES = ("data.batch_size", "data.init_args.batch_size", "data.train_batch_si
 _ACCUMULATE, _DEVICES, _HOSTS = "trainer.accumulate_grad_batches", "trainer.devices", "trainer.num_nodes"
 _STRATEGIES: Mapping[str, tuple[str, int]] = {
     "ddp": ("ddp", 0),
+    "ddp_find_unused_parameters_false": ("", 0),
+    "ddp_find_unused_parameters_true": ("", 0),
     "fsdp": ("fsdp", 3),
     "deepspeed_stage_1": ("deepspeed", 1),
     "deepspeed_stage_2": ("deepspeed", 2),
     "deepspeed_stage_3": ("deepspeed", 3),
 }
 _PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32"}
+_NAMED_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 _BAR = ("--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar", "--trainer.callbacks.refresh_rate=1")
 
 
@@ -68,16 +71,20 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     steps = accumulated if type(accumulated) is int else 1
     micro = batch if type(batch) is int and batch > 0 else None
     strategy, strategy_origin = effective.stated("trainer.strategy")
-    named, stage = _STRATEGIES.get(str(strategy or "ddp"), ("", 0))
+    named, stage = _STRATEGIES.get(str(strategy or "ddp"), ("", -1))
+    precision, _ = effective.stated("trainer.precision")
     settings: dict[str, Value] = {"tp": 1, "pp": 1}
     settings |= {"dp": count} if count else {}
     settings |= {"micro_batch": micro} if micro else {}
-    settings |= {"zero_stage": stage, "strategy": named} if named else {}
+    settings |= {"zero_stage": stage} if stage >= 0 else {}
+    settings |= {"strategy": named} if named else {}
+    workers, _ = effective.stated("data.num_workers")
+    settings |= {"num_workers": workers} if type(workers) is int else {}
+    settings |= {"trainer_precision": precision} if isinstance(precision, str) and precision in _NAMED_PRECISIONS else {}
     by_name = next((key for key in _BATCHES if effective.stated(key)[1] == batch_origin and effective.stated(key)[0] == batch), _BATCHES[0])
     completes = bool(named and micro and count and by_name == _BATCHES[0])
     replaced = {_DEVICES, _HOSTS, _BATCHES[0], _ACCUMULATE, "trainer.strategy"} if completes else {_ACCUMULATE, by_name} if micro else set()
     words = templates(effective.options.without(replaced))
-    precision, _ = effective.stated("trainer.precision")
     hints = (
         []
         if micro

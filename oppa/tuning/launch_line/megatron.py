@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
+from oppa import catalog
 from oppa.errors import InputError
+from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Value
-from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.model import Model
 from oppa.problem.problem import facts_of
 from oppa.problem.space import SearchSpace
 from oppa.problem.space_file import read_space
 from oppa.problem.training import Training
-from oppa import catalog
 from oppa.tuning.formats import megatron, space_words
 from oppa.tuning.formats.format import mebibytes
 from oppa.tuning.formats.megatron_command import model_facts, states_architecture
@@ -51,6 +51,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     worded = [known for known in space.parameters if known.is_extra and known.words]
     extras = space_words.read_from(worded, options.grouped())
     extras |= {"cp": settings["cp"]} if "cp" in settings else {}
+    if "--fp8-format" in options and "--fp8-recipe" not in options:
+        extras |= {"fp8": "delayed"}  # the default of --fp8-recipe
     settings = {**settings, **extras}
     replaced = {*megatron.KNOWN, *_MEASURED} | {option for known in worded if known.name in extras for option in _options_of(known.words)}
     conflicts = [LineConflict(about="steps of growing batches", taken="no ramp-up in trials", other=options.value("--rampup-batch-size"))]

@@ -20,10 +20,19 @@ TITLES = {
     "lightning": "LightningCLI",
     "plain": "a program of your own",
 }
-_MEGATRON = """
---tensor-model-parallel-size --pipeline-model-parallel-size --micro-batch-size --num-attention-heads --hidden-size --max-position-embeddings
---use-distributed-optimizer --overlap-grad-reduce --use-mcore-models --transformer-impl --hybrid-layer-pattern
-""".split()
+_MEGATRON = [
+    "--tensor-model-parallel-size",
+    "--pipeline-model-parallel-size",
+    "--micro-batch-size",
+    "--num-attention-heads",
+    "--hidden-size",
+    "--max-position-embeddings",
+    "--use-distributed-optimizer",
+    "--overlap-grad-reduce",
+    "--use-mcore-models",
+    "--transformer-impl",
+    "--hybrid-layer-pattern",
+]
 _BRIDGE = re.compile(r"(model\.\w+_model_parallel_size|train\.(global|micro)_batch_size|checkpoint\.\w+|logger\.\w+|scheduler\.\w+)=")
 _TRAINER = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "model_name_or_path", "output_dir")
 _OPTION = re.compile(r"--[A-Za-z][\w.-]*")
@@ -45,7 +54,7 @@ def recognised(sources: LineSources) -> tuple[str, str]:
         (first, one), (second, other) = list(found.items())[:2]
         message = f"the launch line has the marks of {TITLES[first]} ({one}) and of {TITLES[second]} ({other})"
         raise InputError(message, hint="write a job file that names the search space: `[space] name = ...`")
-    return next(iter(found.items()), ("plain", "no mark of a framework that oppa knows"))
+    return next(iter(found.items()), ("plain", "without a mark of a framework; what you name in braces varies"))
 
 
 def trainer_options(sources: LineSources) -> Options:
@@ -59,6 +68,11 @@ def reads_trainer_arguments(sources: LineSources) -> str:
     stated = [name for name in _TRAINER if name in options]
     if "per_device_train_batch_size" in stated and len(stated) >= 2:
         return f"--{stated[0]}"
+    named = options.get("config")
+    if named and named.text.endswith((".yaml", ".yml")) and sources.local_file(named.text):
+        values = sources.contents(named.values[0])
+        if len([name for name in _TRAINER if name in values]) >= 2:
+            return f"{named.text}: {next(name for name in _TRAINER if name in values)}"
     parser = re.search(r"\b(HfArgumentParser|TrlParser|TrainingArguments|SFTConfig)\b", sources.script)
     if parser and sources.imports("transformers|trl") and re.search(r"\b(HfArgumentParser|TrlParser)\b", sources.script):
         return f"{sources.line.program_name} uses {parser[1]}"
@@ -107,7 +121,12 @@ def _lightning(sources: LineSources) -> str:
     if sources.imports("LightningCLI"):
         return f"{sources.line.program_name} uses LightningCLI"
     fits = bool(sources.line.arguments) and sources.line.arguments[0].text in ("fit", "validate", "test")
-    return marks[0].partition("=")[0] if marks and (fits or len(marks) > 1) else ""
+    if marks and (fits or len(marks) > 1):
+        return marks[0].partition("=")[0]
+    named = trainer_options(sources).get("config")
+    if fits and named and named.text.endswith((".yaml", ".yml")) and sources.local_file(named.text):
+        return f"{named.text}: trainer" if isinstance(sources.contents(named.values[0]).get("trainer"), dict) else ""
+    return ""
 
 
 _MARKS: dict[str, Callable[[LineSources], str]] = {

@@ -165,14 +165,14 @@ def _model(options: Options, effective: _Effective, file: str) -> tuple[dict[str
     known = {each.lower(): dimensions for each, dimensions in registry().get(name, {}).items()}
     if flavor.lower() not in known:
         return {}, ""
-    return {**known[flavor.lower()], "seq_len": effective.number("training.seq_len", 2048)}, origin
+    return {"gated": True, "tied": False, **known[flavor.lower()], "seq_len": effective.number("training.seq_len", 2048)}, origin
 
 
 def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Value], dict[str, str], int]:
     """Return the present configuration, the origins of what is stated, and the global batch."""
     degrees = {name: effective.number(key, 1) for name, key in _DEGREES.items()}
     found: dict[str, Value] = {"tp": degrees["tp"], "pp": degrees["pp"]}
-    found |= {name: size for name in ("cp", "ep") if (size := degrees[name]) > 1}
+    found |= {name: degrees[name] for name in ("cp", "ep") if effective.stated(_DEGREES[name])[1]}
     devices = sources.devices.count or 1
     if devices % (product := degrees["tp"] * degrees["pp"] * degrees["cp"]):
         message = (

@@ -155,7 +155,11 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
         extras |= {"dp_bucket_mb": options.number("ddp_bucket_cap_mb") or 25}
     return dataclasses.replace(
         meaning,
-        settings={**settings, **{name: value for name, value in extras.items() if value}},
+        settings={
+            **settings,
+            **{name: value for name, value in extras.items() if value},
+            **({"fsdp_offload": True} if "offload" in fsdp else {}),
+        },
         space="transformers",
         words=tuple(templates(options.without(replaced))),
         arguments=words,
