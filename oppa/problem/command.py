@@ -81,19 +81,19 @@ class Argument:
 class ConfigFile:
     """Describes a configuration file of the program, and the keys that a trial rewrites.
 
-    A key such as `optimizer.zero.stage` is set to a template or a choice.
+    A key such as `optimizer.zero.stage` is set to a template, to a number or a truth value, or to a choice.
     """
 
     name: str
     path: str
-    keys: dict[str, str | Choice]
+    keys: dict[str, str | Value | Choice]
 
     def rewritten(self, values: Values) -> dict[str, Value]:
         """Return each key to rewrite, with its value.
 
         A key is omitted, so it stays as the file has it, if its choice lacks the parameter's value.
         """
-        set_to = {key: _chosen(to, values) if isinstance(to, dict) else [value_of(to, values)] for key, to in self.keys.items()}
+        set_to = {key: _set_to(to, values) for key, to in self.keys.items()}
         return {key: value for key, found in set_to.items() for value in found}
 
     @property
@@ -334,6 +334,13 @@ def value_of(template: str, values: Values) -> Value:
     if len(names) == 1 and template == f"{{{names[0]}}}":
         return values[names[0]]
     return template.format_map({name: spelled(value) for name, value in values.items()})
+
+
+def _set_to(to: str | Value | Choice, values: Values) -> list[Value]:
+    """Return the value that a key is set to, in a list; empty if a choice lacks the parameter's value."""
+    if isinstance(to, dict):
+        return _chosen(to, values)
+    return [value_of(to, values) if isinstance(to, str) else to]
 
 
 def _chosen(choice: Choice, values: Values) -> list[Value]:

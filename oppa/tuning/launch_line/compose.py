@@ -43,6 +43,19 @@ _BY_OPPA = frozenset(
     ]
 )
 """Options of launchers that oppa sets itself on several hosts."""
+_PLAIN: Mapping[str, Value] = {
+    "tp": 1,
+    "pp": 1,
+    "ep": 1,
+    "schedule": "1f1b",
+    "zero_stage": 0,
+    "recompute": "none",
+    "model_chunks": 1,
+    "cp": 1,
+}
+"""Values that a parameter has without being named."""
+_EXTRAS: Mapping[str, Sequence[str]] = {"torchtitan": ("cp", "dp_replicate")}
+"""Further parameters of a search space that are kept where a line states them."""
 _CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")
 
 
@@ -94,7 +107,9 @@ def _has_container(step: Stage) -> bool:
 def _variables(line: LaunchLine, meaning: Meaning) -> tuple[list[str], list[str]]:
     """Return `env` with the folder and the variables that the line sets, and the variables whose value is missing."""
     known = [(name, word) for name, word in line.environment if not word.missing]
-    dropped = [name for name, word in line.environment if word.missing]
+    dropped = [
+        name for name, word in line.environment if word.missing and line.program.text not in word.text and "torchrun" not in word.text
+    ]
     folder = ["-C", literal(str(line.folder))] if line.folder is not None and str(line.folder) != "." else []
     words = [*folder, *(f"{name}={literal(word.text)}" for name, word in known)]
     return (["env", *words] if words else []), dropped
@@ -190,14 +205,15 @@ def _kept_settings(meaning: Meaning) -> dict[str, Value]:
     if meaning.completes:
         return {}
     named = {*meaning.arguments, *meaning.choices, *_named_in_files(meaning)}
-    kept = {name: value for name, value in meaning.settings.items() if name in PARAMETERS and name not in (*named, "dp", "micro_batch")}
+    known = {*PARAMETERS, *_EXTRAS.get(meaning.space, ())} - {*named, "dp", "micro_batch"}
+    kept = {name: value for name, value in meaning.settings.items() if name in known}
     others = [int(value) for name, value in meaning.settings.items() if name in ("cp", "sp") and not meaning.space]
     if others and "tp" not in named:
         tp = int(kept.get("tp", 1))
         for size in others:
             tp *= size
         kept["tp"] = tp
-    return {name: value for name, value in kept.items() if value != {"tp": 1, "pp": 1, "ep": 1, "schedule": "1f1b"}.get(name)}
+    return {name: value for name, value in kept.items() if value != _PLAIN.get(name)}
 
 
 def _named_in_files(meaning: Meaning) -> set[str]:

@@ -99,7 +99,3 @@ class DeepSpeedFile:
             keys |= {key: to for key, to in _BATCH.items() if batch == "all" or self.values.get(key, "auto") != "auto"}
         present = {key: at(self.values, key) for key in keys}
         return EditedFile(name="ds", path=self.sources.line.path(self.text), keys=keys, present=present)
-
-    def fixed(self, *, has_model: bool) -> dict[str, Any]:
-        """Return the choices of parameters that stay as they are."""
-        return {}

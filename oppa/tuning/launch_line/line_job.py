@@ -109,9 +109,12 @@ def _baseline(problem: Problem, meaning: Meaning) -> tuple[str, list[str]]:
     if meaning.framework == "plain" or problem.baseline is not None:
         return "", []
     settings = {}
-    for name, value in meaning.settings.items():
+    for name, stated in meaning.settings.items():
+        value = stated
         if name not in space.names:
             continue
+        if len(space[name].choices) == 1:
+            value = space[name].choices[0]
         if name not in ("dp", *baseline.ROUNDED) and value not in space[name].choices:
             notes.append(f"the present {name} = {value} is not in the search space `{space.name}`, so there is no baseline")
             return "", notes
@@ -121,5 +124,11 @@ def _baseline(problem: Problem, meaning: Meaning) -> tuple[str, list[str]]:
     try:
         present = baseline.require_legal(space, baseline.at_rest(space, baseline.complete(space, settings)))
     except (InputError, JobError) as error:
-        return "", [f"the present configuration is not in the search space, so there is no baseline: {error.message}"]
+        return "", [f"the present configuration is not in the search space, so there is no baseline: {_reason(error.message)}"]
     return baseline.table(space, present), notes
+
+
+def _reason(message: str) -> str:
+    """Return why a configuration is not legal, on one line."""
+    _, _, reasons = message.partition("\n")
+    return " ".join((reasons or message).split())

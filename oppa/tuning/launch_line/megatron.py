@@ -1,10 +1,12 @@
 """Understand a launch line of Megatron-LM: its options state model, batch and layout, and its search space completes the line."""
 
+import dataclasses
+import re
 from collections.abc import Mapping
 
 from oppa import catalog
 from oppa.errors import InputError
-from oppa.problem.bounded_text import read_text, whole_number
+from oppa.problem.bounded_text import read_text
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Value
 from oppa.problem.model import Model
@@ -140,10 +142,16 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
         return {}, {}, []
     if any(option in options for option in _HYBRID) or "mamba" in program or "hybrid" in program:
         return {}, {}, ["a hybrid of several kinds of layers is no model that the prior knows"]
-    usual = {field: getattr(Model, field, None) for field in ("name",)}
     defaults = _defaults()
-    found: dict[str, Value] = {**dimensions, **{name: value for name, value in kind.items() if value != defaults.get(name, usual)}}
+    found: dict[str, Value] = {
+        **dimensions,
+        **{name: value for name, value in kind.items() if name not in defaults or value != defaults[name]},
+    }
     found |= {name: kind[name] for name in ("ffn", "gated", "norm", "tied") if name in kind}
+    if shared := options.number("--moe-shared-expert-intermediate-size"):
+        found["shared_expert_ffn"] = shared
+    if dense := re.fullmatch(r"\(\[0\]\*(\d{1,4})\+\[1\]\*\d{1,4}\)", options.value("--moe-layer-freq")):
+        found["dense_layers"] = int(dense[1])
     if (width := options.number("--kv-channels")) and width * dimensions["heads"] != dimensions["hidden"]:
         found["head_dim"] = width
     if (expert := options.number("--moe-ffn-hidden-size")) and dimensions.get("experts", 1) > 1:
@@ -171,8 +179,6 @@ def _lines_of(sources: LineSources, name: str) -> int | None:
 
 
 def _defaults() -> dict[str, Value]:
-    import dataclasses
-
     return {field.name: field.default for field in dataclasses.fields(Model) if field.default is not dataclasses.MISSING}
 
 
@@ -199,6 +205,3 @@ def _plain_arguments() -> dict[str, object]:
         "micro_batch": [_MICRO, "{micro_batch}", _GLOBAL, "{global_batch}"],
         "zero_stage": {"0": [], "1": ["--use-distributed-optimizer"]},
     }
-
-
-__all__ = ["understand", "whole_number"]

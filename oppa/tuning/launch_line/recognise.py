@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from oppa.errors import InputError
+from oppa.problem.launch_line.words import Word
 from oppa.tuning.launch_line.options import Options
 from oppa.tuning.launch_line.sources import LineSources
 
@@ -69,14 +70,22 @@ def reads_trainer_arguments(sources: LineSources) -> str:
     if "per_device_train_batch_size" in stated and len(stated) >= 2:
         return f"--{stated[0]}"
     named = options.get("config")
-    if named and named.text.endswith((".yaml", ".yml")) and sources.local_file(named.text):
-        values = sources.contents(named.values[0])
+    file = named.values[0] if named and named.values else positional_file(options, sources)
+    if file is not None and file.text.endswith((".yaml", ".yml", ".json")) and sources.local_file(file.text):
+        values = sources.contents(file)
         if len([name for name in _TRAINER if name in values]) >= 2:
-            return f"{named.text}: {next(name for name in _TRAINER if name in values)}"
+            return f"{file.text}: {next(name for name in _TRAINER if name in values)}"
     parser = re.search(r"\b(HfArgumentParser|TrlParser|TrainingArguments|SFTConfig)\b", sources.script)
     if parser and sources.imports("transformers|trl") and re.search(r"\b(HfArgumentParser|TrlParser)\b", sources.script):
         return f"{sources.line.program_name} uses {parser[1]}"
     return ""
+
+
+def positional_file(options: Options, sources: LineSources) -> Word | None:
+    """Return the file that is the program's first argument, as HfArgumentParser takes it; None if there is none."""
+    first = options.positional[0] if options.positional else None
+    is_file = first is not None and first.text.endswith((".yaml", ".yml", ".json")) and sources.local_file(first.text) is not None
+    return first if is_file else None
 
 
 def _hands_over_file(sources: LineSources) -> bool:

@@ -39,7 +39,7 @@ _OLDER = {
 """Keys of earlier releases."""
 _LOOPED = ("interleaved", "interleaved-zb", "zb-v")
 _SET = {
-    "dp": ["training.global_batch_size", "parallelism.data_parallel_shard_degree", "parallelism.data_parallel_replicate_degree"],
+    "dp": ["training.global_batch_size", "parallelism.data_parallel_shard_degree"],
     "tp": ["parallelism.tensor_parallel_degree"],
     "micro_batch": ["training.local_batch_size"],
     "recompute": ["activation_checkpoint.mode"],
@@ -121,6 +121,9 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     file = options.get(_FILE)
     values = sources.contents(file.values[0]) if file and file.values else {}
     shown = Path(file.text).name if file else ""
+    named = registry().get("functions", {}).get(options.value("config"))
+    if file is None and named:
+        values, shown = {"training": dict(named)}, "the registry"
     effective = _Effective(options, values, shown)
     model, origin = _model(options, effective, shown)
     settings, origins, global_batch = _settings(effective, sources)
@@ -146,7 +149,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         completes=completes,
         words=tuple(templates(options.without(replaced))),
         arguments=arguments,  # type: ignore[arg-type]
-        choices={} if completes else _choices(settings, has_model=bool(model)),
+        choices=_stated_extras(settings) if completes else _choices(settings, has_model=bool(model)),
         steps={"format": "torchtitan"},
         added=() if completes else ("--metrics.log_freq", "1"),
         facts=tuple(facts),
@@ -221,18 +224,25 @@ def _arguments(settings: Mapping[str, Value], *, by_function: bool, has_model: b
         found["recompute"] = ["--activation_checkpoint.mode", "{recompute}"]
         if has_model:
             found["compile"] = {"false": ["--compile.no-enable"], "true": ["--compile.enable"]}
+            found["cuda_graphs"] = {"false": []}  # these releases have none
     return found
 
 
+def _stated_extras(settings: Mapping[str, Value]) -> dict[str, object]:
+    """Return the parameters that vary only on request, at the values that the line states."""
+    return {name: [settings[name]] for name in ("cp", "dp_replicate") if name in settings}
+
+
 def _choices(settings: Mapping[str, Value], *, has_model: bool) -> dict[str, object]:
-    found: dict[str, object] = {"zero_stage": [2, 3], "pp": [settings["pp"]]}
-    return found | ({"compile": [False, True], "cuda_graphs": [True]} if has_model else {})
+    found: dict[str, object] = {"zero_stage": [2, 3]} if settings["zero_stage"] else {}
+    return found | ({"compile": [False, True], "cuda_graphs": [False]} if has_model else {})
 
 
 def _replaced(arguments: Mapping[str, object], *, completes: bool) -> set[str]:
     """Return the options that trials set themselves."""
     if completes:
         own = {key for keys in _SET.values() for key in keys} | set(_DEGREES.values())
+        own |= {"parallelism.data_parallel_replicate_degree"}
         return own | {
             "training.seq_len",
             "parallelism.pipeline_parallel_schedule",

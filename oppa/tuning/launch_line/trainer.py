@@ -12,7 +12,7 @@ from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.local_model import local_model
 from oppa.tuning.launch_line.meaning import LineConflict, Meaning
 from oppa.tuning.launch_line.options import Options, require_consistent
-from oppa.tuning.launch_line.recognise import trainer_options
+from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
@@ -43,9 +43,10 @@ class TrainerArguments:
         values: Mapping[str, Any] = {}
         if named and named.values and PurePath(named.text).suffix in (".yaml", ".yml", ".json") and sources.local_file(named.text):
             values = sources.contents(named.values[0])
-        elif options.positional and PurePath(options.positional[0].text).suffix in (".yaml", ".json") and not options.all:
-            values = sources.contents(options.positional[0])
-        return cls(options=options, values=values, file=PurePath(named.text).name if named else "the program's file")
+        elif (positional := positional_file(options, sources)) is not None:
+            values = sources.contents(positional)
+        shown = named.text if named else positional_file(options, sources)
+        return cls(options=options, values=values, file=PurePath(shown if isinstance(shown, str) else shown.text if shown else "").name)
 
     def number(self, name: str) -> tuple[int, str]:
         """Return a number with its origin: the line, the file, or the default of Transformers."""
@@ -196,6 +197,6 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         words=tuple(words),
         arguments={**_BATCH, "recompute": _RECOMPUTE},
         files=(edited,),
-        choices={"zero_stage": file.stages, "recompute": ["none", "full"], **file.fixed(has_model=bool(meaning.model))},
+        choices={"recompute": ["none", "full"], **({"zero_stage": file.stages} if len(file.stages) > 1 else {})},
         conflicts=tuple(conflicts),
     )
