@@ -41,13 +41,12 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
             hints=(hint,),
             missing=missing,
         )
-    file = DeepSpeedFile.of(sources, option)
+    has_pipeline = _own_pipeline(options)
+    file = DeepSpeedFile.of(sources, option, has_pipeline=has_pipeline)
     global_batch, micro = file.batch(sources.devices.count)
     settings: dict[str, Value] = dict(file.settings)
     settings |= {"micro_batch": micro} if micro else {}
-    settings |= (
-        {"dp": sources.devices.count} if sources.devices.count and "pipeline" not in file.values and not _own_pipeline(options) else {}
-    )
+    settings |= {"dp": sources.devices.count} if sources.devices.count and "pipeline" not in file.values and not has_pipeline else {}
     loads = _takes_batch_from_file(sources, options)
     hints = [] if loads else ["the program's own batch argument is unknown: name it `{micro_batch}`"]
     edited = file.edited(batch="all" if loads and micro and global_batch else "none", more={"steps_per_print": 1})

@@ -28,14 +28,18 @@ class DeepSpeedFile:
     shown: str
     values: Mapping[str, Any]
     sources: LineSources
+    has_pipeline: bool = False
+    """Whether the program has a pipeline, which works without ZeRO or with stage 1 alone."""
 
     @classmethod
-    def of(cls, sources: LineSources, option: Option | None) -> "DeepSpeedFile":
+    def of(cls, sources: LineSources, option: Option | None, *, has_pipeline: bool = False) -> "DeepSpeedFile":
         """Return the file that an option names; raises InputError if it names none, or if the file cannot be read."""
         if option is None or not option.values:
             raise InputError("`--deepspeed_config` names no file", hint="name the JSON file of DeepSpeed")
         name = option.values[0]
-        return cls(text=name.text, shown=PurePath(name.text).name, values=sources.contents(name), sources=sources)
+        return cls(
+            text=name.text, shown=PurePath(name.text).name, values=sources.contents(name), sources=sources, has_pipeline=has_pipeline
+        )
 
     @property
     def stage(self) -> int:
@@ -51,9 +55,9 @@ class DeepSpeedFile:
         """Return the stages among which trials choose: only stage 3 moves parameters to the host."""
         if at(self.values, _OFFLOADS["offload_params"]) not in (None, "none"):
             return [3]
-        if self.stage == 0 or isinstance(self.values.get("zero_optimization"), bool) or "pipeline" in self.values:
+        if self.has_pipeline or isinstance(self.values.get("zero_optimization"), bool) or "pipeline" in self.values:
             return [self.stage]
-        return [1, 2, 3]
+        return [1, 2, 3] if self.stage else [0, 1, 2, 3]
 
     @property
     def precision(self) -> str:

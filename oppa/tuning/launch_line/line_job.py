@@ -105,27 +105,20 @@ def _require_choice(problem: Problem, meaning: Meaning) -> None:
 
 def _baseline(problem: Problem, meaning: Meaning) -> tuple[str, list[str]]:
     """Return the table `[baseline]` of the present configuration, and notes on what it cannot hold."""
-    space, notes = problem.space, []
+    space = problem.space
     if meaning.framework == "plain" or problem.baseline is not None:
         return "", []
-    settings = {}
-    for name, stated in meaning.settings.items():
-        value = stated
-        if name not in space.names:
-            continue
-        if len(space[name].choices) == 1:
-            value = space[name].choices[0]
-        if name not in ("dp", *baseline.ROUNDED) and value not in space[name].choices:
-            notes.append(f"the present {name} = {value} is not in the search space `{space.name}`, so there is no baseline")
-            return "", notes
-        if name != "dp":
-            settings[name] = value
+    stated = {name: value for name, value in meaning.settings.items() if name in space.names and name != "dp"}
+    settings = {**stated, **{known.name: known.choices[0] for known in space.parameters if len(known.choices) == 1 and known.name != "dp"}}
+    for name, value in settings.items():
+        if name not in baseline.ROUNDED and value not in space[name].choices:
+            return "", [f"the present {name} = {value} is not in the search space `{space.name}`, so there is no baseline"]
     settings.setdefault("micro_batch", space["micro_batch"].default)
     try:
         present = baseline.require_legal(space, baseline.at_rest(space, baseline.complete(space, settings)))
     except (InputError, JobError) as error:
         return "", [f"the present configuration is not in the search space, so there is no baseline: {_reason(error.message)}"]
-    return baseline.table(space, present), notes
+    return baseline.table(space, present), []
 
 
 def _reason(message: str) -> str:

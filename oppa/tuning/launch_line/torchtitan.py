@@ -210,14 +210,12 @@ def _arguments(settings: Mapping[str, Value], *, by_function: bool, has_model: b
 
     A pipeline stays as it is: in a file's release, the batch that passes through it is another option for each schedule.
     """
-    found: dict[str, object] = {
-        "dp": ["--training.global_batch_size", "{global_batch}", "--parallelism.data_parallel_shard_degree", "-1"],
-        "tp": ["--parallelism.tensor_parallel_degree", "{tp}"],
-        "zero_stage": {
-            "2": ["--parallelism.fsdp_reshard_after_forward", "never"],
-            "3": ["--parallelism.fsdp_reshard_after_forward", "always"],
-        },
-    }
+    batch = ["--training.global_batch_size", "{global_batch}"]
+    found: dict[str, object] = {"dp": batch, "tp": ["--parallelism.tensor_parallel_degree", "{tp}"]}
+    if settings["zero_stage"]:
+        found["dp"] = [*batch, "--parallelism.data_parallel_shard_degree", "-1"]
+        option = "--parallelism.fsdp_reshard_after_forward"
+        found["zero_stage"] = {"2": [option, "never"], "3": [option, "always"]}
     if settings["pp"] == 1:
         found["micro_batch"] = ["--training.local_batch_size", "{micro_batch}"]
     if not by_function:
