@@ -1,7 +1,7 @@
 """Define what a launcher provides: hosts on which this tuner and parallel ones run trials.
 
-`local`, `slurm`, `srun` and `netlab` are built in. An installed package adds a launcher by an entry point of the group `oppa.launchers`. The entry
-point names a class that implements `HostProvider` and is called without arguments.
+`local`, `slurm`, `srun` and `netlab` are built in. An installed package adds a launcher by an entry point of the group `oppa.launchers`.
+The entry point names a class that implements `HostProvider` and is called without arguments.
 """
 
 import contextlib

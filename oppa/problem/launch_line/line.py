@@ -74,7 +74,7 @@ class LaunchLine:
     header: tuple[str, ...] = ()
     """Options in the lines of a batch script that begin with `#SBATCH`."""
     takes_arguments: bool = True
-    """Whether the program receives further words that are appended to the user's own line."""
+    """True if the program receives further words that are appended to the user's own line."""
 
     def stage(self, *names: str) -> Stage | None:
         """Return the first stage with one of these names, or of one of these kinds; None if there is none."""

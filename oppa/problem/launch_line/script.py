@@ -14,7 +14,7 @@ from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
 from oppa.problem.launch_line.batch_header import header_of
-from oppa.problem.launch_line.shell_syntax import Case, Command, Conditional, Opaque, Simple, parse_script
+from oppa.problem.launch_line.shell_syntax import CaseCommand, Command, Conditional, Opaque, Simple, parse_script
 from oppa.problem.launch_line.shell_values import Variables, condition_holds, matches_pattern
 from oppa.problem.launch_line.words import Word, texts, word
 
@@ -43,7 +43,7 @@ class ScriptLaunch:
     source: str
     """Place of the command, such as `run.sh:12`."""
     takes_arguments: bool
-    """Whether the script passes its own arguments on."""
+    """True if the script passes its own arguments on."""
     header: tuple[str, ...] = ()
     """Options in lines that begin with `#SBATCH`."""
 
@@ -129,7 +129,7 @@ class _Reading:
                 return self._simple(command)
             case Conditional():
                 return self._conditional(command)
-            case Case():
+            case CaseCommand():
                 return self._case(command)
             case Opaque():
                 return self._opaque(command)
@@ -206,7 +206,7 @@ class _Reading:
                 return self.follow(body)
         return False
 
-    def _case(self, command: Case) -> bool:
+    def _case(self, command: CaseCommand) -> bool:
         word = self._variables.single(command.word)
         for patterns, body in command.branches:
             spelled = [self._variables.single(each).text for each in patterns]
@@ -278,7 +278,7 @@ def _all(commands: Sequence[Command]) -> Iterator[Simple]:
                 for condition, body in command.branches:
                     yield from _all(condition)
                     yield from _all(body)
-            case Case():
+            case CaseCommand():
                 for _, body in command.branches:
                     yield from _all(body)
             case Opaque():

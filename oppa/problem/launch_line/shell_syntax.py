@@ -21,7 +21,7 @@ _SPECIAL = "@*#?$!-0123456789"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class LiteralText:
     """Literal text, with its line."""
 
     text: str
@@ -42,7 +42,7 @@ class Expansion:
     quoted: bool = False
 
 
-Part = Text | Expansion
+Part = LiteralText | Expansion
 Parts = tuple[Part, ...]
 
 
@@ -76,7 +76,7 @@ class Conditional:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class CaseCommand:
     """A `case` command: its word, and branches with their patterns."""
 
     line: int
@@ -93,7 +93,7 @@ class Opaque:
     body: tuple["Command", ...] = ()
 
 
-Command = Simple | Conditional | Case | Opaque
+Command = Simple | Conditional | CaseCommand | Opaque
 
 
 def parse_script(text: str, *, source: str) -> tuple[Command, ...]:
@@ -112,7 +112,7 @@ class _Token:
     def bare(self) -> str:
         """Return the text of an unquoted literal word; empty for any other."""
         only = self.parts[0] if len(self.parts) == 1 else None
-        return only.text if isinstance(only, Text) and not only.quoted else ""
+        return only.text if isinstance(only, LiteralText) and not only.quoted else ""
 
 
 class _Lexer:
@@ -174,7 +174,13 @@ class _Lexer:
         while self._at < len(self._text):
             each = self._text[self._at]
             if each in " \t\n;|&()<>":
-                if each == "(" and parts and isinstance(last := parts[-1], Text) and _ASSIGNED.fullmatch(last.text) and not last.quoted:
+                if (
+                    each == "("
+                    and parts
+                    and isinstance(last := parts[-1], LiteralText)
+                    and _ASSIGNED.fullmatch(last.text)
+                    and not last.quoted
+                ):
                     break  # an array follows
                 if each in "<>" and parts and self._text.startswith(("<(", ">("), self._at):
                     raise self._error("it has a process substitution")
@@ -182,7 +188,7 @@ class _Lexer:
             if self._text.startswith("\\\n", self._at):
                 self._at, self._line = self._at + 2, self._line + 1
             elif each == "\\":
-                parts.append(Text(text=self._text[self._at + 1 : self._at + 2], line=self._line, quoted=True))
+                parts.append(LiteralText(text=self._text[self._at + 1 : self._at + 2], line=self._line, quoted=True))
                 self._at += 2
             elif each == "'":
                 end = self._closing("'")
@@ -196,7 +202,7 @@ class _Lexer:
             else:
                 match = re.compile(r"[^\s;|&()<>\\'\"$`]+").match(self._text, self._at)
                 assert match is not None
-                parts.append(Text(text=match[0], line=self._line))
+                parts.append(LiteralText(text=match[0], line=self._line))
                 self._at = match.end()
         return _joined(parts)
 
@@ -210,12 +216,12 @@ class _Lexer:
         """Return quoted text in pieces of one line each, so that each has its line number."""
         parts: list[Part] = []
         for each in text.splitlines(keepends=True) or [""]:
-            parts.append(Text(text=each, line=self._line, quoted=True))
+            parts.append(LiteralText(text=each, line=self._line, quoted=True))
             self._line += each.count("\n")
         return parts
 
     def _double_quoted(self) -> list[Part]:
-        parts: list[Part] = [Text(text="", line=self._line, quoted=True)]
+        parts: list[Part] = [LiteralText(text="", line=self._line, quoted=True)]
         while self._at < len(self._text):
             each = self._text[self._at]
             if each == '"':
@@ -224,14 +230,14 @@ class _Lexer:
             if self._text.startswith("\\\n", self._at):
                 self._at, self._line = self._at + 2, self._line + 1
             elif each == "\\" and self._text[self._at + 1 : self._at + 2] in ('"', "\\", "$", "`"):
-                parts.append(Text(text=self._text[self._at + 1], line=self._line, quoted=True))
+                parts.append(LiteralText(text=self._text[self._at + 1], line=self._line, quoted=True))
                 self._at += 2
             elif each in "$`":
                 parts.append(self._expansion(quoted=True))
             else:
                 match = re.compile(r'\n|\\|[^"\\$`\n]+').match(self._text, self._at)
                 assert match is not None
-                parts.append(Text(text=match[0], line=self._line, quoted=True))
+                parts.append(LiteralText(text=match[0], line=self._line, quoted=True))
                 self._line += match[0].count("\n")
                 self._at = match.end()
         raise self._error('a " is not closed')
@@ -261,7 +267,7 @@ class _Lexer:
         if text[start + 1 : start + 2] in tuple(_SPECIAL):
             return found("variable", text[start + 1], start + 2)
         self._at += 1
-        return Text(text="$", line=line, quoted=quoted)
+        return LiteralText(text="$", line=line, quoted=quoted)
 
     def _balanced(self, start: int, pair: str) -> int:
         """Return the position after the bracket that closes the one at `start`."""
@@ -296,7 +302,13 @@ def _joined(parts: Sequence[Part]) -> Parts:
     joined: list[Part] = []
     for part in parts:
         last = joined[-1] if joined else None
-        if isinstance(part, Text) and isinstance(last, Text) and not part.quoted and not last.quoted and last.line == part.line:
+        if (
+            isinstance(part, LiteralText)
+            and isinstance(last, LiteralText)
+            and not part.quoted
+            and not last.quoted
+            and last.line == part.line
+        ):
             joined[-1] = dataclasses.replace(last, text=last.text + part.text)
         else:
             joined.append(part)
@@ -365,7 +377,7 @@ class _Parser:
             branches += [(tuple(patterns), body)] if patterns else []
             self._at += self._at < len(self._tokens) and self._tokens[self._at].operator == ";;"
         self._at += 1
-        return Case(line=line, word=word, branches=tuple(branches))
+        return CaseCommand(line=line, word=word, branches=tuple(branches))
 
     def _conditional(self, line: int) -> Conditional:
         branches = []
@@ -414,7 +426,7 @@ class _Parser:
 
     def _assigned(self, token: _Token) -> Assigned | None:
         first = token.parts[0] if token.parts else None
-        if not isinstance(first, Text) or first.quoted or not (match := _ASSIGNED.match(first.text)):
+        if not isinstance(first, LiteralText) or first.quoted or not (match := _ASSIGNED.match(first.text)):
             return None
         array = None
         if (
@@ -437,4 +449,4 @@ class _Parser:
 
 def _declares(parts: Parts) -> bool:
     """Return whether a word declares the assignments that follow it."""
-    return len(parts) == 1 and isinstance(parts[0], Text) and parts[0].text in ("export", "declare", "local", "readonly", "typeset")
+    return len(parts) == 1 and isinstance(parts[0], LiteralText) and parts[0].text in ("export", "declare", "local", "readonly", "typeset")

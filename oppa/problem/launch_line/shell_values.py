@@ -14,8 +14,8 @@ from oppa.plain_text import clipped
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import DEEPEST, MOST_EXPANDED
 from oppa.problem.launch_line.shell_arithmetic import compute
-from oppa.problem.launch_line.shell_syntax import Assigned, Expansion, Parts, Simple, Text, parse_script
-from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Piece, Word
+from oppa.problem.launch_line.shell_syntax import Assigned, Expansion, LiteralText, Parts, Simple, parse_script
+from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Word, WordPiece
 
 _PARAMETER = re.compile(
     r"(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!])(?P<index>\[[^\]]*\])?(?:(?P<how>:?[-=+?]|##?|%%?|//?)(?P<rest>.*))?", re.DOTALL
@@ -32,7 +32,7 @@ _BLANKS = re.compile(r"([ \t\n]+)")
 class _Fragment:
     """A piece of an expanded word; `splits` if blanks in it separate words."""
 
-    piece: Piece
+    piece: WordPiece
     splits: bool = False
 
 
@@ -95,7 +95,7 @@ class Variables:
 
     def _array_alone(self, parts: Parts) -> tuple[Word, ...] | None:
         """Return the words of `"${ARGS[@]}"` or `"$@"`, if a word is nothing else."""
-        alone = [part for part in parts if not (isinstance(part, Text) and not part.text)]
+        alone = [part for part in parts if not (isinstance(part, LiteralText) and not part.text)]
         if len(alone) != 1 or not isinstance(part := alone[0], Expansion) or part.kind != "variable":
             return None
         match = _PARAMETER.fullmatch(part.body)
@@ -116,8 +116,8 @@ class Variables:
             raise InputError(f"`{clipped(self.source)}` has expansions nested more than {DEEPEST} deep", hint="give the launch line itself")
         found: list[_Fragment] = []
         for part in parts:
-            if isinstance(part, Text):
-                found.append(_Fragment(piece=Piece(text=part.text, origin=f"{self.source}:{part.line}")))
+            if isinstance(part, LiteralText):
+                found.append(_Fragment(piece=WordPiece(text=part.text, origin=f"{self.source}:{part.line}")))
             else:
                 found += self._expanded_part(part, depth)
         return found
@@ -130,8 +130,8 @@ class Variables:
             raise InputError(message, hint="give the launch line that it starts")
         return [_Fragment(piece=piece, splits=not part.quoted and not piece.missing) for piece in pieces]
 
-    def _pieces(self, part: Expansion, depth: int) -> list[Piece]:
-        missing = [Piece(text=part.source, origin=f"{self.source}:{part.line}", missing=True)]
+    def _pieces(self, part: Expansion, depth: int) -> list[WordPiece]:
+        missing = [WordPiece(text=part.source, origin=f"{self.source}:{part.line}", missing=True)]
         if part.kind == "arithmetic":
             return self._arithmetic(part, depth) or missing
         if part.kind == "command":
@@ -156,25 +156,25 @@ class Variables:
             return found
         return missing
 
-    def _text(self, rest: str, part: Expansion, depth: int) -> list[Piece]:
+    def _text(self, rest: str, part: Expansion, depth: int) -> list[WordPiece]:
         """Return the pieces of a text inside an expansion, such as a default."""
         commands = parse_script(f": {rest}", source=self.source) if rest.strip() else ()
         words = commands[0].words[1:] if commands and isinstance(commands[0], Simple) else ()
-        found: list[Piece] = []
+        found: list[WordPiece] = []
         for number, each in enumerate(words):
-            blank = [Piece(text=" ", origin=f"{self.source}:{part.line}")] if number else []
+            blank = [WordPiece(text=" ", origin=f"{self.source}:{part.line}")] if number else []
             moved = tuple(dataclasses.replace(inner, line=part.line) for inner in each)
             found += [*blank, *(fragment.piece for fragment in self._fragments(moved, depth + 1))]
         return found
 
-    def _value(self, name: str, index: str) -> list[Piece] | None:
+    def _value(self, name: str, index: str) -> list[WordPiece] | None:
         """Return the value of a variable; None if nothing states it."""
         if name in self._unknown:
             return None
         if name == "0":
             return list(self.script.pieces)
         if name == "#":
-            return [Piece(text=str(len(self.arguments)), origin=LINE)]
+            return [WordPiece(text=str(len(self.arguments)), origin=LINE)]
         if name in "@*":
             return _with_blanks(self.arguments)
         if (position := whole_number(name)) is not None:
@@ -186,10 +186,10 @@ class Variables:
             at = whole_number(index.strip("[]")) if index else 0
             return list(words[at].pieces) if at is not None and at < len(words) else []
         if name in self._environment and not index:
-            return [Piece(text=self._environment[name], origin=f"{ENVIRONMENT} {name}")]
+            return [WordPiece(text=self._environment[name], origin=f"{ENVIRONMENT} {name}")]
         return None
 
-    def _arithmetic(self, part: Expansion, depth: int) -> list[Piece]:
+    def _arithmetic(self, part: Expansion, depth: int) -> list[WordPiece]:
         """Return the value of an arithmetic expression; nothing if it cannot be computed."""
         commands = parse_script(f': "{part.body.replace(chr(34), "")}"', source=self.source)
         words = commands[0].words if commands and isinstance(commands[0], Simple) else ()
@@ -197,24 +197,24 @@ class Variables:
         text = re.sub(r"[A-Za-z_]\w*", lambda found: self._number(found[0]), "".join(piece.text for piece in pieces))
         if any(piece.missing for piece in pieces) or (number := compute(text)) is None:
             return []
-        return [Piece(text=str(number), origin=f"{self.source}:{part.line}")]
+        return [WordPiece(text=str(number), origin=f"{self.source}:{part.line}")]
 
     def _number(self, name: str) -> str:
         value = self._value(name, "")
         return "".join(piece.text for piece in value) if value is not None and not any(piece.missing for piece in value) else "?"
 
-    def _directory(self, part: Expansion) -> list[Piece]:
+    def _directory(self, part: Expansion) -> list[WordPiece]:
         """Return the folder of the script, for the usual ways to ask for it; nothing for any other command."""
         origin = f"{self.source}:{part.line}"
         if re.fullmatch(r"\s*pwd\s*", part.body):
-            return [Piece(text=str(Path.cwd()), origin=origin)]
+            return [WordPiece(text=str(Path.cwd()), origin=origin)]
         asks = r'.*dirname\s+(?:--\s+)?"?\$(?:\{BASH_SOURCE\[0\]\}|BASH_SOURCE|0|\{0\}|\{BASH_SOURCE\})"?.*'
         if re.fullmatch(asks, part.body, re.DOTALL) and not any(piece.missing for piece in self.script.pieces):
-            return [Piece(text=str(Path(self.script.text).absolute().parent), origin=origin)]
+            return [WordPiece(text=str(Path(self.script.text).absolute().parent), origin=origin)]
         return []
 
 
-def _trimmed(value: list[Piece] | None, how: str, rest: str) -> list[Piece]:
+def _trimmed(value: list[WordPiece] | None, how: str, rest: str) -> list[WordPiece]:
     """Return a value without a prefix or a suffix such as `.*`; nothing for other patterns."""
     if value is None or len(value) != 1 or value[0].missing:
         return []
@@ -233,17 +233,17 @@ def _trimmed(value: list[Piece] | None, how: str, rest: str) -> list[Piece]:
     return [dataclasses.replace(value[0], text=text)]
 
 
-def _with_blanks(words: Sequence[Word]) -> list[Piece]:
-    found: list[Piece] = []
+def _with_blanks(words: Sequence[Word]) -> list[WordPiece]:
+    found: list[WordPiece] = []
     for number, each in enumerate(words):
-        found += [Piece(text=" ", origin=each.origin)] if number else []
+        found += [WordPiece(text=" ", origin=each.origin)] if number else []
         found += each.pieces
     return found
 
 
 def _split(fragments: Sequence[_Fragment], *, keeps_empty: bool) -> list[Word]:
     """Return the words of an expanded word, which is split at the blanks of unquoted variables."""
-    words: list[list[Piece]] = [[]]
+    words: list[list[WordPiece]] = [[]]
     for each in fragments:
         pieces = _BLANKS.split(each.piece.text) if each.splits else [each.piece.text]
         for number, text in enumerate(pieces):
@@ -276,7 +276,7 @@ def condition_holds(words: Sequence[Word]) -> bool | None:
     return found if found is None else found != negated
 
 
-def _tested(piece: Piece) -> str | None:
+def _tested(piece: WordPiece) -> str | None:
     """Return the text of a piece in a test; None if it is unknown."""
     if not piece.missing:
         return piece.text

@@ -27,7 +27,7 @@ class Starter:
     operands: int = 0
     """Words between its options and the program, such as the image of apptainer."""
     module: bool = False
-    """Whether `-m` or `--module` means that the program is a module of Python."""
+    """True if `-m` or `--module` means that the program is a module of Python."""
 
 
 def _flags(text: str) -> frozenset[str]:

@@ -14,7 +14,7 @@ ENVIRONMENT = "environment"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class WordPiece:
     """A part of a word with one origin."""
 
     text: str
@@ -26,7 +26,7 @@ class Piece:
 class Word:
     """A word of a launch line."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WordPiece, ...]
 
     @property
     def text(self) -> str:
@@ -60,7 +60,7 @@ class Word:
 
 def word(text: str, origin: str = LINE) -> Word:
     """Return a word of one piece."""
-    return Word(pieces=(Piece(text=text, origin=origin),))
+    return Word(pieces=(WordPiece(text=text, origin=origin),))
 
 
 def typed(words: Iterable[str]) -> tuple[Word, ...]:

@@ -16,7 +16,7 @@ from oppa.problem.launch_line.line import Stage
 from oppa.tuning.formats.accelerate import _stage as stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
-from oppa.tuning.launch_line.options import Option
+from oppa.tuning.launch_line.options import LineOption
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
 from oppa.tuning.launch_line.sources import LineSources, at
 from oppa.tuning.launch_line.templates_of import names_placeholders, templates
@@ -231,7 +231,7 @@ def _edited(
     elif effective.kind == "DEEPSPEED":
         named = effective.get("deepspeed_config.deepspeed_config_file")
         if named is not None:
-            word = Option(name="", words=(), values=())
+            word = LineOption(name="", words=(), values=())
             return _deepspeed_copy(str(named), sources, facts, word)
         if settings.get("offload_params") is None:
             keys["deepspeed_config.zero_stage"] = "{zero_stage}"
@@ -243,7 +243,7 @@ def _edited(
 
 
 def _deepspeed_copy(
-    name: str, sources: LineSources, facts: list[StatedFact], _: Option
+    name: str, sources: LineSources, facts: list[StatedFact], _: LineOption
 ) -> tuple[tuple[EditedFile, ...], dict[str, Any], list[StatedFact]]:
     """Return the copy of DeepSpeed's own file, which accelerate's file names."""
     file = DeepSpeedFile(text=name, shown=PurePath(name).name, values=sources.contents(name), sources=sources)

@@ -139,7 +139,7 @@ def _find(words: Sequence[MarkedWord], name: str) -> tuple[int, int] | None:
 
 
 def _values(words: Sequence[str]) -> tuple[str, ...]:
-    name, equals, value = words[0].partition("=")
+    _, equals, value = words[0].partition("=")
     return (value,) if equals else tuple(words[1:])
 
 

@@ -70,10 +70,10 @@ class LineCommand:
 
     argv: tuple[str, ...]
     keeps_step: bool
-    """Whether the line's own step of Slurm starts the ranks."""
+    """True if the line's own step of Slurm starts the ranks."""
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    """What nothing states, though the command needs it."""
+    """Expansions that nothing states, though the command needs it."""
 
 
 def command_of(line: LaunchLine, meaning: Meaning, *, harmless: Harmless = as_given) -> LineCommand:

@@ -16,7 +16,7 @@ from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
 STEP = r"step=(?P<step>[0-9]+), skipped="
-"""What DeepSpeed's engine prints every `steps_per_print` steps (deepspeed/runtime/engine.py, _report_progress)."""
+"""Line that DeepSpeed's engine prints every `steps_per_print` steps (deepspeed/runtime/engine.py, _report_progress)."""
 _LOCAL = ("localhost", "127.0.0.1")
 
 
@@ -95,7 +95,7 @@ def devices_of_launcher(launcher: Stage, sources: LineSources) -> LineDevices:
         shown = f"{slots} slots on {machines} hosts" if slots else f"{machines} hosts"
         per_host = f" --nproc-per-node {slots // machines}" if slots and slots % machines == 0 else ""
         program = " ".join([sources.line.program.text, *(word.text for word in sources.line.arguments)])
-        hint = f"run it in an allocation of {machines} hosts, where oppa starts each: `oppa tune -- torchrun --nnodes {machines}{per_host} {program}`"
+        hint = f"run it in an allocation of {machines} hosts: `oppa tune -- torchrun --nnodes {machines}{per_host} {program}`"
         raise InputError(
             f"`deepspeed` starts the ranks of {shown} by ssh, and ranks that are started by ssh cannot be ended surely", hint=hint
         )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
 from oppa.tuning.launch_line.meaning import EditedFile
-from oppa.tuning.launch_line.options import Option
+from oppa.tuning.launch_line.options import LineOption
 from oppa.tuning.launch_line.sources import LineSources, at
 
 _BATCH = {
@@ -29,10 +29,10 @@ class DeepSpeedFile:
     values: Mapping[str, Any]
     sources: LineSources
     has_pipeline: bool = False
-    """Whether the program has a pipeline, which works without ZeRO or with stage 1 alone."""
+    """True if the program has a pipeline, which works without ZeRO or with stage 1 alone."""
 
     @classmethod
-    def of(cls, sources: LineSources, option: Option | None, *, has_pipeline: bool = False) -> "DeepSpeedFile":
+    def of(cls, sources: LineSources, option: LineOption | None, *, has_pipeline: bool = False) -> "DeepSpeedFile":
         """Return the file that an option names; raises InputError if it names none, or if the file cannot be read."""
         if option is None or not option.values:
             raise InputError("`--deepspeed_config` names no file", hint="name the JSON file of DeepSpeed")

@@ -59,7 +59,7 @@ class LineDevices:
     gpu: str = ""
     """Name of the device as a scheduler states it; empty if nothing does."""
     starts_step: bool = False
-    """Whether the line itself starts a step of Slurm on all hosts."""
+    """True if the line itself starts a step of Slurm on all hosts."""
 
     @property
     def count(self) -> int | None:
@@ -69,14 +69,14 @@ class LineDevices:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What a framework's module makes of a launch line."""
+    """The meaning that a framework's module reads from a launch line."""
 
     framework: str
     """Key of the framework, such as `megatron`."""
     title: str
     """Its usual name."""
     evidence: str
-    """What shows that it is this framework."""
+    """The mark that shows that it is this framework."""
     devices: LineDevices
     model: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     """Keys of `[model]` that are stated; empty if only the program knows its model."""
@@ -92,7 +92,7 @@ class Meaning:
     space: str = ""
     """The framework's search space; empty: that of programs without a model."""
     completes: bool = False
-    """Whether the search space completes the line by its own words."""
+    """True if the search space completes the line by its own words."""
     words: tuple[str, ...] = ()
     arguments: Arguments = dataclasses.field(default_factory=dict)
     files: tuple[EditedFile, ...] = ()
@@ -107,9 +107,9 @@ class Meaning:
     conflicts: tuple[LineConflict, ...] = ()
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    """What nothing states, though a trial needs it."""
+    """Expansions that nothing states, though a trial needs it."""
     hints: tuple[str, ...] = ()
-    """What the user can add for more."""
+    """Things that the user can add for more."""
 
     @property
     def stated_model(self) -> dict[str, Value]:

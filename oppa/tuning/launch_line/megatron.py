@@ -17,7 +17,7 @@ from oppa.problem.training import Training
 from oppa.tuning.formats import megatron, space_words
 from oppa.tuning.formats.format import mebibytes
 from oppa.tuning.formats.megatron_command import model_facts, states_architecture
-from oppa.tuning.launch_line.meaning import ASSUMED, LineConflict, LineDevices, Meaning
+from oppa.tuning.launch_line.meaning import ASSUMED, Arguments, LineConflict, LineDevices, Meaning
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
@@ -197,7 +197,7 @@ def _options_of(words: object) -> set[str]:
     return {word for word in texts if word.startswith("--")}
 
 
-def _plain_arguments() -> dict[str, object]:
+def _plain_arguments() -> Arguments:
     """Return the words of the parameters that need no dimensions of the model."""
     return {
         "tp": {"1": [_DEGREES["tp"], "1"], "*": [_DEGREES["tp"], "{tp}", "--sequence-parallel"]},

@@ -14,7 +14,7 @@ _HINT = "write the number itself in the line"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class LineOption:
     """One option of a line, with the words that belong to it."""
 
     name: str
@@ -44,14 +44,14 @@ class Options:
             bare: Options have no dashes: `train.global_batch_size=32`.
         """
         self.positional: list[Word] = []
-        self.all: list[Option] = []
+        self.all: list[LineOption] = []
         for word in words:
             name, equals, _ = word.text.partition("=")
             if bare and equals and re.fullmatch(r"\+{0,2}[\w.]+", name):
-                self.all.append(Option(name=spelled(name.lstrip("+")), words=(word,), values=(word.after(len(name) + 1),)))
+                self.all.append(LineOption(name=spelled(name.lstrip("+")), words=(word,), values=(word.after(len(name) + 1),)))
             elif _NAME.match(word.text):
                 values = (word.after(len(name) + 1),) if equals else ()
-                self.all.append(Option(name=spelled(name), words=(word,), values=values))
+                self.all.append(LineOption(name=spelled(name), words=(word,), values=values))
             elif self.all and not (bare and len(self.all[-1].words) > 1):
                 last = self.all[-1]
                 self.all[-1] = dataclasses.replace(last, words=(*last.words, word), values=(*last.values, word))
@@ -61,7 +61,7 @@ class Options:
     def __contains__(self, name: str) -> bool:
         return any(option.name == name for option in self.all)
 
-    def get(self, *names: str) -> Option | None:
+    def get(self, *names: str) -> LineOption | None:
         """Return the last of these options; None if none is given."""
         return next((option for option in reversed(self.all) if option.name in names), None)
 
@@ -100,9 +100,9 @@ class Options:
         left_out = set(names)
         return [*self.positional, *(word for option in self.all if option.name not in left_out for word in option.words)]
 
-    def contradictory(self, names: Iterable[str]) -> tuple[Option, Option] | None:
+    def contradictory(self, names: Iterable[str]) -> tuple[LineOption, LineOption] | None:
         """Return two options of one name and one file that state different values; None if there are none."""
-        wanted, first = set(names), dict[tuple[str, str], Option]()
+        wanted, first = set(names), dict[tuple[str, str], LineOption]()
         for option in self.all:
             key = option.name, option.origin.partition(":")[0]
             before = first.setdefault(key, option)
