@@ -10,12 +10,11 @@ KeyboardInterrupt once the running trial has ended; the same call with `study=` 
 
 import dataclasses
 import functools
-import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem import job as job_file
@@ -150,23 +149,16 @@ def plan(
         EnvironmentLackingError: a program, package or device is missing.
     """
     from oppa.tuning.launch_line.line_job import LineJob
-    from oppa.tuning.plan import TunePlan, expectation, plan_elsewhere
+    from oppa.tuning.plan import make_plan, plan_elsewhere
+    from oppa.tuning.session import with_limits
 
     try:
         setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
     except EnvironmentLackingError as error:
         if not isinstance(job, LineJob):
             raise
-        limits = {"trials": trials, "max_gpu_hours": max_gpu_hours}
-        problem = _with_limits(job.problem, **{name: value for name, value in limits.items() if value is not None})
-        return plan_elsewhere(problem, designer, error.message)
-    problem, candidates, beliefs = setup.problem, setup.candidates, _transferred(setup.problem)
-    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
-    suggested = made.suggest(set())
-    first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
-    launched = "simulated" if setup.runner.in_process else setup.request.launcher
-    expected = expectation(setup, designer, beliefs)
-    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected)
+        return plan_elsewhere(with_limits(job.problem, trials=trials, max_gpu_hours=max_gpu_hours), designer, error.message)
+    return make_plan(setup, designer, seed=seed, beliefs=_transferred(setup.problem))
 
 
 def _setup(
@@ -177,12 +169,12 @@ def _setup(
     Raises:
         InputError: the designer is unknown, a limit is wrong, or what `Setup.of` raises.
     """
-    from oppa.tuning.session import Setup
+    from oppa.tuning.session import Setup, with_limits
 
     designers.require_designer(designer)
     asked: str | Path | Problem = job if isinstance(job, (str, Path, Problem)) else job.problem
     simulator = getattr(job, "simulator", None)
-    problem = _with_limits(_problem(asked), **{name: value for name, value in limits.items() if value is not None})
+    problem = with_limits(_problem(asked), **limits)
     return Setup.of(problem, launcher, alone=alone, simulator=simulator)
 
 
@@ -226,13 +218,13 @@ def profile(
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import Keeper, make_profiler, seconds_of_all
     from oppa.tuning.profile import profile as measure
-    from oppa.tuning.session import SessionOptions, Setup, open_session
+    from oppa.tuning.session import SessionOptions, Setup, open_session, with_limits
 
     if not 0 < loss < 1:
         raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
     batches = parse_batches(global_batch) if isinstance(global_batch, str) else tuple(global_batch)
-    hours = {} if max_gpu_hours is None else {"max_gpu_hours": max_gpu_hours}
-    problem = _with_limits(over(_problem(job), batches), trials=trials, wall_time_s=wall_time_s, **hours)
+    problem = dataclasses.replace(of := over(_problem(job), batches), limits=dataclasses.replace(of.limits, trials=None, wall_time_s=None))
+    problem = with_limits(problem, trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
     setup = Setup.of(problem, None, alone=resume is None)
     problem, candidates, folder = setup.problem, setup.candidates, Path(table)
     facts = _facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
@@ -387,19 +379,6 @@ def _run_folder(problem: Problem, options: "TrainOptions", run: str | Path | Non
 
 def _problem(job: str | Path | Problem) -> Problem:
     return job if isinstance(job, Problem) else load_job(job)
-
-
-def _with_limits(problem: Problem, **changed: Any) -> Problem:
-    """Return the problem with changed limits; raises InputError if one is not positive, or leaves no time for a trial to start."""
-    from oppa.tuning.device_budget import require_one_start
-
-    if (trials := changed.get("trials")) is not None and trials < 1:
-        raise InputError(f"`trials = {trials}` is too small", hint="use at least 1")
-    if (hours := changed.get("max_gpu_hours")) is not None and not 0 < hours < math.inf:
-        raise InputError(f"`max_gpu_hours = {hours:g}` is not a positive number", hint="use more than 0, such as 100")
-    limited = dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, **changed))
-    require_one_start(limited)
-    return limited
 
 
 def _transferred(problem: Problem) -> "Mapping[str, Belief] | None":

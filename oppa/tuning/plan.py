@@ -72,6 +72,17 @@ def is_expected(problem: Problem, designer: str) -> bool:
     return designer in designers.WITH_PRIOR or any(each is not None for each in stated)
 
 
+def make_plan(setup: Setup, designer: str, *, seed: int, beliefs: "Mapping[str, Belief] | None") -> TunePlan:
+    """Return the plan of a search on this machine, with the first trial that the designer would suggest."""
+    problem, candidates = setup.problem, setup.candidates
+    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
+    suggested = made.suggest(set())
+    first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
+    launched = "simulated" if setup.runner.in_process else setup.request.launcher
+    expected = expectation(setup, designer, beliefs)
+    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected)
+
+
 def plan_elsewhere(problem: Problem, designer: str, why: str) -> TunePlan:
     """Return the plan of a search that this machine cannot run, as for a cluster's launch line on another machine.
 

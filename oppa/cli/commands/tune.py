@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.plan import TunePlan
 
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
 TRIALS = "Number of search trials of the whole study, instead of the job file's."
@@ -54,11 +55,7 @@ def tune(
     if line is not None and not (dry_run and as_json):
         launch_line_view.print_understood(line, style.out() if dry_run else None)
     if dry_run:
-        from oppa.cli.views.plan_view import print_plan
-
-        plan = api.plan(question, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed)
-        understood = {"understood": launch_line_view.understood_json(line)} if line else {}
-        style.print_json({**plan.to_dict(), **understood}) if as_json else print_plan(plan)
+        _print_plan(api.plan(question, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed), line, as_json=as_json)
         return
     view = SessionView("--study")
     with view.running(unfinished if as_json else None):
@@ -86,6 +83,18 @@ def tune(
         launch_line_view.print_changed(changed)
     if as_json:
         style.print_json({**found.values, **({"launch_line": changed.to_dict()} if changed else {})})
+
+
+def _print_plan(plan: "TunePlan", line: "LineJob | None", *, as_json: bool) -> None:
+    """Print the plan of a search; as JSON, with what was understood of a launch line."""
+    from oppa.cli.views import launch_line_view, style
+    from oppa.cli.views.plan_view import print_plan
+
+    if not as_json:
+        print_plan(plan)
+        return
+    understood = {"understood": launch_line_view.understood_json(line)} if line else {}
+    style.print_json({**plan.to_dict(), **understood})
 
 
 def _question(file: Path | None, command: Sequence[str], changes: Sequence[str]) -> "Problem | BenchmarkTask | LineJob":

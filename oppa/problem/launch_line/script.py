@@ -14,7 +14,8 @@ from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
 from oppa.problem.launch_line.batch_header import header_of
-from oppa.problem.launch_line.shell_syntax import CaseCommand, Command, Conditional, Opaque, Simple, parse_script
+from oppa.problem.launch_line.shell_parser import parse_script
+from oppa.problem.launch_line.shell_syntax import CaseCommand, Command, Conditional, Opaque, Simple
 from oppa.problem.launch_line.shell_values import Variables, condition_holds, matches_pattern
 from oppa.problem.launch_line.words import Word, texts, word
 

@@ -14,7 +14,8 @@ from oppa.plain_text import clipped
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import DEEPEST, MOST_EXPANDED
 from oppa.problem.launch_line.shell_arithmetic import compute
-from oppa.problem.launch_line.shell_syntax import Assigned, Expansion, LiteralText, Parts, Simple, parse_script
+from oppa.problem.launch_line.shell_parser import parse_script
+from oppa.problem.launch_line.shell_syntax import Assigned, Expansion, LiteralText, Parts, Simple
 from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Word, WordPiece
 
 _PARAMETER = re.compile(

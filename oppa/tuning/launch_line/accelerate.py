@@ -16,7 +16,6 @@ from oppa.problem.launch_line.line import Stage
 from oppa.tuning.formats.accelerate import _stage as stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
-from oppa.tuning.launch_line.options import LineOption
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
 from oppa.tuning.launch_line.sources import LineSources, at
 from oppa.tuning.launch_line.templates_of import names_placeholders, templates
@@ -118,8 +117,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     launcher = sources.line.stage("accelerate")
     assert launcher is not None
     effective, path = effective_of(launcher, sources)
-    devices = sources.devices
-    settings, origins = _settings(effective, devices)
+    settings, origins = _settings(effective, sources.devices)
     arguments: dict[str, Any] = {}
     hints: list[str] = []
     words = templates(sources.line.arguments)
@@ -145,13 +143,13 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         if trainer.is_on("gradient_checkpointing"):
             settings["recompute"] = "full"
     elif named := _placed(sources):
-        global_batch, batch_origin, hints = None, "", [named]
+        hints = [named]
     file, choices, facts = _edited(effective, path, settings, sources)
     return Meaning(
         framework="accelerate",
         title="accelerate",
         evidence=evidence,
-        devices=devices,
+        devices=sources.devices,
         model=model,
         model_origin=model_origin,
         global_batch=global_batch,
@@ -231,8 +229,7 @@ def _edited(
     elif effective.kind == "DEEPSPEED":
         named = effective.get("deepspeed_config.deepspeed_config_file")
         if named is not None:
-            word = LineOption(name="", words=(), values=())
-            return _deepspeed_copy(str(named), sources, facts, word)
+            return _deepspeed_copy(str(named), sources, facts)
         if settings.get("offload_params") is None:
             keys["deepspeed_config.zero_stage"] = "{zero_stage}"
             choices["zero_stage"] = [1, 2, 3]
@@ -243,7 +240,7 @@ def _edited(
 
 
 def _deepspeed_copy(
-    name: str, sources: LineSources, facts: list[StatedFact], _: LineOption
+    name: str, sources: LineSources, facts: list[StatedFact]
 ) -> tuple[tuple[EditedFile, ...], dict[str, Any], list[StatedFact]]:
     """Return the copy of DeepSpeed's own file, which accelerate's file names."""
     file = DeepSpeedFile(text=name, shown=PurePath(name).name, values=sources.contents(name), sources=sources)

@@ -72,7 +72,7 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
     if devices.per_host is None and (gpus := gpus_in_header(sources.line.header)):
         devices = dataclasses.replace(devices, per_host=gpus, origin="header")
     given = settings.get("cluster", {})
-    changed = {
-        field: given[key] for key, field in (("hosts", "hosts"), ("devices_per_host", "per_host")) if isinstance(given.get(key), int)
-    }
-    return dataclasses.replace(devices, **changed, **({"origin": "--set"} if "per_host" in changed else {}))
+    hosts, per_host = given.get("hosts"), given.get("devices_per_host")
+    if isinstance(hosts, int):
+        devices = dataclasses.replace(devices, hosts=hosts)
+    return dataclasses.replace(devices, per_host=per_host, origin="--set") if isinstance(per_host, int) else devices
