@@ -50,6 +50,8 @@ class Lexer:
             self._skip_blanks()
             if self._at >= len(self._text):
                 break
+            if self._text.startswith(("<(", ">("), self._at):
+                raise self._error("it has a process substitution")
             if match := _HERE.match(self._text, self._at):
                 self._here.append(match[2])
                 self._at = match.end()
@@ -101,8 +103,6 @@ class Lexer:
                     and not last.quoted
                 ):
                     break  # an array follows
-                if each in "<>" and parts and self._text.startswith(("<(", ">("), self._at):
-                    raise self._error("it has a process substitution")
                 break
             if self._text.startswith("\\\n", self._at):
                 self._at, self._line = self._at + 2, self._line + 1

@@ -62,6 +62,7 @@ def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
     """Return the line for a configuration: that of the baseline with other values, in the user's own order."""
     problem = job.problem
     new = _added(problem, configuration)
+    spelling = _spellings(problem, configuration)
     usual = problem.baseline
     old = _added(problem, usual) if usual is not None else {}
     base = list(job.line.typed) if job.line.takes_arguments else [word.text for stage in job.line.stages for word in stage.words]
@@ -79,10 +80,10 @@ def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
             before = tuple(word.text for word in words[found[0] : found[1]])
             if _values(before) != values:
                 words[found[0] : found[1]] = _replaced(before, values)
-                changes.append(LineChange(about=name, old=" ".join(_values(before)), new=" ".join(values) or "on"))
+                changes.append(LineChange(about=before[0].partition("=")[0], old=" ".join(_values(before)), new=" ".join(values) or "on"))
         elif values != old.get(name):
-            words += [MarkedWord(text=text, mark="added") for text in _spelled(name, values)]
-            changes.append(LineChange(about=name, old=" ".join(old.get(name, ())), new=" ".join(values) or "on"))
+            words += [MarkedWord(text=text, mark="added") for text in _spelled(spelling[name], values)]
+            changes.append(LineChange(about=spelling[name], old=" ".join(old.get(name, ())), new=" ".join(values) or "on"))
     for name in old.keys() - new.keys():
         if (found := _find(words, name)) is not None:
             words[found[0] : found[1]] = [MarkedWord(text=word.text, mark="removed") for word in words[found[0] : found[1]]]
@@ -100,6 +101,15 @@ def _added(problem: Problem, configuration: Configuration) -> Stated:
 
 def _values_of(problem: Problem, configuration: Configuration) -> Mapping[str, Any]:
     return values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
+
+
+def _spellings(problem: Problem, configuration: Configuration) -> dict[str, str]:
+    """Return the spelling of each option that parameters add."""
+    line = problem.launch_line(configuration)
+    assert line is not None
+    words = dataclasses.replace(line, argv=()).words(_values_of(problem, configuration), {})
+    names = (word.partition("=")[0] for word in words if _is_option(word))
+    return {_key(name): name for name in names}
 
 
 def _stated(words: Sequence[str]) -> Stated:
