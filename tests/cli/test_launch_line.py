@@ -76,7 +76,7 @@ def program(oppa):
 def test_a_dry_run_prints_values_with_origins_and_what_varies(program) -> None:
     (program.folder / "run_train.sh").write_text(RUN_TRAIN)
     (program.folder / "llama3_8b.toml").write_text(LLAMA)
-    line = "CONFIG_FILE=llama3_8b.toml NGPU=8 ./run_train.sh --parallelism.tensor_parallel_degree 2".split()
+    line = ["CONFIG_FILE=llama3_8b.toml", "NGPU=8", "./run_train.sh", "--parallelism.tensor_parallel_degree", "2"]
     printed = program("tune", "--dry-run", "--", *line).stdout
     assert "torchtitan" in printed and "llama3_8b.toml and the registry" in printed
     assert "conflict  parallelism.tensor_parallel_degree: 2 (line) counts, not 1 (llama3_8b.toml)" in printed
@@ -103,19 +103,19 @@ def test_json_of_a_dry_run_has_what_was_understood(program) -> None:
 
 
 def test_a_model_that_only_the_program_knows_is_stated_by_an_option(program) -> None:
-    line = [TORCHRUN, "train.py", "--batch", "{micro_batch=2:1,2,4}"]
-    assert "prior  none" in program("tune", "--dry-run", "--", *line).stdout
+    line = ["--set", "batch.global_batch=8", "--", TORCHRUN, "train.py", "--batch", "{micro_batch=2:1,2,4}"]
+    assert "prior  none" in program("tune", "--dry-run", *line).stdout
     model = "layers=2,hidden=64,heads=4,ffn=128,vocab=64,seq_len=16"
-    assert "gain" in program("tune", "--dry-run", "--model", model, "--", *line).stdout
+    assert "gain" in program("tune", "--dry-run", "--model", model, *line).stdout
     (program.folder / "config.json").write_text(json.dumps(CONFIG))
-    assert "model  traced" in program("tune", "--dry-run", "--model", "config.json,seq_len=16", "--", *line).stdout
+    assert "model  traced" in program("tune", "--dry-run", "--model", "config.json,seq_len=16", *line).stdout
 
 
 @pytest.mark.parametrize("command", [["space"], ["predict"], ["explain", "micro_batch=2"]])
 def test_other_commands_take_a_line_without_a_job_file(command, program) -> None:
     model = "layers=2,hidden=64,heads=4,ffn=128,vocab=64,seq_len=16"
-    line = [TORCHRUN, "train.py", "--batch", "{micro_batch=2:1,2,4}"]
-    done = program(*command, "--model", model, "--", *line, code=0)
+    line = ["--set", "batch.global_batch=8", "--", TORCHRUN, "train.py", "--batch", "{micro_batch=2:1,2,4}"]
+    done = program(*command, "--model", model, *line)
     assert "a program of your own" in done.stderr and done.stdout
 
 
@@ -124,6 +124,7 @@ def test_other_commands_take_a_line_without_a_job_file(command, program) -> None
     [
         (["tune"], "there is neither a job file nor a launch line"),
         (["tune", "--", "torchrun", "train.py"], "nothing in this launch line may vary"),
+        (["tune", "--", "torchrun", "train.py", "{micro_batch=1:1,2}"], "the global batch is not stated"),
         (["tune", "--", "deepspeed", "--include", "a:0@b:0", "t.py"], "cannot be ended surely"),
         (["tune", "--model", "--", "torchrun", "train.py"], "`--model` has no value"),
         (["tune", "no.toml", "--", "torchrun", "train.py"], "no.toml"),
@@ -152,7 +153,7 @@ def test_the_trainer_of_transformers_is_tuned_without_a_job_file(program) -> Non
     (program.folder / "m" / "config.json").write_text(json.dumps(CONFIG))
     (program.folder / "hf.py").write_text(TRAINER)
     line = f"{TORCHRUN} --nproc-per-node 2 hf.py --model_name_or_path m --block_size 16 --output_dir out --max_steps 200".split()
-    line += "--per_device_train_batch_size 1 --gradient_accumulation_steps 8 --use_cpu true --report_to none".split()
+    line += ["--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "8", "--use_cpu", "true", "--report_to", "none"]
     few = [
         word
         for name in ("dataloader_num_workers=0", "dp_bucket_mb=25", 'recompute="none"')

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.understand import understand
 
 FILE = "job.toml"
+_NAMED = re.compile(r"\{(\w+)(?:=[^{}]*)?\}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,7 @@ def load_line(
     line, meaning = understand(words, environment=environment, settings=parse_settings(settings), machine=lambda: here)
     meaning = _with_model(meaning, parse_settings(settings))
     command = command_of(line, meaning, harmless=harmless)
+    _require_batch(command, meaning, parse_settings(settings))
     text, assumed = job_text(line, meaning, command, here)
     path = Path(FILE)
     try:
@@ -88,6 +91,17 @@ def _with_model(meaning: Meaning, settings: Mapping[str, Any]) -> Meaning:
     if not settings.get("model"):
         return meaning
     return dataclasses.replace(meaning, hints=tuple(hint for hint in meaning.hints if "--model" not in hint))
+
+
+def _require_batch(command: LineCommand, meaning: Meaning, settings: Mapping[str, Any]) -> None:
+    """Raise InputError if the line names the micro-batch, and nothing states the batch that it divides."""
+    names = {name for word in command.argv for name in _NAMED.findall(word)}
+    if meaning.global_batch or "batch" in settings or not names & {"micro_batch", "num_microbatches"}:
+        return
+    hint = "state the sequences of a step, which your program holds by accumulation: `--set batch.global_batch=64`"
+    raise InputError(
+        "the launch line names `{micro_batch}`, and the global batch is not stated: steps of different sizes cannot be compared", hint=hint
+    )
 
 
 def _explained(error: InputError, meaning: Meaning) -> InputError:

@@ -38,7 +38,7 @@ def test_values_change_in_their_place_and_in_the_users_spelling(job) -> None:
 def test_a_new_option_is_added_and_an_old_one_removed(job) -> None:
     made = job(MEGATRON)
     added = changed(made, recompute="full")
-    assert added.line[-6:] == "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1".split()
+    assert added.line[-6:] == ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
     removed = changed(made, zero_stage=0)
     assert "--use-distributed-optimizer" not in removed.line
     assert [word.text for word in removed.words if word.mark == "removed"] == ["--use-distributed-optimizer"]
