@@ -60,13 +60,18 @@ def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
     if meaning.global_batch:
         rows.append(("batch", str(meaning.global_batch), meaning.batch_origin))
     if meaning.precision:
-        rows.append(("precision", meaning.precision, ""))
+        rows.append(("precision", meaning.precision, meaning.origins.get("precision") or f"default of {meaning.title}"))
     settled = (
         (name, str(value).lower() if isinstance(value, bool) else str(value))
         for name, value in meaning.settings.items()
         if value is not False
     )
-    rows += [(name, value, meaning.origins.get(name, "")) for name, value in settled if not (name in _QUIET and value in ("1", "1f1b"))]
+    usual = {"dp": "devices / other degrees"}
+    rows += [
+        (name, value, meaning.origins.get(name) or usual.get(name, f"default of {meaning.title}"))
+        for name, value in settled
+        if not (name in _QUIET and value in ("1", "1f1b"))
+    ]
     return rows
 
 

@@ -107,6 +107,8 @@ class Variables:
             found = self.arguments
         elif match["index"] in ("[@]", "[*]") and match["name"] in self._set:
             found = self._set[match["name"]]
+        for each in found or ():
+            self._count(len(each.text) + 1)
         if found is None or part.quoted:
             return found
         inner = ([_Fragment(piece=piece, splits=not piece.missing) for piece in each.pieces] for each in found)
@@ -125,11 +127,15 @@ class Variables:
 
     def _expanded_part(self, part: Expansion, depth: int) -> list[_Fragment]:
         pieces = self._pieces(part, depth)
-        self._expanded += sum(len(piece.text) for piece in pieces)
+        self._count(sum(len(piece.text) for piece in pieces))
+        return [_Fragment(piece=piece, splits=not part.quoted and not piece.missing) for piece in pieces]
+
+    def _count(self, characters: int) -> None:
+        """Raise InputError if all expansions together become too long."""
+        self._expanded += characters
         if self._expanded > MOST_EXPANDED:
             message = f"the variables of `{clipped(self.source)}` expand to more than {MOST_EXPANDED} characters"
             raise InputError(message, hint="give the launch line that it starts")
-        return [_Fragment(piece=piece, splits=not part.quoted and not piece.missing) for piece in pieces]
 
     def _pieces(self, part: Expansion, depth: int) -> list[WordPiece]:
         missing = [WordPiece(text=part.source, origin=f"{self.source}:{part.line}", missing=True)]

@@ -187,7 +187,10 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
         if devices.count % product:
             raise InputError(f"tp x cp x sp = {product} does not divide {devices.count} processes", hint="correct the file of accelerate")
         found["dp"] = devices.count // product
-    origins: dict[str, str] = {}
+    origins = {name: effective.origin(f"{_MESH}{name}_size") for name in ("tp", "cp", "sp", "dp_replicate")}
+    origins |= {"precision": effective.origin("mixed_precision"), "recompute": effective.origin(f"{_FSDP}fsdp_activation_checkpointing")}
+    origins |= {"fsdp_offload": effective.origin(f"{_FSDP}fsdp_offload_params")}
+    origins |= {name: effective.origin(f"deepspeed_config.{name}_device") for name in ("offload_optimizer",)}
     match effective.kind:
         case "FSDP":
             keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")

@@ -60,7 +60,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         batch_origin=file.shown,
         precision=file.precision or "fp32",
         settings=settings,
-        origins=dict.fromkeys(settings, file.shown),
+        origins=dict.fromkeys([*(name for name in settings if name != "dp"), *(["precision"] if file.precision else [])], file.shown),
         words=tuple(each.replace(file.text, "{ds}") if each.endswith(file.text) else each for each in words),
         files=(edited,),
         choices={"zero_stage": file.stages} if "zero_stage" in varied else {},

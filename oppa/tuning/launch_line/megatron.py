@@ -70,7 +70,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         batch_origin=options.origin(_GLOBAL) or "micro-batch x dp, Megatron-LM's default",
         precision="fp16" if "--fp16" in options else "bf16" if "--bf16" in options else "fp32",
         settings=settings,
-        origins={name: options.origin(option) for name, option in _OPTION_OF.items() if option in options},
+        origins=_origins(options, extras),
         space=SPACE if model else "",
         completes=bool(model),
         words=tuple(templates(options.without(replaced))),
@@ -82,6 +82,21 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         notes=tuple(notes),
         missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
     )
+
+
+def _origins(options: Options, extras: Mapping[str, Value]) -> dict[str, str]:
+    """Return the origins of what options state."""
+    names = {option: name for option, name in megatron.SWITCHES.items()} | {option: name for name, option in _OPTION_OF.items()}
+    names |= {
+        "--use-distributed-optimizer": "zero_stage",
+        "--bf16": "precision",
+        "--fp16": "precision",
+        "--ddp-bucket-size": "dp_bucket_mb",
+    }
+    names |= dict.fromkeys(("--recompute-granularity", "--recompute-activations", "--activations-checkpoint-method"), "recompute")
+    names |= {"--num-layers-per-virtual-pipeline-stage": "model_chunks"}
+    found = {name: options.origin(option) for option, name in names.items() if option in options}
+    return found | {name: "the options" for name in extras if name not in found}
 
 
 def _devices(sources: LineSources, options: Options) -> LineDevices:

@@ -201,6 +201,8 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
     found["recompute"] = mode if mode in ("none", "selective", "full") else "none"
     found["compile"] = bool(effective.get("compile.enable", False))
     keys = {**_DEGREES, "micro_batch": "training.local_batch_size", "recompute": "activation_checkpoint.mode", "compile": "compile.enable"}
+    keys |= {"zero_stage": "parallelism.fsdp_reshard_after_forward", "precision": "training.mixed_precision_param"}
+    keys |= {"dp_replicate": "parallelism.data_parallel_replicate_degree", "schedule": "parallelism.pipeline_parallel_schedule"}
     origins = {name: effective.stated(key)[1] or "default of torchtitan" for name, key in keys.items()}
     return found, origins, total if total > 0 else local * dp
 

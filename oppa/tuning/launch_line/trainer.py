@@ -74,6 +74,19 @@ class TrainerArguments:
         return _MICRO in self.options or _MICRO in self.values
 
     @property
+    def origins(self) -> dict[str, str]:
+        """Return the origins of what switches state."""
+        named = {
+            "precision": ("bf16", "fp16"),
+            "recompute": ("gradient_checkpointing",),
+            "zero_stage": ("fsdp",),
+            "fsdp_offload": ("fsdp",),
+        }
+        named |= {"dp_bucket_mb": ("ddp_bucket_cap_mb",), "dataloader_num_workers": ("dataloader_num_workers",), "bf16": ("bf16",)}
+        stated = {ours: next((name for name in names if name in self.options or name in self.values), "") for ours, names in named.items()}
+        return {ours: self.options.origin(name) or self.file for ours, name in stated.items() if name}
+
+    @property
     def precision(self) -> str:
         """Return the precision; raises InputError if two are on."""
         if self.is_on("bf16") and self.is_on("fp16"):
@@ -115,7 +128,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         batch_origin=f"{micro} x {steps} x {count} ({micro_origin})",
         precision=arguments.precision,
         settings=settings,
-        origins={"micro_batch": micro_origin},
+        origins={"micro_batch": micro_origin, **arguments.origins},
         added=("--logging_steps", "1"),
         steps={"format": "hf-trainer"},
         hints=tuple(hints),
@@ -193,6 +206,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         meaning,
         precision=meaning.precision if meaning.precision != "fp32" else file.precision or "fp32",
         settings={**meaning.settings, **file.settings},
+        origins={**meaning.origins, **dict.fromkeys(file.settings, file.shown)},
         space="deepspeed" if meaning.model else "",
         words=tuple(words),
         arguments={**_BATCH, "recompute": _RECOMPUTE},

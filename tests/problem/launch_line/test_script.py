@@ -104,6 +104,9 @@ def test_a_script_that_is_not_one_launch_is_refused(text, message) -> None:
 
 
 def test_the_size_of_what_variables_expand_to_is_bounded() -> None:
+    arrays = "A=(xxxxxxxxxxxxxxxx)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40
+    with pytest.raises(InputError, match=str(MOST_EXPANDED)):
+        launch(f"{arrays}torchrun t.py ${{A[@]}}")
     doubled = "".join(f"A{n + 1}=$A{n}$A{n}\n" for n in range(40))
     with pytest.raises(InputError, match=str(MOST_EXPANDED)):
         launch(f"A0=xxxxxxxxxxxxxxxx\n{doubled}torchrun t.py $A40")
