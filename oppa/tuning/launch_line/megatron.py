@@ -86,7 +86,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
 
 def _origins(options: Options, extras: Mapping[str, Value]) -> dict[str, str]:
     """Return the origins of what options state."""
-    names = {option: name for option, name in megatron.SWITCHES.items()} | {option: name for name, option in _OPTION_OF.items()}
+    names = {**megatron.SWITCHES, **{option: name for name, option in _OPTION_OF.items()}}
     names |= {
         "--use-distributed-optimizer": "zero_stage",
         "--bf16": "precision",
