@@ -13,6 +13,7 @@ from oppa.problem.configuration import PARAMETERS, Value
 from oppa.problem.declaration import spell
 from oppa.problem.detect import Machine
 from oppa.problem.devices import CPU, GENERIC, identify
+from oppa.problem.launch_line.batch_header import options_of
 from oppa.problem.launch_line.line import LaunchLine, Stage
 from oppa.problem.launch_line.words import Word, texts
 from oppa.problem.templates import spelled
@@ -56,6 +57,8 @@ _PLAIN: Mapping[str, Value] = {
 """Values that a parameter has without being named."""
 _EXTRAS: Mapping[str, Sequence[str]] = {"torchtitan": ("cp", "dp_replicate")}
 """Further parameters of a search space that are kept where a line states them."""
+_REQUESTED = frozenset(["account", "constraint", "exclusive", "partition", "qos", "reservation", "time"])
+"""Options of a batch script that oppa passes on where it requests hosts."""
 _CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")
 
 
@@ -90,7 +93,7 @@ def command_of(line: LaunchLine, meaning: Meaning, *, harmless: Harmless = as_gi
         if stage is step and not keeps_step:
             continue
         stated, lacking = _stage_words(stage, meaning, by_oppa=several)
-        words += stated
+        words += _on_each_host(stated) if several and stage.name == "accelerate" else stated
         missing += lacking
     variables, dropped = _variables(line, meaning)
     notes += [f"`{name}` is not known here, so trials do not set it" for name in dropped]
@@ -98,6 +101,13 @@ def command_of(line: LaunchLine, meaning: Meaning, *, harmless: Harmless = as_gi
     own = harmless(meaning.framework, meaning.words)
     argv = (*variables, *words, *program, *own, *meaning.added)
     return LineCommand(argv=argv, keeps_step=keeps_step, notes=tuple(notes), missing=(*missing, *meaning.missing))
+
+
+def _on_each_host(words: Sequence[str]) -> list[str]:
+    """Return `accelerate launch` with the rank and the address that oppa passes to each host in torchrun's variables."""
+    where = '--machine_rank "$PET_NODE_RANK" --main_process_ip "$PET_MASTER_ADDR" --main_process_port "$PET_MASTER_PORT"'
+    begins = words[1:3] if words[1] == "-m" else words[1:2]  # `python -m accelerate.commands.launch`, or `accelerate launch`
+    return ["sh", "-c", f'exec "$0" {" ".join(begins)} {where} "$@"', words[0], *words[1 + len(begins) :]]
 
 
 def _has_container(step: Stage) -> bool:
@@ -181,10 +191,21 @@ def job_text(
     for file in meaning.files if has_files else ():
         tables.append((f"command.files.{file.name}", {"path": str(file.path.absolute()), "keys": file.keys}))
     tables += [("command.steps", meaning.steps), ("space", {"name": meaning.space} if meaning.space else {}), ("space.parameters", choices)]
-    tables += [("launcher", {"name": "srun"} if command.keeps_step and meaning.devices.starts_step else {}), ("limits", _limits(cluster))]
+    tables += [*_launcher(line, command), ("limits", _limits(cluster))]
     shown = one_line(" ".join(redacted(line.typed)))
     head = f"# Made by oppa from a launch line:\n#   {shown}\n\nname = {spell(_name(line))}\n"
     return head + "".join(_table(name, values) for name, values in tables if values), notes
+
+
+def _launcher(line: LaunchLine, command: LineCommand) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return `[launcher]`: the line's own step, or hosts that oppa requests as the batch script does."""
+    step = line.stage("step")
+    if command.keeps_step and step is not None and step.name == "srun":
+        return [("launcher", {"name": "srun"})]
+    if line.typed[:1] != ("sbatch",) and "sbatch" not in line.typed:
+        return []
+    stated = {name: value or True for name, value in options_of(line.header).items() if name in _REQUESTED}
+    return [("launcher", {"name": "slurm"}), ("launcher.options", stated)]
 
 
 def _uses_batch(meaning: Meaning, command: LineCommand) -> bool:

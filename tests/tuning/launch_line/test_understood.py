@@ -131,3 +131,26 @@ def test_on_several_hosts_oppa_sets_the_rendezvous(job) -> None:
     made = job(TRAINER.replace("8 train", "8 --nnodes 2 --node_rank $R --master_addr=$M train"), machine=CPUS)
     assert made.problem.cluster.hosts == 2
     assert not {"--nnodes", "--node_rank"} & set(made.problem.command.argv)
+
+
+def test_accelerate_on_several_hosts_gets_the_rank_of_each(job) -> None:
+    files = {"c.yaml": "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 16\nmachine_rank: 0\nmain_process_ip: a\n"}
+    made = job(f"accelerate launch --config_file c.yaml {TRAINER.partition('8 ')[2]}", files)
+    sh, option, script, name, *rest = made.problem.command.argv
+    assert (sh, option, name, rest[:2]) == ("sh", "-c", "accelerate", ["--config_file", "c.yaml"])
+    assert script.startswith('exec "$0" launch --machine_rank "$PET_NODE_RANK"') and script.endswith('"$@"')
+
+
+def test_a_container_keeps_the_step_and_its_rendezvous(job) -> None:
+    made = job(f"srun -N2 --container-image=i.sqsh {TRAINER.replace('8 ', '8 --nnodes 2 --rdzv-endpoint a:1 ', 1)}", machine=CPUS)
+    assert made.problem.launcher.name == "srun" and made.problem.cluster.hosts == 2
+    assert "--rdzv-endpoint" in made.problem.command.argv
+    assert job(f"srun -N2 {TRAINER}", machine=CPUS).problem.command.argv[0] == "torchrun"
+
+
+def test_a_batch_script_states_what_oppa_requests(job) -> None:
+    script = f"#!/bin/bash\n#SBATCH --nodes=2 --partition=gpu\n#SBATCH --gres=gpu:h100:8\nsrun {TRAINER}\n"
+    made = job("sbatch --account=a run.sh", {"run.sh": script}, machine=CPUS)
+    assert made.problem.launcher.name == "slurm"
+    assert made.problem.launcher.options == {"partition": "gpu", "account": "a"}
+    assert (made.problem.cluster.device, made.problem.cluster.devices) == ("H100", 16)
