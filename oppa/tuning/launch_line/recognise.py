@@ -34,6 +34,8 @@ _MEGATRON = [
     "--transformer-impl",
     "--hybrid-layer-pattern",
 ]
+_MEGATRON_ALONE = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--use-mcore-models", "--transformer-impl")
+"""Options that no other program has; the others alone may be those of a trainer of one's own."""
 _BRIDGE = re.compile(r"(model\.\w+_model_parallel_size|train\.(global|micro)_batch_size|checkpoint\.\w+|logger\.\w+|scheduler\.\w+)=")
 _TRAINER = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "model_name_or_path", "output_dir")
 _OPTION = re.compile(r"--[A-Za-z][\w.-]*")
@@ -65,6 +67,8 @@ def trainer_options(sources: LineSources) -> Options:
 
 def reads_trainer_arguments(sources: LineSources) -> str:
     """Return what shows that the program reads the arguments of Transformers' Trainer; empty if nothing does."""
+    if "no_trainer" in sources.line.program_name or (sources.script and not re.search(r"\w*(Trainer|Parser)\b", sources.script)):
+        return ""  # a loop of its own
     options = trainer_options(sources)
     stated = [name for name in _TRAINER if name in options]
     if "per_device_train_batch_size" in stated and len(stated) >= 2:
@@ -96,13 +100,15 @@ def _hands_over_file(sources: LineSources) -> bool:
 def _megatron(sources: LineSources) -> str:
     names = {name.partition("=")[0] for word in sources.line.arguments if _OPTION.match(name := word.text)}
     marks = [option for option in _MEGATRON if option in names]
-    return marks[0] if len(marks) >= 3 else ""
+    own = any(option in names for option in _MEGATRON_ALONE) or re.fullmatch(r"pretrain_\w+\.py", sources.line.program_name)
+    return marks[0] if len(marks) >= 3 and own else ""
 
 
 def _bridge(sources: LineSources) -> str:
     marks = [match[1] for word in sources.line.arguments if (match := _BRIDGE.match(word.text))]
+    own = [mark for mark in marks if mark.startswith(("train.", "checkpoint."))]
     named = sources.line.program_name == "run_recipe.py" or sources.imports(r"megatron\.bridge")
-    return f"{marks[0]}=" if len(marks) >= 2 or (marks and named) else ""
+    return f"{marks[0]}=" if (len(marks) >= 2 and own) or (marks and named) else ""
 
 
 def _torchtitan(sources: LineSources) -> str:

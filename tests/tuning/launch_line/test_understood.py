@@ -53,6 +53,9 @@ REFUSED_THOUGH_VALID = {"deepspeed_zero3_offload_heredoc"}
         ("torchrun train.py --batch {b=2:1,2}", "plain"),
         ("python train.py --micro-batch-size 4 --hidden-size 3", "plain"),
         ("torchrun train.py --output_dir out --lr 3", "plain"),
+        ("torchrun bert.py --hidden-size 8 --num-attention-heads 2 --max-position-embeddings 8 --micro-batch-size 1", "plain"),
+        (f"{TRAINER.replace('train.py', 'run_clm_no_trainer.py')} --gradient_accumulation_steps 2", "plain"),
+        ("python nemo.py model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2", "plain"),
     ],
 )
 def test_a_framework_is_recognised_by_its_marks(line, framework) -> None:
