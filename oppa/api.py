@@ -55,19 +55,20 @@ def load_job(path: str | Path, *, settings: Sequence[str] = (), command: Sequenc
     return job_file.load_job(Path(path), settings=settings, argv=command)
 
 
-def load_line(command: Sequence[str], *, settings: Sequence[str] = ()) -> "LineJob":
+def load_line(command: Sequence[str], *, settings: Sequence[str] = (), study: str | Path | None = None) -> "LineJob":
     """Return the job that a launch line amounts to, without a job file.
 
     Args:
         command: The words of the line, such as `["torchrun", "--nproc-per-node", "8", "train.py"]`.
         settings: Changes of the job's keys, as `--set` takes them: `["model.layers=32"]`.
+        study: Folder of a study; if it is one of the same line, its job is continued.
 
     Raises:
         InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
     """
     from oppa.tuning.launch_line.line_job import load_line as load
 
-    return load(command, settings=settings)
+    return load(command, settings=settings, study=Path(study) if study else None)
 
 
 def tune(

@@ -24,7 +24,7 @@ SET = (
     "Change a key of the job file: `limits.trials=20`, `launcher.options.partition=gpu`. Repeat it for more. "
     "`--model layers=32,hidden=4096,...` and `--model config.json` set keys of `\\[model]`."
 )
-Job = Annotated[Path | None, typer.Argument(metavar="[JOB]", help=JOB, show_default=False)]
+Job = Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_default=False)]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)]
 Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)]
 _MODEL = "--model"
@@ -67,8 +67,8 @@ def refuse_command(command: Sequence[str] | None, because: str) -> None:
         raise InputError(f"the command `{shlex.join(command)}` cannot be used: {because}", hint="remove it")
 
 
-def job_of(job: Path | None, command: Sequence[str], changes: Sequence[str]) -> "Problem | LineJob":
-    """Return the problem of a job file, or the job of a launch line without one."""
+def job_of(job: Path | None, command: Sequence[str], changes: Sequence[str], *, study: Path | None = None) -> "Problem | LineJob":
+    """Return the problem of a job file, or the job of a launch line without one; that of its study, if it is resumed."""
     from oppa import api
 
     if job is not None:
@@ -76,7 +76,7 @@ def job_of(job: Path | None, command: Sequence[str], changes: Sequence[str]) -> 
     if not command:
         hint = "name a job file, or give your launch line: `oppa tune -- torchrun train.py ...`"
         raise InputError("there is neither a job file nor a launch line", hint=hint)
-    return api.load_line(command, settings=changes)
+    return api.load_line(command, settings=changes, study=study)
 
 
 def problem_of(job: Path | None, command: Sequence[str], changes: Sequence[str]) -> "Problem":

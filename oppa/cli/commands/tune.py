@@ -50,7 +50,7 @@ def tune(
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import unfinished
 
-    question = _question(job, command or (), changes or ())
+    question = _question(job, command or (), changes or (), study)
     line = question if isinstance(question, LineJob) else None
     if line is not None and not (dry_run and as_json):
         launch_line_view.print_understood(line, style.out() if dry_run else None)
@@ -97,11 +97,11 @@ def _print_plan(plan: "TunePlan", line: "LineJob | None", *, as_json: bool) -> N
     style.print_json({**plan.to_dict(), **understood})
 
 
-def _question(file: Path | None, command: Sequence[str], changes: Sequence[str]) -> "Problem | BenchmarkTask | LineJob":
+def _question(file: Path | None, command: Sequence[str], changes: Sequence[str], study: Path | None) -> "Problem | BenchmarkTask | LineJob":
     """Return the problem of a job file, the job of a launch line, or the task of a search space file whose trials are replayed."""
     from oppa.simulator import replay_file
 
     if file is not None and changes and replay_file.is_replay_file(file):
         refuse_command(command, "a replay starts nothing")
         return replay_file.load_task(file, changes)
-    return job_of(file, command, changes)
+    return job_of(file, command, changes, study=study)

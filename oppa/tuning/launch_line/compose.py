@@ -192,9 +192,13 @@ def job_text(
         tables.append((f"command.files.{file.name}", {"path": str(file.path.absolute()), "keys": file.keys}))
     tables += [("command.steps", meaning.steps), ("space", {"name": meaning.space} if meaning.space else {}), ("space.parameters", choices)]
     tables += [*_launcher(line, command), ("limits", _limits(cluster))]
-    shown = one_line(" ".join(redacted(line.typed)))
-    head = f"# Made by oppa from a launch line:\n#   {shown}\n\nname = {spell(_name(line))}\n"
+    head = f"{heading(line.typed)}\nname = {spell(_name(line))}\n"
     return head + "".join(_table(name, values) for name, values in tables if values), notes
+
+
+def heading(words: Sequence[str]) -> str:
+    """Return the comment with which the job file of a launch line begins."""
+    return f"# Made by oppa from a launch line:\n#   {one_line(' '.join(redacted(words)))}\n"
 
 
 def _launcher(line: LaunchLine, command: LineCommand) -> list[tuple[str, Mapping[str, Any]]]:

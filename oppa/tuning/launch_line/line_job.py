@@ -10,13 +10,14 @@ from typing import Any
 from oppa.atomic_write import write_atomically
 from oppa.errors import InputError, JobError
 from oppa.problem import baseline
+from oppa.problem.bounded_text import read_text
 from oppa.problem.detect import Machine, this_machine
 from oppa.problem.job import load_job
 from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings
 from oppa.study.database import disk_errors
-from oppa.tuning.launch_line.compose import Harmless, LineCommand, as_given, command_of, job_text
+from oppa.tuning.launch_line.compose import Harmless, LineCommand, as_given, command_of, heading, job_text
 from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.understand import understand
 
@@ -50,6 +51,7 @@ def load_line(
     environment: Mapping[str, str] = os.environ,
     machine: Machine | None = None,
     harmless: Harmless = as_given,
+    study: Path | None = None,
 ) -> LineJob:
     """Return the job that a launch line amounts to.
 
@@ -59,6 +61,7 @@ def load_line(
         environment: Variables that scripts and schedulers set.
         machine: What this machine offers; None: it is detected.
         harmless: Returns the program's words for trials.
+        study: Folder of a study; if it is one of the same line, its job is continued, whatever this machine offers now.
 
     Raises:
         InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
@@ -79,7 +82,7 @@ def load_line(
         message = f"the launch line needs {', '.join(f'`{name}`' for name in dict.fromkeys(command.missing))}, which nothing here states"
         raise InputError(message, hint="set the variable in front of the line, or write its value in the line")
     table, notes = _baseline(problem, meaning)
-    text = f"{text}\n{table}" if table else text
+    text = _stored(study, words) or (f"{text}\n{table}" if table else text)
     problem = load_job(path, text=text, settings=settings)
     return LineJob(
         line=line, meaning=meaning, command=command, text=text, problem=problem, notes=(*assumed, *meaning.notes, *command.notes, *notes)
@@ -91,6 +94,15 @@ def _with_model(meaning: Meaning, settings: Mapping[str, Any]) -> Meaning:
     if not settings.get("model"):
         return meaning
     return dataclasses.replace(meaning, hints=tuple(hint for hint in meaning.hints if "--model" not in hint))
+
+
+def _stored(study: Path | None, words: Sequence[str]) -> str:
+    """Return the job file in a study of the same launch line; empty if there is none."""
+    file = study / FILE if study is not None else None
+    if file is None or not file.is_file():
+        return ""
+    text = read_text(file)
+    return text if text.startswith(heading(words)) else ""
 
 
 def _require_batch(command: LineCommand, meaning: Meaning, settings: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.problem.job import load_job
+from oppa.tuning.launch_line.line_job import load_line
 from oppa.tuning.launch_line.understand import understand
 from tests.tuning.launch_line.conftest import CPUS
 
@@ -157,3 +158,11 @@ def test_a_batch_script_states_what_oppa_requests(job) -> None:
     assert made.problem.launcher.name == "slurm"
     assert made.problem.launcher.options == {"partition": "gpu", "account": "a"}
     assert (made.problem.cluster.device, made.problem.cluster.devices) == ("H100", 16)
+
+
+def test_a_study_continues_with_its_own_job(job, tmp_path) -> None:
+    made = job(TRAINER)
+    made.store(tmp_path)
+    (tmp_path / "job.toml").write_text(made.text.replace("trials = 24", "trials = 5"))
+    assert load_line(shlex.split(TRAINER), machine=CPUS, study=tmp_path).problem.limits.trials == 5
+    assert load_line([*shlex.split(TRAINER), "--seed", "1"], machine=CPUS, study=tmp_path).problem.limits.trials == 24
