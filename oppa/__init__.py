@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oppa.api import load_job, predict, profile, train, tune, verify
+    from oppa.api import load_job, load_line, predict, profile, train, tune, verify
     from oppa.errors import OppaError
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _MODULES = {
     "load_job": "api",
+    "load_line": "api",
     "predict": "api",
     "profile": "api",
     "train": "api",
@@ -44,6 +45,7 @@ __all__ = [
     "Table",
     "Trial",
     "load_job",
+    "load_line",
     "predict",
     "profile",
     "train",

@@ -10,14 +10,13 @@ KeyboardInterrupt once the running trial has ended; the same call with `study=` 
 
 import dataclasses
 import functools
-import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from oppa.errors import InputError
+from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem import job as job_file
 from oppa.problem.problem import Problem
 from oppa.redaction import redacted
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from oppa.cost.ranking import PredictResult
     from oppa.problem.configuration import Configuration
     from oppa.simulator.benchmark_task import BenchmarkTask
+    from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import ProfileResult, TuneResult
     from oppa.tuning.plan import TunePlan
     from oppa.tuning.session import Callback, Setup
@@ -55,8 +55,24 @@ def load_job(path: str | Path, *, settings: Sequence[str] = (), command: Sequenc
     return job_file.load_job(Path(path), settings=settings, argv=command)
 
 
+def load_line(command: Sequence[str], *, settings: Sequence[str] = (), study: str | Path | None = None) -> "LineJob":
+    """Return the job that a launch line amounts to, without a job file.
+
+    Args:
+        command: The words of the line, such as `["torchrun", "--nproc-per-node", "8", "train.py"]`.
+        settings: Changes of the job's keys, as `--set` takes them: `["model.layers=32"]`.
+        study: Folder of a study; if it is one of the same line, its job is continued.
+
+    Raises:
+        InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
+    """
+    from oppa.tuning.launch_line.line_job import load_line as load
+
+    return load(command, settings=settings, study=Path(study) if study else None)
+
+
 def tune(
-    job: "str | Path | Problem | BenchmarkTask",
+    job: "str | Path | Problem | BenchmarkTask | LineJob",
     *,
     study: str | Path | None = None,
     trials: int | None = None,
@@ -70,7 +86,7 @@ def tune(
     """Find the fastest configuration of a job by short real trials, and verify it by repeats.
 
     Args:
-        job: A job file, a problem, or a task whose trials are simulated.
+        job: A job file, a problem, the job of a launch line, or a task whose trials are simulated.
         study: Folder of the study: an existing one is resumed. None: a new one below `studies/`.
         trials: Number of search trials of the whole study. None: the job's own.
         max_gpu_hours: Hours of all devices together that the whole study may take, verification included. None: the job's own.
@@ -86,6 +102,7 @@ def tune(
         EnvironmentLackingError: a program, package or device is missing.
         KeyboardInterrupt: the user stopped the search, which the same study resumes.
     """
+    from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import TuneResult
     from oppa.tuning.plan import expectation, is_expected
@@ -105,6 +122,8 @@ def tune(
     expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
     options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected, transfer=transfer)
     with open_session(setup, options) as executor:
+        if isinstance(job, LineJob):
+            job.store(executor.study.folder)
         made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
         reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
@@ -116,7 +135,7 @@ def tune(
 
 
 def plan(
-    job: "str | Path | Problem | BenchmarkTask",
+    job: "str | Path | Problem | BenchmarkTask | LineJob",
     *,
     trials: int | None = None,
     max_gpu_hours: float | None = None,
@@ -126,36 +145,39 @@ def plan(
 ) -> "TunePlan":
     """Return the plan of a search with these arguments; start nothing, and make no folder.
 
+    The job of a launch line has a plan also where its trials cannot start, such as that of a cluster on another machine.
+
     Raises:
         InputError: the job or an argument is wrong.
         EnvironmentLackingError: a program, package or device is missing.
     """
-    from oppa.tuning.plan import TunePlan, expectation
+    from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.plan import make_plan, plan_elsewhere
+    from oppa.tuning.session import with_limits
 
-    setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
-    problem, candidates, transfer = setup.problem, setup.candidates, _transferred(setup.problem)
-    beliefs = transfer.beliefs if transfer else None
-    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
-    suggested = made.suggest(set())
-    first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
-    launched = "simulated" if setup.runner.in_process else setup.request.launcher
-    expected = expectation(setup, designer, beliefs)
-    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected, transfer=transfer)
+    try:
+        setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
+    except EnvironmentLackingError as error:
+        if not isinstance(job, LineJob):
+            raise
+        return plan_elsewhere(with_limits(job.problem, trials=trials, max_gpu_hours=max_gpu_hours), designer, error.message)
+    return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem))
 
 
 def _setup(
-    job: "str | Path | Problem | BenchmarkTask", designer: str, launcher: str | None, *, alone: bool, **limits: float | None
+    job: "str | Path | Problem | BenchmarkTask | LineJob", designer: str, launcher: str | None, *, alone: bool, **limits: float | None
 ) -> "Setup":
     """Return the setup of a search, with those limits changed that are not None.
 
     Raises:
         InputError: the designer is unknown, a limit is wrong, or what `Setup.of` raises.
     """
-    from oppa.tuning.session import Setup
+    from oppa.tuning.session import Setup, with_limits
 
     designers.require_designer(designer)
-    asked, simulator = (job, None) if isinstance(job, (str, Path, Problem)) else (job.problem, job.simulator)
-    problem = _with_limits(_problem(asked), **{name: value for name, value in limits.items() if value is not None})
+    asked: str | Path | Problem = job if isinstance(job, (str, Path, Problem)) else job.problem
+    simulator = getattr(job, "simulator", None)
+    problem = with_limits(_problem(asked), **limits)
     return Setup.of(problem, launcher, alone=alone, simulator=simulator)
 
 
@@ -199,13 +221,13 @@ def profile(
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import Keeper, make_profiler, seconds_of_all
     from oppa.tuning.profile import profile as measure
-    from oppa.tuning.session import SessionOptions, Setup, open_session
+    from oppa.tuning.session import SessionOptions, Setup, open_session, with_limits
 
     if not 0 < loss < 1:
         raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
     batches = parse_batches(global_batch) if isinstance(global_batch, str) else tuple(global_batch)
-    hours = {} if max_gpu_hours is None else {"max_gpu_hours": max_gpu_hours}
-    problem = _with_limits(over(_problem(job), batches), trials=trials, wall_time_s=wall_time_s, **hours)
+    problem = dataclasses.replace(of := over(_problem(job), batches), limits=dataclasses.replace(of.limits, trials=None, wall_time_s=None))
+    problem = with_limits(problem, trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
     setup = Setup.of(problem, None, alone=resume is None)
     problem, candidates, folder = setup.problem, setup.candidates, Path(table)
     facts = _facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
@@ -261,12 +283,13 @@ def plan_verification(
     """Return the plan of a verification with the arguments of `verify`, and raise its errors; start nothing, and make no folder."""
     from oppa.problem.study_settings import with_changes
     from oppa.report.record import provenance
-    from oppa.tuning.session import Setup
+    from oppa.tuning.session import Setup, with_limits
     from oppa.tuning.verify.finished import FinishedStudy
     from oppa.tuning.verify.plan import VerifyPlan
 
-    finished, hours = FinishedStudy.read(Path(study)), {} if max_gpu_hours is None else {"max_gpu_hours": max_gpu_hours}
-    setup = Setup.of(_with_limits(with_changes(finished.problem, settings), **hours), None, alone=True)
+    finished = FinishedStudy.read(Path(study))
+    problem = with_limits(with_changes(finished.problem, settings), max_gpu_hours=max_gpu_hours)
+    setup = Setup.of(problem, None, alone=True)
     return VerifyPlan.of(finished, setup, rounds=rounds, margin=margin, facts=provenance(setup.problem.software))
 
 
@@ -364,19 +387,6 @@ def _run_folder(problem: Problem, options: "TrainOptions", run: str | Path | Non
 
 def _problem(job: str | Path | Problem) -> Problem:
     return job if isinstance(job, Problem) else load_job(job)
-
-
-def _with_limits(problem: Problem, **changed: Any) -> Problem:
-    """Return the problem with changed limits; raises InputError if one is not positive, or leaves no time for a trial to start."""
-    from oppa.tuning.device_budget import require_one_start
-
-    if (trials := changed.get("trials")) is not None and trials < 1:
-        raise InputError(f"`trials = {trials}` is too small", hint="use at least 1")
-    if (hours := changed.get("max_gpu_hours")) is not None and not 0 < hours < math.inf:
-        raise InputError(f"`max_gpu_hours = {hours:g}` is not a positive number", hint="use more than 0, such as 100")
-    limited = dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, **changed))
-    require_one_start(limited)
-    return limited
 
 
 def _transferred(problem: Problem, own: Path | None = None) -> "TransferredPrior | None":

@@ -39,6 +39,7 @@ from oppa.cli.commands import (
 )
 from oppa.cli.environment import CommandGroup
 from oppa.cli.failure import INTERNAL, exit_code, print_error, print_internal_error
+from oppa.cli.job_options import LaunchLineCommand
 from oppa.cli.renamed import refuse_renamed
 from oppa.errors import OppaError
 from oppa.trials import processes
@@ -61,9 +62,10 @@ PANELS = {
     CLUSTER: (scale_table.scale_table,),
     TOOLS: (pipeline_schedule.pipeline_schedule, emulate.emulate),
 }
+WITH_LAUNCH_LINE = (tune.tune, profile.profile, space.space, predict.predict, explain.explain)
 for panel, commands in PANELS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        app.command(rich_help_panel=panel, cls=LaunchLineCommand if command in WITH_LAUNCH_LINE else None)(command)
 app.command("import", rich_help_panel=BEFORE)(import_.import_)
 app.add_typer(cluster.cluster, name="cluster", cls=CommandGroup, rich_help_panel=CLUSTER)
 app.add_typer(bench.bench, name="bench", cls=CommandGroup, rich_help_panel=TOOLS)

@@ -1,20 +1,92 @@
-"""Read the input of a command: a job file, and the user's own launch line after `--`."""
+"""Read the input of a command: a job file, or the user's own launch line after `--`, or both.
+
+Without a job file, the launch line itself says what may vary (oppa.tuning.launch_line). `--model` is short for `--set model...`, so that a
+command has one option for everything that a job file would state.
+"""
 
 import shlex
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from oppa.errors import InputError
 
+if TYPE_CHECKING:
+    from oppa.problem.problem import Problem
+    from oppa.tuning.launch_line.line_job import LineJob
+
+JOB = "The job file (`oppa init` writes one). Without one, the launch line is understood by itself."
 COMMAND = "Your own launch line, such as `torchrun train.py --micro-batch {micro_batch}`."
-SET = "Change a key of the job file: `limits.trials=20`, `launcher.options.partition=gpu`. Repeat it for more."
+SET = (
+    "Change a key of the job file: `limits.trials=20`, `launcher.options.partition=gpu`. Repeat it for more. "
+    "`--model layers=32,hidden=4096,...` and `--model config.json` set keys of `\\[model]`."
+)
+Job = Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_default=False)]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)]
 Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)]
+_MODEL = "--model"
+
+
+class LaunchLineCommand(typer.core.TyperCommand):
+    """A command whose words after `--` are a launch line, also if no job file stands before them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before `--`, and keep those after it as the launch line."""
+        at = args.index("--") if "--" in args else len(args)
+        own, line = args[:at], args[at + 1 :]
+        rest = super().parse_args(ctx, list(_with_model(own)))
+        if line:
+            ctx.params["command"] = [*(ctx.params.get("command") or ()), *line]
+        return rest
+
+
+def _with_model(words: Sequence[str]) -> Sequence[str]:
+    """Return the words with `--model` as settings: `--set model.layers=32`, or `--set model.config=config.json`."""
+    found: list[str] = []
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        if name != _MODEL:
+            found.append(word)
+            continue
+        if not equals and not waiting:
+            raise InputError("`--model` has no value", hint="write `--model layers=32,hidden=4096,...` or `--model config.json`")
+        for part in (value if equals else waiting.pop(0)).split(","):
+            key, states, _ = part.partition("=")
+            found += ["--set", f"model.{part}" if states and "/" not in key else f"model.config={Path(part).absolute()}"]
+    return found
 
 
 def refuse_command(command: Sequence[str] | None, because: str) -> None:
     """Raise InputError if a launch line is given to a command that cannot use it."""
     if command:
         raise InputError(f"the command `{shlex.join(command)}` cannot be used: {because}", hint="remove it")
+
+
+def job_of(job: Path | None, command: Sequence[str], changes: Sequence[str], *, study: Path | None = None) -> "Problem | LineJob":
+    """Return the problem of a job file, or the job of a launch line without one; that of its study, if it is resumed."""
+    from oppa import api
+
+    if job is not None:
+        return api.load_job(job, settings=changes, command=command)
+    if not command:
+        hint = "name a job file, or give your launch line: `oppa tune -- torchrun train.py ...`"
+        raise InputError("there is neither a job file nor a launch line", hint=hint)
+    return api.load_line(command, settings=changes, study=study)
+
+
+def problem_of(job: Path | None, command: Sequence[str], changes: Sequence[str]) -> "Problem":
+    """Return the problem of a job file or of a launch line; what is understood of the line is printed on stderr."""
+    from oppa.problem.problem import Problem
+
+    found = job_of(job, command, changes)
+    if isinstance(found, Problem):
+        return found
+    from oppa.cli.views.launch_line_view import print_understood
+
+    print_understood(found)
+    return found.problem

@@ -81,12 +81,12 @@ class Argument:
 class ConfigFile:
     """Describes a configuration file of the program, and the keys that a trial rewrites.
 
-    A key such as `optimizer.zero.stage` is set to a template or a choice.
+    A key such as `optimizer.zero.stage` is set to a template, to a number or a truth value, or to a choice.
     """
 
     name: str
     path: str
-    keys: dict[str, str | Choice]
+    keys: dict[str, str | Value | Choice]
     trial_keys: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keys that only trials set, so that they are harmless: to a template, or to a value that is no text."""
 
@@ -95,7 +95,7 @@ class ConfigFile:
 
         A key is omitted, so it stays as the file has it, if its choice lacks the parameter's value.
         """
-        set_to = {key: _chosen(to, values) if isinstance(to, dict) else [value_of(to, values)] for key, to in self.keys.items()}
+        set_to = {key: _set_to(to, values) for key, to in self.keys.items()}
         found = {key: value for key, found in set_to.items() for value in found}
         return found | {key: value_of(to, values) if isinstance(to, str) else to for key, to in self.trial_keys.items()}
 
@@ -388,6 +388,13 @@ def value_of(template: str, values: Values) -> Value:
     if len(names) == 1 and template == f"{{{names[0]}}}":
         return values[names[0]]
     return template.format_map({name: spelled(value) for name, value in values.items()})
+
+
+def _set_to(to: str | Value | Choice, values: Values) -> list[Value]:
+    """Return the value that a key is set to, in a list; empty if a choice lacks the parameter's value."""
+    if isinstance(to, dict):
+        return _chosen(to, values)
+    return [value_of(to, values) if isinstance(to, str) else to]
 
 
 def _chosen(choice: Choice, values: Values) -> list[Value]:

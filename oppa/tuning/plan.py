@@ -27,7 +27,7 @@ class TunePlan:
     problem: Problem
     candidates: Candidates
     launcher: str
-    """Name of the launcher of the trials; `simulated` if nothing is started."""
+    """Name of the launcher of the trials; `simulated` if nothing is started; what is lacking if they cannot start here."""
     first: Configuration | None
     """Configuration of the first trial of a new study."""
     expected: "Expectation | None" = None
@@ -74,6 +74,40 @@ def is_expected(problem: Problem, designer: str) -> bool:
     limits = problem.limits
     stated = limits.max_gpu_hours, limits.price_per_gpu_hour, limits.run_length_s
     return designer in designers.WITH_PRIOR or any(each is not None for each in stated)
+
+
+def make_plan(setup: Setup, designer: str, *, seed: int, transfer: "TransferredPrior | None") -> TunePlan:
+    """Return the plan of a search on this machine, with the first trial that the designer would suggest.
+
+    Args:
+        transfer: The studies that the search starts from; None if there are none.
+    """
+    problem, candidates = setup.problem, setup.candidates
+    beliefs = transfer.beliefs if transfer else None
+    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
+    suggested = made.suggest(set())
+    first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
+    launched = "simulated" if setup.runner.in_process else setup.request.launcher
+    expected = expectation(setup, designer, beliefs)
+    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected, transfer=transfer)
+
+
+def plan_elsewhere(problem: Problem, designer: str, why: str) -> TunePlan:
+    """Return the plan of a search that this machine cannot run, as for a cluster's launch line on another machine.
+
+    Args:
+        designer: Name of the designer, which decides whether trials end early.
+        why: What is lacking here.
+    """
+    from oppa.tuning.expectation import expect
+
+    candidates = problem.candidates()
+    rule = problem.search_options.stopping or designers.STOPPING.get(designer, "never")
+    try:
+        expected = expect(problem, candidates, stops_early=rule != "never") if problem.has_prior else None
+    except InputError:  # the cost model lacks the device, the framework or the precision
+        expected = None
+    return TunePlan(problem=problem, candidates=candidates, launcher=f"not here: {why}", first=problem.baseline, expected=expected)
 
 
 def _simulated_start(setup: Setup) -> tuple[float, float] | None:

@@ -4,12 +4,13 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oppa.errors import InputError
 from oppa.launchers.parallel_tuners import parallel_tuners
@@ -27,6 +28,7 @@ from oppa.trials.runner import Runner, load_runner, require_program
 from oppa.trials.software import require_same, software_of
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import Measurement
+from oppa.tuning.device_budget import require_one_start
 from oppa.tuning.search import RunTrial, SearchCallback, TrialExecutor
 from oppa.units import format_seconds
 
@@ -73,6 +75,22 @@ def with_software(problem: Problem, runner: Runner) -> Problem:
     if problem.command:
         require_program(problem.command, problem.space)
     return dataclasses.replace(problem, software=software_of(runner, problem.command))
+
+
+def with_limits(problem: Problem, **limits: float | None) -> Problem:
+    """Return the problem with those limits changed that are not None.
+
+    Raises:
+        InputError: a limit is not positive, or leaves no time for a trial to start.
+    """
+    changed: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    if (trials := changed.get("trials")) is not None and trials < 1:
+        raise InputError(f"`trials = {trials}` is too small", hint="use at least 1")
+    if (hours := changed.get("max_gpu_hours")) is not None and not 0 < hours < math.inf:
+        raise InputError(f"`max_gpu_hours = {hours:g}` is not a positive number", hint="use more than 0, such as 100")
+    limited = dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, **changed))
+    require_one_start(limited)
+    return limited
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

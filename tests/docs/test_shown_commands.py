@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from oppa.cli import app
+from oppa.cli.job_options import LaunchLineCommand
 from oppa.cli.renamed import COMMANDS, OPTIONS, SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ def unknown(words: list[str]) -> list[str]:
             return [] if not rest[0].islower() or "|" in rest[0] else [rest[0]]
         command = command.commands[rest.pop(0)]
     known = HELP | {option for parameter in command.params for option in parameter.opts}
+    known |= {"--", "--model"} if isinstance(command, LaunchLineCommand) else set()
     return [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command, refuse_command
+from oppa.cli.job_options import Changes, Command, problem_of, refuse_command
 
 if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oppa.tuning.cost_breakdown import CostBreakdown
     from oppa.tuning.explanation import Explanation
 
-JOB = "Job file, or a study's folder."
+JOB = "Job file, or a study's folder. Without one, a launch line after `--`."
 SETTING = "Values such as `dp=2,tp=1`, with the other parameters free; or a configuration's id."
 STUDY = "Folder of a study of the job; without one, the prior predicts."
 UNLIKELY = 0.05
@@ -24,8 +24,8 @@ UNLIKELY = 0.05
 
 
 def explain(
-    job: Annotated[Path, typer.Argument(metavar="JOB|STUDY", help=JOB, show_default=False)],
-    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)],
+    job: Annotated[str, typer.Argument(metavar="[JOB|STUDY]", help=JOB, show_default=False)],
+    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)] = "",
     command: Command = None,
     *,
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
@@ -42,7 +42,8 @@ def explain(
     from oppa.cli.views.summary import traced_and_shown, warn_of_unknown_device
     from oppa.problem.selector import find
 
-    problem, folder, trials = _question(job, study, command or (), changes or ())
+    source, setting = (Path(job), setting) if setting else (None, job)
+    problem, folder, trials = _question(source, study, command or (), changes or ())
     if problem.has_prior:
         warn_of_unknown_device(problem.cluster)
     candidates = problem.candidates()
@@ -69,19 +70,20 @@ def explain(
         _print(known, costs, setting, len(matches), folder)
 
 
-def _question(job: Path, named: Path | None, command: Sequence[str], changes: Sequence[str]) -> "tuple[Problem, Path | None, list[Trial]]":
+def _question(
+    job: Path | None, named: Path | None, command: Sequence[str], changes: Sequence[str]
+) -> "tuple[Problem, Path | None, list[Trial]]":
     """Return the problem, the folder of its study if there is one, and the study's trials.
 
     Raises:
         InputError: the job and the study do not belong together, or both arguments are studies.
     """
     from oppa.errors import InputError
-    from oppa.problem.job import load_job
     from oppa.study import Study
 
-    folder = job if job.is_dir() else named
-    if folder is None:
-        return load_job(job, settings=changes, argv=command), None, []
+    folder = job if job is not None and job.is_dir() else named
+    if folder is None or job is None:
+        return problem_of(job, command, changes), None, []
     if job.is_dir():
         refuse_command(command, f"the study `{job}` has its own launch line")
     if job.is_dir() and changes:
@@ -90,7 +92,7 @@ def _question(job: Path, named: Path | None, command: Sequence[str], changes: Se
         raise InputError(f"`{job}` and `{named}` are both studies", hint="give a job file with --study, or only one study")
     with Study(folder) as study:
         problem, trials = study.problem, study.trials()
-    if not job.is_dir() and load_job(job, settings=changes, argv=command).fingerprint != problem.fingerprint:
+    if not job.is_dir() and problem_of(job, command, changes).fingerprint != problem.fingerprint:
         raise InputError(
             f"`{folder}` is the study of another problem than `{job}`", hint=f"give only the study: `oppa explain {folder} ...`"
         )

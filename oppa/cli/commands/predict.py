@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command
+from oppa.cli.job_options import Changes, Command, problem_of
 from oppa.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def predict(
     time and memory with 90% intervals, tokens per second, whether the row fits,
     and the probability that it does.
     """
-    if job and not rows and not out:
+    if (job or command) and not rows and not out:
         _predict_job(job, command or (), changes or (), limit=limit, as_json=as_json)
-    elif rows and not job and not as_json and not changes:
+    elif rows and not job and not command and not as_json and not changes:
         _predict_rows(rows, out)
     else:
         raise InputError(
@@ -65,11 +65,11 @@ def predict(
         )
 
 
-def _predict_job(job: Path, command: Sequence[str], changes: Sequence[str], *, limit: int, as_json: bool) -> None:
+def _predict_job(job: Path | None, command: Sequence[str], changes: Sequence[str], *, limit: int, as_json: bool) -> None:
     from oppa import api
     from oppa.cli.views.summary import traced_and_shown, warn_of_unknown_device
 
-    problem = traced_and_shown(api.load_job(job, settings=changes, command=command))
+    problem = traced_and_shown(problem_of(job, command, changes))
     found = api.predict(problem)
     ranked, candidates = found.frame, found.candidates
     warn_of_unknown_device(problem.cluster)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command
+from oppa.cli.job_options import Changes, Command, Job, problem_of
 
 BATCH = "Global batch sizes in sequences: `16..1024` doubles from the first to the last, `16,24,32` lists."
 TABLE = "Folder of the table and of its study: an existing one is resumed."
@@ -15,7 +15,7 @@ TRIALS = "Largest number of trials of the whole table."
 
 
 def profile(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
+    job: Job = None,
     command: Command = None,
     *,
     global_batch: Annotated[str, typer.Option(metavar="FIRST..LAST", help=BATCH)],
@@ -42,7 +42,7 @@ def profile(
     from oppa.problem.settings import parse_settings
     from oppa.tuning.outcomes import no_table
 
-    problem, given = api.load_job(job, settings=changes or (), command=command or ()), parse_settings(changes or ()).get("limits", {})
+    problem, given = problem_of(job, command or (), changes or ()), parse_settings(changes or ()).get("limits", {})
     view = SessionView("--table", loss=loss)
     with view.running(no_table if as_json else None):
         found = api.profile(

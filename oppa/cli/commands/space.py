@@ -1,15 +1,14 @@
 """`oppa space JOB`: count and list the legal configurations."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command
+from oppa.cli.job_options import Changes, Command, Job, problem_of
 
 
 def space(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
+    job: Job = None,
     command: Command = None,
     *,
     changes: Changes = None,
@@ -22,9 +21,8 @@ def space(
     from oppa.cli.views import style
     from oppa.cli.views.summary import warn_of_unknown_device
     from oppa.problem.describe import by_degrees, varying
-    from oppa.problem.job import load_job
 
-    problem = load_job(job, settings=changes or (), argv=command or ())
+    problem = problem_of(job, command or (), changes or ())
     warn_of_unknown_device(problem.cluster)
     candidates = problem.candidates()
     if as_json:

@@ -1,4 +1,4 @@
-"""`oppa tune JOB`: find the fastest configuration by short real trials, and verify it."""
+"""`oppa tune JOB`, `oppa tune -- LAUNCH LINE`: find the fastest configuration by short real trials, and verify it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command, refuse_command
+from oppa.cli.job_options import Changes, Command, Job, job_of, refuse_command
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.simulator.benchmark_task import BenchmarkTask
+    from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.plan import TunePlan
 
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
 TRIALS = "Number of search trials of the whole study, instead of the job file's."
@@ -21,7 +23,7 @@ DRY_RUN = "Print the search space, the launcher, the expected cost and gain, and
 
 
 def tune(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
+    job: Job = None,
     command: Command = None,
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
@@ -32,24 +34,28 @@ def tune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
-    """Find the fastest configuration of a job by short real trials.
+    """Find the fastest configuration of a job, or of your own launch line, by short real trials.
 
+    Without a job file, `oppa tune -- torchrun ...` understands the line itself,
+    and ends with the same line, its changed words marked.
     Ctrl-C stops the search; the same command with --study resumes it.
 
     Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
     from oppa import api
-    from oppa.cli.views import style
+    from oppa.cli.views import launch_line_view, style
     from oppa.cli.views.session_view import SessionView
     from oppa.cli.views.summary import print_result
+    from oppa.tuning.launch_line.changed_line import changed_line
+    from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import unfinished
 
-    question = _question(job, command or (), changes or ())
+    question = _question(job, command or (), changes or (), study)
+    line = question if isinstance(question, LineJob) else None
+    if line is not None and not (dry_run and as_json):
+        launch_line_view.print_understood(line, style.out() if dry_run else None)
     if dry_run:
-        from oppa.cli.views.plan_view import print_plan
-
-        plan = api.plan(question, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed)
-        style.print_json(plan.to_dict()) if as_json else print_plan(plan)
+        _print_plan(api.plan(question, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed), line, as_json=as_json)
         return
     view = SessionView("--study")
     with view.running(unfinished if as_json else None):
@@ -72,16 +78,30 @@ def tune(
         break_even=found.break_even,
         spent=found.spent,
     )
+    changed = changed_line(line, found.best.configuration) if line else None
+    if changed is not None:
+        launch_line_view.print_changed(changed)
     if as_json:
-        style.print_json(found.values)
+        style.print_json({**found.values, **({"launch_line": changed.to_dict()} if changed else {})})
 
 
-def _question(file: Path, command: Sequence[str], changes: Sequence[str]) -> "Problem | BenchmarkTask":
-    """Return the problem of a job file, or the task of a search space file whose trials are replayed."""
-    from oppa import api
+def _print_plan(plan: "TunePlan", line: "LineJob | None", *, as_json: bool) -> None:
+    """Print the plan of a search; as JSON, with what was understood of a launch line."""
+    from oppa.cli.views import launch_line_view, style
+    from oppa.cli.views.plan_view import print_plan
+
+    if not as_json:
+        print_plan(plan)
+        return
+    understood = {"understood": launch_line_view.understood_json(line)} if line else {}
+    style.print_json({**plan.to_dict(), **understood})
+
+
+def _question(file: Path | None, command: Sequence[str], changes: Sequence[str], study: Path | None) -> "Problem | BenchmarkTask | LineJob":
+    """Return the problem of a job file, the job of a launch line, or the task of a search space file whose trials are replayed."""
     from oppa.simulator import replay_file
 
-    if changes and replay_file.is_replay_file(file):
+    if file is not None and changes and replay_file.is_replay_file(file):
         refuse_command(command, "a replay starts nothing")
         return replay_file.load_task(file, changes)
-    return api.load_job(file, settings=changes, command=command)
+    return job_of(file, command, changes, study=study)

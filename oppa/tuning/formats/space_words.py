@@ -4,7 +4,7 @@ A format whose framework is configured by options needs no list of them: a new e
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from oppa.problem.command import argument_of, values_of
@@ -36,7 +36,12 @@ def written(problem: Problem, configuration: Configuration) -> dict[str, list[st
 
 def read(problem: Problem, options: Options) -> dict[str, Value]:
     """Return the extra parameters that options state; one whose options are missing, or have a value that is not legal, is left out."""
-    found = {known.name: _read(known, options) for known in worded(problem)}
+    return read_from(worded(problem), options)
+
+
+def read_from(parameters: Iterable[Parameter], options: Options) -> dict[str, Value]:
+    """Return the parameters that options state; one whose options are missing, or have a value that is not legal, is left out."""
+    found = {known.name: _read(known, options) for known in parameters}
     return {name: value for name, value in found.items() if value is not None}
 
 

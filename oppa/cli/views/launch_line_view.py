@@ -1,0 +1,168 @@
+"""Print what oppa understood of a launch line, and the line with the words that a search changed."""
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from oppa.cli.views import style
+from oppa.problem.describe import varying
+from oppa.problem.templates import spelled
+from oppa.tuning.launch_line.meaning import ASSUMED
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from oppa.tuning.launch_line.changed_line import ChangedLine
+    from oppa.tuning.launch_line.line_job import LineJob
+
+_ENVIRONMENT = re.compile(r"(NCCL|FI|UCX|CUDA|GLOO|OMP|HSA|RCCL|NVTE|PYTORCH|TORCH|HF|MKL|KMP|GOMP|TRITON)_\w+")
+_STEP_KEPT = re.compile(r"cpu-bind|gpu-bind|mem-bind|distribution|container-\w+|mpi|export|network|cpus-per-task")
+_QUIET = frozenset(["tp", "pp", "cp", "schedule"])
+_TITLE = 9
+_MOST_VALUES = 8
+
+
+def print_understood(job: "LineJob", console: "Console | None" = None) -> None:
+    """Print what was understood, each value with its origin, what varies and what is kept; to stderr without `console`."""
+    out = console or style.err()
+    meaning, problem = job.meaning, job.problem
+    out.print(f"[bold]{'line':<{_TITLE}}[/] {escape(shlex.join(job.line.typed))}")
+    out.print(f"{'':<{_TITLE}} [cyan]{escape(meaning.title)}[/] [dim]{escape(meaning.evidence)}[/]\n")
+    rows = _rows(job)
+    names, values = (max(len(row[at]) for row in rows) for at in (0, 1))
+    for name, value, origin in rows:
+        shown = "yellow" if origin == ASSUMED else "dim"
+        out.print(f"  {escape(name):<{names}}  {escape(value):<{values}}  [{shown}]{escape(origin)}[/]")
+    out.print()
+    for title, lines, colour in _remarks(job):
+        for number, line in enumerate(lines):
+            head = title if not number else ""
+            out.print(f"[bold]{head:<{_TITLE}}[/] [{colour}]{escape(line)}[/]" if colour else f"[bold]{head:<{_TITLE}}[/] {escape(line)}")
+    if problem.baseline is None and meaning.framework != "plain":
+        out.print(f"[bold]{'first':<{_TITLE}}[/] the default: the present configuration is not a candidate")
+    out.print()
+
+
+def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
+    """Return the understood values with their origins."""
+    meaning, problem = job.meaning, job.problem
+    devices = meaning.devices
+    hosts = f"{devices.hosts} hosts x {devices.per_host}" if devices.hosts > 1 else str(devices.per_host)
+    rows = [("devices", f"{hosts} {problem.cluster.device}", devices.origin or "this machine")]
+    rows += [(fact.name, fact.value, fact.origin) for fact in meaning.facts]
+    if problem.stated_model is not None:
+        model = problem.stated_model
+        text = f"{model.layers} layers, width {model.hidden}, {model.heads} heads, {model.seq_len} tokens"
+        rows.append(("model", text, meaning.model_origin or "--model"))
+    rows += [(f"model {name}", str(value), "assumed") for name, value in meaning.assumed.items()]
+    if meaning.global_batch:
+        rows.append(("batch", str(meaning.global_batch), meaning.batch_origin))
+    if meaning.precision:
+        rows.append(("precision", meaning.precision, meaning.origins.get("precision") or f"default of {meaning.title}"))
+    settled = (
+        (name, str(value).lower() if isinstance(value, bool) else str(value))
+        for name, value in meaning.settings.items()
+        if value is not False
+    )
+    usual = {"dp": "devices / other degrees"}
+    rows += [
+        (name, value, meaning.origins.get(name) or usual.get(name, f"default of {meaning.title}"))
+        for name, value in settled
+        if not (name in _QUIET and value in ("1", "1f1b"))
+    ]
+    return rows
+
+
+def _remarks(job: "LineJob") -> list[tuple[str, list[str], str]]:
+    """Return titled lines: what varies, what is kept, what trials add, conflicts, notes and hints."""
+    meaning = job.meaning
+    added = " ".join(meaning.added)
+    return [
+        ("varies", varying_words(job), ""),
+        ("kept", kept_words(job), ""),
+        ("trials", [f"add {added}"] if added else [], "dim"),
+        ("conflict", [f"{each.about}: {each.taken} counts, not {each.other}" for each in meaning.conflicts], "yellow"),
+        ("note", list(job.notes), "dim"),
+        ("hint", list(meaning.hints), "cyan"),
+    ]
+
+
+def varying_words(job: "LineJob") -> list[str]:
+    """Return the parameters that vary with their values, several in a line."""
+    found = []
+    for name, taken in varying(job.problem.candidates()).items():
+        values = [spelled(value) for value in taken]
+        values = values if len(values) <= _MOST_VALUES else [*values[:3], "...", values[-1]]
+        found.append(f"{name} {' '.join(values)}")
+    return _wrapped(found)
+
+
+def kept_words(job: "LineJob") -> list[str]:
+    """Return what trials keep of the line: variables, binding, containers, wrappers."""
+    line = job.line
+    kept = [f"{name}={word.text}" for name, word in line.environment if _ENVIRONMENT.fullmatch(name) and not word.missing]
+    kept += [f"{name} of the environment" for name in _inherited(line.environment)]
+    for stage in line.stages:
+        if stage.kind == "wrapper":
+            kept.append(shlex.join(word.text for word in stage.words))
+        elif stage.kind == "step" and job.command.keeps_step:
+            kept += [
+                f"{stage.name} --{name}={value.text}" for name, value in stage.options if value is not None and _STEP_KEPT.fullmatch(name)
+            ]
+    return _wrapped(kept)
+
+
+def _inherited(stated: Any) -> list[str]:
+    import os
+
+    families = sorted({name.partition("_")[0] for name in os.environ if re.match(r"(NCCL|FI|UCX|CUDA|RCCL)_", name)})
+    return [f"{family}_*" for family in families if not any(name.startswith(f"{family}_") for name, _ in stated)]
+
+
+def _wrapped(texts: list[str], width: int = 96) -> list[str]:
+    """Return texts in lines, with points between those of a line."""
+    lines: list[str] = []
+    for text in texts:
+        if lines and len(lines[-1]) + len(text) < width:
+            lines[-1] += f" · {text}"
+        else:
+            lines.append(text)
+    return lines
+
+
+def print_changed(changed: "ChangedLine", console: "Console | None" = None) -> None:
+    """Print the user's launch line with the changed words marked, and the changes as `old -> new`; to stderr without `console`."""
+    out = console or style.err()
+    marks = {"": "", "changed": "bold underline green", "added": "bold underline green", "removed": "strike red"}
+    words = [
+        f"[{marks[word.mark]}]{escape(shlex.quote(word.text))}[/]" if word.mark else escape(shlex.quote(word.text))
+        for word in changed.words
+        if word.mark != "removed" or out.is_terminal
+    ]
+    out.print("\n[bold]your line[/]\n", "  " + " ".join(words), sep="\n", soft_wrap=True)
+    if not changed.changes:
+        out.print("\n  unchanged: the present configuration is the fastest")
+        return
+    width = max(len(each.about) for each in changed.changes)
+    out.print()
+    for each in changed.changes:
+        old, new = (escape(text or "-") for text in (each.old, each.new))
+        out.print(f"  {escape(each.about):<{width}}  [dim]{old}[/] -> [bold]{new}[/]")
+
+
+def understood_json(job: "LineJob") -> dict[str, Any]:
+    """Return JSON values of what was understood."""
+    meaning = job.meaning
+    return {
+        "framework": meaning.framework,
+        "evidence": meaning.evidence,
+        "values": [{"name": name, "value": value, "origin": origin} for name, value, origin in _rows(job)],
+        "varies": varying(job.problem.candidates()),
+        "kept": kept_words(job),
+        "conflicts": [{"about": each.about, "taken": each.taken, "other": each.other} for each in meaning.conflicts],
+        "notes": list(job.notes),
+        "hints": list(meaning.hints),
+        "job": job.text,
+    }

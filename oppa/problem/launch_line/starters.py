@@ -1,0 +1,139 @@
+"""Declare the programs that start other programs, and which of their options take a value.
+
+A name of a long option is written with dashes; the programs of Python's world accept underscores as well.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+Kind = Literal["wrapper", "step", "launcher"]
+"""A wrapper starts one process; a step of a cluster starts several, on its hosts; a launcher starts the ranks of one host."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """Describes a program that starts another one."""
+
+    name: str
+    kind: Kind = "wrapper"
+    begins: tuple[str, ...] = ()
+    """Words that follow its name, such as `launch` of accelerate."""
+    flags: frozenset[str] = frozenset()
+    """Options without a value. All others take one, in the next word or after `=`."""
+    short_flags: str = ""
+    """Letters of short options without a value."""
+    operands: int = 0
+    """Words between its options and the program, such as the image of apptainer."""
+    module: bool = False
+    """True if `-m` or `--module` means that the program is a module of Python."""
+
+
+def _flags(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TORCHRUN = _flags("standalone no-python run-path virtual-local-rank use-env help module m")
+_ACCELERATE = _flags(
+    """
+    cpu multi-gpu tpu use-deepspeed use-fsdp use-megatron-lm use-xpu use-mps-device mps ipex use-parallelism-config quiet q debug module m
+    no-python tpu-cluster no-tpu-cluster tpu-use-sudo enable-cpu-affinity same-network use-tpu-cluster use-cpu
+    """
+)
+_DEEPSPEED = _flags("no-python no-local-rank no-ssh no-ssh-check module m force-multi save-pid elastic-training bind-cores-to-rank")
+_SRUN = _flags(
+    """
+    label unbuffered overcommit no-kill verbose quiet pty multi-prog preserve-env disable-status exclusive overlap exact contiguous
+    container-writable no-container-mount-home container-mount-home container-remap-root no-container-remap-root container-readonly
+    no-container-entrypoint container-entrypoint oversubscribe spread-job use-min-nodes whole no-allocate mpi-combine
+    """
+)
+_MPIRUN = _flags("allow-run-as-root oversubscribe nooversubscribe tag-output display-map report-bindings quiet verbose nolocal")
+_APPTAINER = _flags(
+    """
+    nv rocm cleanenv e containall C contain c fakeroot writable-tmpfs writable no-home userns pid ipc compat unsquash nvccli no-init
+    """
+)
+_UV = _flags(
+    """
+    all-extras no-dev only-dev no-default-groups all-groups active inexact exact no-sync locked frozen isolated offline no-project quiet q
+    verbose v no-cache n no-config managed-python no-managed-python no-env-file no-editable refresh upgrade U reinstall no-build no-index s
+    """
+)
+
+STARTERS: Mapping[str, Starter] = {
+    starter.name: starter
+    for starter in (
+        Starter(name="env", flags=_flags("ignore-environment null debug"), short_flags="i0v"),
+        Starter(name="nohup"),
+        Starter(name="time", short_flags="pv"),
+        Starter(name="exec"),
+        Starter(name="setsid", short_flags="cfw"),
+        Starter(name="nice"),
+        Starter(name="ionice", short_flags="t"),
+        Starter(name="stdbuf"),
+        Starter(name="timeout", operands=1, flags=_flags("preserve-status foreground verbose"), short_flags="v"),
+        Starter(name="taskset", operands=1, short_flags="a"),
+        Starter(name="numactl", flags=_flags("localalloc all touch show hardware"), short_flags="lasH"),
+        Starter(name="uv", begins=("run",), flags=_UV, short_flags="qvnUs"),
+        Starter(name="poetry", begins=("run",)),
+        Starter(name="pdm", begins=("run",)),
+        Starter(name="pixi", begins=("run",)),
+        Starter(name="conda", begins=("run",), flags=_flags("no-capture-output live-stream verbose dev"), short_flags="v"),
+        Starter(name="mamba", begins=("run",), flags=_flags("no-capture-output live-stream")),
+        Starter(name="micromamba", begins=("run",)),
+        Starter(name="apptainer", begins=("exec",), flags=_APPTAINER, short_flags="eCcfu", operands=1),
+        Starter(name="singularity", begins=("exec",), flags=_APPTAINER, short_flags="eCcfu", operands=1),
+        Starter(name="srun", kind="step", flags=_SRUN, short_flags="lukOQvsXEZI"),
+        Starter(name="mpirun", kind="step", flags=_MPIRUN, short_flags="vq"),
+        Starter(name="mpiexec", kind="step", flags=_MPIRUN, short_flags="vq"),
+        Starter(name="torchrun", kind="launcher", flags=_TORCHRUN, module=True),
+        Starter(name="accelerate", begins=("launch",), kind="launcher", flags=_ACCELERATE, short_flags="q", module=True),
+        Starter(name="deepspeed", kind="launcher", flags=_DEEPSPEED, module=True),
+    )
+}
+MODULES: Mapping[str, str] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "torch.distributed.elastic.multiprocessing": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""Modules that `python -m` starts, with the launcher that each is."""
+FOREIGN: Mapping[str, str] = {
+    "docker": "the processes of its container are no children of its own",
+    "podman": "the processes of its container are no children of its own",
+    "kubectl": "it starts the ranks in a cluster of its own",
+    "ray": "it starts the ranks in a cluster of its own",
+    "sky": "it starts the ranks on machines of its own",
+    "ssh": "ranks that are started by ssh cannot be ended surely",
+    "pdsh": "ranks that are started by ssh cannot be ended surely",
+}
+"""Programs whose ranks oppa cannot end, with the reason."""
+PYTHON = re.compile(r"python[0-9.]*|pypy[0-9.]*|\$\{?PYTHON\w*\}?")
+SHELLS = ("bash", "sh", "zsh", "dash")
+_PYTHON_VALUES = frozenset("XWQ")
+
+
+def name_of(option: str) -> str:
+    """Return an option's name without dashes in front and without its value; underscores count as dashes."""
+    return option.lstrip("-").partition("=")[0].replace("_", "-")
+
+
+def takes_value(starter: Starter, option: str) -> bool:
+    """Return whether an option of a starter takes its value from the next word."""
+    if "=" in option:
+        return False
+    if option.startswith("--") or (len(name_of(option)) > 1 and starter.kind == "launcher"):
+        return name_of(option) not in starter.flags
+    if len(option) > 2 and starter.kind != "launcher" and not starter.name.startswith("mpi"):
+        return False  # `-N64`, or several flags in one word
+    return option[1:] not in starter.short_flags and name_of(option) not in starter.flags
+
+
+def python_option_takes_value(option: str) -> bool:
+    """Return whether an option of the interpreter takes its value from the next word, as `-X` and `-W` do."""
+    return len(option) == 2 and option[1] in _PYTHON_VALUES

@@ -1,0 +1,256 @@
+"""Understand `accelerate launch`: its file of YAML, with the options of the line over it, and the batch if the program states one.
+
+Keys and options: accelerate/commands/config/config_args.py and commands/launch.py (1.15).
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.problem.bounded_text import whole_number
+from oppa.problem.configuration import Value
+from oppa.problem.launch_line.line import Stage
+from oppa.tuning.formats.accelerate import _stage as stage_of
+from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
+from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
+from oppa.tuning.launch_line.recognise import reads_trainer_arguments
+from oppa.tuning.launch_line.sources import LineSources, at
+from oppa.tuning.launch_line.templates_of import names_placeholders, templates
+from oppa.tuning.launch_line.trainer import TrainerArguments
+
+DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
+_MESH = "parallelism_config.parallelism_config_"
+_FSDP = "fsdp_config."
+_KEYS = {
+    "num-processes": "num_processes",
+    "num-machines": "num_machines",
+    "mixed-precision": "mixed_precision",
+    "zero-stage": "deepspeed_config.zero_stage",
+    "gradient-accumulation-steps": "deepspeed_config.gradient_accumulation_steps",
+    "deepspeed-config-file": "deepspeed_config.deepspeed_config_file",
+    "offload-optimizer-device": "deepspeed_config.offload_optimizer_device",
+    "offload-param-device": "deepspeed_config.offload_param_device",
+    "fsdp-version": "fsdp_config.fsdp_version",
+    "fsdp-sharding-strategy": "fsdp_config.fsdp_sharding_strategy",
+    "fsdp-reshard-after-forward": "fsdp_config.fsdp_reshard_after_forward",
+    "fsdp-activation-checkpointing": "fsdp_config.fsdp_activation_checkpointing",
+    "fsdp-offload-params": "fsdp_config.fsdp_offload_params",
+}
+_KEYS |= {f"parallelism-config-{name}-size": f"{_MESH}{name}_size" for name in ("tp", "cp", "sp")}
+_KEYS |= {f"parallelism-config-dp-{name}-size": f"{_MESH}dp_{name}_size" for name in ("shard", "replicate")}
+_UNKNOWN_BATCH = "`{program}`'s own batch argument is unknown: name it `{{micro_batch}}`"
+
+
+class Effective:
+    """Holds accelerate's effective configuration: of two statements the line's counts."""
+
+    def __init__(self, launcher: Stage, values: Mapping[str, Any], file: str) -> None:
+        self._stated = {_KEYS[name]: value for name, value in launcher.options if name in _KEYS and value is not None}
+        self._values, self._file = values, file
+        kinds = {"use-deepspeed": "DEEPSPEED", "use-fsdp": "FSDP", "multi-gpu": "MULTI_GPU"}
+        flagged = next((kind for name, kind in kinds.items() if launcher.has(name)), "")
+        self.kind = flagged or str(values.get("distributed_type") or "")
+        self.conflicts = [
+            LineConflict(about=key, taken=f"{value.text} ({value.origin})", other=f"{before} ({file})")
+            for key, value in self._stated.items()
+            if (before := at(values, key)) is not None and str(before) != value.text
+        ]
+
+    def get(self, key: str) -> Any:
+        """Return the value of a key; None if nothing states it. Texts of the line are read as YAML would."""
+        if key in self._stated:
+            text = self._stated[key].text
+            number = whole_number(text)
+            return number if number is not None else {"true": True, "false": False}.get(text.lower(), text)
+        return at(self._values, key)
+
+    def origin(self, key: str) -> str:
+        """Return the origin of a key's value; empty if nothing states it."""
+        if key in self._stated:
+            return self._stated[key].origin
+        return self._file if at(self._values, key) is not None else ""
+
+    def count(self, key: str, usual: int | None = None) -> int | None:
+        """Return a number of a key, or the usual one."""
+        found = self.get(key)
+        if key in self._stated and type(found) is not int:
+            word = self._stated[key]
+            missing = f", because nothing states `{word.missing[0]}`" if word.missing else ""
+            raise InputError(f"`{key} = {word.text}` ({word.origin}) is not a number{missing}", hint="write the number itself in the line")
+        return found if type(found) is int and found > 0 else usual
+
+
+def effective_of(launcher: Stage, sources: LineSources) -> tuple[Effective, Path | None]:
+    """Return the effective configuration, and the file's path if the line, or the user's cache, has one."""
+    named = launcher.value("config-file")
+    path = sources.line.path(named.text) if named is not None else None
+    if named is not None:
+        return Effective(launcher, sources.contents(named), PurePath(named.text).name), path
+    home = sources.environment.get("HF_HOME")
+    usual = Path(home, "accelerate", PurePath(DEFAULT).name) if home else Path(os.path.expanduser(DEFAULT))  # noqa: PTH111
+    if usual.is_file():
+        return Effective(launcher, sources.contents(str(usual)), "accelerate's default file"), usual
+    return Effective(launcher, {}, ""), None
+
+
+def devices_of_launcher(launcher: Stage, sources: LineSources) -> LineDevices:
+    """Return the devices that `accelerate launch` starts."""
+    effective, _ = effective_of(launcher, sources)
+    hosts = effective.count("num_machines", 1) or 1
+    total = effective.count("num_processes")
+    if total is None:
+        return LineDevices(hosts=hosts, per_host=sources.machine.gpus or 1, origin="this machine")
+    if total % hosts:
+        raise InputError(f"{total} processes do not divide over {hosts} machines", hint="start equally many on each")
+    return LineDevices(hosts=hosts, per_host=total // hosts, origin=effective.origin("num_processes"))
+
+
+def understand(sources: LineSources, *, evidence: str) -> Meaning:
+    """Return the meaning of a line of accelerate.
+
+    Raises:
+        InputError: a file cannot be read, or a number is unreadable.
+    """
+    launcher = sources.line.stage("accelerate")
+    assert launcher is not None
+    effective, path = effective_of(launcher, sources)
+    settings, origins = _settings(effective, sources.devices)
+    arguments: dict[str, Any] = {}
+    hints: list[str] = []
+    words = templates(sources.line.arguments)
+    global_batch, batch_origin, model, model_origin = None, "", dict[str, Value](), ""
+    added: tuple[str, ...] = ()
+    steps: dict[str, str] = {}
+    if reads_trainer_arguments(sources):
+        trainer = TrainerArguments.of(sources)
+        model, model_origin, hints = trainer.model(sources)
+        added, steps = ("--logging_steps", "1"), {"format": "hf-trainer"}
+        if trainer.states_batch:
+            (micro, origin), (accumulated, _) = trainer.number("per_device_train_batch_size"), trainer.number("gradient_accumulation_steps")
+            settings["micro_batch"], origins["micro_batch"] = micro, origin
+            global_batch = micro * accumulated * int(settings["dp"]) if "dp" in settings else None
+            batch_origin = f"{micro} x {accumulated} x dp ({origin})"
+            arguments["micro_batch"] = [
+                "--per_device_train_batch_size",
+                "{micro_batch}",
+                "--gradient_accumulation_steps",
+                "{num_microbatches}",
+            ]
+            words = templates(trainer.options.without({"per_device_train_batch_size", "gradient_accumulation_steps", "logging_steps"}))
+        if trainer.is_on("gradient_checkpointing"):
+            settings["recompute"] = "full"
+    elif named := _placed(sources):
+        hints = [named]
+    file, choices, facts = _edited(effective, path, settings, sources)
+    return Meaning(
+        framework="accelerate",
+        title="accelerate",
+        evidence=evidence,
+        devices=sources.devices,
+        model=model,
+        model_origin=model_origin,
+        global_batch=global_batch,
+        batch_origin=batch_origin,
+        precision={"bf16": "bf16", "fp16": "fp16", "no": "fp32"}.get(str(effective.get("mixed_precision")), ""),
+        settings=settings,
+        origins=origins,
+        words=tuple(words),
+        arguments=arguments,
+        files=file,
+        choices=choices,
+        steps=steps,
+        added=added,
+        facts=tuple(facts),
+        conflicts=tuple(effective.conflicts),
+        hints=tuple(hints),
+        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+    )
+
+
+def _placed(sources: LineSources) -> str:
+    """Return the hint that names the program's batch; empty if the user typed a placeholder."""
+    if names_placeholders(sources.line.arguments):
+        return ""
+    return _UNKNOWN_BATCH.format(program=sources.line.program_name)
+
+
+def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Value], dict[str, str]]:
+    """Return the present configuration, and the origins of what is stated."""
+    sizes = {name: effective.count(f"{_MESH}{name}_size", 1) or 1 for name in ("tp", "cp", "sp", "dp_replicate")}
+    found: dict[str, Value] = {"tp": sizes["tp"], "pp": 1}
+    found |= {name: sizes[name] for name in ("cp", "sp", "dp_replicate") if effective.get(f"{_MESH}{name}_size") is not None}
+    if devices.count is not None:
+        product = sizes["tp"] * sizes["cp"] * sizes["sp"]
+        if devices.count % product:
+            raise InputError(f"tp x cp x sp = {product} does not divide {devices.count} processes", hint="correct the file of accelerate")
+        found["dp"] = devices.count // product
+    origins = {name: effective.origin(f"{_MESH}{name}_size") for name in ("tp", "cp", "sp", "dp_replicate")}
+    origins |= {"precision": effective.origin("mixed_precision"), "recompute": effective.origin(f"{_FSDP}fsdp_activation_checkpointing")}
+    origins |= {"fsdp_offload": effective.origin(f"{_FSDP}fsdp_offload_params")}
+    origins |= {name: effective.origin(f"deepspeed_config.{name}_device") for name in ("offload_optimizer",)}
+    match effective.kind:
+        case "FSDP":
+            keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
+            stated = {key: value for key in keys if (value := effective.get(f"{_FSDP}{key}")) is not None}
+            found["zero_stage"] = stage_of(stated)
+            found["recompute"] = "full" if effective.get(f"{_FSDP}fsdp_activation_checkpointing") is True else "none"
+            if isinstance(offload := effective.get(f"{_FSDP}fsdp_offload_params"), bool):
+                found["fsdp_offload"] = offload
+            origins["zero_stage"] = next((effective.origin(f"{_FSDP}{key}") for key in stated), "default of accelerate")
+        case "DEEPSPEED":
+            found["zero_stage"] = effective.count("deepspeed_config.zero_stage", 2) or 0
+            origins["zero_stage"] = effective.origin("deepspeed_config.zero_stage") or "default of accelerate"
+            for name, key in (("offload_optimizer", "offload_optimizer_device"), ("offload_params", "offload_param_device")):
+                if (offloaded := effective.get(f"deepspeed_config.{key}")) not in (None, "none"):
+                    found[name] = str(offloaded)
+    return found, origins
+
+
+def _edited(
+    effective: Effective, path: Path | None, settings: Mapping[str, Value], sources: LineSources
+) -> tuple[tuple[EditedFile, ...], dict[str, Any], list[StatedFact]]:
+    """Return the file of which trials get copies, the choices of what varies in it, and facts about it."""
+    if path is None:
+        return (), {}, []
+    facts = [StatedFact(name="file", value=str(path), origin="--config_file")]
+    keys: dict[str, Any] = {}
+    choices: dict[str, Any] = {}
+    if effective.kind == "FSDP":
+        if effective.origin(f"{_FSDP}fsdp_reshard_after_forward") and str(effective.get(f"{_FSDP}fsdp_version")) == "2":
+            keys[f"{_FSDP}fsdp_reshard_after_forward"] = {"zero_stage": {"2": False, "3": True}}
+        else:
+            keys[f"{_FSDP}fsdp_sharding_strategy"] = {"zero_stage": {"2": "SHARD_GRAD_OP", "3": "FULL_SHARD"}}
+        choices["zero_stage"] = [2, 3] if settings.get("zero_stage") in (2, 3) else []
+        if effective.get(f"{_FSDP}fsdp_activation_checkpointing") is not None:
+            keys[f"{_FSDP}fsdp_activation_checkpointing"] = {"recompute": {"none": False, "full": True}}
+            choices["recompute"] = ["none", "full"]
+        if not choices["zero_stage"]:
+            return (), {}, facts
+    elif effective.kind == "DEEPSPEED":
+        named = effective.get("deepspeed_config.deepspeed_config_file")
+        if named is not None:
+            return _deepspeed_copy(str(named), sources, facts)
+        if settings.get("offload_params") is None:
+            keys["deepspeed_config.zero_stage"] = "{zero_stage}"
+            choices["zero_stage"] = [1, 2, 3]
+    if any(effective.origin(key) == "line" for key in keys):
+        return (), {}, facts  # the line's own option would win over the copy
+    present = {key: effective.get(key) for key in keys}
+    return ((EditedFile(name="accelerate", path=path, keys=keys, present=present),) if keys else ()), choices, facts
+
+
+def _deepspeed_copy(
+    name: str, sources: LineSources, facts: list[StatedFact]
+) -> tuple[tuple[EditedFile, ...], dict[str, Any], list[StatedFact]]:
+    """Return the copy of DeepSpeed's own file, which accelerate's file names."""
+    file = DeepSpeedFile(text=name, shown=PurePath(name).name, values=sources.contents(name), sources=sources)
+    edited = file.edited(batch="all but auto")
+    choices = {"zero_stage": file.stages} if len(file.stages) > 1 else {}
+    return (
+        ((dataclasses.replace(edited, name="ds"),) if choices else ()),
+        choices,
+        [*facts, StatedFact(name="file", value=name, origin="accelerate's file")],
+    )

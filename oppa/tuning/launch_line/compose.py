@@ -1,0 +1,311 @@
+"""Compose the job file that a launch line amounts to, as text that `load_job` reads."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.plain_text import one_line
+from oppa.problem.cluster import usable_of
+from oppa.problem.configuration import PARAMETERS, Value
+from oppa.problem.declaration import spell
+from oppa.problem.detect import Machine
+from oppa.problem.devices import CPU, GENERIC, identify
+from oppa.problem.launch_line.batch_header import options_of
+from oppa.problem.launch_line.line import LaunchLine, Stage
+from oppa.problem.launch_line.words import Word, texts
+from oppa.problem.templates import spelled
+from oppa.redaction import redacted
+from oppa.tuning.launch_line.meaning import ASSUMED, Meaning
+from oppa.tuning.launch_line.templates_of import literal, template, templates
+from oppa.units import GIB, MIB
+
+Harmless = Callable[[str, Sequence[str]], Sequence[str]]
+"""Returns the words of a framework's program for trials, with what it would write redirected or disabled."""
+TRIALS = 24
+"""Trials of a search that states no number."""
+ASSUMED_MEMORY = 80 * GIB
+"""Memory of a device that nothing states, as of the cards that Slurm's users have most; trials correct the predictions."""
+_BY_OPPA = frozenset(
+    [
+        "nnodes",
+        "node-rank",
+        "master-addr",
+        "master-port",
+        "rdzv-id",
+        "rdzv-backend",
+        "rdzv-endpoint",
+        "rdzv-conf",
+        "machine-rank",
+        "main-process-ip",
+        "main-process-port",
+    ]
+)
+"""Options of launchers that oppa sets itself on several hosts."""
+_PLAIN: Mapping[str, Value] = {
+    "tp": 1,
+    "pp": 1,
+    "ep": 1,
+    "schedule": "1f1b",
+    "zero_stage": 0,
+    "recompute": "none",
+    "model_chunks": 1,
+    "cp": 1,
+}
+"""Values that a parameter has without being named."""
+_EXTRAS: Mapping[str, Sequence[str]] = {"torchtitan": ("cp", "dp_replicate")}
+"""Further parameters of a search space that are kept where a line states them."""
+_REQUESTED = frozenset(["account", "constraint", "exclusive", "partition", "qos", "reservation", "time"])
+"""Options of a batch script that oppa passes on where it requests hosts."""
+_CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")
+
+
+def as_given(framework: str, words: Sequence[str]) -> Sequence[str]:
+    """Return the words as they are."""
+    return words
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LineCommand:
+    """The command of every trial."""
+
+    argv: tuple[str, ...]
+    keeps_step: bool
+    """True if the line's own step of Slurm starts the ranks."""
+    notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Expansions that nothing states, though the command needs it."""
+
+
+def command_of(line: LaunchLine, meaning: Meaning, *, harmless: Harmless = as_given) -> LineCommand:
+    """Return the command of trials: environment, stages and program of the line, with the program's words for trials."""
+    step = line.stage("step")
+    keeps_step = step is not None and (line.stage("launcher") is None or _has_container(step) or step.name != "srun")
+    notes: list[str] = []
+    if step is not None and not keeps_step:
+        notes.append(f"oppa starts {line.program_name} on each host itself, in place of `{step.name}`")
+    several = meaning.devices.hosts > 1 and not keeps_step
+    words: list[str] = []
+    missing: list[str] = []
+    for stage in line.stages:
+        if stage is step and not keeps_step:
+            continue
+        stated, lacking = _stage_words(stage, meaning, by_oppa=several)
+        words += _on_each_host(stated) if several and stage.name == "accelerate" else stated
+        missing += lacking
+    variables, dropped = _variables(line, meaning)
+    notes += [f"`{name}` is not known here, so trials do not set it" for name in dropped]
+    program = [*templates(line.python), *(["-m"] if line.is_module and line.python else []), template(line.program)]
+    own = harmless(meaning.framework, meaning.words)
+    argv = (*variables, *words, *program, *own, *meaning.added)
+    return LineCommand(argv=argv, keeps_step=keeps_step, notes=tuple(notes), missing=(*missing, *meaning.missing))
+
+
+def _on_each_host(words: Sequence[str]) -> list[str]:
+    """Return `accelerate launch` with the rank and the address that oppa passes to each host in torchrun's variables."""
+    where = '--machine_rank "$PET_NODE_RANK" --main_process_ip "$PET_MASTER_ADDR" --main_process_port "$PET_MASTER_PORT"'
+    begins = words[1:3] if words[1] == "-m" else words[1:2]  # `python -m accelerate.commands.launch`, or `accelerate launch`
+    return ["sh", "-c", f'exec "$0" {" ".join(begins)} {where} "$@"', words[0], *words[1 + len(begins) :]]
+
+
+def _has_container(step: Stage) -> bool:
+    return any(_CONTAINER.fullmatch(name) for name, _ in step.options)
+
+
+def _variables(line: LaunchLine, meaning: Meaning) -> tuple[list[str], list[str]]:
+    """Return `env` with the folder and the variables that the line sets, and the variables whose value is missing."""
+    known = [(name, word) for name, word in line.environment if not word.missing]
+    dropped = [
+        name for name, word in line.environment if word.missing and line.program.text not in word.text and "torchrun" not in word.text
+    ]
+    folder = ["-C", literal(str(line.folder))] if line.folder is not None and str(line.folder) != "." else []
+    words = [*folder, *(f"{name}={literal(word.text)}" for name, word in known)]
+    return (["env", *words] if words else []), dropped
+
+
+def _stage_words(stage: Stage, meaning: Meaning, *, by_oppa: bool) -> tuple[list[str], list[str]]:
+    """Return the words of a stage as templates, and what is missing in them; files are replaced by their copies."""
+    copies = {file.path: file.name for file in meaning.files}
+    words: list[str] = []
+    missing: list[str] = []
+    skipped = {
+        id(value)
+        for name, value in stage.options
+        if value is not None and stage.kind == "launcher" and _is_oppas(name, value, by_oppa=by_oppa)
+    }
+    own = list(stage.words)
+    for number, each in enumerate(own):
+        following = own[number + 1] if number + 1 < len(own) else None
+        name = each.text.lstrip("-").partition("=")[0].replace("_", "-")
+        if stage.kind == "launcher" and each.text.startswith("-"):
+            if "=" in each.text and _is_oppas(name, each, by_oppa=by_oppa):
+                continue
+            if following is not None and id(following) in skipped:
+                continue
+        if id(each) in skipped:
+            continue
+        missing += each.missing
+        words.append(_with_copy(each, copies))
+    if any(file.name == "ds" for file in meaning.files) and stage.name == "accelerate":
+        words += ["--deepspeed_config_file", "{ds}"]
+    return words, missing
+
+
+def _is_oppas(name: str, value: Word, *, by_oppa: bool) -> bool:
+    """Return whether oppa sets an option of a launcher itself: on several hosts, or if its value is missing."""
+    return name in _BY_OPPA and (by_oppa or bool(value.missing))
+
+
+def _with_copy(word: Word, copies: Mapping[Path, str]) -> str:
+    """Return a word as a template, in which a file is replaced by its copy."""
+    head, equals, tail = word.text.rpartition("=")
+    for path, name in copies.items():
+        if (
+            tail
+            and PurePath(tail).name == path.name
+            and Path(path).name
+            and (str(path) == tail or str(path).endswith(f"/{tail.lstrip('./')}"))
+        ):
+            return f"{literal(head)}{equals}{{{name}}}"
+    return template(word)
+
+
+def job_text(
+    line: LaunchLine, meaning: Meaning, command: LineCommand, machine: Machine, *, has_files: bool = True
+) -> tuple[str, list[str]]:
+    """Return the text of the job without its baseline, and notes on what was assumed."""
+    cluster, notes = _cluster(meaning, machine)
+    fixed = _kept_settings(meaning)
+    arguments = {**{name: {spelled(value): []} for name, value in fixed.items()}, **meaning.arguments}
+    choices = {**{name: [value] for name, value in fixed.items()}, **meaning.choices}
+    tables: list[tuple[str, Mapping[str, Any]]] = [("model", meaning.stated_model)]
+    if meaning.global_batch and _uses_batch(meaning, command):
+        tables.append(("batch", {"global_batch": meaning.global_batch}))
+    tables.append(("cluster", cluster))
+    if meaning.precision:
+        tables.append(("training", {"precision": "fp32" if meaning.precision == "fp32" else "bf16"}))
+    tables.append(("command", {"argv": list(command.argv)}))
+    tables.append(("command.arguments", {} if meaning.completes else arguments))
+    for file in meaning.files if has_files else ():
+        tables.append((f"command.files.{file.name}", {"path": str(file.path.absolute()), "keys": file.keys}))
+    tables += [("command.steps", meaning.steps), ("space", {"name": meaning.space} if meaning.space else {}), ("space.parameters", choices)]
+    tables += [*_launcher(line, command), ("limits", _limits(cluster))]
+    head = f"{heading(line.typed)}\nname = {spell(_name(line))}\n"
+    return head + "".join(_table(name, values) for name, values in tables if values), notes
+
+
+def heading(words: Sequence[str]) -> str:
+    """Return the comment with which the job file of a launch line begins."""
+    return f"# Made by oppa from a launch line:\n#   {one_line(' '.join(redacted(words)))}\n"
+
+
+def _launcher(line: LaunchLine, command: LineCommand) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return `[launcher]`: the line's own step, or hosts that oppa requests as the batch script does."""
+    step = line.stage("step")
+    if command.keeps_step and step is not None and step.name == "srun":
+        return [("launcher", {"name": "srun"})]
+    if line.typed[:1] != ("sbatch",) and "sbatch" not in line.typed:
+        return []
+    stated = {name: value or True for name, value in options_of(line.header).items() if name in _REQUESTED}
+    return [("launcher", {"name": "slurm"}), ("launcher.options", stated)]
+
+
+def _uses_batch(meaning: Meaning, command: LineCommand) -> bool:
+    """Return whether the batch is held: a parameter, a file or a placeholder divides it."""
+    texts_ = [*command.argv, *(spell(file.keys) for file in meaning.files)]
+    return (
+        meaning.completes
+        or "micro_batch" in meaning.arguments
+        or any("{micro_batch" in text or "{num_microbatches" in text for text in texts_)
+    )
+
+
+def _kept_settings(meaning: Meaning) -> dict[str, Value]:
+    """Return the settings that stay as they are, which predictions and the sizes of the batch depend on.
+
+    A space without degrees for context and sequence parallelism counts their ranks among those of tensor parallelism.
+    """
+    if meaning.completes:
+        return {}
+    named = {*meaning.arguments, *meaning.choices, *_named_in_files(meaning)}
+    known = {*PARAMETERS, *_EXTRAS.get(meaning.space, ())} - {*named, "dp", "micro_batch"}
+    kept = {name: value for name, value in meaning.settings.items() if name in known}
+    others = [int(value) for name, value in meaning.settings.items() if name in ("cp", "sp") and not meaning.space]
+    if others and "tp" not in named:
+        tp = int(kept.get("tp", 1))
+        for size in others:
+            tp *= size
+        kept["tp"] = tp
+    return {name: value for name, value in kept.items() if value != _PLAIN.get(name)}
+
+
+def _named_in_files(meaning: Meaning) -> set[str]:
+    names: set[str] = set()
+    for file in meaning.files:
+        for to in file.keys.values():
+            names |= set(to) if isinstance(to, Mapping) else {str(to).strip("{}")}
+    return names
+
+
+def _cluster(meaning: Meaning, machine: Machine) -> tuple[dict[str, Any], list[str]]:
+    """Return `[cluster]`, and notes on what was assumed."""
+    devices = meaning.devices
+    if devices.per_host is None:
+        raise InputError("the number of devices is not known", hint="state it: `--set cluster.devices_per_host=8`")
+    found: dict[str, Any] = {"hosts": devices.hosts, "devices_per_host": devices.per_host}
+    if devices.gpu and identify(devices.gpu):
+        return {**found, "device": identify(devices.gpu)}, []
+    if machine.gpus:
+        name = identify(machine.gpu, machine.gpu_memory_bytes) or machine.gpu
+        return {**found, "device": name, "memory_limit": f"{usable_of(machine.gpu_memory_bytes) // MIB} MiB"}, []
+    if devices.hosts > 1 or devices.starts_step:
+        note = (
+            f"the kind of device is not stated: a generic GPU of 80 GiB is {ASSUMED} in predictions; `--set cluster.device=H100` states it"
+        )
+        return {**found, "device": GENERIC, "memory_limit": f"{ASSUMED_MEMORY // GIB} GiB"}, [note]
+    return {**found, "device": CPU, "memory_limit": f"{machine.memory_bytes // devices.per_host // MIB} MiB"}, []
+
+
+def _limits(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `[limits]`: on GPUs, a trial may compile and load for minutes."""
+    return {"trials": TRIALS, **({} if cluster["device"] == CPU else {"trial_time": "10 min"})}
+
+
+def _name(line: LaunchLine) -> str:
+    """Return the job's name: the program's, without its suffix."""
+    name = line.program.text.rpartition(".")[2] if line.is_module else PurePath(line.program.text).stem
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-")[:100] or "job"
+
+
+def _table(name: str, values: Mapping[str, Any]) -> str:
+    return f"\n[{name}]\n" + "".join(f"{_key(key)} = {_value(value)}\n" for key, value in values.items())
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key) else spell(key)
+
+
+def _value(value: Any) -> str:
+    """Return a value as TOML spells it; a long list has a line for each option."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(str(key))} = {_value(each)}' for key, each in value.items())} }}" if value else "{}"
+    if isinstance(value, list | tuple):
+        if len(value) > 8 and all(isinstance(each, str) for each in value):
+            return f"[\n{_lines(value)}]"
+        return f"[{', '.join(map(_value, value))}]"
+    return spell(value)
+
+
+def _lines(words: Sequence[str]) -> str:
+    """Return words with each option and its values on one line."""
+    lines: list[list[str]] = [[]]
+    for each in words:
+        if each.startswith("-") and lines[-1]:
+            lines.append([])
+        lines[-1].append(spell(each))
+    return "".join(f"    {', '.join(line)},\n" for line in lines)
+
+
+__all__ = ["Harmless", "LineCommand", "as_given", "command_of", "job_text", "texts"]

@@ -1,0 +1,135 @@
+"""Understand a launch line of a program that calls DeepSpeed itself, with its file of JSON."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.problem.bounded_text import read_text, whole_number
+from oppa.problem.configuration import Value
+from oppa.problem.launch_line.line import Stage
+from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
+from oppa.tuning.launch_line.meaning import LineDevices, Meaning
+from oppa.tuning.launch_line.options import Options
+from oppa.tuning.launch_line.recognise import trainer_options
+from oppa.tuning.launch_line.sources import LineSources
+from oppa.tuning.launch_line.templates_of import templates
+
+STEP = r"step=(?P<step>[0-9]+), skipped="
+"""Line that DeepSpeed's engine prints every `steps_per_print` steps (deepspeed/runtime/engine.py, _report_progress)."""
+_LOCAL = ("localhost", "127.0.0.1")
+
+
+def understand(sources: LineSources, *, evidence: str) -> Meaning:
+    """Return the meaning of a line of DeepSpeed.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    options = trainer_options(sources)
+    option = options.get("deepspeed_config")
+    words = templates(sources.line.arguments)
+    missing = tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing))
+    if option is None or not option.values:
+        hint = "the program builds its configuration from options of its own: name `{micro_batch}` and others in the line"
+        return Meaning(
+            framework="deepspeed",
+            title="DeepSpeed",
+            evidence=evidence,
+            devices=sources.devices,
+            words=tuple(words),
+            hints=(hint,),
+            missing=missing,
+        )
+    has_pipeline = _own_pipeline(options)
+    file = DeepSpeedFile.of(sources, option, has_pipeline=has_pipeline)
+    global_batch, micro = file.batch(sources.devices.count)
+    settings: dict[str, Value] = dict(file.settings)
+    settings |= {"micro_batch": micro} if micro else {}
+    settings |= {"dp": sources.devices.count} if sources.devices.count and "pipeline" not in file.values and not has_pipeline else {}
+    loads = _takes_batch_from_file(sources, options)
+    hints = [] if loads else ["the program's own batch argument is unknown: name it `{micro_batch}`"]
+    edited = file.edited(batch="all" if loads and micro and global_batch else "none", more={"steps_per_print": 1})
+    varied = ["zero_stage"] * (len(file.stages) > 1) + ["micro_batch"] * (loads and bool(micro) and bool(global_batch))
+    return Meaning(
+        framework="deepspeed",
+        title="DeepSpeed",
+        evidence=evidence,
+        devices=sources.devices,
+        global_batch=global_batch,
+        batch_origin=file.shown,
+        precision=file.precision or "fp32",
+        settings=settings,
+        origins=dict.fromkeys([*(name for name in settings if name != "dp"), *(["precision"] if file.precision else [])], file.shown),
+        words=tuple(each.replace(file.text, "{ds}") if each.endswith(file.text) else each for each in words),
+        files=(edited,),
+        choices={"zero_stage": file.stages} if "zero_stage" in varied else {},
+        steps={"pattern": STEP},
+        hints=tuple(hints),
+        missing=missing,
+    )
+
+
+def _own_pipeline(options: Options) -> bool:
+    return any(name in options for name in ("p", "pipeline_parallel_size", "pipe_parallel_size"))
+
+
+def _takes_batch_from_file(sources: LineSources, options: Options) -> bool:
+    """Return whether DeepSpeed itself loads the data, by the file's micro-batch."""
+    own = any(re.search(r"batch", option.name) for option in options.all)
+    return not own and re.search(r"training_data\s*=|train_micro_batch_size_per_gpu", sources.script) is not None
+
+
+def devices_of_launcher(launcher: Stage, sources: LineSources) -> LineDevices:
+    """Return the devices that `deepspeed` starts.
+
+    Raises:
+        InputError: it starts the ranks of several hosts, which it does by ssh.
+    """
+    named, hosts = launcher.value("hostfile", "H"), _included(launcher)
+    hosts = hosts or (_hostfile(sources, named.text) if named is not None and named.text != "/dev/null" else {})
+    count = launcher.value("num-nodes")
+    machines = len(hosts) or (whole_number(count.text) or 1 if count is not None else 1)
+    slots = sum(size for size in hosts.values() if size)
+    if machines > 1:
+        shown = f"{slots} slots on {machines} hosts" if slots else f"{machines} hosts"
+        per_host = f" --nproc-per-node {slots // machines}" if slots and slots % machines == 0 else ""
+        program = " ".join([sources.line.program.text, *(word.text for word in sources.line.arguments)])
+        hint = f"run it in an allocation of {machines} hosts: `oppa tune -- torchrun --nnodes {machines}{per_host} {program}`"
+        raise InputError(
+            f"`deepspeed` starts the ranks of {shown} by ssh, and ranks that are started by ssh cannot be ended surely", hint=hint
+        )
+    given = launcher.value("num-gpus")
+    if hosts and slots:
+        return LineDevices(per_host=slots, origin=launcher.name)
+    if given is not None and (number := whole_number(given.text)):
+        return LineDevices(per_host=number, origin=given.origin)
+    return LineDevices(per_host=sources.machine.gpus or None, origin="this machine")
+
+
+def _included(launcher: Stage) -> Mapping[str, int]:
+    """Return the slots of each host in `--include a:0-7@b:0,1`; 0 for all slots of a host."""
+    given = launcher.value("include", "i")
+    found: dict[str, int] = {}
+    for part in given.text.split("@") if given is not None else ():
+        host, _, slots = part.partition(":")
+        found[host] = sum(_size(each) for each in slots.split(",")) if slots else 0
+    return found
+
+
+def _size(slots: str) -> int:
+    match = re.fullmatch(r"(\d{1,6})-(\d{1,6})", slots)
+    return int(match[2]) - int(match[1]) + 1 if match else 1
+
+
+def _hostfile(sources: LineSources, name: str) -> dict[str, int]:
+    """Return the slots of each host of a hostfile; a file that is not here stands for several hosts."""
+    path = sources.local_file(name)
+    if path is None:
+        return {"of the hostfile": 0, "and others": 0}
+    lines = [line.split("#")[0].split() for line in read_text(path).splitlines()]
+    found: dict[str, Any] = {}
+    for words in lines:
+        slots = next((whole_number(word.removeprefix("slots=")) for word in words if word.startswith("slots=")), 0)
+        found |= {words[0]: slots or 0} if words else {}
+    return found

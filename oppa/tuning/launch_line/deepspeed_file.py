@@ -1,0 +1,105 @@
+"""Read a file of DeepSpeed that a launch line names, and the copies of it that trials get."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Literal
+
+from oppa.errors import InputError
+from oppa.problem.configuration import Value
+from oppa.tuning.launch_line.meaning import EditedFile
+from oppa.tuning.launch_line.options import LineOption
+from oppa.tuning.launch_line.sources import LineSources, at
+
+_BATCH = {
+    "train_micro_batch_size_per_gpu": "{micro_batch}",
+    "gradient_accumulation_steps": "{num_microbatches}",
+    "train_batch_size": "{global_batch}",
+}
+_OFFLOADS = {"offload_optimizer": "zero_optimization.offload_optimizer.device", "offload_params": "zero_optimization.offload_param.device"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeepSpeedFile:
+    """A file of DeepSpeed with its present values."""
+
+    text: str
+    """The file's name as the line has it."""
+    shown: str
+    values: Mapping[str, Any]
+    sources: LineSources
+    has_pipeline: bool = False
+    """True if the program has a pipeline, which works without ZeRO or with stage 1 alone."""
+
+    @classmethod
+    def of(cls, sources: LineSources, option: LineOption | None, *, has_pipeline: bool = False) -> "DeepSpeedFile":
+        """Return the file that an option names; raises InputError if it names none, or if the file cannot be read."""
+        if option is None or not option.values:
+            raise InputError("`--deepspeed_config` names no file", hint="name the JSON file of DeepSpeed")
+        name = option.values[0]
+        return cls(
+            text=name.text, shown=PurePath(name.text).name, values=sources.contents(name), sources=sources, has_pipeline=has_pipeline
+        )
+
+    @property
+    def stage(self) -> int:
+        """Return the ZeRO stage; the old spelling `true` is stage 1."""
+        zero = self.values.get("zero_optimization")
+        if isinstance(zero, bool):
+            return int(zero)
+        found = at(self.values, "zero_optimization.stage")
+        return found if type(found) is int else 0
+
+    @property
+    def stages(self) -> list[int]:
+        """Return the stages among which trials choose: only stage 3 moves parameters to the host."""
+        if at(self.values, _OFFLOADS["offload_params"]) not in (None, "none"):
+            return [3]
+        if self.has_pipeline or isinstance(self.values.get("zero_optimization"), bool) or "pipeline" in self.values:
+            return [self.stage]
+        return [1, 2, 3] if self.stage else [0, 1, 2, 3]
+
+    @property
+    def precision(self) -> str:
+        """Return the precision; empty if the file leaves it open."""
+        for name in ("bf16", "fp16"):
+            if at(self.values, f"{name}.enabled") is True:
+                return name
+        return ""
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """Return the present configuration that the file states."""
+        offloads = {name: found for name, key in _OFFLOADS.items() if isinstance(found := at(self.values, key), str) and found != "none"}
+        return {"zero_stage": self.stage, **offloads}
+
+    def number(self, key: str) -> int | None:
+        """Return the number of a key; None if it is missing or `auto`."""
+        found = self.values.get(key)
+        return found if type(found) is int and found > 0 else None
+
+    def batch(self, devices: int | None) -> tuple[int | None, int | None]:
+        """Return the global batch and the micro-batch, of which DeepSpeed derives one from the other."""
+        total, micro, steps = (
+            self.number(key) for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        )
+        if micro is None and total and devices:
+            micro = total // (devices * (steps or 1))
+        if total is None and micro and devices:
+            total = micro * (steps or 1) * devices
+        return total, micro or None
+
+    def edited(self, *, batch: Literal["all", "all but auto", "none"], more: Mapping[str, Any] | None = None) -> EditedFile:
+        """Return the file with the keys that trials rewrite.
+
+        Args:
+            batch: Which sizes of the batch are rewritten.
+            more: Further keys.
+        """
+        keys: dict[str, Any] = dict(more or {})
+        if len(self.stages) > 1:
+            keys["zero_optimization.stage"] = "{zero_stage}"
+        if batch != "none":
+            keys |= {key: to for key, to in _BATCH.items() if batch == "all" or self.values.get(key, "auto") != "auto"}
+        present = {key: at(self.values, key) for key in keys}
+        return EditedFile(name="ds", path=self.sources.line.path(self.text), keys=keys, present=present)

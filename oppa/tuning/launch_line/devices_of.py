@@ -1,0 +1,100 @@
+"""Find out which devices a launch line uses: from its step of Slurm, its launcher, a batch script's header, or this machine."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from oppa.errors import InputError
+from oppa.problem.bounded_text import whole_number
+from oppa.problem.detect import Machine
+from oppa.problem.launch_line.batch_header import SHORT, options_of
+from oppa.problem.launch_line.line import LaunchLine, Stage
+from oppa.problem.launch_line.words import Word
+from oppa.tuning.launch_line.meaning import LineDevices
+
+_EACH = ("auto", "gpu", "cuda")
+
+
+def devices_of(line: LaunchLine, machine: Machine, environment: Mapping[str, str]) -> LineDevices:
+    """Return the devices of a line; a framework's own files may state more.
+
+    Raises:
+        InputError: a number is unreadable, or the number of hosts is elastic.
+    """
+    step, launcher = line.stage("step"), line.stage("launcher")
+    header = options_of(line.header)
+    found = LineDevices(per_host=1, origin="one process") if launcher is None else LineDevices()
+    if launcher is not None and launcher.name == "torchrun":
+        found = _torchrun(launcher, machine)
+    hosts = _hosts(step, header, environment)
+    if step is not None and launcher is None:
+        found = _ranks_of_step(step, header, hosts, environment)
+    elif hosts is not None and found.hosts == 1 and not (launcher is not None and launcher.has("nnodes")):
+        found = dataclasses.replace(found, hosts=hosts)
+    return dataclasses.replace(found, gpu=_gpu(step, header))
+
+
+def _torchrun(launcher: Stage, machine: Machine) -> LineDevices:
+    given, hosts = launcher.value("nproc-per-node"), launcher.value("nnodes")
+    per_host, origin = 1, "default of torchrun"
+    if given is not None and given.text in _EACH:
+        per_host, origin = machine.gpus or int(machine.cores), f"{given.text} on this machine"
+    elif given is not None:
+        per_host, origin = _number(given, "--nproc-per-node"), given.origin
+    if hosts is not None and (elastic := re.fullmatch(r"(\d+):(\d+)", hosts.text)):
+        if elastic[1] != elastic[2]:
+            raise InputError(f"`--nnodes {hosts.text}` is elastic, so its trials could not be compared", hint="give one number of hosts")
+        return LineDevices(hosts=int(elastic[1]), per_host=per_host, origin=origin)
+    number = 1 if hosts is None or hosts.missing else _number(hosts, "--nnodes")
+    return LineDevices(hosts=number, per_host=per_host, origin=origin)
+
+
+def _ranks_of_step(step: Stage, header: Mapping[str, str], hosts: int | None, environment: Mapping[str, str]) -> LineDevices:
+    """Return the devices of a step with one rank per task."""
+    named = {SHORT.get(name, name): value for name, value in step.options if value is not None}
+    per_node = named.get("ntasks-per-node")
+    tasks = named.get("ntasks") or named.get("np")
+    if per_node is not None:
+        count, origin = _number(per_node, "--ntasks-per-node"), per_node.origin
+    elif tasks is not None and (hosts or step.name != "srun"):
+        count, origin = max(1, _number(tasks, "--ntasks") // (hosts or 1)), tasks.origin
+    elif text := header.get("ntasks-per-node") or environment.get("SLURM_NTASKS_PER_NODE", ""):
+        count, origin = whole_number(text) or 1, "header" if "ntasks-per-node" in header else "environment SLURM_NTASKS_PER_NODE"
+    else:
+        return LineDevices(hosts=hosts or 1, starts_step=step.name == "srun")
+    return LineDevices(hosts=hosts or 1, per_host=count, origin=origin, starts_step=step.name == "srun")
+
+
+def _hosts(step: Stage | None, header: Mapping[str, str], environment: Mapping[str, str]) -> int | None:
+    """Return the number of hosts of a step; None if nothing states it."""
+    given = step.value("N", "nodes") if step is not None else None
+    if given is not None and not given.missing:
+        return _number(given, "--nodes")
+    if step is None and "nodes" not in header:
+        return None
+    text = header.get("nodes") or environment.get("SLURM_JOB_NUM_NODES", "")
+    return whole_number(text.partition("-")[0])
+
+
+def _gpu(step: Stage | None, header: Mapping[str, str]) -> str:
+    """Return the kind of GPU that options of Slurm name, as in `--gres=gpu:h100:8`; empty if none does."""
+    stated = [value.text for name, value in (step.options if step else ()) if value is not None and ("gpus" in name or name == "gres")]
+    stated += [value for name, value in header.items() if "gpus" in name or name == "gres"]
+    kinds = [match[1] for text in stated if (match := re.search(r"(?:^|gpu:)([A-Za-z][\w-]*?):\d+$", text)) and match[1] != "gpu"]
+    return kinds[0] if kinds else ""
+
+
+def gpus_in_header(words: tuple[str, ...]) -> int | None:
+    """Return the GPUs of a host that a batch script's header requests; None if it requests none."""
+    header = options_of(words)
+    for name in ("gpus-per-node", "gres", "gpus-per-task"):
+        if number := whole_number(header.get(name, "").rpartition(":")[2]):
+            return number
+    return None
+
+
+def _number(word: Word, option: str) -> int:
+    if not (number := whole_number(word.text)):
+        missing = f", because nothing states `{word.missing[0]}`" if word.missing else ""
+        raise InputError(f"`{option} {word.text}` ({word.origin}) is not a number{missing}", hint="write the number itself in the line")
+    return number

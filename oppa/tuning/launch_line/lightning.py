@@ -1,0 +1,119 @@
+"""Understand a launch line of a program around LightningCLI: `fit --trainer.devices 8 --data.batch_size 16 --config run.yaml`."""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from oppa.problem.bounded_text import whole_number
+from oppa.problem.configuration import Value
+from oppa.tuning.launch_line.meaning import LineDevices, Meaning
+from oppa.tuning.launch_line.options import Options, require_consistent
+from oppa.tuning.launch_line.sources import LineSources, at
+from oppa.tuning.launch_line.templates_of import templates
+
+_BATCHES = ("data.batch_size", "data.init_args.batch_size", "data.train_batch_size")
+_ACCUMULATE, _DEVICES, _HOSTS = "trainer.accumulate_grad_batches", "trainer.devices", "trainer.num_nodes"
+_STRATEGIES: Mapping[str, tuple[str, int]] = {
+    "ddp": ("ddp", 0),
+    "ddp_find_unused_parameters_false": ("", 0),
+    "ddp_find_unused_parameters_true": ("", 0),
+    "fsdp": ("fsdp", 3),
+    "deepspeed_stage_1": ("deepspeed", 1),
+    "deepspeed_stage_2": ("deepspeed", 2),
+    "deepspeed_stage_3": ("deepspeed", 3),
+}
+_PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32"}
+_NAMED_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
+_BAR = ("--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar", "--trainer.callbacks.refresh_rate=1")
+
+
+class _Effective:
+    """Holds what the line states, over the files of `--config`."""
+
+    def __init__(self, sources: LineSources) -> None:
+        self.options = Options(sources.line.arguments, spelled=lambda name: name.lstrip("-"))
+        require_consistent(self.options, [*_BATCHES, _ACCUMULATE, _DEVICES, _HOSTS])
+        self._values: Mapping[str, Any] = {}
+        self._file = ""
+        named = self.options.get("config", "c")
+        if named is not None and named.values and sources.local_file(named.text):
+            self._values, self._file = sources.contents(named.values[0]), PurePath(named.text).name
+
+    def stated(self, *keys: str) -> tuple[Any, str]:
+        """Return the value of the first key that is stated, and its origin; None and "" if none is."""
+        for key in keys:
+            if option := self.options.get(key):
+                number = whole_number(option.text)
+                return (number if number is not None else option.text), option.origin
+        for key in keys:
+            if (found := at(self._values, key)) is not None:
+                return found, self._file
+        return None, ""
+
+
+def devices_of_trainer(sources: LineSources) -> LineDevices:
+    """Return the devices that the Trainer uses: a launcher's, else those of its own options."""
+    if sources.line.stage("launcher", "step") is not None:
+        return sources.devices
+    effective = _Effective(sources)
+    count, origin = effective.stated(_DEVICES)
+    hosts, _ = effective.stated(_HOSTS)
+    per_host = count if type(count) is int and count > 0 else sources.machine.gpus or 1
+    return LineDevices(hosts=hosts if type(hosts) is int else 1, per_host=per_host, origin=origin or "default of Lightning")
+
+
+def understand(sources: LineSources, *, evidence: str) -> Meaning:
+    """Return the meaning of a line of LightningCLI."""
+    effective = _Effective(sources)
+    count = sources.devices.count
+    batch, batch_origin = effective.stated(*_BATCHES)
+    accumulated, _ = effective.stated(_ACCUMULATE)
+    steps = accumulated if type(accumulated) is int else 1
+    micro = batch if type(batch) is int and batch > 0 else None
+    strategy, strategy_origin = effective.stated("trainer.strategy")
+    named, stage = _STRATEGIES.get(str(strategy or "ddp"), ("", -1))
+    precision, _ = effective.stated("trainer.precision")
+    settings: dict[str, Value] = {"tp": 1, "pp": 1}
+    settings |= {"dp": count} if count else {}
+    settings |= {"micro_batch": micro} if micro else {}
+    settings |= {"zero_stage": stage} if stage >= 0 else {}
+    settings |= {"strategy": named} if named else {}
+    workers, _ = effective.stated("data.num_workers")
+    settings |= {"num_workers": workers} if type(workers) is int else {}
+    settings |= {"trainer_precision": precision} if isinstance(precision, str) and precision in _NAMED_PRECISIONS else {}
+    by_name = next((key for key in _BATCHES if effective.stated(key)[1] == batch_origin and effective.stated(key)[0] == batch), _BATCHES[0])
+    completes = bool(named and micro and count and by_name == _BATCHES[0])
+    replaced = {_DEVICES, _HOSTS, _BATCHES[0], _ACCUMULATE, "trainer.strategy"} if completes else {_ACCUMULATE, by_name} if micro else set()
+    words = templates(effective.options.without(replaced))
+    hints = (
+        []
+        if micro
+        else [
+            "the data module's own batch argument is unknown: name it `{micro_batch}`, such as `--data.batch_size {micro_batch=8:4,8,16}`"
+        ]
+    )
+    return Meaning(
+        framework="lightning",
+        title="LightningCLI",
+        evidence=evidence,
+        devices=sources.devices,
+        global_batch=micro * steps * count if micro and count else None,
+        batch_origin=f"{micro} x {steps} x {count} ({batch_origin})",
+        precision=next(
+            (ours for text, ours in _PRECISIONS.items() if str(precision).startswith(text)), "fp32" if precision is None else ""
+        ),
+        settings=settings,
+        origins={"micro_batch": batch_origin, "strategy": strategy_origin or "default of Lightning"},
+        space="lightning" if completes else "",
+        completes=completes,
+        words=tuple(words),
+        arguments={"micro_batch": [f"--{by_name}={{micro_batch}}", "--trainer.accumulate_grad_batches={num_microbatches}"]}
+        if micro and not completes
+        else {},
+        steps={"format": "lightning", "batches_per_step": "{num_microbatches}"}
+        if micro
+        else {"format": "lightning", "batches_per_step": str(steps)},
+        added=() if completes else _BAR,
+        hints=tuple(hints),
+        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+    )

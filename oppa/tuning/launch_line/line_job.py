@@ -1,0 +1,153 @@
+"""Make the job that a launch line amounts to, with the present configuration as its baseline and first trial."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.atomic_write import write_atomically
+from oppa.errors import InputError, JobError
+from oppa.problem import baseline
+from oppa.problem.bounded_text import read_text
+from oppa.problem.detect import Machine, this_machine
+from oppa.problem.job import load_job
+from oppa.problem.launch_line.line import LaunchLine
+from oppa.problem.problem import Problem
+from oppa.problem.settings import parse_settings
+from oppa.study.database import disk_errors
+from oppa.tuning.launch_line.compose import Harmless, LineCommand, as_given, command_of, heading, job_text
+from oppa.tuning.launch_line.meaning import Meaning
+from oppa.tuning.launch_line.understand import understand
+
+FILE = "job.toml"
+_NAMED = re.compile(r"\{(\w+)(?:=[^{}]*)?\}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LineJob:
+    """The job of a launch line."""
+
+    line: LaunchLine
+    meaning: Meaning
+    command: LineCommand
+    text: str
+    """Text of the job file that it amounts to."""
+    problem: Problem
+    notes: tuple[str, ...] = ()
+
+    def store(self, folder: Path) -> None:
+        """Write the job file into the folder of a study, unless it is there; raises StudyError if that fails."""
+        with disk_errors(folder):
+            if not (folder / FILE).exists():
+                write_atomically(folder / FILE, self.text.encode())
+
+
+def load_line(
+    words: Sequence[str],
+    *,
+    settings: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    machine: Machine | None = None,
+    harmless: Harmless = as_given,
+    study: Path | None = None,
+) -> LineJob:
+    """Return the job that a launch line amounts to.
+
+    Args:
+        words: The words that the user typed after `--`.
+        settings: Changes of the job's keys, as `--set` takes them.
+        environment: Variables that scripts and schedulers set.
+        machine: What this machine offers; None: it is detected.
+        harmless: Returns the program's words for trials.
+        study: Folder of a study; if it is one of the same line, its job is continued, whatever this machine offers now.
+
+    Raises:
+        InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
+    """
+    here = machine or this_machine()
+    line, meaning = understand(words, environment=environment, settings=parse_settings(settings), machine=lambda: here)
+    meaning = _with_model(meaning, parse_settings(settings))
+    command = command_of(line, meaning, harmless=harmless)
+    _require_batch(command, meaning, parse_settings(settings))
+    text, assumed = job_text(line, meaning, command, here)
+    path = Path(FILE)
+    try:
+        problem = load_job(path, text=text, settings=settings)
+    except InputError as error:
+        raise _explained(error, meaning) from None
+    _require_choice(problem, meaning)
+    if command.missing:
+        message = f"the launch line needs {', '.join(f'`{name}`' for name in dict.fromkeys(command.missing))}, which nothing here states"
+        raise InputError(message, hint="set the variable in front of the line, or write its value in the line")
+    table, notes = _baseline(problem, meaning)
+    text = _stored(study, words) or (f"{text}\n{table}" if table else text)
+    problem = load_job(path, text=text, settings=settings)
+    return LineJob(
+        line=line, meaning=meaning, command=command, text=text, problem=problem, notes=(*assumed, *meaning.notes, *command.notes, *notes)
+    )
+
+
+def _with_model(meaning: Meaning, settings: Mapping[str, Any]) -> Meaning:
+    """Return the meaning without the hint to state a model, if the user has stated one."""
+    if not settings.get("model"):
+        return meaning
+    return dataclasses.replace(meaning, hints=tuple(hint for hint in meaning.hints if "--model" not in hint))
+
+
+def _stored(study: Path | None, words: Sequence[str]) -> str:
+    """Return the job file in a study of the same launch line; empty if there is none."""
+    file = study / FILE if study is not None else None
+    if file is None or not file.is_file():
+        return ""
+    text = read_text(file)
+    return text if text.startswith(heading(words)) else ""
+
+
+def _require_batch(command: LineCommand, meaning: Meaning, settings: Mapping[str, Any]) -> None:
+    """Raise InputError if the line names the micro-batch, and nothing states the batch that it divides."""
+    names = {name for word in command.argv for name in _NAMED.findall(word)}
+    if meaning.global_batch or "batch" in settings or not names & {"micro_batch", "num_microbatches"}:
+        return
+    hint = "state the sequences of a step, which your program holds by accumulation: `--set batch.global_batch=64`"
+    raise InputError(
+        "the launch line names `{micro_batch}`, and the global batch is not stated: steps of different sizes cannot be compared", hint=hint
+    )
+
+
+def _explained(error: InputError, meaning: Meaning) -> InputError:
+    """Return the error of a job that nobody wrote, with the framework in front."""
+    return type(error)(f"the job of this launch line ({meaning.title}) is not valid: {error.message}", hint=error.hint)
+
+
+def _require_choice(problem: Problem, meaning: Meaning) -> None:
+    """Raise InputError if nothing may vary."""
+    if any(len(known.choices) > 1 for known in problem.space.parameters if known.name != "dp"):
+        return
+    hint = "\n".join(meaning.hints) or "name what may vary, with its present value first: `--batch-size {micro_batch=8:4,8,16}`"
+    raise InputError(f"nothing in this launch line may vary: it is understood as {meaning.title}", hint=hint)
+
+
+def _baseline(problem: Problem, meaning: Meaning) -> tuple[str, list[str]]:
+    """Return the table `[baseline]` of the present configuration, and notes on what it cannot hold."""
+    space = problem.space
+    if meaning.framework == "plain" or problem.baseline is not None:
+        return "", []
+    stated = {name: value for name, value in meaning.settings.items() if name in space.names and name != "dp"}
+    settings = {**stated, **{known.name: known.choices[0] for known in space.parameters if len(known.choices) == 1 and known.name != "dp"}}
+    for name, value in settings.items():
+        if name not in baseline.ROUNDED and value not in space[name].choices:
+            return "", [f"the present {name} = {value} is not in the search space `{space.name}`, so there is no baseline"]
+    settings.setdefault("micro_batch", space["micro_batch"].default)
+    try:
+        present = baseline.require_legal(space, baseline.at_rest(space, baseline.complete(space, settings)))
+    except (InputError, JobError) as error:
+        return "", [f"the present configuration is not in the search space, so there is no baseline: {_reason(error.message)}"]
+    return baseline.table(space, present), []
+
+
+def _reason(message: str) -> str:
+    """Return why a configuration is not legal, on one line."""
+    _, _, reasons = message.partition("\n")
+    return " ".join((reasons or message).split())

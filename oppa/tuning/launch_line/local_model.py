@@ -1,0 +1,42 @@
+"""Read a model's dimensions from a `config.json` on this machine: in the folder that a line names, or in the cache of Hugging Face."""
+
+import os
+from pathlib import Path
+
+from oppa.errors import InputError
+from oppa.problem.configuration import Value
+from oppa.problem.transformers_config import read_config
+from oppa.tuning.launch_line.sources import LineSources
+
+CONFIG = "config.json"
+
+
+def local_model(sources: LineSources, name: str, seq_len: int | None) -> tuple[dict[str, Value], str, list[str]]:
+    """Return `[model]` for a model that a line names, its origin, and what else would state it.
+
+    Args:
+        name: A folder, a file, or a name on the hub.
+        seq_len: Tokens of a training sequence; None if nothing states them.
+    """
+    path = _config(sources, name)
+    if path is None:
+        return {}, "", ["`--model layers=32,hidden=4096,...` or `--model config.json` gives the search its prior"]
+    try:
+        read_config(path)
+    except InputError as error:
+        return {}, "", [f"the model has no prior: {error.message}"]
+    if seq_len is None:
+        return {}, "", [f"`--model {path},seq_len=...` gives the search its prior: the line does not state the tokens of a sequence"]
+    return {"config": str(path), "seq_len": seq_len}, str(path), []
+
+
+def _config(sources: LineSources, name: str) -> Path | None:
+    if not name or "\0" in name:
+        return None
+    given = sources.line.path(name)
+    for path in (given, given / CONFIG):
+        if path.name.endswith(".json") and path.is_file():
+            return path.absolute()
+    home = sources.environment.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")  # noqa: PTH111 (a text of the environment)
+    folder = Path(home) / "hub" / f"models--{name.replace('/', '--')}" / "snapshots"
+    return next(iter(sorted(folder.glob(f"*/{CONFIG}"))), None) if name.count("/") == 1 and folder.is_dir() else None

@@ -1,0 +1,117 @@
+"""Define what a launch line means: facts with their origins, the present configuration, and the job that its trials are made from.
+
+settings     the present configuration as stated, by oppa's parameters
+words        launch line of every trial: templates, without the options that parameters set
+arguments    words that a parameter adds, if the job lists them itself; otherwise the search space completes the line
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.problem.configuration import Value
+
+ASSUMED = "assumed"
+"""Origin of a value that nothing states; it serves predictions alone."""
+Choices = Mapping[str, Any]
+"""Values of `[space.parameters]`."""
+Arguments = Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StatedFact:
+    """A value that was understood, with its origin: `line`, `run.sh:12`, a file, `default of torchrun`, `assumed`."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LineConflict:
+    """Two statements of one thing; `taken` is the one that counts."""
+
+    about: str
+    taken: str
+    other: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EditedFile:
+    """A configuration file of which trials get a copy with some keys rewritten."""
+
+    name: str
+    path: Path
+    keys: Mapping[str, Any]
+    """Templates or choices by dotted key, as `[command.files]` has them."""
+    present: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The file's present values of these keys."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LineDevices:
+    """The devices that a launch line uses; None for what neither it nor this machine states."""
+
+    hosts: int = 1
+    per_host: int | None = None
+    origin: str = ""
+    gpu: str = ""
+    """Name of the device as a scheduler states it; empty if nothing does."""
+    starts_step: bool = False
+    """True if the line itself starts a step of Slurm on all hosts."""
+
+    @property
+    def count(self) -> int | None:
+        """Return the number of devices."""
+        return None if self.per_host is None else self.hosts * self.per_host
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """The meaning that a framework's module reads from a launch line."""
+
+    framework: str
+    """Key of the framework, such as `megatron`."""
+    title: str
+    """Its usual name."""
+    evidence: str
+    """The mark that shows that it is this framework."""
+    devices: LineDevices
+    model: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    """Keys of `[model]` that are stated; empty if only the program knows its model."""
+    model_origin: str = ""
+    assumed: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    """Further keys of `[model]`, which nothing states."""
+    global_batch: int | None = None
+    batch_origin: str = ""
+    precision: str = ""
+    settings: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    origins: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Origins of the settings."""
+    space: str = ""
+    """The framework's search space; empty: that of programs without a model."""
+    completes: bool = False
+    """True if the search space completes the line by its own words."""
+    words: tuple[str, ...] = ()
+    arguments: Arguments = dataclasses.field(default_factory=dict)
+    files: tuple[EditedFile, ...] = ()
+    choices: Choices = dataclasses.field(default_factory=dict)
+    steps: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Contents of `[command.steps]`; empty: oppa recognises the format."""
+    added: tuple[str, ...] = ()
+    """Words that every trial has besides, so that its steps can be read."""
+    kept: tuple[StatedFact, ...] = ()
+    facts: tuple[StatedFact, ...] = ()
+    """Further facts to show."""
+    conflicts: tuple[LineConflict, ...] = ()
+    notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Expansions that nothing states, though a trial needs it."""
+    hints: tuple[str, ...] = ()
+    """Things that the user can add for more."""
+
+    @property
+    def stated_model(self) -> dict[str, Value]:
+        """Return `[model]`: what is stated, and what is assumed."""
+        return {**self.assumed, **self.model} if self.model else {}

@@ -1,0 +1,222 @@
+"""Understand a launch line of Megatron-LM: its options state model, batch and layout, and its search space completes the line."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from oppa import catalog
+from oppa.errors import InputError
+from oppa.problem.bounded_text import read_text
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Value
+from oppa.problem.model import Model
+from oppa.problem.problem import facts_of
+from oppa.problem.space import SearchSpace
+from oppa.problem.space_file import read_space
+from oppa.problem.training import Training
+from oppa.tuning.formats import megatron, space_words
+from oppa.tuning.formats.format import mebibytes
+from oppa.tuning.formats.megatron_command import model_facts, states_architecture
+from oppa.tuning.launch_line.meaning import ASSUMED, Arguments, LineConflict, LineDevices, Meaning
+from oppa.tuning.launch_line.options import Options, require_consistent
+from oppa.tuning.launch_line.sources import LineSources
+from oppa.tuning.launch_line.templates_of import templates
+
+SPACE = "megatron"
+_DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size", "cp": "--context-parallel-size"}
+_OPTION_OF = {name: option for option, name in megatron.NUMBERS.items()} | {"cp": "--context-parallel-size"}
+_MEASURED = ("--log-interval", "--exit-interval", "--rampup-batch-size")
+_HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--spec", "--heterogeneous-layers-config-path")
+_VOCABULARIES = {"GPT2BPETokenizer": 50257}
+"""Sizes of vocabularies that a tokenizer always has."""
+_ASSUMED_VOCAB = 128256
+_GLOBAL, _MICRO = "--global-batch-size", "--micro-batch-size"
+
+
+def understand(sources: LineSources, *, evidence: str) -> Meaning:
+    """Return the meaning of a line of Megatron-LM.
+
+    Raises:
+        InputError: an option is unreadable, two contradict each other, or the devices are too few for the layout.
+    """
+    options = Options(sources.line.arguments)
+    require_consistent(options, [*megatron.NUMBERS, *_DEGREES.values()])
+    if "--bf16" in options and "--fp16" in options:
+        raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint="remove one of the two")
+    devices = _devices(sources, options)
+    model, assumed, notes = _model(options, sources)
+    settings = _settings(options, devices, model)
+    micro = int(settings.get("micro_batch", 1))
+    dp = int(settings.get("dp", 1))
+    stated = options.number(_GLOBAL)
+    space = _space(devices, stated or micro * dp, {**assumed, **model})
+    worded = [known for known in space.parameters if known.is_extra and known.words]
+    extras = space_words.read_from(worded, options.grouped())
+    extras |= {"cp": settings["cp"]} if "cp" in settings else {}
+    if "--fp8-format" in options and "--fp8-recipe" not in options:
+        extras |= {"fp8": "delayed"}  # the default of --fp8-recipe
+    settings = {**settings, **extras}
+    replaced = {*megatron.KNOWN, *_MEASURED} | {option for known in worded if known.name in extras for option in _options_of(known.words)}
+    conflicts = [LineConflict(about="steps of growing batches", taken="no ramp-up in trials", other=options.value("--rampup-batch-size"))]
+    return Meaning(
+        framework="megatron",
+        title="Megatron-LM",
+        evidence=evidence,
+        devices=devices,
+        model=model,
+        model_origin=options.origin("--num-layers", "--hidden-size"),
+        assumed=assumed,
+        global_batch=stated or micro * dp,
+        batch_origin=options.origin(_GLOBAL) or "micro-batch x dp, Megatron-LM's default",
+        precision="fp16" if "--fp16" in options else "bf16" if "--bf16" in options else "fp32",
+        settings=settings,
+        origins=_origins(options, extras),
+        space=SPACE if model else "",
+        completes=bool(model),
+        words=tuple(templates(options.without(replaced))),
+        arguments={} if model else _plain_arguments(),
+        choices={name: [value] for name, value in extras.items()} if model else {"zero_stage": [0, 1]},
+        steps={"format": "megatron"},
+        added=("--log-interval", "1", "--exit-interval", "{steps}"),
+        conflicts=tuple(conflicts) if "--rampup-batch-size" in options else (),
+        notes=tuple(notes),
+        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+    )
+
+
+def _origins(options: Options, extras: Mapping[str, Value]) -> dict[str, str]:
+    """Return the origins of what options state."""
+    names = {**megatron.SWITCHES, **{option: name for name, option in _OPTION_OF.items()}}
+    names |= {
+        "--use-distributed-optimizer": "zero_stage",
+        "--bf16": "precision",
+        "--fp16": "precision",
+        "--ddp-bucket-size": "dp_bucket_mb",
+    }
+    names |= dict.fromkeys(("--recompute-granularity", "--recompute-activations", "--activations-checkpoint-method"), "recompute")
+    names |= {"--num-layers-per-virtual-pipeline-stage": "model_chunks"}
+    found = {name: options.origin(option) for option, name in names.items() if option in options}
+    return found | {name: "the options" for name in extras if name not in found}
+
+
+def _devices(sources: LineSources, options: Options) -> LineDevices:
+    """Return the devices; raises InputError if the degrees do not divide them."""
+    devices, layout = sources.devices, {name: options.number(option) or 1 for name, option in _DEGREES.items()}
+    product = layout["tp"] * layout["pp"] * layout["cp"]
+    if devices.count is not None and devices.count % product:
+        degrees = " x ".join(f"{name} {size}" for name, size in layout.items() if size > 1)
+        more = "start at least that many ranks" if devices.count < product else "use a multiple of it"
+        raise InputError(f"{degrees} needs {product} ranks, and the launch line starts {devices.count} ({devices.origin})", hint=more)
+    return devices
+
+
+def _settings(options: Options, devices: LineDevices, model: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the present configuration, by oppa's parameters."""
+    degrees = {name: options.number(option) or 1 for name, option in _DEGREES.items()}
+    found: dict[str, Value] = {"tp": degrees["tp"], "pp": degrees["pp"]}
+    found |= {"cp": degrees["cp"]} if _DEGREES["cp"] in options else {}
+    if devices.count is not None:
+        found["dp"] = devices.count // (degrees["tp"] * degrees["pp"] * degrees["cp"])
+    if (micro := options.number(_MICRO)) is not None:
+        found["micro_batch"] = micro
+    if (ep := options.number("--expert-model-parallel-size")) is not None:
+        found["ep"] = ep
+    found |= {name: option in options for option, name in megatron.SWITCHES.items()}
+    found["zero_stage"] = int("--use-distributed-optimizer" in options)
+    found |= _schedule(options, degrees["pp"], model)
+    found["recompute"] = _recompute(options)
+    if (size := options.number("--ddp-bucket-size")) is not None:
+        found["dp_bucket_mb"] = mebibytes(size, size=megatron.GRADIENT_BYTES)
+    return found
+
+
+def _schedule(options: Options, pp: int, model: Mapping[str, Value]) -> dict[str, Value]:
+    chunks = options.number("--num-virtual-stages-per-pipeline-rank") or 1
+    layers = options.number("--num-layers-per-virtual-pipeline-stage")
+    if layers and "layers" in model:
+        chunks = int(model["layers"]) // (pp * layers)
+    if chunks == 1:
+        return {"schedule": "1f1b"}
+    return {"schedule": "interleaved", "model_chunks": chunks, "overlap_p2p": "--no-overlap-p2p-communication" not in options}
+
+
+def _recompute(options: Options) -> str:
+    """Return what is recomputed; releases before 2022 name a method alone, which means whole layers."""
+    if granularity := options.value("--recompute-granularity"):
+        return granularity
+    if "--recompute-activations" in options:
+        return "selective"
+    return "full" if "--activations-checkpoint-method" in options or "--checkpoint-activations" in options else "none"
+
+
+def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], dict[str, Value], list[str]]:
+    """Return what the options state of the model, what is assumed, and notes."""
+    program = sources.line.program_name
+    dimensions, kind, unread = model_facts(options.grouped(), program)
+    if not states_architecture(dimensions) or "seq_len" not in dimensions:
+        return {}, {}, []
+    if any(option in options for option in _HYBRID) or "mamba" in program or "hybrid" in program:
+        return {}, {}, ["a hybrid of several kinds of layers is no model that the prior knows"]
+    defaults = _defaults()
+    found: dict[str, Value] = {
+        **dimensions,
+        **{name: value for name, value in kind.items() if name not in defaults or value != defaults[name]},
+    }
+    found |= {name: kind[name] for name in ("ffn", "gated", "norm", "tied") if name in kind}
+    if shared := options.number("--moe-shared-expert-intermediate-size"):
+        found["shared_expert_ffn"] = shared
+    if dense := re.fullmatch(r"\(\[0\]\*(\d{1,4})\+\[1\]\*\d{1,4}\)", options.value("--moe-layer-freq")):
+        found["dense_layers"] = int(dense[1])
+    if (width := options.number("--kv-channels")) and width * dimensions["heads"] != dimensions["hidden"]:
+        found["head_dim"] = width
+    if (expert := options.number("--moe-ffn-hidden-size")) and dimensions.get("experts", 1) > 1:
+        found["expert_ffn"] = expert
+    vocab = dimensions.get("vocab") or options.number("--padded-vocab-size") or _VOCABULARIES.get(options.value("--tokenizer-type"))
+    vocab = vocab or _lines_of(sources, options.value("--vocab-file"))
+    notes = [f"not a number: `{each}`" for each in unread]
+    if vocab:
+        return {**found, "vocab": vocab}, {}, notes
+    notes.append(
+        f"the size of the vocabulary is not stated: {_ASSUMED_VOCAB} is {ASSUMED} in predictions; `--set model.vocab=...` states it"
+    )
+    return found, {"vocab": _ASSUMED_VOCAB}, notes
+
+
+def _lines_of(sources: LineSources, name: str) -> int | None:
+    """Return the number of entries of a vocabulary in JSON; None if there is no such file."""
+    path = sources.local_file(name)
+    if path is None or path.suffix != ".json":
+        return None
+    try:
+        return read_text(path).count('": ') or None
+    except InputError:
+        return None
+
+
+def _defaults() -> dict[str, Value]:
+    return {field.name: field.default for field in dataclasses.fields(Model) if field.default is not dataclasses.MISSING}
+
+
+def _space(devices: LineDevices, global_batch: int, model: Mapping[str, Value]) -> SearchSpace:
+    """Return the search space, whose words are compared with the options."""
+    sizes = {"layers": 1, "hidden": 1, "heads": 1, "kv_heads": 1, "ffn": 1, "vocab": 1, "seq_len": 1, "experts": 1}
+    given = {name: model.get(name, usual) for name, usual in sizes.items()}
+    described = Model(name="model", **given)  # type: ignore[arg-type]
+    cluster = Cluster(hosts=devices.hosts, devices_per_host=devices.per_host or 1, device="GPU", memory_limit_bytes=1)
+    facts = facts_of(described, global_batch, cluster, Training(precision="bf16"))
+    return read_space(read_text(catalog.find("search_spaces", SPACE)), name=SPACE, facts=facts)
+
+
+def _options_of(words: object) -> set[str]:
+    texts = [word for each in words.values() for word in each] if isinstance(words, Mapping) else list(words)  # type: ignore[call-overload]
+    return {word for word in texts if word.startswith("--")}
+
+
+def _plain_arguments() -> Arguments:
+    """Return the words of the parameters that need no dimensions of the model."""
+    return {
+        "tp": {"1": [_DEGREES["tp"], "1"], "*": [_DEGREES["tp"], "{tp}", "--sequence-parallel"]},
+        "pp": [_DEGREES["pp"], "{pp}"],
+        "micro_batch": [_MICRO, "{micro_batch}", _GLOBAL, "{global_batch}"],
+        "zero_stage": {"0": [], "1": ["--use-distributed-optimizer"]},
+    }

@@ -1,0 +1,55 @@
+"""Understand a launch line of Megatron-Bridge: overrides such as `model.tensor_model_parallel_size=2` on a recipe, a Python function.
+
+The recipe knows the model and what the line does not override, so nothing is predicted; trials decide.
+"""
+
+from oppa.problem.configuration import Value
+from oppa.tuning.launch_line.meaning import Meaning
+from oppa.tuning.launch_line.options import Options, require_consistent
+from oppa.tuning.launch_line.sources import LineSources
+from oppa.tuning.launch_line.templates_of import templates
+
+_KEYS = {
+    "tp": "model.tensor_model_parallel_size",
+    "pp": "model.pipeline_model_parallel_size",
+    "cp": "model.context_parallel_size",
+    "ep": "model.expert_model_parallel_size",
+    "micro_batch": "train.micro_batch_size",
+}
+_GLOBAL, _INTERVAL, _SEQUENCE = "train.global_batch_size", "logger.log_interval", "model.sequence_parallel"
+
+
+def understand(sources: LineSources, *, evidence: str) -> Meaning:
+    """Return the meaning of a line of Megatron-Bridge."""
+    options = Options(sources.line.arguments, bare=True)
+    require_consistent(options, [*_KEYS.values(), _GLOBAL])
+    settings: dict[str, Value] = {name: size for name, key in _KEYS.items() if (size := options.number(key)) is not None}
+    stated = options.number(_GLOBAL)
+    arguments: dict[str, object] = {}
+    if "tp" in settings:
+        arguments["tp"] = {"1": [f"{_KEYS['tp']}=1", f"{_SEQUENCE}=false"], "*": [f"{_KEYS['tp']}={{tp}}", f"{_SEQUENCE}=true"]}
+    if "pp" in settings:
+        arguments["pp"] = [f"{_KEYS['pp']}={{pp}}"]
+    if "micro_batch" in settings and stated:
+        arguments["micro_batch"] = [f"{_KEYS['micro_batch']}={{micro_batch}}", f"{_GLOBAL}={{global_batch}}"]
+    replaced = {_KEYS[name] for name in arguments} | {_INTERVAL} | ({_SEQUENCE} if "tp" in arguments else set())
+    left = [key for name, key in _KEYS.items() if name not in settings and name in ("tp", "pp", "micro_batch")]
+    hints = [f"state `{key}=...` in the line, so that it may vary: the recipe's own value is not known" for key in left]
+    fixed = {name: size for name, size in settings.items() if name in ("cp", "ep")}
+    return Meaning(
+        framework="megatron-bridge",
+        title="Megatron-Bridge",
+        evidence=evidence,
+        devices=sources.devices,
+        global_batch=stated,
+        batch_origin=options.origin(_GLOBAL),
+        settings=settings,
+        origins={name: options.origin(key) for name, key in _KEYS.items() if name in settings},
+        words=tuple(templates(options.without(replaced))),
+        arguments=arguments,  # type: ignore[arg-type]
+        steps={"format": "megatron"},
+        added=(f"{_INTERVAL}=1",),
+        notes=tuple(f"{name} = {size} stays as it is" for name, size in fixed.items()),
+        hints=tuple(hints),
+        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+    )

@@ -1,0 +1,155 @@
+"""Recognise the framework of a launch line by evidence: its program, its module, distinctive options, and the program's imports.
+
+Marks of two frameworks in one line are refused: no search space would be right for both.
+"""
+
+import re
+from collections.abc import Callable
+
+from oppa.errors import InputError
+from oppa.problem.launch_line.words import Word
+from oppa.tuning.launch_line.options import Options
+from oppa.tuning.launch_line.sources import LineSources
+
+TITLES = {
+    "megatron": "Megatron-LM",
+    "megatron-bridge": "Megatron-Bridge",
+    "torchtitan": "torchtitan",
+    "deepspeed": "DeepSpeed",
+    "accelerate": "accelerate",
+    "transformers": "Transformers Trainer",
+    "lightning": "LightningCLI",
+    "plain": "a program of your own",
+}
+_MEGATRON = [
+    "--tensor-model-parallel-size",
+    "--pipeline-model-parallel-size",
+    "--micro-batch-size",
+    "--num-attention-heads",
+    "--hidden-size",
+    "--max-position-embeddings",
+    "--use-distributed-optimizer",
+    "--overlap-grad-reduce",
+    "--use-mcore-models",
+    "--transformer-impl",
+    "--hybrid-layer-pattern",
+]
+_MEGATRON_ALONE = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--use-mcore-models", "--transformer-impl")
+"""Options that no other program has; the others alone may be those of a trainer of one's own."""
+_BRIDGE = re.compile(r"(model\.\w+_model_parallel_size|train\.(global|micro)_batch_size|checkpoint\.\w+|logger\.\w+|scheduler\.\w+)=")
+_TRAINER = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "model_name_or_path", "output_dir")
+_OPTION = re.compile(r"--[A-Za-z][\w.-]*")
+
+
+def recognised(sources: LineSources) -> tuple[str, str]:
+    """Return the framework's key and the evidence for it; `plain` if there is none.
+
+    Raises:
+        InputError: the line has the marks of two frameworks.
+    """
+    found = {name: why for name, mark in _MARKS.items() if (why := mark(sources))}
+    for inner, outer in (("transformers", "accelerate"), ("deepspeed", "accelerate"), ("plain", "accelerate")):
+        if inner in found and outer in found:
+            del found[inner]
+    if "transformers" in found and "deepspeed" in found:
+        del found["deepspeed" if _hands_over_file(sources) else "transformers"]
+    if len(found) > 1:
+        (first, one), (second, other) = list(found.items())[:2]
+        message = f"the launch line has the marks of {TITLES[first]} ({one}) and of {TITLES[second]} ({other})"
+        raise InputError(message, hint="write a job file that names the search space: `[space] name = ...`")
+    return next(iter(found.items()), ("plain", "without a mark of a framework; what you name in braces varies"))
+
+
+def trainer_options(sources: LineSources) -> Options:
+    """Return the options of the program by their names in Transformers, with underscores and without dashes."""
+    return Options(sources.line.arguments, spelled=lambda name: name.lstrip("-").replace("-", "_"))
+
+
+def reads_trainer_arguments(sources: LineSources) -> str:
+    """Return what shows that the program reads the arguments of Transformers' Trainer; empty if nothing does."""
+    if "no_trainer" in sources.line.program_name or (sources.script and not re.search(r"\w*(Trainer|Parser)\b", sources.script)):
+        return ""  # a loop of its own
+    options = trainer_options(sources)
+    stated = [name for name in _TRAINER if name in options]
+    if "per_device_train_batch_size" in stated and len(stated) >= 2:
+        return f"--{stated[0]}"
+    named = options.get("config")
+    file = named.values[0] if named and named.values else positional_file(options, sources)
+    if file is not None and file.text.endswith((".yaml", ".yml", ".json")) and sources.local_file(file.text):
+        values = sources.contents(file)
+        if len([name for name in _TRAINER if name in values]) >= 2:
+            return f"{file.text}: {next(name for name in _TRAINER if name in values)}"
+    parser = re.search(r"\b(HfArgumentParser|TrlParser|TrainingArguments|SFTConfig)\b", sources.script)
+    if parser and sources.imports("transformers|trl") and re.search(r"\b(HfArgumentParser|TrlParser)\b", sources.script):
+        return f"{sources.line.program_name} uses {parser[1]}"
+    return ""
+
+
+def positional_file(options: Options, sources: LineSources) -> Word | None:
+    """Return the file that is the program's first argument, as HfArgumentParser takes it; None if there is none."""
+    first = options.positional[0] if options.positional else None
+    is_file = first is not None and first.text.endswith((".yaml", ".yml", ".json")) and sources.local_file(first.text) is not None
+    return first if is_file else None
+
+
+def _hands_over_file(sources: LineSources) -> bool:
+    """Return whether `--deepspeed` names a file, as Transformers has it; DeepSpeed's own option is a switch."""
+    return trainer_options(sources).value("deepspeed").endswith(".json")
+
+
+def _megatron(sources: LineSources) -> str:
+    names = {name.partition("=")[0] for word in sources.line.arguments if _OPTION.match(name := word.text)}
+    marks = [option for option in _MEGATRON if option in names]
+    own = any(option in names for option in _MEGATRON_ALONE) or re.fullmatch(r"pretrain_\w+\.py", sources.line.program_name)
+    return marks[0] if len(marks) >= 3 and own else ""
+
+
+def _bridge(sources: LineSources) -> str:
+    marks = [match[1] for word in sources.line.arguments if (match := _BRIDGE.match(word.text))]
+    own = [mark for mark in marks if mark.startswith(("train.", "checkpoint."))]
+    named = sources.line.program_name == "run_recipe.py" or sources.imports(r"megatron\.bridge")
+    return f"{marks[0]}=" if (len(marks) >= 2 and own) or (marks and named) else ""
+
+
+def _torchtitan(sources: LineSources) -> str:
+    line = sources.line
+    if line.program.text in ("torchtitan.train", "torchtitan/train.py") or line.program.text.endswith("/torchtitan/train.py"):
+        return line.program.text
+    marks = [word.text for word in line.arguments if re.match(r"--job\.config_file|--parallelism\.\w+_degree", word.text)]
+    return marks[0].partition("=")[0] if marks else ""
+
+
+def _deepspeed(sources: LineSources) -> str:
+    options = trainer_options(sources)
+    if "deepspeed_config" in options or ("deepspeed" in options and not options.value("deepspeed")):
+        return "--deepspeed_config" if "deepspeed_config" in options else "--deepspeed"
+    launcher = sources.line.stage("deepspeed")
+    return "the launcher `deepspeed`" if launcher is not None and not _megatron(sources) else ""
+
+
+def _accelerate(sources: LineSources) -> str:
+    return "accelerate launch" if sources.line.stage("accelerate") is not None else ""
+
+
+def _lightning(sources: LineSources) -> str:
+    marks = [word.text for word in sources.line.arguments if re.match(r"--trainer\.\w+", word.text)]
+    if sources.imports("LightningCLI"):
+        return f"{sources.line.program_name} uses LightningCLI"
+    fits = bool(sources.line.arguments) and sources.line.arguments[0].text in ("fit", "validate", "test")
+    if marks and (fits or len(marks) > 1):
+        return marks[0].partition("=")[0]
+    named = trainer_options(sources).get("config")
+    if fits and named and named.text.endswith((".yaml", ".yml")) and sources.local_file(named.text):
+        return f"{named.text}: trainer" if isinstance(sources.contents(named.values[0]).get("trainer"), dict) else ""
+    return ""
+
+
+_MARKS: dict[str, Callable[[LineSources], str]] = {
+    "megatron": _megatron,
+    "megatron-bridge": _bridge,
+    "torchtitan": _torchtitan,
+    "accelerate": _accelerate,
+    "transformers": reads_trainer_arguments,
+    "deepspeed": _deepspeed,
+    "lightning": _lightning,
+}

@@ -1,0 +1,81 @@
+"""Gather what a framework's module needs to understand a launch line: the line, this machine, the user's settings, readable files."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.problem.bounded_text import parse_json, parse_yaml, read_text
+from oppa.problem.declaration import parse
+from oppa.problem.detect import Machine
+from oppa.problem.launch_line.line import LaunchLine
+from oppa.problem.launch_line.words import Word
+from oppa.tuning.launch_line.meaning import LineDevices
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LineSources:
+    """The sources of a launch line's meaning."""
+
+    line: LaunchLine
+    machine: Machine
+    devices: LineDevices
+    environment: Mapping[str, str]
+
+    @functools.cached_property
+    def script(self) -> str:
+        """Return the text of the program; empty if it is no file that can be read."""
+        path = self.line.path(self.line.program.text)
+        if self.line.is_module or path.suffix != ".py" or not path.is_file():
+            return ""
+        try:
+            return read_text(path)
+        except InputError:
+            return ""
+
+    def imports(self, pattern: str) -> bool:
+        """Return whether the program imports a module or a name of a module that matches."""
+        return re.search(rf"^\s*(?:from|import)\s[^\n]*(?:{pattern})", self.script, re.MULTILINE) is not None
+
+    def contents(self, word: Word | str) -> dict[str, Any]:
+        """Return the tables of a JSON, YAML or TOML file that the line names.
+
+        Raises:
+            InputError: the file cannot be read, or holds no table.
+        """
+        text = word if isinstance(word, str) else word.text
+        if not isinstance(word, str) and word.missing:
+            message = f"the file `{text}` ({word.origin}) is not known, because nothing states `{word.missing[0]}`"
+            raise InputError(message, hint="write the file's name in the line")
+        path = self.line.path(text)
+        content = read_text(path, hint="run oppa where the program would be started, so that it finds the same files")
+        suffix = PurePath(text).suffix
+        hint = "name the file that the program reads"
+        values: Any
+        if suffix == ".toml":
+            values = parse(content, source=str(path), error=InputError)
+        elif suffix in (".yaml", ".yml"):
+            values = parse_yaml(content, hint=hint)
+        else:
+            values = parse_json(content, source=f"`{path}`", hint=hint)
+        if not isinstance(values, dict):
+            raise InputError(f"`{path}` holds no table", hint=hint)
+        return values
+
+    def local_file(self, text: str) -> Path | None:
+        """Return the path of a file that exists; None for any other name."""
+        path = self.line.path(text) if text else None
+        return path if path is not None and path.is_file() else None
+
+
+def at(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value at a dotted key; None if a table on the way is missing."""
+    found: Any = values
+    for name in key.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(name)
+    return found

@@ -1,0 +1,31 @@
+"""Write the words of a launch line as the templates of a job: braces are literal, unless the user typed a placeholder."""
+
+import re
+from collections.abc import Iterable
+
+from oppa.problem.launch_line.words import Word
+
+_PLACEHOLDER = re.compile(r"\{[A-Za-z_]\w*(?:=[^{}:]*:[^{}]*)?\}")
+
+
+def template(word: Word) -> str:
+    """Return a word as a template: braces that the user typed around a name are a placeholder, all others are literal."""
+    text = word.text
+    if word.is_typed and re.search(r"[{}]", text) and not re.search(r"[{}]", _PLACEHOLDER.sub("", text)):
+        return text
+    return literal(text)
+
+
+def literal(text: str) -> str:
+    """Return text as a template without placeholders."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def templates(words: Iterable[Word]) -> list[str]:
+    """Return words as templates."""
+    return [template(each) for each in words]
+
+
+def names_placeholders(words: Iterable[Word]) -> bool:
+    """Return whether the user typed a placeholder in one of the words."""
+    return any(template(each) == each.text and "{" in each.text for each in words)

@@ -1,0 +1,252 @@
+"""Understand a launch line of torchtitan: a file of TOML, or a registered configuration, with the options of the line over it.
+
+Releases before 0.3 read a file, `--job.config_file`; release 0.3 names a function, `--module llama3 --config llama3_8b`. The registry of
+models (torchtitan_models.toml) has the dimensions that a name means.
+"""
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.problem.configuration import Value
+from oppa.problem.declaration import spell
+from oppa.tuning.formats.torchtitan import SCHEDULES
+from oppa.tuning.launch_line.meaning import LineConflict, Meaning, StatedFact
+from oppa.tuning.launch_line.options import Options, require_consistent
+from oppa.tuning.launch_line.sources import LineSources, at
+from oppa.tuning.launch_line.templates_of import templates
+
+_FILE = "job.config_file"
+_PARALLEL = "parallelism."
+_DEGREES = {
+    "tp": "parallelism.tensor_parallel_degree",
+    "pp": "parallelism.pipeline_parallel_degree",
+    "cp": "parallelism.context_parallel_degree",
+    "ep": "parallelism.expert_parallel_degree",
+}
+_OLDER = {
+    "parallelism.data_parallel_shard_degree": "training.data_parallel_shard_degree",
+    "parallelism.data_parallel_replicate_degree": "training.data_parallel_replicate_degree",
+    "parallelism.tensor_parallel_degree": "training.tensor_parallel_degree",
+    "parallelism.pipeline_parallel_degree": "experimental.pipeline_parallel_degree",
+    "parallelism.context_parallel_degree": "experimental.context_parallel_degree",
+    "training.local_batch_size": "training.batch_size",
+    "compile.enable": "training.compile",
+}
+"""Keys of earlier releases."""
+_LOOPED = ("interleaved", "interleaved-zb", "zb-v")
+_SET = {
+    "dp": ["training.global_batch_size", "parallelism.data_parallel_shard_degree"],
+    "tp": ["parallelism.tensor_parallel_degree"],
+    "micro_batch": ["training.local_batch_size"],
+    "recompute": ["activation_checkpoint.mode"],
+    "zero_stage": ["parallelism.fsdp_reshard_after_forward"],
+    "compile": ["compile.enable", "compile.no-enable"],
+}
+"""Options that a trial sets for a parameter."""
+_MEASURED = ("metrics.log_freq",)
+
+
+@functools.cache
+def registry() -> dict[str, dict[str, dict[str, int]]]:
+    """Return the dimensions of torchtitan's models, by name and flavor."""
+    return tomllib.loads(Path(__file__).with_name("torchtitan_models.toml").read_text())
+
+
+class _Effective:
+    """Holds the effective configuration: the file's values, with the line's over them."""
+
+    def __init__(self, options: Options, values: Mapping[str, Any], file: str) -> None:
+        self._options, self._values, self._file = options, values, file
+        self.conflicts: list[LineConflict] = []
+
+    def get(self, key: str, usual: Any) -> Any:
+        """Return the value of a key."""
+        return self.stated(key)[0] if self.stated(key)[1] else usual
+
+    def stated(self, key: str) -> tuple[Any, str]:
+        """Return a value with its origin; an empty origin if nothing states it."""
+        for name in (key, _OLDER.get(key, "")):
+            table, _, last = name.rpartition(".")
+            if name and f"{table}.no-{last}" in self._options:
+                return False, self._options.origin(f"{table}.no-{last}")
+            if name and (option := self._options.get(name)):
+                return _typed(option.text), option.origin
+        for name in (key, _OLDER.get(key, "")):
+            if name and (found := at(self._values, name)) is not None:
+                return found, self._file
+        return None, ""
+
+    def number(self, key: str, usual: int) -> int:
+        """Return the whole number of a key; raises InputError for anything else."""
+        found = self.get(key, usual)
+        if type(found) is not int:
+            raise InputError(f"`{key} = {spell(found)}` ({self.stated(key)[1]}) is not a whole number", hint="write the number itself")
+        return found
+
+    def differences(self) -> list[LineConflict]:
+        """Return the options of the line that state something else than the file."""
+        found = []
+        for option in self._options.all:
+            before = at(self._values, option.name)
+            if before is not None and before != _typed(option.text):
+                found.append(
+                    LineConflict(
+                        about=option.name, taken=f"{option.text or 'true'} ({option.origin})", other=f"{spell(before)} ({self._file})"
+                    )
+                )
+        return found
+
+
+def _typed(text: str) -> Any:
+    if text in ("", "true", "True", "false", "False"):
+        return text in ("", "true", "True")
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def understand(sources: LineSources, *, evidence: str) -> Meaning:
+    """Return the meaning of a line of torchtitan.
+
+    Raises:
+        InputError: its file cannot be read, or a value in it is unreadable.
+    """
+    options = Options(sources.line.arguments, spelled=lambda name: name.lstrip("-"))
+    require_consistent(options, _DEGREES.values())
+    file = options.get(_FILE)
+    values = sources.contents(file.values[0]) if file and file.values else {}
+    shown = Path(file.text).name if file else ""
+    named = registry().get("functions", {}).get(options.value("config"))
+    if file is None and named:
+        values, shown = {"training": dict(named)}, "the registry"
+    effective = _Effective(options, values, shown)
+    model, origin = _model(options, effective, shown)
+    settings, origins, global_batch = _settings(effective, sources)
+    by_function = file is None
+    completes = by_function and bool(model)
+    arguments = {} if completes else _arguments(settings, by_function=by_function, has_model=bool(model))
+    replaced = _replaced(arguments, completes=completes)
+    precision = str(effective.get("training.mixed_precision_param", "bfloat16"))
+    facts = [StatedFact(name="file", value=file.text, origin=file.origin)] if file else []
+    return Meaning(
+        framework="torchtitan",
+        title="torchtitan",
+        evidence=evidence,
+        devices=sources.devices,
+        model=model,
+        model_origin=origin,
+        global_batch=global_batch,
+        batch_origin=effective.stated("training.global_batch_size")[1] or "local batch x dp",
+        precision="bf16" if precision == "bfloat16" else "fp32",
+        settings=settings,
+        origins=origins,
+        space="torchtitan" if model else "",
+        completes=completes,
+        words=tuple(templates(options.without(replaced))),
+        arguments=arguments,  # type: ignore[arg-type]
+        choices=_stated_extras(settings) if completes else _choices(settings, has_model=bool(model)),
+        steps={"format": "torchtitan"},
+        added=() if completes else ("--metrics.log_freq", "1"),
+        facts=tuple(facts),
+        conflicts=tuple(effective.differences()),
+        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+    )
+
+
+def _model(options: Options, effective: _Effective, file: str) -> tuple[dict[str, Value], str]:
+    """Return the dimensions of a registered model, and their origin; nothing for a model that the registry lacks."""
+    name, flavor = str(effective.get("model.name", "")), str(effective.get("model.flavor", ""))
+    origin = f"{file} and the registry"
+    if module := options.value("module"):
+        name, flavor = module.rpartition(".")[2], options.value("config").removeprefix(f"{module}_").upper()
+        origin = f"{options.origin('config')} and the registry"
+    known = {each.lower(): dimensions for each, dimensions in registry().get(name, {}).items()}
+    if flavor.lower() not in known:
+        return {}, ""
+    return {"gated": True, "tied": False, **known[flavor.lower()], "seq_len": effective.number("training.seq_len", 2048)}, origin
+
+
+def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Value], dict[str, str], int]:
+    """Return the present configuration, the origins of what is stated, and the global batch."""
+    degrees = {name: effective.number(key, 1) for name, key in _DEGREES.items()}
+    found: dict[str, Value] = {"tp": degrees["tp"], "pp": degrees["pp"]}
+    found |= {name: degrees[name] for name in ("cp", "ep") if effective.stated(_DEGREES[name])[1]}
+    devices = sources.devices.count or 1
+    if devices % (product := degrees["tp"] * degrees["pp"] * degrees["cp"]):
+        message = (
+            f"tp {degrees['tp']} x pp {degrees['pp']} x cp {degrees['cp']} needs {product} ranks, and the launch line starts {devices}"
+        )
+        raise InputError(message, hint="start a multiple of it")
+    found["dp"] = dp = devices // product
+    replicas = effective.number("parallelism.data_parallel_replicate_degree", 1)
+    shards = effective.number("parallelism.data_parallel_shard_degree", -1)
+    reshard = str(effective.get("parallelism.fsdp_reshard_after_forward", "default"))
+    found["zero_stage"] = (
+        0 if shards == 1 and replicas > 1 else 2 if reshard == "never" or (reshard == "default" and degrees["pp"] > 1) else 3
+    )
+    found |= {"dp_replicate": replicas} if replicas > 1 and found["zero_stage"] else {}
+    local = effective.number("training.local_batch_size", 8)
+    total = effective.number("training.global_batch_size", -1)
+    found["micro_batch"] = local if degrees["pp"] == 1 else effective.number("parallelism.pipeline_parallel_microbatch_size", 1)
+    if degrees["pp"] > 1:
+        named = str(effective.get("parallelism.pipeline_parallel_schedule", "1F1B"))
+        schedule = next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == named.lower()), named)
+        found |= {"schedule": schedule, "model_chunks": 2 if schedule in _LOOPED else 1}
+    mode = str(effective.get("activation_checkpoint.mode", "selective"))
+    found["recompute"] = mode if mode in ("none", "selective", "full") else "none"
+    found["compile"] = bool(effective.get("compile.enable", False))
+    keys = {**_DEGREES, "micro_batch": "training.local_batch_size", "recompute": "activation_checkpoint.mode", "compile": "compile.enable"}
+    keys |= {"zero_stage": "parallelism.fsdp_reshard_after_forward", "precision": "training.mixed_precision_param"}
+    keys |= {"dp_replicate": "parallelism.data_parallel_replicate_degree", "schedule": "parallelism.pipeline_parallel_schedule"}
+    origins = {name: effective.stated(key)[1] or "default of torchtitan" for name, key in keys.items()}
+    return found, origins, total if total > 0 else local * dp
+
+
+def _arguments(settings: Mapping[str, Value], *, by_function: bool, has_model: bool) -> dict[str, object]:
+    """Return the words of each parameter that varies, as releases before 0.3 have them.
+
+    A pipeline stays as it is: in a file's release, the batch that passes through it is another option for each schedule.
+    """
+    batch = ["--training.global_batch_size", "{global_batch}"]
+    found: dict[str, object] = {"dp": batch, "tp": ["--parallelism.tensor_parallel_degree", "{tp}"]}
+    if settings["zero_stage"]:
+        found["dp"] = [*batch, "--parallelism.data_parallel_shard_degree", "-1"]
+        option = "--parallelism.fsdp_reshard_after_forward"
+        found["zero_stage"] = {"2": [option, "never"], "3": [option, "always"]}
+    if settings["pp"] == 1:
+        found["micro_batch"] = ["--training.local_batch_size", "{micro_batch}"]
+    if not by_function:
+        found["recompute"] = ["--activation_checkpoint.mode", "{recompute}"]
+        if has_model:
+            found["compile"] = {"false": ["--compile.no-enable"], "true": ["--compile.enable"]}
+            found["cuda_graphs"] = {"false": []}  # these releases have none
+    return found
+
+
+def _stated_extras(settings: Mapping[str, Value]) -> dict[str, object]:
+    """Return the parameters that vary only on request, at the values that the line states."""
+    return {name: [settings[name]] for name in ("cp", "dp_replicate") if name in settings}
+
+
+def _choices(settings: Mapping[str, Value], *, has_model: bool) -> dict[str, object]:
+    found: dict[str, object] = {"zero_stage": [2, 3]} if settings["zero_stage"] else {}
+    return found | ({"compile": [False, True], "cuda_graphs": [False]} if has_model else {})
+
+
+def _replaced(arguments: Mapping[str, object], *, completes: bool) -> set[str]:
+    """Return the options that trials set themselves."""
+    if completes:
+        own = {key for keys in _SET.values() for key in keys} | set(_DEGREES.values())
+        own |= {"parallelism.data_parallel_replicate_degree"}
+        return own | {
+            "training.seq_len",
+            "parallelism.pipeline_parallel_schedule",
+            "parallelism.pipeline_parallel_microbatch_size",
+            *_MEASURED,
+        }
+    return {key for name in arguments for key in _SET.get(name, [])} | set(_MEASURED)

@@ -1,0 +1,216 @@
+"""Understand a launch line whose program reads the arguments of Transformers' Trainer, by DDP, FSDP or a file of DeepSpeed."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.problem.configuration import Value
+from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
+from oppa.tuning.launch_line.local_model import local_model
+from oppa.tuning.launch_line.meaning import LineConflict, Meaning
+from oppa.tuning.launch_line.options import Options, require_consistent
+from oppa.tuning.launch_line.recognise import positional_file, trainer_options
+from oppa.tuning.launch_line.sources import LineSources
+from oppa.tuning.launch_line.templates_of import templates
+
+_MICRO, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
+_LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "model_max_length", "cutoff_len", "seq_length")
+_DEFAULTS = {_MICRO: 8, _STEPS: 1}
+"""Defaults of transformers.TrainingArguments."""
+_BATCH = {"micro_batch": ["--per_device_train_batch_size", "{micro_batch}", "--gradient_accumulation_steps", "{num_microbatches}"]}
+_RECOMPUTE = {"none": ["--gradient_checkpointing", "false"], "full": ["--gradient_checkpointing", "true"]}
+_MEASURED = ("logging_steps", "logging_strategy")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerArguments:
+    """Reads the arguments of the Trainer: those of the line, over those of a file of the program's own."""
+
+    options: Options
+    values: Mapping[str, Any]
+    """Arguments in a file such as `--config recipe.yaml`."""
+    file: str = ""
+
+    @classmethod
+    def of(cls, sources: LineSources) -> "TrainerArguments":
+        """Return the arguments of a line; raises InputError if one is stated twice."""
+        options = trainer_options(sources)
+        require_consistent(options, [_MICRO, _STEPS, "bf16", "fp16", "deepspeed"])
+        named = options.get("config")
+        values: Mapping[str, Any] = {}
+        if named and named.values and PurePath(named.text).suffix in (".yaml", ".yml", ".json") and sources.local_file(named.text):
+            values = sources.contents(named.values[0])
+        elif (positional := positional_file(options, sources)) is not None:
+            values = sources.contents(positional)
+        shown = named.text if named else positional_file(options, sources)
+        return cls(options=options, values=values, file=PurePath(shown if isinstance(shown, str) else shown.text if shown else "").name)
+
+    def number(self, name: str) -> tuple[int, str]:
+        """Return a number with its origin: the line, the file, or the default of Transformers."""
+        if (found := self.options.number(name)) is not None:
+            return found, self.options.origin(name)
+        if type(found := self.values.get(name)) is int:
+            return found, self.file
+        return _DEFAULTS[name], "default of Transformers"
+
+    def is_on(self, name: str) -> bool:
+        """Return whether a switch is on."""
+        if option := self.options.get(name):
+            return option.text.lower() in ("", "true", "1", "yes")
+        return self.values.get(name) is True
+
+    def text(self, name: str) -> str:
+        """Return the text of an argument; empty if it is not stated."""
+        if option := self.options.get(name):
+            return option.text
+        return str(self.values.get(name) or "")
+
+    @property
+    def states_batch(self) -> bool:
+        """Return whether the line or the file states the micro-batch."""
+        return _MICRO in self.options or _MICRO in self.values
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Return the origins of what switches state."""
+        named = {
+            "precision": ("bf16", "fp16"),
+            "recompute": ("gradient_checkpointing",),
+            "zero_stage": ("fsdp",),
+            "fsdp_offload": ("fsdp",),
+        }
+        named |= {"dp_bucket_mb": ("ddp_bucket_cap_mb",), "dataloader_num_workers": ("dataloader_num_workers",), "bf16": ("bf16",)}
+        stated = {ours: next((name for name in names if name in self.options or name in self.values), "") for ours, names in named.items()}
+        return {ours: self.options.origin(name) or self.file for ours, name in stated.items() if name}
+
+    @property
+    def precision(self) -> str:
+        """Return the precision; raises InputError if two are on."""
+        if self.is_on("bf16") and self.is_on("fp16"):
+            raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint="remove one of the two")
+        return "bf16" if self.is_on("bf16") else "fp16" if self.is_on("fp16") else "fp32"
+
+    def model(self, sources: LineSources) -> tuple[dict[str, Value], str, list[str]]:
+        """Return `[model]` from a local config.json, its origin, and what would state it otherwise."""
+        length = next((found for name in _LENGTHS if (found := self.options.number(name) or _whole(self.values.get(name)))), None)
+        return local_model(sources, self.text("model_name_or_path") or self.text("config_name"), length)
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def understand(sources: LineSources, *, evidence: str) -> Meaning:
+    """Return the meaning of a line for the Trainer.
+
+    Raises:
+        InputError: arguments contradict each other, or a file cannot be read.
+    """
+    arguments = TrainerArguments.of(sources)
+    options = arguments.options
+    (micro, micro_origin), (steps, _) = arguments.number(_MICRO), arguments.number(_STEPS)
+    devices = sources.devices
+    count = devices.count
+    settings: dict[str, Value] = {"tp": 1, "pp": 1, "micro_batch": micro, "recompute": _recompute(arguments)}
+    settings |= {"dp": count} if count else {}
+    model, origin, hints = arguments.model(sources)
+    meaning = Meaning(
+        framework="transformers",
+        title="Transformers Trainer",
+        evidence=evidence,
+        devices=devices,
+        model=model,
+        model_origin=origin,
+        global_batch=micro * steps * count if count else None,
+        batch_origin=f"{micro} x {steps} x {count} ({micro_origin})",
+        precision=arguments.precision,
+        settings=settings,
+        origins={"micro_batch": micro_origin, **arguments.origins},
+        added=("--logging_steps", "1"),
+        steps={"format": "hf-trainer"},
+        hints=tuple(hints),
+        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+    )
+    if (option := options.get("deepspeed")) and option.values:
+        return _by_deepspeed(meaning, sources, arguments)
+    return _by_torch(meaning, sources, arguments)
+
+
+def _recompute(arguments: TrainerArguments) -> str:
+    return "full" if arguments.is_on("gradient_checkpointing") or arguments.is_on("activation_checkpointing") else "none"
+
+
+def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArguments) -> Meaning:
+    """Return the meaning of a line by DDP or FSDP, whose search space completes it."""
+    options, count = arguments.options, meaning.devices.count or 1
+    fsdp = arguments.text("fsdp")
+    stage = _stage_of(fsdp) if ("fsdp" in options or fsdp) else 0
+    present: dict[str, Value] = {"bf16": True} if arguments.is_on("bf16") else {}
+    extras: dict[str, Value] = {"dataloader_num_workers": options.number("dataloader_num_workers", least=0) or 0}
+    settings = {**meaning.settings, "zero_stage": stage, **present}
+    words: dict[str, Any] = {**_BATCH, "recompute": _RECOMPUTE}
+    choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
+    replaced = {_MICRO, _STEPS, "gradient_checkpointing", "torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", *_MEASURED}
+    if "fsdp" in options or fsdp or "fsdp_config" in options:
+        words["zero_stage"] = {str(stage): []}
+        choices["zero_stage"] = [stage]
+    elif count > 1 and sources.machine.gpus:
+        words["zero_stage"] = {
+            "0": [],
+            **{
+                str(each): ["--fsdp", "--fsdp_config", f'{{{{"reshard_after_forward": {on}}}}}'] for each, on in ((2, "false"), (3, "true"))
+            },
+        }
+    if count > 1 and not stage:
+        words["dp_bucket_mb"] = ["--ddp_bucket_cap_mb", "{dp_bucket_mb}"]
+        extras |= {"dp_bucket_mb": options.number("ddp_bucket_cap_mb") or 25}
+    return dataclasses.replace(
+        meaning,
+        settings={
+            **settings,
+            **{name: value for name, value in extras.items() if value},
+            **({"fsdp_offload": True} if "offload" in fsdp else {}),
+        },
+        space="transformers",
+        words=tuple(templates(options.without(replaced))),
+        arguments=words,
+        choices=choices,
+    )
+
+
+def _stage_of(fsdp: str) -> int:
+    """Return the ZeRO stage of `--fsdp`; without a value, FSDP frees the weights after the forward pass."""
+    return 2 if "shard_grad_op" in fsdp else 0 if "no_shard" in fsdp else 3
+
+
+def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArguments) -> Meaning:
+    """Return the meaning of a line with a file of DeepSpeed, of which trials get copies."""
+    options = arguments.options
+    file = DeepSpeedFile.of(sources, options.get("deepspeed"))
+    conflicts = []
+    (micro, _), (steps, _) = arguments.number(_MICRO), arguments.number(_STEPS)
+    ours = (("train_micro_batch_size_per_gpu", micro), (_STEPS, steps), ("train_batch_size", meaning.global_batch))
+    for key, value in ours:
+        stated = file.values.get(key, "auto")
+        if stated not in ("auto", value) and value is not None:
+            conflicts.append(LineConflict(about=key, taken=f"{value} (the arguments)", other=f"{stated} ({file.shown})"))
+    edited = file.edited(batch="all but auto")
+    words = [
+        re.sub(re.escape(file.text) + "$", "{ds}", each) if file.text in each else each
+        for each in templates(options.without({_MICRO, _STEPS, "gradient_checkpointing", *_MEASURED}))
+    ]
+    return dataclasses.replace(
+        meaning,
+        precision=meaning.precision if meaning.precision != "fp32" else file.precision or "fp32",
+        settings={**meaning.settings, **file.settings},
+        origins={**meaning.origins, **dict.fromkeys(file.settings, file.shown)},
+        space="deepspeed" if meaning.model else "",
+        words=tuple(words),
+        arguments={**_BATCH, "recompute": _RECOMPUTE},
+        files=(edited,),
+        choices={"recompute": ["none", "full"], **({"zero_stage": file.stages} if len(file.stages) > 1 else {})},
+        conflicts=tuple(conflicts),
+    )

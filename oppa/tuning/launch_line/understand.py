@@ -1,0 +1,78 @@
+"""Understand a launch line: read its syntax, recognise its framework, and let the framework's module read its meaning."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from oppa.problem.detect import Machine, this_machine
+from oppa.problem.launch_line.line import LaunchLine, read_line
+from oppa.tuning.launch_line import accelerate, deepspeed, lightning, megatron, megatron_bridge, plain, torchtitan, trainer
+from oppa.tuning.launch_line.devices_of import devices_of, gpus_in_header
+from oppa.tuning.launch_line.meaning import LineDevices, Meaning
+from oppa.tuning.launch_line.recognise import recognised
+from oppa.tuning.launch_line.sources import LineSources
+
+
+class Reader(Protocol):
+    """Reads the meaning of a line for one framework."""
+
+    def __call__(self, sources: LineSources, *, evidence: str) -> Meaning:
+        """Return the meaning."""
+        ...
+
+
+READERS: Mapping[str, Reader] = {
+    "megatron": megatron.understand,
+    "megatron-bridge": megatron_bridge.understand,
+    "torchtitan": torchtitan.understand,
+    "deepspeed": deepspeed.understand,
+    "accelerate": accelerate.understand,
+    "transformers": trainer.understand,
+    "lightning": lightning.understand,
+    "plain": plain.understand,
+}
+
+
+def understand(
+    words: Sequence[str],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    settings: Mapping[str, Any] | None = None,
+    machine: Callable[[], Machine] = this_machine,
+) -> tuple[LaunchLine, Meaning]:
+    """Return the parts of a launch line, and their meaning.
+
+    Args:
+        words: The words that the user typed after `--`.
+        environment: Variables that scripts and schedulers set.
+        settings: Tables that the user changes with `--set`; those of `[cluster]` replace what the line states.
+        machine: Returns what this machine offers.
+
+    Raises:
+        InputError: the line cannot be understood; see `read_line`, `recognised` and the framework's module.
+    """
+    line = read_line(words, environment=environment)
+    here = machine()
+    sources = LineSources(line=line, machine=here, devices=devices_of(line, here, environment), environment=environment)
+    framework, evidence = recognised(sources)
+    sources = dataclasses.replace(sources, devices=_devices(sources, framework, settings or {}))
+    return line, READERS[framework](sources, evidence=evidence)
+
+
+def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) -> LineDevices:
+    """Return the devices, as the launcher's or the framework's own files state them, with the user's changes."""
+    devices, launcher = sources.devices, sources.line.stage("launcher")
+    if launcher is not None and launcher.name == "accelerate":
+        devices = dataclasses.replace(accelerate.devices_of_launcher(launcher, sources), gpu=devices.gpu, starts_step=devices.starts_step)
+    elif launcher is not None and launcher.name == "deepspeed":
+        devices = dataclasses.replace(deepspeed.devices_of_launcher(launcher, sources), gpu=devices.gpu)
+    elif framework == "lightning":
+        devices = lightning.devices_of_trainer(sources)
+    if devices.per_host is None and (gpus := gpus_in_header(sources.line.header)):
+        devices = dataclasses.replace(devices, per_host=gpus, origin="header")
+    given = settings.get("cluster", {})
+    hosts, per_host = given.get("hosts"), given.get("devices_per_host")
+    if isinstance(hosts, int):
+        devices = dataclasses.replace(devices, hosts=hosts)
+    return dataclasses.replace(devices, per_host=per_host, origin="--set") if isinstance(per_host, int) else devices

@@ -1,0 +1,62 @@
+"""The user's own line for another configuration: the same words in the same order, the changed ones marked."""
+
+import json
+
+from oppa.tuning.launch_line.changed_line import ChangedLine, changed_line
+from oppa.tuning.launch_line.line_job import LineJob
+
+TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --gradient-accumulation-steps=4 --output_dir out"
+MEGATRON = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 256 "
+    "--max-position-embeddings 256 --micro-batch-size 2 --global-batch-size 32 --use-distributed-optimizer --tensor-model-parallel-size 2"
+)
+
+
+def changed(made: LineJob, **values) -> ChangedLine:
+    problem = made.problem
+    for each in problem.candidates():
+        if all(each[name] == value for name, value in values.items()):
+            others = [name for name in each.names if name not in {*values, "dp"} and each[name] != problem.baseline[name]]
+            if not others:
+                return changed_line(made, each)
+    raise AssertionError("no such candidate")
+
+
+def test_the_present_configuration_changes_nothing(job) -> None:
+    made = job(MEGATRON)
+    found = changed_line(made, made.problem.baseline)
+    assert found.line == MEGATRON.split() and not found.changes
+
+
+def test_values_change_in_their_place_and_in_the_users_spelling(job) -> None:
+    found = changed(job(TRAINER), micro_batch=2)
+    assert " ".join(found.line) == TRAINER.replace("size 4", "size 2").replace("steps=4", "steps=8")
+    assert [word.text for word in found.words if word.mark] == ["2", "--gradient-accumulation-steps=8"]
+    assert [(each.old, each.new) for each in found.changes] == [("4", "2"), ("4", "8")]
+
+
+def test_a_new_option_is_added_and_an_old_one_removed(job) -> None:
+    made = job(MEGATRON)
+    added = changed(made, recompute="full")
+    assert added.line[-6:] == ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
+    removed = changed(made, zero_stage=0)
+    assert "--use-distributed-optimizer" not in removed.line
+    assert [word.text for word in removed.words if word.mark == "removed"] == ["--use-distributed-optimizer"]
+
+
+def test_placeholders_are_filled_in(job) -> None:
+    found = changed(job("torchrun train.py --batch {b=2:2,4} --workers {w=0:0,1}"), b=4)
+    assert " ".join(found.line) == "torchrun train.py --batch 4 --workers 0"
+    assert [(each.about, each.old, each.new) for each in found.changes] == [("b", "2", "4")]
+
+
+def test_keys_of_files_are_among_the_changes(job) -> None:
+    file = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}
+    made = job(f"{TRAINER} --deepspeed ds.json", {"ds.json": json.dumps(file)})
+    found = changed(made, zero_stage=3)
+    assert [(each.about, each.old, each.new) for each in found.changes] == [("ds.json: zero_optimization.stage", "2", "3")]
+
+
+def test_json_has_the_words_and_the_changes_without_secrets(job) -> None:
+    values = changed(job(TRAINER), micro_batch=2).to_dict()
+    assert values["words"][0] == "torchrun" and values["changes"][0]["new"] == "2"

@@ -1,0 +1,114 @@
+"""The launch lines that are typed in practice, and what oppa makes of them."""
+
+import json
+
+import pytest
+
+from oppa.errors import InputError
+from tests.tuning.launch_line.conftest import CPUS
+
+MEGATRON = (
+    "srun -N64 --ntasks-per-node=8 --gpus-per-node=8 --container-image=mcore.sqsh --container-mounts=/lustre --cpu-bind=none "
+    "python pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --num-layers 96 --hidden-size 12288 "
+    "--num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 1536 --bf16 "
+    "--use-distributed-optimizer --train-iters 1000 --save /lustre/run7"
+)
+RUN_TRAIN = """
+NGPU=${NGPU:-"8"}
+CONFIG_FILE=${CONFIG_FILE:-"debug_model.toml"}
+torchrun --nproc_per_node=${NGPU} --rdzv_backend c10d --rdzv_endpoint="localhost:0" \\
+-m torchtitan.train --job.config_file ${CONFIG_FILE} "$@"
+"""
+LLAMA = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = 1
+[activation_checkpoint]
+mode = "selective"
+"""
+FSDP = """
+distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 4
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+  fsdp_activation_checkpointing: false
+"""
+TRAINER = (
+    "torchrun --nproc-per-node 8 run_clm.py --deepspeed ds.json --per_device_train_batch_size 4 --gradient_accumulation_steps 4 "
+    "--output_dir out"
+)
+
+
+def test_megatron_in_a_step_of_slurm_keeps_the_words_of_srun(job) -> None:
+    made = job(MEGATRON, machine=CPUS)
+    assert (made.meaning.framework, made.meaning.devices.count, made.meaning.global_batch) == ("megatron", 512, 1536)
+    assert made.problem.baseline is not None
+    assert (made.problem.baseline.tp, made.problem.baseline.pp, made.problem.baseline.dp) == (8, 4, 16)
+    argv = made.problem.command.argv
+    assert argv[:5] == ("srun", "-N64", "--ntasks-per-node=8", "--gpus-per-node=8", "--container-image=mcore.sqsh")
+    assert "--train-iters" in argv and argv[-2:] == ("--exit-interval", "{steps}")
+    assert "--tensor-model-parallel-size" not in argv
+    assert made.problem.launcher.name == "srun" and made.problem.limits.trials == 24
+    assert any("generic GPU" in note for note in made.notes)
+
+
+def test_what_writes_goes_through_one_function(job, monkeypatch) -> None:
+    from oppa.tuning.launch_line.compose import command_of
+
+    made = job(MEGATRON)
+    command = command_of(made.line, made.meaning, harmless=lambda framework, words: [word for word in words if word != "--save"])
+    assert "--save" not in command.argv and command.argv[0] == "srun"
+
+
+def test_a_wrapper_of_torchtitan_is_file_registry_and_overrides(job) -> None:
+    line = "CONFIG_FILE=llama3_8b.toml NGPU=8 ./run_train.sh --parallelism.tensor_parallel_degree 2"
+    made = job(line, {"run_train.sh": RUN_TRAIN, "llama3_8b.toml": LLAMA})
+    assert made.meaning.framework == "torchtitan"
+    assert dict(made.meaning.model) | {"layers": 32, "hidden": 4096, "ffn": 14336, "seq_len": 8192} == dict(made.meaning.model)
+    assert made.meaning.settings["tp"] == 2 and made.meaning.origins["tp"] == "line"
+    assert made.meaning.origins["micro_batch"] == "llama3_8b.toml"
+    assert made.meaning.conflicts[0].about == "parallelism.tensor_parallel_degree"
+    assert made.meaning.conflicts[0].other == "1 (llama3_8b.toml)"
+    assert made.problem.command.argv[-2:] == ("--metrics.log_freq", "1")
+    assert made.problem.baseline is not None and made.problem.baseline.dp == 4
+
+
+def test_accelerate_gets_a_copy_of_its_file_and_asks_for_the_batch(job) -> None:
+    made = job("accelerate launch --config_file fsdp.yaml --num_processes 8 sft.py --model_name_or_path /m/llama", {"fsdp.yaml": FSDP})
+    assert made.meaning.devices.count == 8  # the command line wins
+    assert [(each.about, each.taken) for each in made.meaning.conflicts] == [("num_processes", "8 (line)")]
+    assert "{accelerate}" in made.problem.command.argv
+    assert made.problem.space["zero_stage"].choices == (2, 3)
+    assert "`sft.py`'s own batch argument is unknown: name it `{micro_batch}`" in made.meaning.hints
+
+
+def test_a_batch_that_is_named_in_braces_varies(job) -> None:
+    line = "accelerate launch --config_file fsdp.yaml --num_processes 8 sft.py --batch {micro_batch=2:1,2,4}"
+    made = job(line, {"fsdp.yaml": FSDP}, settings=["batch.global_batch=32"])
+    assert made.problem.space["micro_batch"].choices == (1, 2, 4)
+    assert not made.meaning.hints
+
+
+def test_deepspeed_over_ssh_is_refused_with_the_way_that_works(job) -> None:
+    with pytest.raises(InputError, match="16 slots on 2 hosts by ssh") as refused:
+        job("deepspeed --hostfile hosts --include a:0-7@b:0-7 train.py --deepspeed --deepspeed_config ds.json", {"ds.json": "{}"})
+    assert "torchrun --nnodes 2 --nproc-per-node 8 train.py" in refused.value.hint
+
+
+def test_the_global_batch_of_the_trainer_is_held_and_conflicts_are_shown(job) -> None:
+    file = {"train_micro_batch_size_per_gpu": 8, "train_batch_size": "auto", "zero_optimization": {"stage": 2}}
+    made = job(TRAINER, {"ds.json": json.dumps(file)})
+    assert (made.meaning.framework, made.problem.global_batch) == ("transformers", 128)
+    assert [(each.about, each.other) for each in made.meaning.conflicts] == [("train_micro_batch_size_per_gpu", "8 (ds.json)")]
+    assert made.problem.baseline is not None
+    assert (made.problem.baseline.micro_batch, made.problem.baseline.zero_stage) == (4, 2)
+    copy = made.problem.command.files[0].rewritten({"micro_batch": 2, "zero_stage": 3, "num_microbatches": 8, "global_batch": 128})
+    assert copy == {"train_micro_batch_size_per_gpu": 2, "zero_optimization.stage": 3}
+    assert all(each.num_microbatches * each.micro_batch * each.dp == 128 for each in made.problem.candidates())

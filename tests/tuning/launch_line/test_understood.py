@@ -1,0 +1,168 @@
+"""Recognition by evidence, and refusals: rather not understood than wrong."""
+
+import json
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from oppa.errors import InputError
+from oppa.problem.job import load_job
+from oppa.tuning.launch_line.line_job import load_line
+from oppa.tuning.launch_line.understand import understand
+from tests.tuning.launch_line.conftest import CPUS
+
+CASES = sorted((Path(__file__).parents[2] / "published" / "launch_lines").glob("*.toml"))
+OPTIONS = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 256 --max-position-embeddings 256 --bf16"
+MEGATRON = f"torchrun --nproc-per-node 8 pretrain_gpt.py {OPTIONS} --micro-batch-size 2 --global-batch-size 32"
+TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --output_dir out"
+LIGHTNING = "python train.py fit --trainer.devices 8 --trainer.strategy ddp --data.batch_size 16"
+
+
+@pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
+def test_a_published_line_is_understood_or_refused_and_never_wrong(file, tmp_path, monkeypatch) -> None:
+    case = tomllib.loads(file.read_text())
+    expected = case["expected"]
+    monkeypatch.chdir(tmp_path)
+    for name, text in case.get("files", {}).items():
+        (tmp_path / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name.lstrip("/")).write_text(text)
+    try:
+        _, found = understand(shlex.split(case["line"]), environment=case.get("environment", {}), machine=lambda: CPUS)
+    except InputError:
+        assert "refused" in expected or file.stem in REFUSED_THOUGH_VALID
+        return
+    assert found.framework == expected["framework"]
+    assert expected.get("devices", found.devices.count) == found.devices.count
+    assert expected.get("global_batch", found.global_batch) == found.global_batch
+    assert {**found.settings, **expected.get("baseline", {})} == dict(found.settings)
+    assert {**found.model, **expected.get("model", {})} == dict(found.model)
+
+
+REFUSED_THOUGH_VALID = {"deepspeed_zero3_offload_heredoc"}
+"""Lines that are refused, because a script writes the file that the program reads."""
+
+
+@pytest.mark.parametrize(
+    ("line", "framework"),
+    [
+        (MEGATRON, "megatron"),
+        ("torchrun run_recipe.py --recipe r train.global_batch_size=8 model.tensor_model_parallel_size=2", "megatron-bridge"),
+        (TRAINER, "transformers"),
+        (LIGHTNING, "lightning"),
+        ("torchrun train.py --batch {b=2:1,2}", "plain"),
+        ("python train.py --micro-batch-size 4 --hidden-size 3", "plain"),
+        ("torchrun train.py --output_dir out --lr 3", "plain"),
+        ("torchrun bert.py --hidden-size 8 --num-attention-heads 2 --max-position-embeddings 8 --micro-batch-size 1", "plain"),
+        (f"{TRAINER.replace('train.py', 'run_clm_no_trainer.py')} --gradient_accumulation_steps 2", "plain"),
+        ("python nemo.py model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2", "plain"),
+    ],
+)
+def test_a_framework_is_recognised_by_its_marks(line, framework) -> None:
+    assert understand(shlex.split(line), environment={}, machine=lambda: CPUS)[1].framework == framework
+
+
+def test_the_imports_of_a_program_are_marks(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "from transformers import HfArgumentParser, Trainer, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
+    (tmp_path / "own.py").write_text(text)
+    found = understand(["torchrun", "own.py", "--lr", "1"], environment={}, machine=lambda: CPUS)[1]
+    assert (found.framework, found.settings["micro_batch"], found.origins["micro_batch"]) == ("transformers", 8, "default of Transformers")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"{MEGATRON} --per_device_train_batch_size 4 --output_dir out", "marks of Megatron-LM .* and of Transformers"),
+        (f"{MEGATRON} --deepspeed --deepspeed_config ds.json", "marks of Megatron-LM .* and of DeepSpeed"),
+        (f"{MEGATRON} --micro-batch-size 4", "contradicts itself"),
+        (f"{MEGATRON} --fp16", "contradicts itself: `--bf16` and `--fp16`"),
+        (f"{TRAINER} --bf16 --fp16", "contradicts itself"),
+        (f"{MEGATRON} --tensor-model-parallel-size 16", "needs 16 ranks, and the launch line starts 8"),
+        (f"{MEGATRON} --tensor-model-parallel-size two", "`--tensor-model-parallel-size two` .* is not a number"),
+        ("torchrun --nnodes 1:4 train.py", "elastic"),
+        ("torchrun --nproc-per-node many train.py", "is not a number"),
+        ("accelerate launch --config_file no.yaml train.py", "cannot be read"),
+        ("torchrun train.py --deepspeed --deepspeed_config no.json", "cannot be read"),
+    ],
+)
+def test_a_line_that_has_no_one_meaning_is_refused(line, message, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        understand(shlex.split(line), environment={}, machine=lambda: CPUS)
+
+
+@pytest.mark.parametrize("line", ["torchrun train.py", "python train.py --lr 1", "accelerate launch --num_processes 2 train.py"])
+def test_a_line_in_which_nothing_may_vary_is_refused_with_the_way_to_name_it(line, job) -> None:
+    with pytest.raises(InputError, match="nothing in this launch line may vary") as refused:
+        job(line)
+    assert "{micro_batch" in refused.value.hint
+
+
+def test_what_a_script_does_not_state_is_named(job) -> None:
+    script = f"torchrun --nproc-per-node 8 pretrain_gpt.py {OPTIONS} --micro-batch-size 2 --global-batch-size 32 --data-path $DATA\n"
+    with pytest.raises(InputError, match=r"needs `\$DATA`, which nothing here states"):
+        job("sh run.sh", {"run.sh": script})
+    assert "/d" in job("DATA=/d sh run.sh").problem.command.argv
+
+
+@pytest.mark.parametrize("line", [MEGATRON, TRAINER, LIGHTNING])
+def test_the_job_that_a_line_amounts_to_loads_as_a_file(line, job, tmp_path) -> None:
+    made = job(line)
+    (tmp_path / "job.toml").write_text(made.text)
+    again = load_job(tmp_path / "job.toml")
+    assert again.fingerprint == made.problem.fingerprint and again.baseline == made.problem.baseline
+
+
+def test_a_local_configuration_of_transformers_gives_the_model(job) -> None:
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256}
+    made = job(f"{TRAINER} --model_name_or_path m --block_size 128", {"m/config.json": json.dumps(config)})
+    assert (made.problem.model.layers, made.problem.model.seq_len) == (2, 128)
+
+
+def test_braces_in_a_script_or_in_json_are_no_placeholders(job) -> None:
+    made = job(f"""{TRAINER} --lr_scheduler_kwargs '{{"a": 1}}'""")
+    assert '{{"a": 1}}' in made.problem.command.argv
+
+
+def test_the_environment_and_the_wrappers_of_a_line_are_kept(job) -> None:
+    made = job(f"NCCL_DEBUG=INFO numactl -l {TRAINER}")
+    assert made.problem.command.argv[:5] == ("env", "NCCL_DEBUG=INFO", "numactl", "-l", "torchrun")
+
+
+def test_on_several_hosts_oppa_sets_the_rendezvous(job) -> None:
+    made = job(TRAINER.replace("8 train", "8 --nnodes 2 --node_rank $R --master_addr=$M train"), machine=CPUS)
+    assert made.problem.cluster.hosts == 2
+    assert not {"--nnodes", "--node_rank"} & set(made.problem.command.argv)
+
+
+def test_accelerate_on_several_hosts_gets_the_rank_of_each(job) -> None:
+    files = {"c.yaml": "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 16\nmachine_rank: 0\nmain_process_ip: a\n"}
+    made = job(f"accelerate launch --config_file c.yaml {TRAINER.partition('8 ')[2]}", files)
+    sh, option, script, name, *rest = made.problem.command.argv
+    assert (sh, option, name, rest[:2]) == ("sh", "-c", "accelerate", ["--config_file", "c.yaml"])
+    assert script.startswith('exec "$0" launch --machine_rank "$PET_NODE_RANK"') and script.endswith('"$@"')
+
+
+def test_a_container_keeps_the_step_and_its_rendezvous(job) -> None:
+    made = job(f"srun -N2 --container-image=i.sqsh {TRAINER.replace('8 ', '8 --nnodes 2 --rdzv-endpoint a:1 ', 1)}", machine=CPUS)
+    assert made.problem.launcher.name == "srun" and made.problem.cluster.hosts == 2
+    assert "--rdzv-endpoint" in made.problem.command.argv
+    assert job(f"srun -N2 {TRAINER}", machine=CPUS).problem.command.argv[0] == "torchrun"
+
+
+def test_a_batch_script_states_what_oppa_requests(job) -> None:
+    script = f"#!/bin/bash\n#SBATCH --nodes=2 --partition=gpu\n#SBATCH --gres=gpu:h100:8\nsrun {TRAINER}\n"
+    made = job("sbatch --account=a run.sh", {"run.sh": script}, machine=CPUS)
+    assert made.problem.launcher.name == "slurm"
+    assert made.problem.launcher.options == {"partition": "gpu", "account": "a"}
+    assert (made.problem.cluster.device, made.problem.cluster.devices) == ("H100", 16)
+
+
+def test_a_study_continues_with_its_own_job(job, tmp_path) -> None:
+    made = job(TRAINER)
+    made.store(tmp_path)
+    (tmp_path / "job.toml").write_text(made.text.replace("trials = 24", "trials = 5"))
+    assert load_line(shlex.split(TRAINER), machine=CPUS, study=tmp_path).problem.limits.trials == 5
+    assert load_line([*shlex.split(TRAINER), "--seed", "1"], machine=CPUS, study=tmp_path).problem.limits.trials == 24
