@@ -9,6 +9,7 @@ import torch
 
 from oppa.errors import InputError, StudyError
 from oppa.problem.encoding import column_names
+from oppa.problem.job_file import DesignerTable
 from oppa.problem.problem import Problem
 from oppa.problem.training import SearchOptions
 from oppa.study import Study
@@ -163,6 +164,12 @@ def test_studies_that_cannot_be_used_are_left_out_with_a_note(study_of, problem,
     with pytest.raises(InputError, match="none of the 2 studies") as caught:
         transferred(starting_from(problem, other, empty))
     assert "completed trials" in caught.value.hint
+
+
+def test_a_job_names_one_folder_several_or_a_pattern_relative_to_its_file(tmp_path) -> None:
+    assert DesignerTable(transfer="one").record(tmp_path).transfer == (str(tmp_path / "one"),)
+    assert DesignerTable(transfer=["one", "/two*"]).record(tmp_path).transfer == (str(tmp_path / "one"), "/two*")
+    assert DesignerTable().record(tmp_path).transfer == ()
 
 
 def test_options_of_older_studies_name_one_folder_or_none() -> None:
