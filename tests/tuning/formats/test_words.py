@@ -1,6 +1,7 @@
 """The words of search spaces before the parsers of their frameworks: each launch line means the configuration that it was made for."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def understood(tmp_path):
 def line(problem, configuration):
     """The launch line of a configuration."""
     spec = TrialSpec.of(problem, configuration, study="s", trial=1, steps=3)
-    values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=3, folder=".")
+    values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=3, folder=Path())
     return spec.command.words(values, {})
 
 
