@@ -48,6 +48,7 @@ def tune(
     from oppa.cli.views.summary import print_result
     from oppa.tuning.launch_line.changed_line import changed_line
     from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.launch_line.winner_files import write_files
     from oppa.tuning.outcomes import unfinished
 
     question = _question(job, command or (), changes or (), study)
@@ -78,11 +79,13 @@ def tune(
         break_even=found.break_even,
         spent=found.spent,
     )
-    changed = changed_line(line, found.best.configuration) if line else None
-    if changed is not None:
-        launch_line_view.print_changed(changed)
+    more = {}
+    if line is not None:
+        changed, files = changed_line(line, found.best.configuration), write_files(line, found.best.configuration, found.exported.folder)
+        launch_line_view.print_changed(changed, files)
+        more = {"launch_line": {**changed.to_dict(), "files": [str(file) for file in files]}}
     if as_json:
-        style.print_json({**found.values, **({"launch_line": changed.to_dict()} if changed else {})})
+        style.print_json({**found.values, **more})
 
 
 def _print_plan(plan: "TunePlan", line: "LineJob | None", *, as_json: bool) -> None:
