@@ -17,6 +17,7 @@ from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings
 from oppa.study.database import disk_errors
+from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line.compose import Harmless, LineCommand, as_given, command_of, heading, job_text
 from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.understand import understand
@@ -66,12 +67,13 @@ def load_line(
     Raises:
         InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
     """
-    here = machine or this_machine()
-    line, meaning = understand(words, environment=environment, settings=parse_settings(settings), machine=lambda: here)
-    meaning = _with_model(meaning, parse_settings(settings))
+    here, given = machine or this_machine(), parse_settings(settings)
+    line, meaning = understand(words, environment=environment, settings=given, machine=lambda: here)
+    meaning = _with_model(meaning, given)
     command = command_of(line, meaning, harmless=harmless)
-    _require_batch(command, meaning, parse_settings(settings))
-    text, assumed = job_text(line, meaning, command, here)
+    _require_batch(command, meaning, given)
+    device = table(given, "cluster").get("device", "")
+    text, assumed = job_text(line, meaning, command, here, device=str(device), settings=settings)
     path = Path(FILE)
     try:
         problem = load_job(path, text=text, settings=settings)
@@ -81,8 +83,8 @@ def load_line(
     if command.missing:
         message = f"the launch line needs {', '.join(f'`{name}`' for name in dict.fromkeys(command.missing))}, which nothing here states"
         raise InputError(message, hint="set the variable in front of the line, or write its value in the line")
-    table, notes = _baseline(problem, meaning)
-    text = _stored(study, words) or (f"{text}\n{table}" if table else text)
+    present, notes = _baseline(problem, meaning)
+    text = _stored(study, words) or (f"{text}\n{present}" if present else text)
     problem = load_job(path, text=text, settings=settings)
     return LineJob(
         line=line, meaning=meaning, command=command, text=text, problem=problem, notes=(*assumed, *meaning.notes, *command.notes, *notes)
@@ -90,10 +92,16 @@ def load_line(
 
 
 def _with_model(meaning: Meaning, settings: Mapping[str, Any]) -> Meaning:
-    """Return the meaning without the hint to state a model, if the user has stated one."""
-    if not settings.get("model"):
+    """Return the meaning without assumptions and hints about what the user states of the model."""
+    stated = settings.get("model")
+    if not isinstance(stated, dict):
         return meaning
-    return dataclasses.replace(meaning, hints=tuple(hint for hint in meaning.hints if "--model" not in hint))
+    return dataclasses.replace(
+        meaning,
+        assumed={name: value for name, value in meaning.assumed.items() if name not in stated},
+        hints=tuple(hint for hint in meaning.hints if "--model" not in hint),
+        notes=tuple(note for note in meaning.notes if not any(f"model.{name}=" in note for name in stated)),
+    )
 
 
 def _stored(study: Path | None, words: Sequence[str]) -> str:
