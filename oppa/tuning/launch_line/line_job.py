@@ -12,6 +12,7 @@ from oppa.errors import InputError, JobError
 from oppa.problem import baseline
 from oppa.problem.bounded_text import read_text
 from oppa.problem.detect import Machine, this_machine
+from oppa.problem.inline_choices import read_inline_choices
 from oppa.problem.job import load_job
 from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.problem import Problem
@@ -83,7 +84,7 @@ def load_line(
     if command.missing:
         message = f"the launch line needs {', '.join(f'`{name}`' for name in dict.fromkeys(command.missing))}, which nothing here states"
         raise InputError(message, hint="set the variable in front of the line, or write its value in the line")
-    present, notes = _baseline(problem, meaning)
+    present, notes = _baseline(problem, meaning, command)
     text = _stored(study, words) or (f"{text}\n{present}" if present else text)
     problem = load_job(path, text=text, settings=settings)
     return LineJob(
@@ -137,22 +138,23 @@ def _require_choice(problem: Problem, meaning: Meaning) -> None:
     raise InputError(f"nothing in this launch line may vary: it is understood as {meaning.title}", hint=hint)
 
 
-def _baseline(problem: Problem, meaning: Meaning) -> tuple[str, list[str]]:
+def _baseline(problem: Problem, meaning: Meaning, command: LineCommand) -> tuple[str, list[str]]:
     """Return the table `[baseline]` of the present configuration, and notes on what it cannot hold."""
     space = problem.space
-    if meaning.framework == "plain" or problem.baseline is not None:
-        return "", []
-    stated = {name: value for name, value in meaning.settings.items() if name in space.names and name != "dp"}
+    if meaning.framework == "plain":
+        return "", []  # the placeholders themselves state it
+    present = {**meaning.settings, **read_inline_choices(command.argv).present}
+    stated = {name: value for name, value in present.items() if name in space.names and name != "dp"}
     settings = {**stated, **{known.name: known.choices[0] for known in space.parameters if len(known.choices) == 1 and known.name != "dp"}}
     for name, value in settings.items():
         if name not in baseline.ROUNDED and value not in space[name].choices:
             return "", [f"the present {name} = {value} is not in the search space `{space.name}`, so there is no baseline"]
     settings.setdefault("micro_batch", space["micro_batch"].default)
     try:
-        present = baseline.require_legal(space, baseline.at_rest(space, baseline.complete(space, settings)))
+        found = baseline.require_legal(space, baseline.at_rest(space, baseline.complete(space, settings)))
     except (InputError, JobError) as error:
         return "", [f"the present configuration is not in the search space, so there is no baseline: {_reason(error.message)}"]
-    return baseline.table(space, present), []
+    return baseline.table(space, found), []
 
 
 def _reason(message: str) -> str:

@@ -77,3 +77,16 @@ def test_what_only_trials_need_is_not_in_the_file_of_the_winner(job, tmp_path) -
     best = next(each for each in made.problem.candidates() if each.zero_stage == 1)
     (path,) = write_files(made, best, tmp_path / "best")
     assert json.loads(path.read_text()) == {"train_batch_size": 64, "zero_optimization": {"stage": 1}}
+
+
+def test_placeholders_and_files_change_together(job) -> None:
+    file = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: true\n"
+    line = "accelerate launch --config_file c.yaml --num_processes 8 t.py --batch {micro_batch=2:1,2,4}"
+    made = job(line, {"c.yaml": file}, settings=["batch.global_batch=64"])
+    assert (made.problem.baseline.micro_batch, made.problem.baseline.zero_stage) == (2, 3)
+    found = changed(made, micro_batch=4, zero_stage=2)
+    assert found.line == line.replace("{micro_batch=2:1,2,4}", "4").split()
+    assert {each.about: (each.old, each.new) for each in found.changes} == {
+        "micro_batch": ("2", "4"),
+        "c.yaml: fsdp_config.fsdp_reshard_after_forward": ("true", "false"),
+    }
