@@ -174,3 +174,11 @@ def test_a_plain_program_that_can_be_read_shows_what_could_be_named(job) -> None
     with pytest.raises(InputError) as refused:
         job("torchrun train.py", {"train.py": 'parser.add_argument("--lr")\nparser.add_argument("--batch-size", type=int)\n'})
     assert "`train.py` has `--batch-size`" in refused.value.hint and "--lr" not in refused.value.hint
+
+
+def test_a_secret_of_the_environment_reaches_no_file(job) -> None:
+    script = f"export WANDB_API_KEY=$WANDB_API_KEY\nexport A=$B\n{TRAINER}\n"
+    made = job("sh run.sh", {"run.sh": script}, environment={"WANDB_API_KEY": "0123456789abcdef0123", "B": "1"})
+    assert "0123456789abcdef0123" not in made.text and "A=1" in made.problem.command.argv
+    with pytest.raises(InputError, match=r"\$HF_TOKEN"):
+        job("sh run.sh", {"run.sh": f"{TRAINER} --note $HF_TOKEN\n"}, environment={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx"})
