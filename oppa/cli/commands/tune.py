@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.outcomes import TuneResult
     from oppa.tuning.plan import TunePlan
 
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
@@ -46,7 +47,6 @@ def tune(
     from oppa.cli.views import launch_line_view, style
     from oppa.cli.views.session_view import SessionView
     from oppa.cli.views.summary import print_result
-    from oppa.tuning.launch_line.changed_line import changed_line
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import unfinished
 
@@ -78,11 +78,21 @@ def tune(
         break_even=found.break_even,
         spent=found.spent,
     )
-    changed = changed_line(line, found.best.configuration) if line else None
-    if changed is not None:
-        launch_line_view.print_changed(changed)
+    more = _print_line(line, found) if line else {}
     if as_json:
-        style.print_json({**found.values, **({"launch_line": changed.to_dict()} if changed else {})})
+        style.print_json({**found.values, **more})
+
+
+def _print_line(line: "LineJob", found: "TuneResult") -> dict[str, Any]:
+    """Print the user's launch line with the winner's words, write the files that it names, and return both as JSON values."""
+    from oppa.cli.views import launch_line_view
+    from oppa.tuning.launch_line.changed_line import changed_line
+    from oppa.tuning.launch_line.winner_files import write_files
+
+    best = found.best.configuration
+    changed, files = changed_line(line, best), write_files(line, best, found.exported.folder)
+    launch_line_view.print_changed(changed, files)
+    return {"launch_line": {**changed.to_dict(), "files": [str(file) for file in files]}}
 
 
 def _print_plan(plan: "TunePlan", line: "LineJob | None", *, as_json: bool) -> None:

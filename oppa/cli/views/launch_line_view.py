@@ -12,6 +12,9 @@ from oppa.problem.templates import spelled
 from oppa.tuning.launch_line.meaning import ASSUMED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from rich.console import Console
 
     from oppa.tuning.launch_line.changed_line import ChangedLine
@@ -132,8 +135,8 @@ def _wrapped(texts: list[str], width: int = 96) -> list[str]:
     return lines
 
 
-def print_changed(changed: "ChangedLine", console: "Console | None" = None) -> None:
-    """Print the user's launch line with the changed words marked, and the changes as `old -> new`; to stderr without `console`."""
+def print_changed(changed: "ChangedLine", files: "Sequence[Path]" = (), console: "Console | None" = None) -> None:
+    """Print the user's launch line with the changed words marked, the changes as `old -> new`, and files; to stderr without `console`."""
     out = console or style.err()
     marks = {"": "", "changed": "bold underline green", "added": "bold underline green", "removed": "strike red"}
     words = [
@@ -150,6 +153,8 @@ def print_changed(changed: "ChangedLine", console: "Console | None" = None) -> N
     for each in changed.changes:
         old, new = (escape(text or "-") for text in (each.old, each.new))
         out.print(f"  {escape(each.about):<{width}}  [dim]{old}[/] -> [bold]{new}[/]")
+    for path in files:
+        out.print(f"\n  written: {escape(str(path))}")
 
 
 def understood_json(job: "LineJob") -> dict[str, Any]:

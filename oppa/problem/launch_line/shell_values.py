@@ -17,6 +17,7 @@ from oppa.problem.launch_line.shell_arithmetic import compute
 from oppa.problem.launch_line.shell_parser import parse_script
 from oppa.problem.launch_line.shell_syntax import Assigned, Expansion, LiteralText, Parts, Simple
 from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Word, WordPiece
+from oppa.redaction import is_secret
 
 _PARAMETER = re.compile(
     r"(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!])(?P<index>\[[^\]]*\])?(?:(?P<how>:?[-=+?]|##?|%%?|//?)(?P<rest>.*))?", re.DOTALL
@@ -175,7 +176,10 @@ class Variables:
         return found
 
     def _value(self, name: str, index: str) -> list[WordPiece] | None:
-        """Return the value of a variable; None if nothing states it."""
+        """Return the value of a variable; None if nothing states it.
+
+        A secret of the environment counts as not stated, so that no file has it; trials inherit it.
+        """
         if name in self._unknown:
             return None
         if name == "0":
@@ -192,7 +196,7 @@ class Variables:
                 return _with_blanks(words)
             at = whole_number(index.strip("[]")) if index else 0
             return list(words[at].pieces) if at is not None and at < len(words) else []
-        if name in self._environment and not index:
+        if name in self._environment and not index and not is_secret(name, self._environment[name]):
             return [WordPiece(text=self._environment[name], origin=f"{ENVIRONMENT} {name}")]
         return None
 

@@ -67,20 +67,17 @@ def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
     old = _added(problem, usual) if usual is not None else {}
     base = list(job.line.typed) if job.line.takes_arguments else [word.text for stage in job.line.stages for word in stage.words]
     base += [] if job.line.takes_arguments else [word.text for word in job.line.program_words]
-    base = _filled(base, problem, configuration)
-    words = (
-        [MarkedWord(text=text) for text in base]
-        if problem.baseline is None or job.meaning.framework != "plain"
-        else _against(job, configuration)
-    )
-    changes: list[LineChange] = [] if job.meaning.framework != "plain" else _of_placeholders(problem, configuration)
+    before = base if usual is None else _filled(base, problem, usual)
+    after = _filled(base, problem, configuration)
+    words = [MarkedWord(text=text, mark="changed" if text != old_text else "") for text, old_text in zip(after, before, strict=True)]
+    changes = _of_placeholders(problem, configuration) if after != before else []
     for name, values in new.items():
         found = _find(words, name)
         if found is not None:
-            before = tuple(word.text for word in words[found[0] : found[1]])
-            if _values(before) != values:
-                words[found[0] : found[1]] = _replaced(before, values)
-                changes.append(LineChange(about=before[0].partition("=")[0], old=" ".join(_values(before)), new=" ".join(values) or "on"))
+            present = tuple(word.text for word in words[found[0] : found[1]])
+            if _values(present) != values:
+                words[found[0] : found[1]] = _replaced(present, values)
+                changes.append(LineChange(about=present[0].partition("=")[0], old=" ".join(_values(present)), new=" ".join(values) or "on"))
         elif values != old.get(name):
             words += [MarkedWord(text=text, mark="added") for text in _spelled(spelling[name], values)]
             changes.append(LineChange(about=spelling[name], old=" ".join(old.get(name, ())), new=" ".join(values) or "on"))
@@ -172,14 +169,6 @@ def _filled(words: Sequence[str], problem: Problem, configuration: Configuration
     known = {name: spelled(value) for name, value in _values_of(problem, configuration).items()}
     pattern = re.compile(r"\{([A-Za-z_]\w*)(?:=[^{}]*)?\}")
     return [pattern.sub(lambda found: known.get(found[1], found[0]), word) for word in words]
-
-
-def _against(job: LineJob, configuration: Configuration) -> list[MarkedWord]:
-    """Return the words of a line with placeholders; those whose value differs from the present one are marked."""
-    problem, usual = job.problem, job.problem.baseline
-    assert usual is not None
-    pairs = zip(_filled(job.line.typed, problem, usual), _filled(job.line.typed, problem, configuration), strict=True)
-    return [MarkedWord(text=new, mark="changed" if new != old else "") for old, new in pairs]
 
 
 def _of_placeholders(problem: Problem, configuration: Configuration) -> list[LineChange]:

@@ -173,10 +173,15 @@ def _with_copy(word: Word, copies: Mapping[Path, str]) -> str:
 
 
 def job_text(
-    line: LaunchLine, meaning: Meaning, command: LineCommand, machine: Machine, *, has_files: bool = True
+    line: LaunchLine, meaning: Meaning, command: LineCommand, machine: Machine, *, device: str = "", settings: Sequence[str] = ()
 ) -> tuple[str, list[str]]:
-    """Return the text of the job without its baseline, and notes on what was assumed."""
-    cluster, notes = _cluster(meaning, machine)
+    """Return the text of the job without its baseline, and notes on what was assumed.
+
+    Args:
+        device: The kind of device that the user states; empty if that is left to the line and this machine.
+        settings: Changes of the job's keys, for a comment.
+    """
+    cluster, notes = _cluster(meaning, machine, device)
     fixed = _kept_settings(meaning)
     arguments = {**{name: {spelled(value): []} for name, value in fixed.items()}, **meaning.arguments}
     choices = {**{name: [value] for name, value in fixed.items()}, **meaning.choices}
@@ -188,11 +193,12 @@ def job_text(
         tables.append(("training", {"precision": "fp32" if meaning.precision == "fp32" else "bf16"}))
     tables.append(("command", {"argv": list(command.argv)}))
     tables.append(("command.arguments", {} if meaning.completes else arguments))
-    for file in meaning.files if has_files else ():
+    for file in meaning.files:
         tables.append((f"command.files.{file.name}", {"path": str(file.path.absolute()), "keys": file.keys}))
     tables += [("command.steps", meaning.steps), ("space", {"name": meaning.space} if meaning.space else {}), ("space.parameters", choices)]
     tables += [*_launcher(line, command), ("limits", _limits(cluster))]
-    head = f"{heading(line.typed)}\nname = {spell(_name(line))}\n"
+    changed = "".join(f"# --set {one_line(each)}\n" for each in redacted(settings))
+    head = f"{heading(line.typed)}{changed}\nname = {spell(_name(line))}\n"
     return head + "".join(_table(name, values) for name, values in tables if values), notes
 
 
@@ -249,12 +255,14 @@ def _named_in_files(meaning: Meaning) -> set[str]:
     return names
 
 
-def _cluster(meaning: Meaning, machine: Machine) -> tuple[dict[str, Any], list[str]]:
+def _cluster(meaning: Meaning, machine: Machine, device: str) -> tuple[dict[str, Any], list[str]]:
     """Return `[cluster]`, and notes on what was assumed."""
     devices = meaning.devices
     if devices.per_host is None:
         raise InputError("the number of devices is not known", hint="state it: `--set cluster.devices_per_host=8`")
     found: dict[str, Any] = {"hosts": devices.hosts, "devices_per_host": devices.per_host}
+    if device:
+        return {**found, "device": device}, []
     if devices.gpu and identify(devices.gpu):
         return {**found, "device": identify(devices.gpu)}, []
     if machine.gpus:

@@ -57,7 +57,10 @@ def _ranks_of_step(step: Stage, header: Mapping[str, str], hosts: int | None, en
     if per_node is not None:
         count, origin = _number(per_node, "--ntasks-per-node"), per_node.origin
     elif tasks is not None and (hosts or step.name != "srun"):
-        count, origin = max(1, _number(tasks, "--ntasks") // (hosts or 1)), tasks.origin
+        total = _number(tasks, "--ntasks")
+        if total % (hosts or 1):
+            raise InputError(f"{total} tasks do not divide over {hosts} hosts", hint="start equally many on each: `--ntasks-per-node`")
+        count, origin = total // (hosts or 1), tasks.origin
     elif text := header.get("ntasks-per-node") or environment.get("SLURM_NTASKS_PER_NODE", ""):
         count, origin = whole_number(text) or 1, "header" if "ntasks-per-node" in header else "environment SLURM_NTASKS_PER_NODE"
     else:

@@ -12,11 +12,13 @@ from oppa.errors import InputError, JobError
 from oppa.problem import baseline
 from oppa.problem.bounded_text import read_text
 from oppa.problem.detect import Machine, this_machine
+from oppa.problem.inline_choices import read_inline_choices
 from oppa.problem.job import load_job
 from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings
 from oppa.study.database import disk_errors
+from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line.compose import Harmless, LineCommand, as_given, command_of, heading, job_text
 from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.understand import understand
@@ -66,12 +68,13 @@ def load_line(
     Raises:
         InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
     """
-    here = machine or this_machine()
-    line, meaning = understand(words, environment=environment, settings=parse_settings(settings), machine=lambda: here)
-    meaning = _with_model(meaning, parse_settings(settings))
+    here, given = machine or this_machine(), parse_settings(settings)
+    line, meaning = understand(words, environment=environment, settings=given, machine=lambda: here)
+    meaning = _with_model(meaning, given)
     command = command_of(line, meaning, harmless=harmless)
-    _require_batch(command, meaning, parse_settings(settings))
-    text, assumed = job_text(line, meaning, command, here)
+    _require_batch(command, meaning, given)
+    device = table(given, "cluster").get("device", "")
+    text, assumed = job_text(line, meaning, command, here, device=str(device), settings=settings)
     path = Path(FILE)
     try:
         problem = load_job(path, text=text, settings=settings)
@@ -81,8 +84,8 @@ def load_line(
     if command.missing:
         message = f"the launch line needs {', '.join(f'`{name}`' for name in dict.fromkeys(command.missing))}, which nothing here states"
         raise InputError(message, hint="set the variable in front of the line, or write its value in the line")
-    table, notes = _baseline(problem, meaning)
-    text = _stored(study, words) or (f"{text}\n{table}" if table else text)
+    present, notes = _baseline(problem, meaning, command)
+    text = _stored(study, words) or (f"{text}\n{present}" if present else text)
     problem = load_job(path, text=text, settings=settings)
     return LineJob(
         line=line, meaning=meaning, command=command, text=text, problem=problem, notes=(*assumed, *meaning.notes, *command.notes, *notes)
@@ -90,10 +93,16 @@ def load_line(
 
 
 def _with_model(meaning: Meaning, settings: Mapping[str, Any]) -> Meaning:
-    """Return the meaning without the hint to state a model, if the user has stated one."""
-    if not settings.get("model"):
+    """Return the meaning without assumptions and hints about what the user states of the model."""
+    stated = settings.get("model")
+    if not isinstance(stated, dict):
         return meaning
-    return dataclasses.replace(meaning, hints=tuple(hint for hint in meaning.hints if "--model" not in hint))
+    return dataclasses.replace(
+        meaning,
+        assumed={name: value for name, value in meaning.assumed.items() if name not in stated},
+        hints=tuple(hint for hint in meaning.hints if "--model" not in hint),
+        notes=tuple(note for note in meaning.notes if not any(f"model.{name}=" in note for name in stated)),
+    )
 
 
 def _stored(study: Path | None, words: Sequence[str]) -> str:
@@ -129,22 +138,23 @@ def _require_choice(problem: Problem, meaning: Meaning) -> None:
     raise InputError(f"nothing in this launch line may vary: it is understood as {meaning.title}", hint=hint)
 
 
-def _baseline(problem: Problem, meaning: Meaning) -> tuple[str, list[str]]:
+def _baseline(problem: Problem, meaning: Meaning, command: LineCommand) -> tuple[str, list[str]]:
     """Return the table `[baseline]` of the present configuration, and notes on what it cannot hold."""
     space = problem.space
-    if meaning.framework == "plain" or problem.baseline is not None:
-        return "", []
-    stated = {name: value for name, value in meaning.settings.items() if name in space.names and name != "dp"}
+    if meaning.framework == "plain":
+        return "", []  # the placeholders themselves state it
+    present = {**meaning.settings, **read_inline_choices(command.argv).present}
+    stated = {name: value for name, value in present.items() if name in space.names and name != "dp"}
     settings = {**stated, **{known.name: known.choices[0] for known in space.parameters if len(known.choices) == 1 and known.name != "dp"}}
     for name, value in settings.items():
         if name not in baseline.ROUNDED and value not in space[name].choices:
             return "", [f"the present {name} = {value} is not in the search space `{space.name}`, so there is no baseline"]
     settings.setdefault("micro_batch", space["micro_batch"].default)
     try:
-        present = baseline.require_legal(space, baseline.at_rest(space, baseline.complete(space, settings)))
+        found = baseline.require_legal(space, baseline.at_rest(space, baseline.complete(space, settings)))
     except (InputError, JobError) as error:
         return "", [f"the present configuration is not in the search space, so there is no baseline: {_reason(error.message)}"]
-    return baseline.table(space, present), []
+    return baseline.table(space, found), []
 
 
 def _reason(message: str) -> str:

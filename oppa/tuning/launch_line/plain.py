@@ -1,5 +1,8 @@
 """Understand a launch line of which oppa knows no framework: the placeholders that the user typed are what may vary."""
 
+import re
+from collections.abc import Iterator
+
 from oppa.problem.configuration import Value
 from oppa.problem.inline_choices import read_inline_choices
 from oppa.tuning.launch_line.meaning import Meaning
@@ -24,5 +27,20 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         settings=present,
         origins=dict.fromkeys(present, "line"),
         words=tuple(words),
+        hints=tuple(_options_to_name(sources)) if not present else (),
         missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
     )
+
+
+_OPTION = re.compile(r"""add_argument\(\s*["'](--[\w-]*(?:batch|accum|worker|bucket|compile|checkpointing|prefetch)[\w-]*)["']""")
+"""Options of argparse whose name says that they change the speed."""
+_MOST = 6
+
+
+def _options_to_name(sources: LineSources) -> Iterator[str]:
+    """Yield a hint with the options of the program that could vary; nothing if its source shows none."""
+    found = list(dict.fromkeys(_OPTION.findall(sources.script)))[:_MOST]
+    if found:
+        named = ", ".join(f"`{option}`" for option in found)
+        name = "micro_batch" if "batch" in found[0] else found[0].strip("-").replace("-", "_")
+        yield f"`{sources.line.program_name}` has {named}: name one with its present value first, `{found[0]} {{{name}=8:4,8,16}}`"

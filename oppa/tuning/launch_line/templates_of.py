@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from oppa.problem.launch_line.words import Word
 
-_PLACEHOLDER = re.compile(r"\{[A-Za-z_]\w*(?:=[^{}:]*:[^{}]*)?\}")
+_PLACEHOLDER = re.compile(r"\{[A-Za-z_]\w*(?:=[^{}]*)?\}")
 
 
 def template(word: Word) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from oppa.problem.detect import Machine, this_machine
 from oppa.problem.launch_line.line import LaunchLine, read_line
+from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line import accelerate, deepspeed, lightning, megatron, megatron_bridge, plain, torchtitan, trainer
 from oppa.tuning.launch_line.devices_of import devices_of, gpus_in_header
 from oppa.tuning.launch_line.meaning import LineDevices, Meaning
@@ -71,7 +72,7 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
         devices = lightning.devices_of_trainer(sources)
     if devices.per_host is None and (gpus := gpus_in_header(sources.line.header)):
         devices = dataclasses.replace(devices, per_host=gpus, origin="header")
-    given = settings.get("cluster", {})
+    given = table(settings, "cluster")
     hosts, per_host = given.get("hosts"), given.get("devices_per_host")
     if isinstance(hosts, int):
         devices = dataclasses.replace(devices, hosts=hosts)

@@ -4,6 +4,7 @@ import json
 
 from oppa.tuning.launch_line.changed_line import ChangedLine, changed_line
 from oppa.tuning.launch_line.line_job import LineJob
+from oppa.tuning.launch_line.winner_files import write_files
 
 TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --gradient-accumulation-steps=4 --output_dir out"
 MEGATRON = (
@@ -60,3 +61,32 @@ def test_keys_of_files_are_among_the_changes(job) -> None:
 def test_json_has_the_words_and_the_changes_without_secrets(job) -> None:
     values = changed(job(TRAINER), micro_batch=2).to_dict()
     assert values["words"][0] == "torchrun" and values["changes"][0]["new"] == "2"
+
+
+def test_the_file_of_the_winner_is_the_users_own_with_its_keys(job, tmp_path) -> None:
+    file = {"zero_optimization": {"stage": 2, "overlap_comm": True}, "wall_clock_breakdown": False, "train_batch_size": "auto"}
+    made = job(f"{TRAINER} --deepspeed ds.json", {"ds.json": json.dumps(file)})
+    best = next(each for each in made.problem.candidates() if each.zero_stage == 3)
+    (path,) = write_files(made, best, tmp_path / "best")
+    assert json.loads(path.read_text()) == {**file, "zero_optimization": {"stage": 3, "overlap_comm": True}}
+    assert json.loads((tmp_path / "ds.json").read_text()) == file
+
+
+def test_what_only_trials_need_is_not_in_the_file_of_the_winner(job, tmp_path) -> None:
+    made = job("torchrun --nproc-per-node 8 train.py --deepspeed --deepspeed_config ds.json", {"ds.json": '{"train_batch_size": 64}'})
+    best = next(each for each in made.problem.candidates() if each.zero_stage == 1)
+    (path,) = write_files(made, best, tmp_path / "best")
+    assert json.loads(path.read_text()) == {"train_batch_size": 64, "zero_optimization": {"stage": 1}}
+
+
+def test_placeholders_and_files_change_together(job) -> None:
+    file = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: true\n"
+    line = "accelerate launch --config_file c.yaml --num_processes 8 t.py --batch {micro_batch=2:1,2,4}"
+    made = job(line, {"c.yaml": file}, settings=["batch.global_batch=64"])
+    assert (made.problem.baseline.micro_batch, made.problem.baseline.zero_stage) == (2, 3)
+    found = changed(made, micro_batch=4, zero_stage=2)
+    assert found.line == line.replace("{micro_batch=2:1,2,4}", "4").split()
+    assert {each.about: (each.old, each.new) for each in found.changes} == {
+        "micro_batch": ("2", "4"),
+        "c.yaml: fsdp_config.fsdp_reshard_after_forward": ("true", "false"),
+    }

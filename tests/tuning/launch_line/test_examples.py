@@ -112,3 +112,10 @@ def test_the_global_batch_of_the_trainer_is_held_and_conflicts_are_shown(job) ->
     copy = made.problem.command.files[0].rewritten({"micro_batch": 2, "zero_stage": 3, "num_microbatches": 8, "global_batch": 128})
     assert copy == {"train_micro_batch_size_per_gpu": 2, "zero_optimization.stage": 3}
     assert all(each.num_microbatches * each.micro_batch * each.dp == 128 for each in made.problem.candidates())
+
+
+def test_what_the_user_states_is_not_assumed(job) -> None:
+    made = job(MEGATRON, machine=CPUS, settings=["cluster.device=A100-40GB", "model.vocab=50257"])
+    assert not made.notes and made.problem.model.vocab == 50257
+    assert made.problem.cluster.device == "A100-40GB" and made.problem.cluster.memory_limit_bytes < 2**36
+    assert "# --set model.vocab=50257" in made.text

@@ -83,6 +83,8 @@ def test_the_imports_of_a_program_are_marks(tmp_path, monkeypatch) -> None:
         (f"{MEGATRON} --tensor-model-parallel-size two", "`--tensor-model-parallel-size two` .* is not a number"),
         ("torchrun --nnodes 1:4 train.py", "elastic"),
         ("torchrun --nproc-per-node many train.py", "is not a number"),
+        ("srun -n 7 -N 2 python train.py", "7 tasks do not divide over 2 hosts"),
+        ("torchrun train.py --workers {w=1}", "has one value"),
         ("accelerate launch --config_file no.yaml train.py", "cannot be read"),
         ("torchrun train.py --deepspeed --deepspeed_config no.json", "cannot be read"),
     ],
@@ -166,3 +168,17 @@ def test_a_study_continues_with_its_own_job(job, tmp_path) -> None:
     (tmp_path / "job.toml").write_text(made.text.replace("trials = 24", "trials = 5"))
     assert load_line(shlex.split(TRAINER), machine=CPUS, study=tmp_path).problem.limits.trials == 5
     assert load_line([*shlex.split(TRAINER), "--seed", "1"], machine=CPUS, study=tmp_path).problem.limits.trials == 24
+
+
+def test_a_plain_program_that_can_be_read_shows_what_could_be_named(job) -> None:
+    with pytest.raises(InputError) as refused:
+        job("torchrun train.py", {"train.py": 'parser.add_argument("--lr")\nparser.add_argument("--batch-size", type=int)\n'})
+    assert "`train.py` has `--batch-size`" in refused.value.hint and "--lr" not in refused.value.hint
+
+
+def test_a_secret_of_the_environment_reaches_no_file(job) -> None:
+    script = f"export WANDB_API_KEY=$WANDB_API_KEY\nexport A=$B\n{TRAINER}\n"
+    made = job("sh run.sh", {"run.sh": script}, environment={"WANDB_API_KEY": "0123456789abcdef0123", "B": "1"})
+    assert "0123456789abcdef0123" not in made.text and "A=1" in made.problem.command.argv
+    with pytest.raises(InputError, match=r"\$HF_TOKEN"):
+        job("sh run.sh", {"run.sh": f"{TRAINER} --note $HF_TOKEN\n"}, environment={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx"})

@@ -1,0 +1,57 @@
+"""Write the configuration files that a launch line names as a configuration has them, without what only trials need."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.problem.bounded_text import parse_json, parse_yaml, read_text
+from oppa.problem.command import values_of
+from oppa.problem.configuration import Configuration, Value
+from oppa.study.database import disk_errors
+from oppa.tuning.launch_line.line_job import LineJob
+
+_HINT = "the file has changed since the search began"
+
+
+def write_files(job: LineJob, configuration: Configuration, folder: Path) -> list[Path]:
+    """Write a copy of each file whose keys differ in a configuration; return the paths.
+
+    Raises:
+        InputError: a file can no longer be read, or a key leads through a value that is not a table.
+        StudyError: a copy cannot be written.
+    """
+    problem, command = job.problem, job.problem.command
+    values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
+    edited = {file.name: file for file in job.meaning.files}
+    written = []
+    for file in command.files if command else ():
+        templates = edited[file.name].keys
+        keys = {key: value for key, value in file.rewritten(values).items() if isinstance(templates[key], str | Mapping)}
+        if keys:
+            path = folder / Path(file.path).name
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(rewritten(Path(file.path), keys))
+            written.append(path)
+    return written
+
+
+def rewritten(source: Path, keys: Mapping[str, Value]) -> str:
+    """Return a file's text with dotted keys set; tables that are missing are added."""
+    text, is_json = read_text(source, hint=_HINT), source.suffix == ".json"
+    content: Any = parse_json(text, source=f"`{source}`", hint=_HINT) if is_json else parse_yaml(text, hint=_HINT)
+    for key, value in keys.items():
+        *tables, last = key.split(".")
+        inner = content
+        for name in tables:
+            inner = inner.setdefault(name, {}) if isinstance(inner, dict) else None
+        if not isinstance(inner, dict):
+            raise InputError(f"`{key}` of `{source}` leads through a value that is not a table", hint=_HINT)
+        inner[last] = value
+    if is_json:
+        return json.dumps(content, indent=2) + "\n"
+    import yaml
+
+    return str(yaml.safe_dump(content, sort_keys=False))
