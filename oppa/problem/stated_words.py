@@ -59,7 +59,12 @@ class StatedOption:
 
 
 def program_at(words: Sequence[str]) -> int:
-    """Return the index of the program: a script, a module of Python, or the first word that is no assignment."""
+    """Return the index of the program: a script, a module of Python, or the first word that is no assignment.
+
+    It is -1 if the words are those of a program alone, as no launch line begins with an option.
+    """
+    if words and (_OPTION.match(words[0]) or (_KEY.match(words[0]) and not _ASSIGNMENT.match(words[0]))):
+        return -1
     for index, word in enumerate(words):
         before = words[index - 1] if index else ""
         is_module = before in ("-m", "--module") and _MODULE.fullmatch(word) and word not in _LAUNCHERS

@@ -113,27 +113,33 @@ class _Piece:
 
 
 def harmless(
-    framework: str, words: Sequence[str], *, paths: Mapping[str, UserKind] | None = None, elsewhere: Collection[str] = ()
+    framework: str,
+    words: Sequence[str],
+    *,
+    paths: Mapping[str, UserKind] | None = None,
+    elsewhere: Collection[str] = (),
+    is_whole: bool = True,
 ) -> HarmlessArguments:
     """Return a launch line as its trials have it.
 
     Args:
         framework: A table of writes.toml, such as `megatron`; `plain` for a program of no known framework.
-        words: The whole line, with what starts the program.
+        words: The whole line, with what starts the program; or only the words after the program.
         paths: Kinds that the user declares for options, keys, variables and words.
         elsewhere: Options that trials get in another way, so that they are not stated here.
+        is_whole: True if the words are the whole line.
 
     Raises:
         InputError: the framework is unknown.
     """
-    declared, given, start = writes().program(framework), paths or {}, program_at(words)
-    front = [*stated_assignments(words[:start], given)]
+    declared, given, start = writes().program(framework), paths or {}, program_at(words) if is_whole else -1
+    front = [*stated_assignments(words[: max(start, 0)], given)]
     own = [*stated_options(words[start + 1 :], declared, given)]
     stated = {each.key for each in own}
     starter = [_piece(each, {each.key for each in front}) for each in front]
     program = [_piece(each, stated, declared) for each in own]
     added = [*_added(declared, stated)]
-    name = [_Piece(name=word, original=(word,), trial=(word,)) for word in words[start : start + 1]]
+    name = [_Piece(name=word, original=(word,), trial=(word,)) for word in words[max(start, 0) : start + 1]]
     pieces = [*starter, *name, *added, *program] if declared.place == "first" else [*starter, *name, *program, *added]
     pieces = [dataclasses.replace(each, trial=()) if each.is_stated(elsewhere) else each for each in pieces]
     return HarmlessArguments(

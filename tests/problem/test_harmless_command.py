@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from oppa.errors import JobError
 from oppa.problem.command import LaunchCommand, values_of
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
+from oppa.tuning.export_best import write_files
+from oppa.tuning.formats import export
 
 JOB = """
 batch.global_batch = 8
@@ -123,3 +127,24 @@ def test_variables_belong_to_trials_alone(load):
     command = load(TRANSFORMERS + "command.harmless = true").command
     assert command.variables({"folder": "/f"})["MLFLOW_TRACKING_URI"] == "sqlite:////f/writes/mlflow.db"
     assert command.restored.variables({}) == {}
+
+
+PROGRAM = """
+import json, sys
+print(json.load(open(sys.argv[1]))["wandb"], flush=True)
+for step in range(4):
+    print(f"step {step}: 85.3 ms", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_winner_starts_with_the_users_own_file(load, tmp_path):
+    """Its steps are recognised without a declaration, as in trials."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "ds.json").write_text('{"wandb": {"enabled": true}}')
+    files = '[command.files.ds]\npath = "ds.json"\nkeys = { size = "{micro_batch}" }'
+    job = f'command.framework = "deepspeed"\ncommand.paths = {{ "{{ds}}" = "read" }}\n{files}'
+    problem = load(job, line=f"{sys.executable} program.py {{ds}}", settings=['command.paths."wandb.enabled"=disable'])
+    write_files(tmp_path / "best", export("torchrun", problem, problem.candidates().configuration(0)))
+    ran = subprocess.run(["sh", "best/run.sh"], capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 0 and "{'enabled': True}" in ran.stdout, ran.stderr

@@ -190,6 +190,28 @@ def test_trackers_are_off_by_variables_also_where_the_line_sets_them():
     assert "HF_HUB_OFFLINE" not in found.environment
 
 
+@pytest.mark.parametrize(
+    ("framework", "text"),
+    [
+        ("megatron", "--save /x --config run.py --lr 1"),
+        ("megatron-bridge", "checkpoint.save=/x train.train_iters=5"),
+        ("lightning", "fit --config run.py --ckpt_path /c"),
+        ("torchtitan", "--module llama3"),
+        ("plain", ""),
+    ],
+)
+def test_the_words_of_a_program_alone_are_those_of_its_line(framework, text):
+    whole = harmless(framework, ["torchrun", "train.py", *shlex.split(text)])
+    alone = harmless(framework, shlex.split(text), is_whole=False)
+    assert whole.words == ("torchrun", "train.py", *alone.words)
+    assert (whole.changes, whole.unknown, whole.files) == (alone.changes, alone.unknown, alone.files)
+
+
+def test_a_line_never_begins_with_an_option():
+    assert "/x" not in harmless("megatron", ["--save", "/x"]).words
+    assert "checkpoint.save=/x" not in harmless("megatron-bridge", ["checkpoint.save=/x"]).words
+
+
 def test_words_for_steps_come_before_the_subcommands_of_torchtitan():
     words, _ = trial("torchtitan", "--module llama3 activation-checkpoint:full-ac")
     assert words[-1] == "activation-checkpoint:full-ac" and "--metrics.log_freq" in words
