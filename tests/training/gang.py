@@ -77,7 +77,7 @@ def chain(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], 
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[Gang]:
     """Start a rank server, and end it."""
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "runners", ROOT / "runners" / "client", ROOT / "runners" / "torch")))
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "client", ROOT / "runners", ROOT / "runners" / "torch")))
     command = [sys.executable, "-P", str(Path(__file__).with_name("rank_server.py"))]
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

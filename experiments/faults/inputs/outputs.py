@@ -183,7 +183,7 @@ def programs() -> dict[str, types.ModuleType]:
         spec = importlib.util.spec_from_file_location(f"command_{name}", folder / f"{name}.py")
         assert spec and spec.loader
         if spec.name not in sys.modules:
-            sys.path[:0] = [str(folder), str(folder.parent / "client")]
+            sys.path[:0] = [str(folder), str(catalog.client())]
             sys.modules[spec.name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules[spec.name])
         found[name] = sys.modules[spec.name]
