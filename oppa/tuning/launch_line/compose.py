@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -15,15 +15,13 @@ from oppa.problem.detect import Machine
 from oppa.problem.devices import CPU, GENERIC, identify
 from oppa.problem.launch_line.batch_header import options_of
 from oppa.problem.launch_line.line import LaunchLine, Stage
-from oppa.problem.launch_line.words import Word, texts
+from oppa.problem.launch_line.words import Word
 from oppa.problem.templates import spelled
 from oppa.redaction import redacted
 from oppa.tuning.launch_line.meaning import ASSUMED, Meaning
 from oppa.tuning.launch_line.templates_of import literal, template, templates
 from oppa.units import GIB, MIB
 
-Harmless = Callable[[str, Sequence[str]], Sequence[str]]
-"""Returns the words of a framework's program for trials, with what it would write redirected or disabled."""
 TRIALS = 24
 """Trials of a search that states no number."""
 ASSUMED_MEMORY = 80 * GIB
@@ -62,11 +60,6 @@ _REQUESTED = frozenset(["account", "constraint", "exclusive", "partition", "qos"
 _CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")
 
 
-def as_given(framework: str, words: Sequence[str]) -> Sequence[str]:
-    """Return the words as they are."""
-    return words
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LineCommand:
     """The command of every trial."""
@@ -79,8 +72,8 @@ class LineCommand:
     """Expansions that nothing states, though the command needs it."""
 
 
-def command_of(line: LaunchLine, meaning: Meaning, *, harmless: Harmless = as_given) -> LineCommand:
-    """Return the command of trials: environment, stages and program of the line, with the program's words for trials."""
+def command_of(line: LaunchLine, meaning: Meaning) -> LineCommand:
+    """Return the command: environment, stages and program of the line. `[command] framework` makes it harmless in trials."""
     step = line.stage("step")
     keeps_step = step is not None and (line.stage("launcher") is None or _has_container(step) or step.name != "srun")
     notes: list[str] = []
@@ -98,8 +91,7 @@ def command_of(line: LaunchLine, meaning: Meaning, *, harmless: Harmless = as_gi
     variables, dropped = _variables(line, meaning)
     notes += [f"`{name}` is not known here, so trials do not set it" for name in dropped]
     program = [*templates(line.python), *(["-m"] if line.is_module and line.python else []), template(line.program)]
-    own = harmless(meaning.framework, meaning.words)
-    argv = (*variables, *words, *program, *own, *meaning.added)
+    argv = (*variables, *words, *program, *meaning.words, *meaning.added)
     return LineCommand(argv=argv, keeps_step=keeps_step, notes=tuple(notes), missing=(*missing, *meaning.missing))
 
 
@@ -191,7 +183,7 @@ def job_text(
     tables.append(("cluster", cluster))
     if meaning.precision:
         tables.append(("training", {"precision": "fp32" if meaning.precision == "fp32" else "bf16"}))
-    tables.append(("command", {"argv": list(command.argv)}))
+    tables.append(("command", {"argv": list(command.argv), "framework": meaning.framework}))
     tables.append(("command.arguments", {} if meaning.completes else arguments))
     for file in meaning.files:
         tables.append((f"command.files.{file.name}", {"path": str(file.path.absolute()), "keys": file.keys}))
@@ -314,6 +306,3 @@ def _lines(words: Sequence[str]) -> str:
             lines.append([])
         lines[-1].append(spell(each))
     return "".join(f"    {', '.join(line)},\n" for line in lines)
-
-
-__all__ = ["Harmless", "LineCommand", "as_given", "command_of", "job_text", "texts"]

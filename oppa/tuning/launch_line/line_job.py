@@ -19,7 +19,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings
 from oppa.study.database import disk_errors
 from oppa.tuning.formats.stated import table
-from oppa.tuning.launch_line.compose import Harmless, LineCommand, as_given, command_of, heading, job_text
+from oppa.tuning.launch_line.compose import LineCommand, command_of, heading, job_text
 from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.understand import understand
 
@@ -52,7 +52,6 @@ def load_line(
     settings: Sequence[str] = (),
     environment: Mapping[str, str] = os.environ,
     machine: Machine | None = None,
-    harmless: Harmless = as_given,
     study: Path | None = None,
 ) -> LineJob:
     """Return the job that a launch line amounts to.
@@ -62,7 +61,6 @@ def load_line(
         settings: Changes of the job's keys, as `--set` takes them.
         environment: Variables that scripts and schedulers set.
         machine: What this machine offers; None: it is detected.
-        harmless: Returns the program's words for trials.
         study: Folder of a study; if it is one of the same line, its job is continued, whatever this machine offers now.
 
     Raises:
@@ -71,7 +69,7 @@ def load_line(
     here, given = machine or this_machine(), parse_settings(settings)
     line, meaning = understand(words, environment=environment, settings=given, machine=lambda: here)
     meaning = _with_model(meaning, given)
-    command = command_of(line, meaning, harmless=harmless)
+    command = command_of(line, meaning)
     _require_batch(command, meaning, given)
     device = table(given, "cluster").get("device", "")
     text, assumed = job_text(line, meaning, command, here, device=str(device), settings=settings)
