@@ -102,6 +102,10 @@ def tune(
     beliefs = _transferred(problem)
     expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
     options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected)
+    if problem.proxy is not None:
+        from oppa.tuning.proxy.ladder import climb
+
+        return climb(setup, dataclasses.replace(options, again=(), expected=None), designer, beliefs)
     with open_session(setup, options) as executor:
         made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
@@ -128,16 +132,18 @@ def plan(
         InputError: the job or an argument is wrong.
         EnvironmentLackingError: a program, package or device is missing.
     """
-    from oppa.tuning.plan import TunePlan, expectation
+    from oppa.tuning.plan import TunePlan, expectation, smaller_size
 
     setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
     problem, candidates, beliefs = setup.problem, setup.candidates, _transferred(setup.problem)
-    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
+    smaller = smaller_size(setup)
+    begun, among = (smaller.proxy.problem, smaller.proxy.candidates) if smaller else (problem, candidates)
+    made = designers.make_designer(designer, begun, among, seed=seed, beliefs=beliefs)
     suggested = made.suggest(set())
-    first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
+    first = begun.baseline or (None if suggested is None else among.configuration(suggested))
     launched = "simulated" if setup.runner.in_process else setup.request.launcher
     expected = expectation(setup, designer, beliefs)
-    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected)
+    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected, proxy=smaller)
 
 
 def _setup(

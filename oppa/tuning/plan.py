@@ -14,6 +14,7 @@ from oppa.tuning.session import Setup
 if TYPE_CHECKING:  # they load torch
     from oppa.cost.coefficients import Belief
     from oppa.tuning.expectation import Expectation
+    from oppa.tuning.proxy.plan import ProxyPlan
 
 SPREAD = 1.25
 """Factor by which a simulated start-up may differ from that of the first configuration."""
@@ -30,7 +31,9 @@ class TunePlan:
     first: Configuration | None
     """Configuration of the first trial of a new study."""
     expected: "Expectation | None" = None
-    """The expected cost and gain; None if the prior says nothing about the job."""
+    """The expected cost and gain at full size alone; None if the prior says nothing about the job."""
+    proxy: "ProxyPlan | None" = None
+    """The smaller size at which the search runs first; None if it runs at full size."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -43,6 +46,7 @@ class TunePlan:
             "baseline": self.problem.baseline and self.problem.baseline.to_dict(),
             "first": self.first and self.first.to_dict(),
             "expected": self.expected and self.expected.to_dict(),
+            **({"proxy": self.proxy.to_dict()} if self.proxy else {}),
         }
 
 
@@ -63,6 +67,15 @@ def expectation(setup: Setup, designer: str, beliefs: "Mapping[str, Belief] | No
         return expect(problem, setup.candidates, startup_s=_simulated_start(setup), stops_early=rule != "never", beliefs=beliefs)
     except InputError:  # the cost model lacks the device, the framework or the precision
         return None
+
+
+def smaller_size(setup: Setup) -> "ProxyPlan | None":
+    """Return the plan of the smaller size that a job states; None if it states none. Raises InputError if there is no such size."""
+    if setup.problem.proxy is None:
+        return None
+    from oppa.tuning.proxy.plan import plan_proxy
+
+    return plan_proxy(setup.problem, setup.candidates, _simulated_start(setup))
 
 
 def is_expected(problem: Problem, designer: str) -> bool:

@@ -26,6 +26,7 @@ from oppa.trials.runner import Runner, load_runner, require_program
 from oppa.trials.software import require_same, software_of
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import Measurement
+from oppa.tuning.device_budget import DeviceBudget
 from oppa.tuning.search import RunTrial, SearchCallback, TrialExecutor
 from oppa.units import format_seconds
 
@@ -50,6 +51,8 @@ class Session:
     """The designer that measures a table; None if the session searches for the fastest configuration."""
     expected: "Expectation | None" = None
     """The expected cost and gain of the search; None if they are unknown."""
+    part_of: Path | None = None
+    """Folder of the study of which this one is a part, and which a later session names; None if it stands alone."""
 
 
 Callback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
@@ -121,6 +124,10 @@ class SessionOptions:
     """Option that names the folder, for messages."""
     expected: "Expectation | None" = None
     """The expected cost and gain of the search, for the callback."""
+    part_of: Path | None = None
+    """Folder of the study of which this one is a part; None if it stands alone."""
+    elsewhere_s: float = 0.0
+    """Seconds of all devices that another part of the study has spent of its GPU-hours."""
 
 
 @contextlib.contextmanager
@@ -134,10 +141,18 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
     problem, runner = setup.problem, setup.runner
     with contextlib.ExitStack() as stack:
         study = stack.enter_context(_opened(problem, options))
-        session = Session(study=study, problem=problem, candidates=setup.candidates, profiler=profiler, expected=options.expected)
+        session = Session(
+            study=study,
+            problem=problem,
+            candidates=setup.candidates,
+            profiler=profiler,
+            expected=options.expected,
+            part_of=options.part_of,
+        )
         callback = stack.enter_context(_watched(session, options.callback))
         run_trial, ending_s = stack.enter_context(_running_trials(setup, study, options, callback.tick))
-        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, ending_s=ending_s)
+        budget = DeviceBudget(problem=problem, study=study, ending_s=ending_s, elsewhere_s=options.elsewhere_s)
+        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, budget=budget)
         study.check()
 
 
