@@ -1,4 +1,4 @@
-"""Chooses the smaller size: what the job states, else the fewest hosts and then the most layers that show enough of what may win."""
+"""Chooses the smaller size: what the job states, else the most layers and then the fewest hosts that show enough of what may win."""
 
 import math
 from collections.abc import Iterator
@@ -17,13 +17,16 @@ from oppa.problem.problem import Problem
 from oppa.problem.space_file import divisors
 from oppa.problem.training import ProxyChoice
 from oppa.tuning.designers.processes import RATE_LAYOUT, RATE_RESIDUAL
+from oppa.tuning.proxy.hypotheses import hypotheses
 from oppa.tuning.proxy.rung import Rung, require_cuttable, same_work_batch, uncut_layers
 from oppa.tuning.proxy.stand_ins import Proxy, proxy_of
 
-SHOWN = 0.9
-"""Least share of the promising candidates that a proposed size must show."""
+SHOWN, LEAST_SHOWN = 0.9, 0.5
+"""Share of the promising candidates that ends the choice of a size, and the least share that the largest must show otherwise."""
 PROMISING = math.exp(2 * math.hypot(RATE_LAYOUT, RATE_RESIDUAL))
 """Ratio of predicted step times up to which a candidate may be the fastest: two standard deviations of the prior's own errors."""
+SMALLER = 16
+"""Ratio of the job's hosts to the most of a proposed size, if it has so many: a search there costs little compared with three full-size trials."""
 LEAST_HOSTS = 2
 """Hosts of a proposed size, so that it shows the link between hosts."""
 
@@ -38,7 +41,7 @@ def choose(problem: Problem, candidates: Candidates) -> Proxy:
     _check(problem, stated)
     if stated.hosts is not None and (stated.layers is not None or uncut_layers(problem)):
         return proxy_of(problem, candidates, _rung(problem, stated, stated.hosts, stated.layers or problem.model.layers))
-    promising, seen = _promising(problem, candidates), list[tuple[float, Proxy]]()
+    promising, seen = promising(problem, candidates), list[tuple[float, Proxy]]()
     for rung in _rungs(problem, stated):
         try:
             found = proxy_of(problem, candidates, rung)
@@ -48,14 +51,10 @@ def choose(problem: Problem, candidates: Candidates) -> Proxy:
         if seen[-1][0] >= SHOWN:
             return found
     share, best = max(seen, key=lambda each: each[0], default=(0.0, None))
-    if best is not None and stated.hosts is not None and share > 0:
-        return best
-    if best is None or not share:
-        hint = "remove [proxy], or state more hosts than oppa tried"
-        raise InputError(f"no smaller size of `{problem.name}` has a configuration that the prior ranks among the best", hint=hint)
-    rung = best.rung
-    hint = f"`--set proxy.hosts={rung.hosts} --set proxy.layers={rung.layers}` shows the most, or remove [proxy]"
-    raise InputError(f"no smaller size of `{problem.name}` shows more than {share:.0%} of the configurations that may be the best", hint=hint)
+    if best is None or share < LEAST_SHOWN:
+        hint = "state the hosts and the layers of [proxy], or remove it"
+        raise InputError(f"no smaller size of `{problem.name}` shows more than {share:.0%} of what may be its best", hint=hint)
+    return best
 
 
 def shown(proxy: Proxy, promising: NDArray[np.intp]) -> float:
@@ -66,23 +65,27 @@ def shown(proxy: Proxy, promising: NDArray[np.intp]) -> float:
     return float(np.mean((stand_in >= 0) & (needed[stand_in] <= proxy.problem.cluster.usable_bytes)))
 
 
-def _promising(problem: Problem, candidates: Candidates) -> NDArray[np.intp]:
-    """Return the candidates that are predicted to fit and may be the fastest, by number; all if none is predicted to fit."""
+def promising(problem: Problem, candidates: Candidates) -> NDArray[np.intp]:
+    """Return the candidates that are predicted to fit and may be the fastest, with stalls or without; all if none is predicted to fit."""
     work, (time, size) = workload_of(problem, candidates), beliefs_of_job(problem)
-    seconds, needed = step_time(work, medians(time)).numpy(), memory(work, medians(size)).numpy()
-    fits = needed <= problem.cluster.usable_bytes
-    best = seconds[fits].min(initial=math.inf)
-    return np.flatnonzero(fits & (seconds <= PROMISING * best)) if fits.any() else np.arange(len(candidates))
+    fits = memory(work, medians(size)).numpy() <= problem.cluster.usable_bytes
+    if not fits.any():
+        return np.arange(len(candidates))
+    close = np.zeros(len(candidates), dtype=bool)
+    for each in hypotheses(work):
+        seconds = step_time(each, medians(time)).numpy()
+        close |= seconds <= PROMISING * seconds[fits].min()
+    return np.flatnonzero(fits & close)
 
 
 def _rungs(problem: Problem, stated: ProxyChoice) -> Iterator[Rung]:
-    """Yield the smaller sizes that may be proposed, the fewest hosts first, and then the most layers."""
+    """Yield the smaller sizes that may be proposed: the most layers first, as nothing but replicas is lacking then, and the fewest hosts."""
     hosts, layers = problem.cluster.hosts, problem.model.layers
-    least = LEAST_HOSTS if hosts > LEAST_HOSTS else 1
-    few = [stated.hosts] if stated.hosts else [each for each in divisors(hosts) if least <= each]
+    least = min(LEAST_HOSTS, max(1, hosts // 2))
+    few = [stated.hosts] if stated.hosts else [each for each in divisors(hosts) if least <= each <= max(least, hosts // SMALLER)]
     kept = [stated.layers] if stated.layers else [layers] if uncut_layers(problem) else divisors(layers)[::-1]
-    for some in few:
-        for each in kept:
+    for each in kept:
+        for some in few:
             batch = stated.global_batch or same_work_batch(problem, hosts=some, layers=each)
             if (some < hosts or each < layers) and int(batch) == batch:
                 yield Rung(hosts=some, layers=each, global_batch=int(batch))

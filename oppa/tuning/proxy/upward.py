@@ -47,6 +47,7 @@ from oppa.tuning.designers.processes import (
 )
 from oppa.tuning.designers.pruning import Pruning
 from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
+from oppa.tuning.proxy.hypotheses import hypotheses
 from oppa.tuning.proxy.stand_ins import Proxy
 from oppa.tuning.surrogate.cost_model import CostModel, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
@@ -83,7 +84,7 @@ class Upward:
         work, self._n = _joined(full, smaller), len(candidates)
         both, sizes = _both(candidates, proxy, full, time), torch.arange(len(work)) >= self._n
         points = torch.cat([encoded(both), sizes[:, None].double()], dim=1)
-        physical: list[MeanFunction] = [CostModel(step_time, each, time, sign=-1.0) for each in _hypotheses(work)]
+        physical: list[MeanFunction] = [CostModel(step_time, each, time, sign=-1.0) for each in hypotheses(work)]
         plain: MeanFunction = constant(both)
         room: MeanFunction = CostModel(memory, work, size, offset=math.log(problem.cluster.usable_bytes))
         if unknown := varying_extras(both):
@@ -175,13 +176,6 @@ def _both(candidates: Candidates, proxy: Proxy, full: Workload, time: Beliefs) -
             origin[proxy.stand_in[index]] = index
     codes = {name: np.concatenate([column, column[origin]]) for name, column in candidates.codes.items()}
     return dataclasses.replace(candidates, codes=codes)
-
-
-def _hypotheses(work: Workload) -> list[Workload]:
-    """Return the work on hosts that stall as recorded of the device, and on hosts that do not; once if the device has no stalls."""
-    chance = work.machine.stall_probability_per_host
-    steady = dataclasses.replace(work.machine, stall_probability_per_host=torch.zeros_like(chance))
-    return [work, dataclasses.replace(work, machine=steady)] if chance.any() else [work]
 
 
 def _joined(first: Workload, second: Workload) -> Workload:
