@@ -32,7 +32,9 @@ PROXY = ("llama-2-7b", "mixtral-8x7b", "long-8b-32k", "fsdp-7b")
 PROXY_MEASURED = tuple(f"{model}-{nodes}" for model in ("1B", "8B") for nodes in (4, 8, 16, 32, 64))
 """Replayed tasks that are searched at a smaller size: nanotron's models on so many nodes."""
 
-_COMMANDS = {name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy")}
+_COMMANDS = {
+    name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy")
+}
 SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
 NANOTRON = Declared(
@@ -309,7 +311,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "proxy": with_own_command(
         "a search at a smaller size, compared with a plain one",
-        Declared(jobs=_simulated(PROXY, cost_model=True).jobs, files=NANOTRON.files, data=NANOTRON.data, parts=PROXY_MEASURED, cost_model=True),
+        Declared(
+            jobs=_simulated(PROXY, cost_model=True).jobs, files=NANOTRON.files, data=NANOTRON.data, parts=PROXY_MEASURED, cost_model=True
+        ),
         "proxy",
         "proxy --seeds 2 --out results/proxy",
         "proxy --seeds 1 --tasks 1B-4",

@@ -41,13 +41,13 @@ def choose(problem: Problem, candidates: Candidates) -> Proxy:
     _check(problem, stated)
     if stated.hosts is not None and (stated.layers is not None or uncut_layers(problem)):
         return proxy_of(problem, candidates, _rung(problem, stated, stated.hosts, stated.layers or problem.model.layers))
-    promising, seen = promising(problem, candidates), list[tuple[float, Proxy]]()
+    wanted, seen = promising(problem, candidates), list[tuple[float, Proxy]]()
     for rung in _rungs(problem, stated):
         try:
             found = proxy_of(problem, candidates, rung)
         except InputError:  # no configuration is legal there
             continue
-        seen.append((shown(found, promising), found))
+        seen.append((shown(found, wanted), found))
         if seen[-1][0] >= SHOWN:
             return found
     share, best = max(seen, key=lambda each: each[0], default=(0.0, None))
@@ -57,11 +57,11 @@ def choose(problem: Problem, candidates: Candidates) -> Proxy:
     return best
 
 
-def shown(proxy: Proxy, promising: NDArray[np.intp]) -> float:
+def shown(proxy: Proxy, wanted: NDArray[np.intp]) -> float:
     """Return the share of candidates, by number, whose stand-ins are predicted to fit."""
     _, size = beliefs_of_job(proxy.problem)
     needed = memory(workload_of(proxy.problem, proxy.candidates), medians(size)).numpy()
-    stand_in = proxy.stand_in[promising]
+    stand_in = proxy.stand_in[wanted]
     return float(np.mean((stand_in >= 0) & (needed[stand_in] <= proxy.problem.cluster.usable_bytes)))
 
 

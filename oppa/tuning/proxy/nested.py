@@ -42,6 +42,4 @@ def nested_study(folder: Path) -> NestedStudy | None:
     with Study(folder / FOLDER) as study:
         trials, problem = study.trials(), study.problem
         seconds = sum(trial.seconds for trial in trials) + study.idle_s()
-    return NestedStudy(
-        folder=folder / FOLDER, problem=problem, trials=len(trials), device_seconds=seconds * problem.cluster.devices
-    )
+    return NestedStudy(folder=folder / FOLDER, problem=problem, trials=len(trials), device_seconds=seconds * problem.cluster.devices)

@@ -10,11 +10,11 @@ import fractions
 from collections.abc import Collection
 
 from oppa.errors import InputError
-from oppa.problem.space_file import divisors
+from oppa.problem.expressions import ValueKind, parse
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.space import Parameter, SearchSpace, kinds_of
-from oppa.problem.expressions import ValueKind, parse
+from oppa.problem.space_file import divisors
 
 BATCH_NAMES = ("global_batch", "num_microbatches", "batch_per_rank", "tokens_per_step")
 """Placeholders by which a launch line receives the batch."""
