@@ -18,7 +18,7 @@ def command(
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
-    """Compare regret and GPU-hours of a search at a smaller size with those of a plain search, on simulated clusters and nanotron's runs."""
+    """Compare a search at a smaller size with a plain one: regret and GPU-hours, on simulated clusters and nanotron's runs."""
     from experiments.proxy.page import sections, to_json
     from experiments.proxy.run import comparisons
     from experiments.proxy.tasks import names_of

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.proxy.run import TRIALS, Comparison
+from experiments.proxy.run import TRIALS, TwoSizeComparison
 from experiments.proxy.tasks import HOSTS
 from oppa.report.record import Section
 from oppa.tuning.proxy.upward import VERIFIED
 
 REGRET, SHARE = 0.02, 0.15
 """Largest regret, and largest share of the plain search's GPU-hours, that a search in two sizes should have."""
-FIGURES: Mapping[str, Callable[[Comparison], float]] = {
+FIGURES: Mapping[str, Callable[[TwoSizeComparison], float]] = {
     "regret": lambda each: each.regret,
     "share": lambda each: each.share,
     "plain_regret": lambda each: each.plain_regret,
@@ -21,12 +21,12 @@ FIGURES: Mapping[str, Callable[[Comparison], float]] = {
 }
 
 
-def sections(found: Sequence[Comparison]) -> list[Section]:
+def sections(found: Sequence[TwoSizeComparison]) -> list[Section]:
     """Return the summary by kind of task, and every comparison."""
     return [_summary(found), _each(found)]
 
 
-def to_json(found: Sequence[Comparison]) -> dict[str, Any]:
+def to_json(found: Sequence[TwoSizeComparison]) -> dict[str, Any]:
     """Return the figures as JSON values: medians with quartiles by kind of task, and every comparison."""
     return {
         "bars": {"regret": REGRET, "share": SHARE},
@@ -35,13 +35,13 @@ def to_json(found: Sequence[Comparison]) -> dict[str, Any]:
     }
 
 
-def _kinds(found: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+def _kinds(found: Sequence[TwoSizeComparison]) -> dict[str, list[TwoSizeComparison]]:
     simulated = [each for each in found if each.task in HOSTS]
     measured = [each for each in found if each.task not in HOSTS]
     return {kind: some for kind, some in (("simulated", simulated), ("nanotron", measured), ("all", [*found])) if some}
 
 
-def _figures(some: Sequence[Comparison]) -> dict[str, Any]:
+def _figures(some: Sequence[TwoSizeComparison]) -> dict[str, Any]:
     quartiles = {name: dict(zip(("low", "median", "high"), _quartiles(some, of), strict=True)) for name, of in FIGURES.items()}
     return {
         **quartiles,
@@ -55,11 +55,11 @@ def _figures(some: Sequence[Comparison]) -> dict[str, Any]:
     }
 
 
-def _quartiles(some: Sequence[Comparison], of: Callable[[Comparison], float]) -> list[float]:
+def _quartiles(some: Sequence[TwoSizeComparison], of: Callable[[TwoSizeComparison], float]) -> list[float]:
     return [float(each) for each in np.quantile([of(each) for each in some], (0.25, 0.5, 0.75))]
 
 
-def _summary(found: Sequence[Comparison]) -> Section:
+def _summary(found: Sequence[TwoSizeComparison]) -> Section:
     rows = []
     for kind, some in _kinds(found).items():
         figures = _figures(some)
@@ -91,7 +91,7 @@ def _spread(figure: Mapping[str, float]) -> str:
     return f"{figure['median']:.1%} ({figure['low']:.1%} - {figure['high']:.1%})"
 
 
-def _each(found: Sequence[Comparison]) -> Section:
+def _each(found: Sequence[TwoSizeComparison]) -> Section:
     rows = [
         (
             each.task,

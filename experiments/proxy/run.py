@@ -28,7 +28,7 @@ LOG = "runs.jsonl"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class TwoSizeComparison:
     """Compares a search in two sizes with a plain one, on one task with one seed."""
 
     task: str
@@ -62,7 +62,7 @@ class Comparison:
         return {**dataclasses.asdict(self), "share": self.share}
 
 
-def compare(sizes: TwoSizes, seed: int, trials: int = TRIALS) -> Comparison:
+def compare(sizes: TwoSizes, seed: int, trials: int = TRIALS) -> TwoSizeComparison:
     """Search a task in two sizes and plainly, with one seed."""
     full, small, proxy = sizes.full, sizes.small, sizes.proxy
     rule = make_rule("sure", full.problem.limits)
@@ -71,7 +71,7 @@ def compare(sizes: TwoSizes, seed: int, trials: int = TRIALS) -> Comparison:
     upward = Upward(full.problem, full.candidates, proxy, [_observation(each) for each in below])
     above = run_designer(full, upward, rule, seed=seed, trials=ATTEMPTS)
     spent = hours(small, below), hours(full, above)
-    return Comparison(
+    return TwoSizeComparison(
         task=sizes.name,
         seed=seed,
         hosts=(full.problem.cluster.hosts, small.problem.cluster.hosts),
@@ -112,7 +112,7 @@ def exhaustive_hours(task: BenchmarkTask, records: Sequence[TrialRecord]) -> flo
     return gpu_hours(task.problem.cluster, len(task.candidates) * start_s + steps_s)
 
 
-def comparisons(names: Sequence[str], seeds: int, out: Path | None, tell: Callable[[str], None]) -> list[Comparison]:
+def comparisons(names: Sequence[str], seeds: int, out: Path | None, tell: Callable[[str], None]) -> list[TwoSizeComparison]:
     """Return all comparisons; those in the log of the record's folder are not run again, and new ones are added to it."""
     done = read_log(out)
     for name in names:
@@ -129,12 +129,14 @@ def comparisons(names: Sequence[str], seeds: int, out: Path | None, tell: Callab
     return [done[name, seed] for name in names for seed in range(seeds)]
 
 
-def read_log(out: Path | None) -> dict[tuple[str, int], Comparison]:
+def read_log(out: Path | None) -> dict[tuple[str, int], TwoSizeComparison]:
     """Return the comparisons in a log, by task and seed."""
     if out is None or not (out / LOG).is_file():
         return {}
     entries = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
-    read = [Comparison(**{name: tuple(value) if isinstance(value, list) else value for name, value in each.items()}) for each in entries]
+    read = [
+        TwoSizeComparison(**{name: tuple(value) if isinstance(value, list) else value for name, value in each.items()}) for each in entries
+    ]
     return {(each.task, each.seed): each for each in read}
 
 

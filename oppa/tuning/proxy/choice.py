@@ -26,7 +26,7 @@ SHOWN, LEAST_SHOWN = 0.9, 0.5
 PROMISING = math.exp(2 * math.hypot(RATE_LAYOUT, RATE_RESIDUAL))
 """Ratio of predicted step times up to which a candidate may be the fastest: two standard deviations of the prior's own errors."""
 SMALLER = 16
-"""Ratio of the job's hosts to the most of a proposed size, if it has so many: a search there costs little compared with three full-size trials."""
+"""Ratio of a job's hosts to the most of a proposed size, if it has so many. A search there costs little beyond the full-size trials."""
 LEAST_HOSTS = 2
 """Hosts of a proposed size, so that it shows the link between hosts."""
 
@@ -79,7 +79,7 @@ def promising(problem: Problem, candidates: Candidates) -> NDArray[np.intp]:
 
 
 def _rungs(problem: Problem, stated: ProxyChoice) -> Iterator[Rung]:
-    """Yield the smaller sizes that may be proposed: the most layers first, as nothing but replicas is lacking then, and the fewest hosts."""
+    """Yield the smaller sizes that may be proposed: the most layers first, so that only replicas are lacking, and the fewest hosts."""
     hosts, layers = problem.cluster.hosts, problem.model.layers
     least = min(LEAST_HOSTS, max(1, hosts // 2))
     few = [stated.hosts] if stated.hosts else [each for each in divisors(hosts) if least <= each <= max(least, hosts // SMALLER)]

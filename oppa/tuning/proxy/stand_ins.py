@@ -3,7 +3,7 @@
 Notation (N candidates at full size, k = layers at full size / layers at the smaller size):
     stand_in    position among the proxy's candidates, -1 for none    (N,)
 
-A stand-in has the same tp, cp, ep, ZeRO stage, micro-batch and knobs. Its pipeline has pp / k stages, so that each keeps its layers. Where k
+A stand-in has the same tp, cp, ep, ZeRO stage, micro-batch and knobs. Its pipeline has pp / k stages, so that each keeps its layers. If k
 does not divide pp, it keeps its stages, and each has fewer layers. The data-parallel degree fills the devices. Several candidates may share
 a stand-in. One without a legal stand-in has none, and its prediction rests on what all others teach.
 """

@@ -59,14 +59,14 @@ def program(folder, extra: str) -> Problem:
 
 def test_a_launch_line_must_name_the_layers_that_are_cut(tmp_path) -> None:
     job = program(tmp_path, '"--batch={global_batch}"')
-    with pytest.raises(InputError, match="the launch line does not name `{layers}`"):
+    with pytest.raises(InputError, match=r"the launch line does not name `\{layers\}`"):
         require_cuttable(job, Rung(hosts=2, layers=6, global_batch=64))
     require_cuttable(job, Rung(hosts=2, layers=12, global_batch=32))
 
 
 def test_a_launch_line_must_name_the_batch_that_changes(tmp_path) -> None:
     job = program(tmp_path, '"--layers={layers}"')
-    with pytest.raises(InputError, match="does not name `{global_batch}`, which is 32"):
+    with pytest.raises(InputError, match=r"does not name `\{global_batch\}`, which is 32"):
         require_cuttable(job, Rung(hosts=2, layers=12, global_batch=32))
     require_cuttable(job, Rung(hosts=2, layers=6, global_batch=64))
 

@@ -89,7 +89,8 @@ def test_the_first_at_full_size_is_predicted_fastest_of_those_that_fit(full, upw
 def test_three_are_measured_and_no_more(job, upward) -> None:
     taken = set()
     for _ in range(VERIFIED):
-        assert (candidate := upward.suggest(taken)) is not None and candidate not in taken
+        candidate = upward.suggest(taken)
+        assert candidate is not None and candidate not in taken
         taken.add(candidate)
         upward.update([seen(job, candidate)])
     assert upward.suggest(taken) is None
@@ -100,7 +101,8 @@ def test_the_next_takes_the_place_of_one_that_ran_out_of_memory(job, upward) -> 
     upward.update([failed(first)])
     ruled_out = set(torch.nonzero(upward.pruning.infeasible).flatten().tolist())
     assert first in ruled_out
-    assert (second := upward.suggest({first})) is not None and second not in ruled_out
+    second = upward.suggest({first})
+    assert second is not None and second not in ruled_out
     upward.update([seen(job, second)])
     assert upward.suggest({first, second}) is not None
 
