@@ -315,9 +315,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
             jobs=_simulated(PROXY, cost_model=True).jobs, files=NANOTRON.files, data=NANOTRON.data, parts=PROXY_MEASURED, cost_model=True
         ),
         "proxy",
-        "proxy --seeds 2 --out results/proxy",
+        "proxy --seeds 1 --out results/proxy",
         "proxy --seeds 1 --tasks 1B-4",
-        seeds=2,
+        seeds=1,
     ),
     "cluster-sim": with_own_command(
         "elastic jobs on a shared cluster, simulated",

@@ -13,7 +13,7 @@ OUT = "Write table.md to this folder, with the log of all runs. Interrupted, the
 
 
 def command(
-    seeds: Annotated[int, typer.Option(metavar="COUNT", min=1, help=SEEDS)] = 2,
+    seeds: Annotated[int, typer.Option(metavar="COUNT", min=1, help=SEEDS)] = 1,
     tasks: Annotated[str | None, typer.Option(metavar="A,B,C", help=TASKS)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
