@@ -29,7 +29,7 @@ ELASTIC = ("small", "medium", "large")
 
 PROXY = ("llama-2-7b", "mixtral-8x7b", "long-8b-32k", "fsdp-7b")
 """Simulated jobs that are searched at a smaller size, each on more hosts."""
-PROXY_MEASURED = tuple(f"{model}-{nodes}" for model in ("1B", "8B") for nodes in (4, 8, 16, 32, 64))
+PROXY_MEASURED = tuple(f"{model}-{nodes}" for model in ("1B", "8B") for nodes in (8, 32, 64))
 """Replayed tasks that are searched at a smaller size: nanotron's models on so many nodes."""
 
 _COMMANDS = {
@@ -316,7 +316,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
         "proxy",
         "proxy --seeds 1 --out results/proxy",
-        "proxy --seeds 1 --tasks 1B-4",
+        "proxy --seeds 1 --tasks 1B-8",
         seeds=1,
     ),
     "cluster-sim": with_own_command(

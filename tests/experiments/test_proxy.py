@@ -14,7 +14,7 @@ from oppa import catalog
 from oppa.errors import InputError
 
 GOOD = TwoSizeComparison(
-    task="1B-16",
+    task="1B-32",
     seed=0,
     hosts=(16, 2),
     layers=(16, 16),
@@ -34,7 +34,7 @@ measured = pytest.mark.skipif(not (catalog.data_folder() / "nanotron_h100.csv").
 
 def test_what_is_in_the_log_is_not_run_again(tmp_path) -> None:
     (tmp_path / LOG).write_text("".join(f"{json.dumps(dataclasses.asdict(each))}\n" for each in (GOOD, BAD)))
-    assert comparisons(["1B-16"], 2, tmp_path, print) == [GOOD, BAD]
+    assert comparisons(["1B-32"], 2, tmp_path, print) == [GOOD, BAD]
     assert read_log(None) == {} == read_log(tmp_path / "nothing")
 
 
