@@ -316,7 +316,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
         "proxy",
         "proxy --seeds 1 --out results/proxy",
-        "proxy --seeds 1 --tasks 1B-8",
+        "proxy --seeds 1 --tasks fsdp-7b",
         seeds=1,
     ),
     "cluster-sim": with_own_command(
