@@ -124,7 +124,7 @@ def checkout(tmp_path_factory) -> Checkout:
         (MOE, SIMULATED_RECORDS),
         ("runners/simulated/jobs/copus-3b.toml", {"results/goodput-simulated"}),
         ("priors/clusters/RTX3080.toml", SIMULATED_RECORDS),
-        ("search_spaces/megatron.toml", {"results/goodput-simulated"} | together("moe", "long-context")),
+        ("search_spaces/megatron.toml", {"results/goodput-simulated", "results/proxy"} | together("moe", "long-context")),
         ("priors/hardware/RTX3080.toml", {"results/search/simulated", "results/profile"} | SIMULATED_SUITES),
         ("results/cpu-exhaustive/trials.csv", {"results/search/cpu", "results/ci"} | together("cpu")),
         ("examples/digits.py", {"results/policies"}),

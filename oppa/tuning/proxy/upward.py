@@ -88,7 +88,8 @@ class Upward:
         plain: MeanFunction = constant(both)
         room: MeanFunction = CostModel(memory, work, size, offset=math.log(problem.cluster.usable_bytes))
         if unknown := varying_extras(both):
-            *physical, plain = (MainEffects(mean, both, unknown, spread=RATE_SPREAD) for mean in (*physical, plain))
+            physical = [MainEffects(mean, both, unknown, spread=RATE_SPREAD) for mean in physical]
+            plain = MainEffects(plain, both, unknown, spread=RATE_SPREAD)
             room = MainEffects(room, both, unknown, spread=MEMORY_SPREAD)
         means = [*((mean, RATE_RESIDUAL) for mean in physical), (plain, PLAIN_RESIDUAL)]
         self.log_rate = ModelAverage(
@@ -182,7 +183,8 @@ def _joined(first: Workload, second: Workload) -> Workload:
     """Return the rows of two workloads, one after the other."""
 
     def both(name: str) -> Columns:
-        above, below = getattr(first, name), getattr(second, name)
+        above: Columns = getattr(first, name)
+        below: Columns = getattr(second, name)
         fields = [field.name for field in dataclasses.fields(above)]
         return dataclasses.replace(above, **{field: torch.cat([getattr(above, field), getattr(below, field)]) for field in fields})
 
