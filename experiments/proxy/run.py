@@ -133,11 +133,13 @@ def read_log(out: Path | None) -> dict[tuple[str, int], TwoSizeComparison]:
     """Return the comparisons in a log, by task and seed."""
     if out is None or not (out / LOG).is_file():
         return {}
-    entries = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
-    read = [
-        TwoSizeComparison(**{name: tuple(value) if isinstance(value, list) else value for name, value in each.items()}) for each in entries
-    ]
+    read = [TwoSizeComparison(**_tuples(json.loads(line))) for line in (out / LOG).read_text().splitlines()]
     return {(each.task, each.seed): each for each in read}
+
+
+def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a comparison, as JSON has lists for its tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
 
 
 def _observation(record: TrialRecord) -> Observation:
@@ -145,7 +147,7 @@ def _observation(record: TrialRecord) -> Observation:
     return Observation.of_result(
         record.candidate,
         record.result,
-        rate=measured and measured.steps_per_s,
-        variance=measured and measured.variance,
+        rate=measured.steps_per_s if measured else None,
+        variance=measured.variance if measured else None,
         prediction=record.prediction,
     )
