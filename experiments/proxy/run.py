@@ -24,7 +24,7 @@ from oppa.tuning.stopping import make_rule
 
 TRIALS = 30
 """Trials of the plain search, and of the search at the smaller size."""
-LOG = "runs.jsonl"
+LOG = "comparisons.jsonl"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
