@@ -224,7 +224,7 @@ def test_data_that_are_not_here_leave_it_open_and_a_play_that_lacks_does_not(tmp
     checkout.path("OPPA_DATA/nanotron_h100.csv").unlink()
     listed = json.loads(checkout.run("-m", "oppa", "bench", "--json"))
     open_ = {each["record"] for each in listed if each["state"] == "not checked"}
-    recorded = ("bench", "prior", "calibrate", "simulator", "search/replay", "cluster")
+    recorded = ("bench", "prior", "calibrate", "simulator", "search/replay", "cluster", "proxy")
     assert open_ == {f"results/{name}" for name in recorded} | together("replay", "adversarial")
     log = checkout.folder / "results" / "search" / "cpu" / "runs.jsonl"
     log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"designer": "tpe", "seed": 7' not in line))
