@@ -27,11 +27,18 @@ DYNAMIX = ("8", "16", "32")
 ELASTIC = ("small", "medium", "large")
 """Models whose jobs scale up and down on the simulated cluster (FlexTrain's table 2)."""
 
-_COMMANDS = {name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim")}
 TRANSFERRED = ("1B-8", "8B-4", "8B-16", "qwen2-1.5b", "moe", "copus-32b", "1B-64", "8B-64")
 """Tasks whose searches start from other studies."""
 _SOURCES = ("bert", "vit", "moe-16e", "llama-2-7b", "copus-13b", "copus-3b")
 """Simulated jobs that are only sources of such studies."""
+PROXY = ("llama-2-7b", "mixtral-8x7b", "long-8b-32k", "fsdp-7b")
+"""Simulated jobs that are searched at a smaller size, each on more hosts."""
+PROXY_MEASURED = tuple(f"{model}-{nodes}" for model in ("1B", "8B") for nodes in (8, 32, 64))
+"""Replayed tasks that are searched at a smaller size: nanotron's models on so many nodes."""
+
+_COMMANDS = {
+    name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy")
+}
 SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
 NANOTRON = Declared(
@@ -324,6 +331,16 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "pipelines": with_own_command(
         "measured pipelines, compared with their predictions", Declared(), "pipelines", "pipelines --run --rounds 3", "pipelines", rounds=3
+    ),
+    "proxy": with_own_command(
+        "a search at a smaller size, compared with a plain one",
+        Declared(
+            jobs=_simulated(PROXY, cost_model=True).jobs, files=NANOTRON.files, data=NANOTRON.data, parts=PROXY_MEASURED, cost_model=True
+        ),
+        "proxy",
+        "proxy --seeds 1 --out results/proxy",
+        "proxy --seeds 1 --tasks fsdp-7b",
+        seeds=1,
     ),
     "cluster-sim": with_own_command(
         "elastic jobs on a shared cluster, simulated",

@@ -121,6 +121,10 @@ def tune(
     facts |= {"transfer": "; ".join(text for _, text in transfer.lines)} if transfer else {}
     expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
     options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected, transfer=transfer)
+    if problem.proxy is not None:
+        from oppa.tuning.proxy.ladder import climb
+
+        return climb(setup, dataclasses.replace(options, again=(), expected=None), designer, beliefs)
     with open_session(setup, options) as executor:
         if isinstance(job, LineJob):
             job.store(executor.study.folder)

@@ -91,6 +91,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         run_options=job.train.record(training.optimizer),
         search_options=job.designer.record(path.parent),
         launcher=job.launcher.record(),
+        proxy=job.proxy.record() if job.proxy else None,
         baseline=_baseline(space, job.baseline, line),
     )
 

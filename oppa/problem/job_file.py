@@ -47,6 +47,7 @@ from oppa.problem.devices import CPU, memory_in, memory_of, read_hardware_file
 from oppa.problem.limits_table import LimitsTable
 from oppa.problem.model import DESCRIBED_ONLY, HEAD_DIM, Model
 from oppa.problem.presets import PRESETS
+from oppa.problem.proxy_table import ProxyTable
 from oppa.problem.space_file import divisors
 from oppa.problem.training import USUAL_SCALING, LauncherChoice, Optimizer, Over, RunOptions, Scaling, SearchOptions, Training
 from oppa.problem.transformers_config import with_config
@@ -342,6 +343,7 @@ class JobFile(DeclaredTable):
     train: TrainTable = TrainTable()
     launcher: LauncherTable = LauncherTable()
     designer: DesignerTable = DesignerTable()
+    proxy: ProxyTable | None = None
     baseline: dict[str, Any] | None = None
     """Configuration that the user runs at present."""
 

@@ -137,6 +137,16 @@ class SearchOptions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyChoice:
+    """Holds the smaller size at which the search runs first; None where oppa proposes it."""
+
+    hosts: int | None = None
+    layers: int | None = None
+    global_batch: int | None = None
+    """Sequences per optimizer step; None: as many as keep each device's work per step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherChoice:
     """Holds the launcher of the trials, and its options."""
 

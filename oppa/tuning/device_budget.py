@@ -36,11 +36,14 @@ class DeviceBudget:
     study: Study
     ending_s: float
     """Seconds that the processes of a trial may need to end."""
+    elsewhere_s: float = 0.0
+    """Seconds of all devices that another part of the study has spent of the limit."""
 
     @property
     def total_s(self) -> float | None:
         """Return the seconds in which the study may hold all devices of its cluster; None without a limit."""
-        return total_s(self.problem)
+        total = total_s(self.problem)
+        return None if total is None else max(0.0, total - self.elsewhere_s)
 
     def request(self, trials: Sequence[Trial], *, most_s: float, steps_s: float = 0.0, reserved_s: float = 0.0) -> TimeBudget | None:
         """Return the request for a trial's share; None without a limit.

@@ -14,6 +14,7 @@ from oppa.tuning.session import Setup
 if TYPE_CHECKING:  # they load torch
     from oppa.cost.coefficients import Belief
     from oppa.tuning.expectation import Expectation
+    from oppa.tuning.proxy.plan import ProxyPlan
     from oppa.tuning.transfer import TransferredPrior
 
 SPREAD = 1.25
@@ -31,9 +32,11 @@ class TunePlan:
     first: Configuration | None
     """Configuration of the first trial of a new study."""
     expected: "Expectation | None" = None
-    """The expected cost and gain; None if the prior says nothing about the job."""
+    """The expected cost and gain at full size alone; None if the prior says nothing about the job."""
     transfer: "TransferredPrior | None" = None
     """The studies that the search starts from; None if there are none."""
+    proxy: "ProxyPlan | None" = None
+    """The smaller size at which the search runs first; None if it runs at full size."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -47,6 +50,7 @@ class TunePlan:
             "first": self.first and self.first.to_dict(),
             "expected": self.expected and self.expected.to_dict(),
             **({"transfer": self.transfer.to_dict()} if self.transfer else {}),
+            **({"proxy": self.proxy.to_dict()} if self.proxy else {}),
         }
 
 
@@ -69,6 +73,15 @@ def expectation(setup: Setup, designer: str, beliefs: "Mapping[str, Belief] | No
         return None
 
 
+def smaller_size(setup: Setup) -> "ProxyPlan | None":
+    """Return the plan of the smaller size that a job states; None if it states none. Raises InputError if there is no such size."""
+    if setup.problem.proxy is None:
+        return None
+    from oppa.tuning.proxy.plan import plan_proxy
+
+    return plan_proxy(setup.problem, setup.candidates, _simulated_start(setup))
+
+
 def is_expected(problem: Problem, designer: str) -> bool:
     """Return whether a search starts with its expected cost: its designer has loaded the prior, or the job states money or a run."""
     limits = problem.limits
@@ -84,12 +97,19 @@ def make_plan(setup: Setup, designer: str, *, seed: int, transfer: "TransferredP
     """
     problem, candidates = setup.problem, setup.candidates
     beliefs = transfer.beliefs if transfer else None
-    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
+    smaller = smaller_size(setup)
+    begun, among = (smaller.proxy.problem, smaller.proxy.candidates) if smaller else (problem, candidates)
+    made = designers.make_designer(designer, begun, among, seed=seed, beliefs=beliefs)
     suggested = made.suggest(set())
-    first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
-    launched = "simulated" if setup.runner.in_process else setup.request.launcher
-    expected = expectation(setup, designer, beliefs)
-    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first, expected=expected, transfer=transfer)
+    return TunePlan(
+        problem=problem,
+        candidates=candidates,
+        launcher="simulated" if setup.runner.in_process else setup.request.launcher,
+        first=begun.baseline or (None if suggested is None else among.configuration(suggested)),
+        expected=expectation(setup, designer, beliefs),
+        transfer=transfer,
+        proxy=smaller,
+    )
 
 
 def plan_elsewhere(problem: Problem, designer: str, why: str) -> TunePlan:

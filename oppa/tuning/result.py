@@ -19,6 +19,7 @@ from oppa.tuning.calibration import track_record
 from oppa.tuning.designer import Designer, Observation, standings
 from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, complete_s, startup_s
 from oppa.tuning.equivalence import Equivalence
+from oppa.tuning.proxy.nested import nested_study
 from oppa.tuning.search import TrialExecutor
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.verification import Interval, SpeedUp, speed_up
@@ -288,6 +289,7 @@ def to_json(study: Study, result: SearchResult | None, why_ended: str | None, le
     usual = {result.usual: contender(result.default)} if result and result.default else {}
     return {
         "study": str(study.folder),
+        **({"proxy": below.to_dict()} if (below := nested_study(study.folder)) else {}),
         **own,
         "software": study.meta["problem"].get("software"),
         "ended": why_ended,

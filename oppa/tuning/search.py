@@ -80,16 +80,16 @@ class TrialExecutor:
         watcher: SearchCallback,
         *,
         simulated: bool = False,
-        ending_s: float = 0.0,
+        budget: DeviceBudget | None = None,
     ) -> None:
         """Begin a session of this process on a study.
 
         Args:
             simulated: Trials are simulated and take no real time, so their simulated seconds count against a time budget.
-            ending_s: Seconds that the processes of a trial may need to end.
+            budget: The study's GPU-hours, as this tuner applies them; None: those of the problem's limits, with trials that end at once.
         """
         self.study = study
-        self.budget = DeviceBudget(problem=problem, study=study, ending_s=ending_s)
+        self.budget = budget or DeviceBudget(problem=problem, study=study, ending_s=0.0)
         self.problem = problem
         self._run_trial = run_trial
         self._watcher = watcher

@@ -28,7 +28,7 @@ from oppa.trials.runner import Runner, load_runner, require_program
 from oppa.trials.software import require_same, software_of
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import Measurement
-from oppa.tuning.device_budget import require_one_start
+from oppa.tuning.device_budget import DeviceBudget, require_one_start
 from oppa.tuning.search import RunTrial, SearchCallback, TrialExecutor
 from oppa.units import format_seconds
 
@@ -59,6 +59,8 @@ class Session:
     """The plan of a verification; None if the session searches or profiles."""
     transfer: "TransferredPrior | None" = None
     """The studies that the search starts from; None if there are none."""
+    part_of: Path | None = None
+    """Folder of the study of which this one is a part, and which a later session names; None if it stands alone."""
 
 
 Callback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
@@ -150,6 +152,10 @@ class SessionOptions:
     """The plan of a verification, for the callback."""
     transfer: "TransferredPrior | None" = None
     """The studies that the search starts from, for the callback."""
+    part_of: Path | None = None
+    """Folder of the study of which this one is a part; None if it stands alone."""
+    elsewhere_s: float = 0.0
+    """Seconds of all devices that another part of the study has spent of its GPU-hours."""
 
 
 @contextlib.contextmanager
@@ -171,10 +177,12 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
             expected=options.expected,
             verification=options.verification,
             transfer=options.transfer,
+            part_of=options.part_of,
         )
         callback = stack.enter_context(_watched(session, options.callback))
         run_trial, ending_s = stack.enter_context(_running_trials(setup, study, options, callback.tick))
-        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, ending_s=ending_s)
+        budget = DeviceBudget(problem=problem, study=study, ending_s=ending_s, elsewhere_s=options.elsewhere_s)
+        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, budget=budget)
         study.check()
 
 

@@ -12,6 +12,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Study, Trial
+from oppa.tuning.proxy.nested import nested_study
 from oppa.units import format_hours, format_money
 
 HOUR_S = 3600.0
@@ -29,11 +30,13 @@ class Spending:
     """Seconds of trials from their first step to their end."""
     idle_s: float
     """Seconds between trials in which a launcher held the devices."""
+    proxy_s: float = 0.0
+    """Seconds of all devices that cost as much as the study of the smaller size."""
 
     @property
     def seconds(self) -> float:
         """Return the seconds in which the study has held its devices."""
-        return self.startup_s + self.steps_s + self.idle_s
+        return self.startup_s + self.steps_s + self.idle_s + self.proxy_s
 
     @property
     def gpu_hours(self) -> float:
@@ -56,12 +59,14 @@ class Spending:
             "startup_gpu_hours": gpu_hours(self.cluster, self.startup_s),
             "steps_gpu_hours": gpu_hours(self.cluster, self.steps_s),
             "idle_gpu_hours": gpu_hours(self.cluster, self.idle_s),
+            **({"proxy_gpu_hours": gpu_hours(self.cluster, self.proxy_s)} if self.proxy_s else {}),
         }
 
 
 def spending(study: Study, problem: Problem) -> Spending:
-    """Return what all sessions of a study have spent; a trial that runs now is not included."""
-    return spending_on(study.trials(), problem, idle_s=study.idle_s())
+    """Return what all sessions of a study have spent, on a smaller size as well; a trial that runs now is not included."""
+    below, own = nested_study(study.folder), spending_on(study.trials(), problem, idle_s=study.idle_s())
+    return dataclasses.replace(own, proxy_s=below.device_seconds / problem.cluster.devices) if below else own
 
 
 def spending_on(trials: Sequence[Trial], problem: Problem, *, idle_s: float = 0.0) -> Spending:
@@ -111,5 +116,6 @@ def spent_in_words(known: Spending) -> str:
     parts = [f"{known.startup_share:.0%} start-up"] if known.seconds else []
     parts += [f"{known.steps_s / known.seconds:.0%} steps"] if known.seconds else []
     parts += [f"{known.idle_s / known.seconds:.0%} between trials"] if known.idle_s else []
+    parts += [f"{known.proxy_s / known.seconds:.0%} at the smaller size"] if known.proxy_s else []
     shares = f": {', '.join(parts)}" if parts else ""
     return f"{format_hours(known.gpu_hours)}{of_limit} {unit(known.cluster)}{priced(known.limits, known.gpu_hours)}{shares}"

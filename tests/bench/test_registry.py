@@ -127,7 +127,7 @@ def checkout(tmp_path_factory) -> Checkout:
         (MOE, SIMULATED_RECORDS | TRANSFER),
         ("runners/simulated/jobs/copus-3b.toml", {"results/goodput-simulated"} | TRANSFER),
         ("priors/clusters/RTX3080.toml", SIMULATED_RECORDS),
-        ("search_spaces/megatron.toml", {"results/goodput-simulated"} | TRANSFER | together("moe", "long-context")),
+        ("search_spaces/megatron.toml", {"results/goodput-simulated", "results/proxy"} | TRANSFER | together("moe", "long-context")),
         ("priors/hardware/RTX3080.toml", {"results/search/simulated", "results/profile"} | SIMULATED_SUITES),
         ("results/cpu-exhaustive/trials.csv", {"results/search/cpu", "results/ci"} | together("cpu")),
         ("examples/digits.py", {"results/policies"}),
@@ -227,7 +227,7 @@ def test_data_that_are_not_here_leave_it_open_and_a_play_that_lacks_does_not(tmp
     checkout.path("OPPA_DATA/nanotron_h100.csv").unlink()
     listed = json.loads(checkout.run("-m", "oppa", "bench", "--json"))
     open_ = {each["record"] for each in listed if each["state"] == "not checked"}
-    recorded = ("bench", "prior", "calibrate", "simulator", "search/replay", "cluster", "transfer")
+    recorded = ("bench", "prior", "calibrate", "simulator", "search/replay", "cluster", "transfer", "proxy")
     assert open_ == {f"results/{name}" for name in recorded} | together("replay", "adversarial")
     log = checkout.folder / "results" / "search" / "cpu" / "runs.jsonl"
     log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"designer": "tpe", "seed": 7' not in line))

@@ -1,5 +1,7 @@
 """Print the plan of `oppa tune --dry-run`."""
 
+from collections.abc import Mapping
+
 from rich.markup import escape
 
 from oppa.cli.views import style
@@ -7,7 +9,8 @@ from oppa.cli.views.summary import problem_lines, transfer_lines, warn_if_it_doe
 from oppa.report.money import expected_lines
 from oppa.tuning.device_budget import limit_in_words
 from oppa.tuning.plan import TunePlan
-from oppa.units import format_seconds
+from oppa.tuning.spending import unit
+from oppa.units import format_hours, format_seconds
 
 
 def print_plan(plan: TunePlan) -> None:
@@ -20,6 +23,7 @@ def print_plan(plan: TunePlan) -> None:
     if plan.first is not None:
         rows["first"] = plan.first.id + (", the baseline" if plan.first == problem.baseline else "")
     rows |= dict(expected_lines(plan.expected)) if plan.expected else {}
+    rows = with_proxy(rows, plan) if plan.proxy else rows
     lines = [
         problem_lines(problem, plan.candidates),
         *transfer_lines(plan.transfer),
@@ -28,3 +32,17 @@ def print_plan(plan: TunePlan) -> None:
     style.out().print("\n".join(lines))
     warn_of_unknown_device(problem.cluster)
     warn_if_it_does_not_pay(plan.expected)
+
+
+def with_proxy(rows: Mapping[str, str], plan: TunePlan) -> dict[str, str]:
+    """Return the rows of a plan with its smaller size, and with the cost of both sizes before that of the full size alone."""
+    assert plan.proxy is not None
+    rung, hours = plan.proxy.rung, plan.proxy.expected
+    shown = f"{len(plan.proxy.proxy.candidates):,} configurations stand for {plan.proxy.matched:,} of {len(plan.candidates):,}"
+    size = f"{rung.hosts} hosts, {rung.layers} layers, a global batch of {rung.global_batch}: {shown}"
+    found = {**rows, "proxy": size}
+    if hours is not None and "cost" in rows:
+        known = unit(plan.problem.cluster)
+        both = f"{format_hours(hours.value)} {known} [{format_hours(hours.low)} - {format_hours(hours.high)}] with the proxy"
+        found["cost"] = f"{both}, without it {rows['cost']}"
+    return found

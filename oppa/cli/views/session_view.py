@@ -53,7 +53,7 @@ class SessionView:
     def __call__(self, session: Session) -> Iterator[SearchCallback]:
         """Print the problem of a session, and yield the view of its trials."""
         study, problem = session.study, session.problem
-        self.folder = study.folder
+        self.folder = session.part_of or study.folder
         print_problem(problem, session.candidates, study, session.expected, session.transfer)
         if session.profiler is None:
             view = make_search_view(study, self._interruption, problem)
@@ -61,5 +61,5 @@ class SessionView:
             from oppa.cli.views.profile_view import make_profile_view
 
             view = make_profile_view(study, self._interruption, problem, session.profiler, bound=self._loss)
-        with resumable(self.resume(study.folder)), view as watcher:
+        with resumable(self.resume(self.folder)), view as watcher:
             yield watcher

@@ -1,0 +1,54 @@
+"""Shares one budget of GPU-hours between the two sizes.
+
+The search at the smaller size gets what the trials at full size are expected to leave, and at most what they have left. Its study lies in
+the folder of the full-size study, whose own budget is reduced by what it has spent.
+"""
+
+import dataclasses
+
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.tuning.device_budget import MOST_RESERVED
+from oppa.tuning.expectation import Expectation, expect
+from oppa.tuning.proxy.stand_ins import Proxy
+from oppa.tuning.proxy.upward import VERIFIED
+from oppa.tuning.spending import gpu_hours
+from oppa.tuning.verification import Interval
+
+
+def limited(proxy: Proxy, problem: Problem, candidates: Candidates, *, spent_at_full_size: float) -> Problem:
+    """Return the proxy's problem with its share of the job's GPU-hours; unchanged without a limit.
+
+    Args:
+        spent_at_full_size: GPU-hours that earlier sessions spent at full size.
+    """
+    total = problem.limits.max_gpu_hours
+    if total is None:
+        return proxy.problem
+    expected = verification(problem, candidates)
+    needed = gpu_hours(problem.cluster, expected.break_even.search_s.value) if expected else MOST_RESERVED * total
+    left = total - max(min(needed, MOST_RESERVED * total), spent_at_full_size)
+    limits = dataclasses.replace(proxy.problem.limits, max_gpu_hours=max(left, 0.0))
+    return dataclasses.replace(proxy.problem, limits=limits)
+
+
+def verification(problem: Problem, candidates: Candidates, startup_s: tuple[float, float] | None = None) -> Expectation | None:
+    """Return the expected cost of the trials at full size, repeats included."""
+    limits = dataclasses.replace(problem.limits, trials=VERIFIED, wall_time_s=None, max_gpu_hours=None)
+    return expect(dataclasses.replace(problem, limits=limits), candidates, startup_s=startup_s)
+
+
+def expected_hours(proxy: Proxy, problem: Problem, candidates: Candidates, startup_s: tuple[float, float] | None = None) -> Interval | None:
+    """Return the expected GPU-hours of both sizes together; None if the prior says nothing.
+
+    Both ends of the interval assume that both sizes are at theirs.
+    """
+    limits = dataclasses.replace(proxy.problem.limits, repeats=0, max_gpu_hours=None)
+    searched = expect(dataclasses.replace(proxy.problem, limits=limits), proxy.candidates, startup_s=startup_s)
+    verified = verification(problem, candidates, startup_s)
+    if searched is None or verified is None:
+        return None
+    parts = [(proxy.problem.cluster, searched.break_even.search_s), (problem.cluster, verified.break_even.search_s)]
+    ends = (sum(gpu_hours(cluster, getattr(part, end)) for cluster, part in parts) for end in ("value", "low", "high"))
+    value, low, high = (min(each, problem.limits.max_gpu_hours or each) for each in ends)
+    return Interval(value=value, low=low, high=high)
