@@ -70,7 +70,7 @@ def program_at(words: Sequence[str]) -> int:
         is_module = before in ("-m", "--module") and _MODULE.fullmatch(word) and word not in _LAUNCHERS
         if is_module and any(_STARTER.fullmatch(PurePath(each).name) for each in words[:index]):
             return index
-        if word.endswith((".py", ".sh")) and not _OPTION.match(word):
+        if word.endswith((".py", ".sh")) and not _OPTION.match(word) and not _ASSIGNMENT.match(word):
             return index
     return next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word) and PurePath(word).name != "env"), 0)
 
@@ -176,7 +176,7 @@ def looks_like_path(value: str) -> bool:
 def names_a_path(name: str, value: str) -> bool:
     """Return whether an option's name says that it is for a path, or that something is saved."""
     parts = set(re.split(r"[-_.]+", name.lower()))
-    if "{folder}" in value or "{cache_folder}" in value:
+    if "{folder}" in value or "{cache_folder}" in value or name.endswith("class_path"):  # the path of a class, as jsonargparse has it
         return False
     if parts & _SAVES:
         return not parts & _NO_SAVES and value.lower() not in _OFF

@@ -180,13 +180,12 @@ def harmless_keys(keys: str, content: Mapping[str, Any], *, paths: Mapping[str, 
 
 
 def require_known(unknown: Sequence[UnknownPath]) -> None:
-    """Raise JobError for the first unknown path; the message has its value, and the hint how to declare it."""
+    """Raise JobError for unknown paths; the message has their values, and the hint how to declare all of them."""
     if not unknown:
         return
-    first, others = unknown[0], f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-    shown = first.name if first.name == first.value else f"{first.name} {first.value}".strip()
-    message = f"`{clipped(shown)}` {first.why}, and it is not declared what the program does there{others}"
-    declared = f"""--set 'command.paths."{clipped(first.name)}"=redirect'"""
+    shown = [f"`{clipped(each.name if each.name == each.value else f'{each.name} {each.value}'.strip())}` {each.why}" for each in unknown]
+    declared = " ".join(f"""--set 'command.paths."{clipped(each.name)}"=redirect'""" for each in unknown)
+    message = f"{'; '.join(shown)}: it is not declared what the program does there"
     raise JobError(message, hint=f"add `{declared}` if it writes there, `=read` if not, `=cache` to share files, `=disable` to omit it")
 
 

@@ -149,7 +149,7 @@ def test_an_abbreviation_of_an_option_that_writes_is_unknown():
 
 def test_the_error_names_the_path_and_how_to_declare_it():
     _, found = trial("plain", "--my-dir out/x --other a/b")
-    with pytest.raises(JobError, match=r"`--my-dir out/x` looks like a path.* \(and 1 more\)") as error:
+    with pytest.raises(JobError, match=r"`--my-dir out/x` looks like a path; `.*` .*: it is not declared") as error:
         found.require_known()
     assert """--set 'command.paths."--my-dir"=redirect'""" in error.value.hint
 

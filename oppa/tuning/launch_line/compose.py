@@ -15,7 +15,7 @@ from oppa.problem.detect import Machine
 from oppa.problem.devices import CPU, GENERIC, identify
 from oppa.problem.launch_line.batch_header import options_of
 from oppa.problem.launch_line.line import LaunchLine, Stage
-from oppa.problem.launch_line.words import Word
+from oppa.problem.launch_line.words import Word, texts
 from oppa.problem.templates import spelled
 from oppa.redaction import redacted
 from oppa.tuning.launch_line.meaning import ASSUMED, Meaning
@@ -184,6 +184,7 @@ def job_text(
     if meaning.precision:
         tables.append(("training", {"precision": "fp32" if meaning.precision == "fp32" else "bf16"}))
     tables.append(("command", {"argv": list(command.argv), "framework": meaning.framework}))
+    tables.append(("command.paths", dict.fromkeys(_expanded(line), "read")))
     tables.append(("command.arguments", {} if meaning.completes else arguments))
     for file in meaning.files:
         tables.append((f"command.files.{file.name}", {"path": str(file.path.absolute()), "keys": file.keys}))
@@ -192,6 +193,14 @@ def job_text(
     changed = "".join(f"# --set {one_line(each)}\n" for each in redacted(settings))
     head = f"{heading(line.typed)}{changed}\nname = {spell(_name(line))}\n"
     return head + "".join(_table(name, values) for name, values in tables if values), notes
+
+
+def _expanded(line: LaunchLine) -> list[str]:
+    """Return the variables that a script expands into the words of the command: what they name is stated there."""
+    stages = [word for stage in line.stages for word in stage.words]
+    command = texts([*stages, *line.program_words]) if line.scripts else []
+    expanded = ((name, word.text.split()) for name, word in line.environment)
+    return [name for name, parts in expanded if parts and all(any(part in each for each in command) for part in parts)]
 
 
 def heading(words: Sequence[str]) -> str:

@@ -53,18 +53,24 @@ def test_megatron_in_a_step_of_slurm_keeps_the_words_of_srun(job) -> None:
     assert (made.problem.baseline.tp, made.problem.baseline.pp, made.problem.baseline.dp) == (8, 4, 16)
     argv = made.problem.command.argv
     assert argv[:5] == ("srun", "-N64", "--ntasks-per-node=8", "--gpus-per-node=8", "--container-image=mcore.sqsh")
-    assert "--train-iters" in argv and argv[-2:] == ("--exit-interval", "{steps}")
+    assert "--train-iters" in argv and argv[argv.index("--exit-interval") + 1] == "{steps}"
     assert "--tensor-model-parallel-size" not in argv
     assert made.problem.launcher.name == "srun" and made.problem.limits.trials == 24
     assert any("generic GPU" in note for note in made.notes)
 
 
-def test_what_writes_goes_through_one_function(job, monkeypatch) -> None:
-    from oppa.tuning.launch_line.compose import command_of
+def test_trials_write_nothing_where_the_line_does(job) -> None:
+    made = job(f"{MEGATRON} --tensorboard-dir /lustre/tb")
+    argv, own = made.problem.command.argv, made.problem.restored.command.argv
+    assert "--save" not in argv and "--tensorboard-dir" not in argv
+    assert "--save" in own and "--tensorboard-dir" in own
 
-    made = job(MEGATRON)
-    command = command_of(made.line, made.meaning, harmless=lambda framework, words: [word for word in words if word != "--save"])
-    assert "--save" not in command.argv and command.argv[0] == "srun"
+
+def test_a_path_that_is_not_understood_is_refused_until_it_is_declared(job) -> None:
+    with pytest.raises(InputError, match="`--own-dir /lustre/x` looks like a path") as refused:
+        job(f"{MEGATRON} --own-dir /lustre/x")
+    assert """--set 'command.paths."--own-dir"=redirect'""" in refused.value.hint
+    assert "/lustre/x" in job(f"{MEGATRON} --own-dir /lustre/x", settings=['command.paths."--own-dir"=read']).problem.command.argv
 
 
 def test_a_wrapper_of_torchtitan_is_file_registry_and_overrides(job) -> None:
