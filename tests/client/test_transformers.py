@@ -1,0 +1,135 @@
+"""`OppaTrainer` follows the plan of a run: each sample is seen once and in order, and training goes on as if the batches were given by hand."""
+
+import json
+
+import pytest
+import torch
+from oppa_client import ContractError
+from oppa_client.transformers.samples import SampleOrder
+from transformers import Trainer
+
+from tests.client.by_hand import TOTAL, batches, evaluations, full_batches, order, prepare, rate, require_same
+from tests.client.trainer_program import SIZE, train, trainer
+from tests.own_trainer.folders import reported
+
+pytestmark = pytest.mark.slow
+CHANGES = {2: (12, 2), 4: (5, 2), 7: (6, 3)}
+"""A larger batch, one that no micro-batch divides, and another micro-batch."""
+
+
+@pytest.fixture
+def attempt_at(monkeypatch, tmp_path):
+    """Return a function that prepares an attempt, in which the next Trainer of this process trains."""
+    monkeypatch.setattr("sys.excepthook", __import__("sys").excepthook)
+
+    def at(name, **options):
+        folder = prepare(tmp_path / name, **options)
+        monkeypatch.setenv("OPPA_TRIAL", str(folder))
+        return folder
+
+    return at
+
+
+def test_outside_oppa_it_is_the_trainer(tmp_path):
+    ours, plain = train(trainer(tmp_path / "ours", max_steps=4)), trainer(tmp_path / "plain", Trainer, max_steps=4)
+    plain.train()
+    assert plain.state.global_step == 4
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(ours["weights"][name], value)
+
+
+def test_at_a_constant_batch_it_trains_as_the_trainer(attempt_at, tmp_path):
+    plain = trainer(tmp_path / "plain", Trainer, max_steps=6)
+    plain.train()
+    seen = train(trainer(attempt_at("run", total_samples=48), max_steps=6))
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(seen["weights"][name], value)
+    kept = ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss", "step", "train_loss", "total_flos")
+    logs = [[{name: each[name] for name in kept if name in each} for each in of] for of in (seen["logs"], plain.state.log_history)]
+    assert logs[0] == logs[1]
+
+
+def test_the_batch_changes_up_down_and_not_dividing(attempt_at):
+    folder = attempt_at("run")
+    seen = train(trainer(folder, asked=CHANGES))
+    sizes = [line["samples"] for line in reported(folder)]
+    full = full_batches(folder)
+    assert full[:9] == [8, 8, 8, 12, 12, 5, 5, 5, 6] and sum(sizes) == TOTAL
+    assert [step["samples"] for step in seen["steps"]] == [order(numbers) for numbers in batches(sizes)]
+    rates = [rate(numbers.start, batch) for numbers, batch in zip(batches(sizes), full, strict=True)]
+    assert [line["learning_rate"] for line in reported(folder)] == pytest.approx(rates)
+    require_same(seen, sizes, full)
+    left = json.loads((folder / "left.json").read_text())
+    assert (left["reason"], left["samples"], left["step"]) == ("finished", TOTAL, len(sizes))
+
+
+def test_random_numbers_go_on_where_a_run_left(attempt_at):
+    whole = train(trainer(attempt_at("whole", total_samples=48), dropout=0.2))
+    first = attempt_at("first", total_samples=48)
+    train(trainer(first, leave_at=2, dropout=0.2))
+    assert len(reported(first)) == 3
+    seen = train(trainer(attempt_at("second", before=first, total_samples=48), dropout=0.2))
+    for name, value in whole["weights"].items():
+        assert torch.equal(seen["weights"][name], value)
+    assert evaluations(seen) == evaluations(whole)
+
+
+def test_an_evaluation_that_was_due_on_leaving_is_made_by_the_next_attempt(attempt_at):
+    first = attempt_at("first", total_samples=48)
+    seen = train(trainer(first, leave_at=3))
+    assert len(reported(first)) == 4 and evaluations(seen) == {}
+    seen = train(trainer(attempt_at("second", before=first, total_samples=48)))
+    assert list(evaluations(seen)) == [4, 6]
+
+
+def test_intervals_count_samples(attempt_at):
+    folder = attempt_at("run", plan={**json.loads((attempt_at("other") / "attempt.json").read_text())["plan"], "global_batch": 24})
+    seen = train(trainer(folder, eval_steps=5, save_strategy="steps", save_steps=6))
+    assert list(evaluations(seen)) == [2, 4]  # after 48 and 96 samples; 40 and 80 were passed
+    assert sorted(path.name for path in folder.glob("saved-*.json")) == ["saved-2.json", "saved-4.json"]
+
+
+def test_workers_load_what_the_plan_says(attempt_at):
+    folder = attempt_at("run", total_samples=40)
+    seen = train(trainer(folder, asked={1: (12, 3)}, dataloader_num_workers=1, eval_strategy="no"))
+    sizes = [line["samples"] for line in reported(folder)]
+    assert sizes == [8, 8, 12, 12]
+    assert [step["samples"] for step in seen["steps"]] == [order(numbers) for numbers in batches(sizes)]
+
+
+def test_a_trial_ends_after_its_steps(attempt_at):
+    folder = attempt_at("trial")
+    (folder / "attempt.json").unlink()
+    seen = train(trainer(folder))
+    assert [step["step"] for step in seen["steps"]] == [0, 1, 2]
+    assert json.loads((folder / "outcome.json").read_text())["outcome"] == "completed"
+    assert not (folder / "output").is_dir() or not any((folder / "output").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"train_sampling_strategy": "group_by_length"}, "group_by_length"),
+        ({"save_only_model": True}, "save_only_model"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss"}, "ReduceLROnPlateau"),
+    ],
+)
+def test_what_cannot_follow_a_plan_is_refused(attempt_at, changed, named):
+    with pytest.raises(ContractError, match=named):
+        trainer(attempt_at("run"), **changed).train()
+
+
+def test_a_checkpoint_of_another_run_is_refused(attempt_at, monkeypatch):
+    first = attempt_at("first", total_samples=48)
+    train(trainer(first, leave_at=1))
+    with pytest.raises(ContractError, match="seed"):
+        trainer(attempt_at("second", before=first), seed=9).train()
+    monkeypatch.delenv("OPPA_TRIAL")
+    with pytest.raises(ContractError, match="resume it with `oppa train`"):
+        trainer(first).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_each_element_comes_once_in_an_epoch(seed):
+    elements = SampleOrder(SIZE, seed).of(range(3, 3 + 2 * SIZE))
+    assert sorted(elements) == sorted([*range(SIZE)] * 2)
