@@ -36,6 +36,9 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+torch.set_num_threads(1)  # the ranks of the tests share few cores
+
+
 class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Samples whose first token is their number; how many of their tokens count differs."""
 
@@ -78,10 +81,11 @@ class Requests(TrainerCallback):
         trainer: Trainer whose steps are noted.
         asked: For each step, the global batch and the micro-batch to ask for.
         leave_at: Step at which to ask to leave.
+        first_number: Number of the first plan to ask for.
     """
 
-    def __init__(self, trainer: Watched, asked: dict[int, tuple[int, int]], leave_at: int | None) -> None:
-        self.trainer, self.asked, self.leave_at = trainer, asked, leave_at
+    def __init__(self, trainer: Watched, asked: dict[int, tuple[int, int]], leave_at: int | None, first_number: int) -> None:
+        self.trainer, self.asked, self.leave_at, self.first_number = trainer, asked, leave_at, first_number
         trainer.steps = []
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -91,7 +95,7 @@ class Requests(TrainerCallback):
             return
         if state.global_step in self.asked:
             batch, micro_batch = self.asked[state.global_step]
-            number = 1 + sorted(self.asked).index(state.global_step) + 1
+            number = self.first_number + sorted(self.asked).index(state.global_step)
             request = {"number": number, "global_batch": batch, "micro_batch": micro_batch, "accumulation": 1}
             run_files.write(Path(folder), run_files.ASKED.format(number), request)
         if state.global_step == self.leave_at:
@@ -104,12 +108,13 @@ def trainer(
     *,
     asked: dict[int, tuple[int, int]] | None = None,
     leave_at: int | None = None,
+    first_number: int = 2,
     dropout: float = 0.0,
     **changed: Any,
 ) -> Any:
     args = TrainingArguments(output_dir=str(folder / "output"), **{**DEFAULTS, **changed})
     made = kind(model=model(dropout), args=args, train_dataset=Samples(), eval_dataset=Samples(12))
-    made.add_callback(Requests(made, asked or {}, leave_at))
+    made.add_callback(Requests(made, asked or {}, leave_at, first_number))
     return made
 
 
