@@ -58,6 +58,7 @@ class OwnRun:
     def __init__(
         self, folder: Path, *words: str, ranks: int = 1, samples: int = 200, timeout_s: float = 300, train: Sequence[str] = ()
     ) -> None:
+        folder.mkdir(exist_ok=True)
         self.folder, self.run = folder / "data", folder / "run"
         self.job = folder / "job.toml"
         self.job.write_text(JOB.format(ranks=ranks, samples=samples, timeout_s=timeout_s))

@@ -96,17 +96,21 @@ class OwnAttempt:
         """
         if self.abilities is None:
             self.abilities = contract.read_abilities(self.folder)
-        lines = list(self._lines.new())  # before the plans: the plan of a step is written before its line
+        # What is written last is read first: a checkpoint comes after its steps, and a step after its plan.
+        left = contract.read_record(LeftState, self.folder, contract.LEFT) if self.left is None else None
+        saved = self._new_saved()
+        lines = self._new_lines()
         self._read_plans()
         for line in lines:
             self._take(contract.parse_record(StepReport, line, MEASUREMENTS))
-        self._read_saved()
+        for state in saved:
+            self._keep(state)
         if self.is_done and not self.leaving_s:
             self.leaving_s = time.monotonic()
-        if self.left is None and (left := contract.read_record(LeftState, self.folder, contract.LEFT)) is not None:
+        if left is not None:
             self._require_left(left)
-            self.left = left
             self._keep(left)
+            self.left = left
 
     def ask(self, decision: ControllerDecision) -> None:
         """Ask for another batch in the same layout."""
@@ -147,6 +151,12 @@ class OwnAttempt:
             self._book.changed(before, decision, {"rebatch": 0.0})
         self._book.stepped(checked, self.configuration)
 
+    def _new_lines(self) -> list[bytes]:
+        found: list[bytes] = []
+        while new := list(self._lines.new()):
+            found += new
+        return found
+
     def _read_plans(self) -> None:
         for number in itertools.count(self.plan.number + 1):
             name = contract.PLAN.format(number)
@@ -164,15 +174,14 @@ class OwnAttempt:
         sizes = {"global_batch": plan.global_batch, "micro_batch": plan.micro_batch}
         self._configurations[plan.number] = Configuration.from_dict({**self.configuration.to_dict(), **sizes})
 
-    def _read_saved(self) -> None:
-        for path in sorted(self.folder.glob(contract.SAVED)):
-            if path.name in self._saved:
-                continue
-            state = contract.read_record(SavedState, self.folder, path.name)
-            if state is None or state.step > self._check.step:  # its last lines are not read yet
-                continue
-            self._saved.add(path.name)
-            self._keep(state)
+    def _new_saved(self) -> list[SavedState]:
+        """Return the checkpoints that were stated since the last call, by their steps."""
+        found = []
+        for path in self.folder.glob(contract.SAVED):
+            if path.name not in self._saved and (state := contract.read_record(SavedState, self.folder, path.name)) is not None:
+                self._saved.add(path.name)
+                found.append(state)
+        return sorted(found, key=lambda state: state.step)
 
     def _require_left(self, left: LeftState) -> None:
         if left.reason == "finished" and not self.is_done and self.terms.total_samples is not None:

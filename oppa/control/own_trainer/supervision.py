@@ -72,8 +72,8 @@ class _Supervisor:
         self._limits = ChangeLimits(book.run.problem.run_options)
         self._move: LayoutMove | None = None
         """The change of layout in progress."""
-        self._back: Configuration | None = None
-        """Layout to return to, after a change has failed."""
+        self._undone: tuple[LayoutMove, dict[str, float], str] | None = None
+        """A change of layout that has failed, its seconds, and why; the next attempt returns to the layout before."""
         self._is_connected = self._is_last = False
         self._began_s = 0.0
         """Monotonic seconds at which the attempt began."""
@@ -136,12 +136,15 @@ class _Supervisor:
         folder = new_attempt(self._folder)
         terms.write(folder)
         self._book.started(configuration, record)
+        if self._undone is not None:  # noted after the start, which voids what was noted at its step before
+            (move, seconds, failure), self._undone = self._undone, None
+            self._book.changed(move.before, move.decision, seconds, failure)
         self._began_s = time.monotonic()
         return OwnAttempt(folder, terms, self._book, on_first=self._proved)
 
     def _configuration(self, record: CheckpointRecord | None, asked: Configuration | None) -> Configuration:
         """Return the configuration of the next attempt: that of the checkpoint, unless another one is asked for."""
-        back, self._back = self._back, None
+        back = self._undone and self._undone[0].before
         if self._move is not None:
             return self._move.decision.configuration
         fitting = record is not None and record.configuration.devices == self._run.problem.cluster.devices
@@ -210,8 +213,7 @@ class _Supervisor:
         if move is None or not move.left_s or self._is_last:
             return False
         seconds = {"save": move.left_s - move.asked_s, "start": time.monotonic() - move.left_s}
-        self._book.changed(move.before, move.decision, seconds, f"the trainer did not resume in the new layout: {result.cause}")
-        self._back = move.before
+        self._undone = move, seconds, f"the trainer did not resume in the new layout: {result.cause}"
         return True
 
     def _follow(self, decision: ControllerDecision, attempt: OwnAttempt) -> None:
