@@ -14,7 +14,7 @@ from oppa.errors import CheckpointError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import AnySetting
 from oppa.regular_file import read
-from oppa.training.run.run_folder import checkpoint_of, checkpoints
+from oppa.training.run.run_folder import CHECKPOINTS, checkpoint_of, checkpoints
 
 FILE = "own.json"
 
@@ -49,11 +49,12 @@ class CheckpointRecord(SavedState):
 
 
 def newest_record(run: Path) -> CheckpointRecord | None:
-    """Return the newest record whose checkpoint is present; None if the run has none.
+    """Return the newest record whose checkpoint is present; None if the run has no record.
 
     Raises:
-        CheckpointError: a record is damaged.
+        CheckpointError: a record is damaged, or no checkpoint is present; whether to start again is the user's decision.
     """
+    gone = ""
     for folder in checkpoints(run):
         try:
             record = CheckpointRecord.model_validate_json(read(folder / FILE, limit_bytes=1 << 20))
@@ -63,4 +64,8 @@ def newest_record(run: Path) -> CheckpointRecord | None:
             raise CheckpointError(f"`{folder / FILE}` is damaged: {error!r:.200}", hint="remove this folder, to resume earlier") from None
         if record.is_present:
             return record
+        gone = gone or record.checkpoint
+    if gone:
+        hint = f"restore it, or start a new run with another --run; to train this one again, remove `{run / CHECKPOINTS}`"
+        raise CheckpointError(f"the checkpoint `{gone}` of the run is gone", hint=hint)
     return None
