@@ -19,8 +19,8 @@ A program that `oppa train` supervises opens its run instead, and takes its batc
         save(checkpoint)
     run.leave(checkpoint)
 
-The same program then also runs as a trial. oppa puts the folder of this package, which contains nothing else to import, on the PYTHONPATH of each trial. A program that also imports it
-outside a trial installs it: `pip install oppa-client`.
+The same program then also runs as a trial. oppa puts the folder of this package, which contains nothing else to import, on the PYTHONPATH
+of each trial and run. A program that also imports it outside of them installs it: `pip install oppa-client`.
 """
 
 from oppa_client.failures import ran_out_of_memory

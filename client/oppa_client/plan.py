@@ -78,7 +78,7 @@ def parts(numbers: range, count: int) -> list[range]:
     """Return consecutive parts of a range, of which the last ones are shorter by one if it does not divide."""
     size, longer = divmod(len(numbers), count)
     ends = [numbers.start + index * size + min(index, longer) for index in range(count + 1)]
-    return [range(begin, end) for begin, end in zip(ends, ends[1:])]  # noqa: B905 (Python 3.9)
+    return [range(begin, end) for begin, end in zip(ends, ends[1:])]
 
 
 @dataclasses.dataclass(frozen=True)

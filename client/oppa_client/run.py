@@ -208,8 +208,8 @@ class Run:
     def _state(self, checkpoint: str | os.PathLike[str], step: int, samples: int) -> dict[str, Any]:
         place = os.fspath(checkpoint)
         if "://" not in place:
-            place = os.path.abspath(place)
-            if not os.path.exists(place):
+            place = str(Path(place).absolute())
+            if not Path(place).exists():
                 raise ContractError(f"the checkpoint `{place}` does not exist")
         return {"checkpoint": place, "step": step, "samples": samples, "plan": self._terms.to_dict()}
 
@@ -219,15 +219,21 @@ class Run:
 
     def _finish(self) -> None:
         """Ask the program to leave once all samples are taken."""
-        if self.total_samples is not None and self._samples >= self.total_samples:
-            self._leaving = Leaving("finished")
+        if self.total_samples is not None and self._samples >= self.total_samples and not self._in_trial:
+            self._leave_now(Leaving("finished", time.time() + float(self._attempt["leave_timeout_s"])))
+
+    def _leave_now(self, leaving: Leaving) -> None:
+        """Ask the program to leave; until it has, it reports no step."""
+        self._leaving = leaving
+        if self._trial.rank == 0:
+            self._write(run_files.PAUSED, {"label": "leaving", "until": leaving.until})
 
     def _exchange(self, line: dict[str, Any]) -> None:
         """Report a step and answer oppa's requests on rank 0, and read the plans of rank 0 on every rank."""
         folder = self._trial.folder
         if self._trial.rank == 0:
             self._lines.append(line)
-        names = set(os.listdir(folder))
+        names = run_files.names_in(folder)
         if self._trial.rank == 0:
             self._answer(names)
         while (name := run_files.PLAN.format(self._newest.number + 1)) in names:
@@ -276,7 +282,7 @@ class Run:
         while self._coming and self._coming[0].from_step <= self._step:
             self._terms = self._coming.pop(0)
         if self._leaving is None and self._step >= self._leaving_from:
-            self._leaving = self._due
+            self._leave_now(self._due)
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
         try:
@@ -301,11 +307,13 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
 
     able = {**ABILITIES, **(abilities or {})}
     if able.keys() != ABILITIES.keys() or able["batch"] not in BATCH:
-        raise ContractError(f"`abilities = {abilities}`: the abilities are {', '.join(ABILITIES)}, and `batch` is one of {', '.join(BATCH)}")
+        raise ContractError(
+            f"`abilities = {abilities}`: the abilities are {', '.join(ABILITIES)}, and `batch` is one of {', '.join(BATCH)}"
+        )
     trial = open_trial()
     if trial is None:
         return None
-    if run_files.ATTEMPT not in os.listdir(trial.folder):
+    if run_files.ATTEMPT not in run_files.names_in(trial.folder):
         return Run(trial, _attempt_of_trial(trial), in_trial=True)
     attempt = run_files.read(trial.folder, run_files.ATTEMPT)
     spoken = {"protocol": run_files.PROTOCOL, "oldest": run_files.OLDEST, "client": __version__, "abilities": able}

@@ -1,15 +1,15 @@
 """Read and write the files that a training program and oppa exchange in the folder of an attempt; each is whole or absent.
 
-    attempt.json         what to train, and from which checkpoint; written by oppa before the start
-    asked-N.json         a batch that oppa asks for, as plan number N
-    leave.json           oppa's request to save and leave
-    abilities.json       what the program can do; this file and the following ones are written by rank 0
-    measurements.jsonl   a line for each optimizer step
-    plan-N.json          plan number N with its first step, which all ranks read before that step
-    leaving.json         the step before which all ranks leave
-    paused.json          what the program does instead of training, and until when that may last
-    saved-N.json         a complete checkpoint after N steps
-    left.json            the checkpoint with which the program left
+attempt.json         what to train, and from which checkpoint; written by oppa before the start
+asked-N.json         a batch that oppa asks for, as plan number N
+leave.json           oppa's request to save and leave
+abilities.json       what the program can do; this file and the following ones are written by rank 0
+measurements.jsonl   a line for each optimizer step
+plan-N.json          plan number N with its first step, which all ranks read before that step
+leaving.json         the step before which all ranks leave
+paused.json          what the program does instead of training, and until when that may last
+saved-N.json         a complete checkpoint after N steps
+left.json            the checkpoint with which the program left
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ def require_version(attempt: dict[str, Any], package: str) -> None:
         return
     theirs = f"oppa {attempt.get('oppa', 'of an unknown version')} speaks the protocol of runs in version {newest}"
     raise ContractError(f"{theirs}, but oppa-client {package} speaks version {PROTOCOL}: install the client of that oppa")
+
+
+def names_in(folder: Path) -> set[str]:
+    """Return the names of a folder's files. A network file system caches that a file is missing, but reads a folder anew."""
+    return {path.name for path in folder.iterdir()}
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:

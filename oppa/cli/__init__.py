@@ -34,7 +34,7 @@ from oppa.cli.commands import (
     train_policy,
     tune,
 )
-from oppa.cli.environment import CommandGroup
+from oppa.cli.environment import CommandAfterDashes, CommandGroup
 from oppa.cli.failure import INTERNAL, exit_code, print_error, print_internal_error
 from oppa.cli.renamed import refuse_renamed
 from oppa.errors import OppaError
@@ -60,7 +60,7 @@ PANELS = {
 }
 for panel, commands in PANELS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        app.command(rich_help_panel=panel, cls=CommandAfterDashes if command is train.train else None)(command)
 app.command("import", rich_help_panel=BEFORE)(import_.import_)
 app.add_typer(cluster.cluster, name="cluster", cls=CommandGroup, rich_help_panel=CLUSTER)
 app.add_typer(bench.bench, name="bench", cls=CommandGroup, rich_help_panel=TOOLS)

@@ -26,6 +26,18 @@ class CommandGroup(typer.core.TyperGroup):
         return command
 
 
+class CommandAfterDashes(typer.core.TyperCommand):
+    """A command whose last argument is a launch line after `--`; an optional argument before it may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before `--`, and take those after it as the launch line."""
+        at = args.index("--") if "--" in args else len(args)
+        rest: list[str] = super().parse_args(ctx, args[:at])
+        if words := args[at + 1 :]:
+            ctx.params["command"] = words
+        return rest
+
+
 def variable(path: Sequence[str], option: str) -> str:
     """Return the variable of a command's option.
 

@@ -20,6 +20,7 @@ def terms(batch: int = 8, micro_batch: int = 2, replicas: int = 1, **rate: Any) 
 def attempt(folder: Path, **changed: Any) -> dict[str, Any]:
     """Write the files that oppa writes before a start."""
     values = {"protocol": 1, "oldest": 1, "oppa": "9", "configuration": LAYOUT, "total_samples": 1000, "samples": 0, "step": 0}
+    values["leave_timeout_s"] = 60.0
     values |= {"checkpoint": None, "plan": terms().to_dict(), **changed}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / run_files.ATTEMPT).write_text(json.dumps(values))

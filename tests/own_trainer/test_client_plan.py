@@ -38,7 +38,9 @@ def test_every_sample_is_taken_once_across_changes_of_batch_and_of_replicas(batc
 def test_a_batch_that_divides_has_micro_batches_of_one_size():
     plan = terms(24, 4, replicas=2).at(0, 100, None)
     assert plan.accumulation == 3
-    assert [plan.micro_batches(rank, 2) for rank in (0, 1)] == [[range(at, at + 4) for at in range(begin, begin + 12, 4)] for begin in (100, 112)]
+    assert [plan.micro_batches(rank, 2) for rank in (0, 1)] == [
+        [range(at, at + 4) for at in range(begin, begin + 12, 4)] for begin in (100, 112)
+    ]
 
 
 @given(
@@ -58,9 +60,7 @@ def test_the_learning_rate_follows_the_batch_as_in_the_trainer_of_oppa(batches, 
         asked = {"number": plan.number + 1, "global_batch": batch, "micro_batch": 1, "accumulation": batch}
         plan = plan.changed(asked, from_step=step, seen=seen)
         for _ in range(steps):
-            expected = learning_rate(
-                options, base=1.0, reference_batch=8, batch=range(seen, seen + batch), total=None, followed=followed
-            )
+            expected = learning_rate(options, base=1.0, reference_batch=8, batch=range(seen, seen + batch), total=None, followed=followed)
             assert plan.at(step, seen, None).learning_rate_factor == pytest.approx(expected, rel=1e-12)
             seen, step = seen + batch, step + 1
 

@@ -1,6 +1,7 @@
 """A program's side of a run: all ranks change at the same step, nothing waits for oppa, and a late rank ends the attempt."""
 
 import os
+import sys
 
 import hypothesis.strategies as st
 import pytest
@@ -104,11 +105,11 @@ def test_a_step_is_reported_once_the_file_system_accepts_it_and_training_goes_on
     attempt(tmp_path)
     (run,) = ranks(tmp_path, 1)
     away = tmp_path.with_name("away")
-    os.rename(tmp_path, away)
+    tmp_path.rename(away)
     run.step(samples=8)
     run.step(samples=8)
     assert run.errors == 2 and run.plan.progress == 16
-    os.rename(away, tmp_path)
+    away.rename(tmp_path)
     run.step(samples=8)
     assert [line["step"] for line in reported(tmp_path)] == [0, 1, 2]
 
@@ -128,6 +129,7 @@ def test_a_pause_is_no_step_time(tmp_path):
 def test_versions_without_a_common_one_are_named_both(tmp_path, monkeypatch):
     attempt(tmp_path, protocol=9, oldest=8, oppa="4.0")
     monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
     with pytest.raises(ContractError, match=r"oppa 4\.0 speaks .* version 9, but oppa-client .* speaks version 1"):
         open_run()
     assert run_files.read(tmp_path, "abilities.json")["protocol"] == 1
@@ -136,6 +138,7 @@ def test_versions_without_a_common_one_are_named_both(tmp_path, monkeypatch):
 def test_a_later_oppa_that_still_speaks_this_version_is_accepted(tmp_path, monkeypatch):
     attempt(tmp_path, protocol=9, oldest=1)
     monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
     assert open_run({"batch": "up"}) is not None
 
 
