@@ -1,6 +1,7 @@
-"""`OppaTrainer` follows the plan of a run: each sample is seen once and in order, and training goes on as if the batches were given by hand."""
+"""`OppaTrainer` follows the plan of a run, sees each sample once and in order, and trains as a plain loop on the same batches."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ CHANGES = {2: (12, 2), 4: (5, 2), 7: (6, 3)}
 @pytest.fixture
 def attempt_at(monkeypatch, tmp_path):
     """Return a function that prepares an attempt, in which the next Trainer of this process trains."""
-    monkeypatch.setattr("sys.excepthook", __import__("sys").excepthook)
+    monkeypatch.setattr("sys.excepthook", sys.excepthook)
 
     def at(name, **options):
         folder = prepare(tmp_path / name, **options)

@@ -1,6 +1,9 @@
 """`OppaTrainer` on several ranks: the batch changes in mid-epoch, and another number of ranks goes on from the checkpoint."""
 
+import json
+
 import pytest
+from oppa_client import run_files
 
 from tests.client.by_hand import TOTAL, batches, full_batches, order, prepare, rate, require_same, run_ranks
 from tests.own_trainer.folders import reported
@@ -36,8 +39,8 @@ def test_other_numbers_of_ranks_go_on_in_mid_epoch(tmp_path):
         folders, [None, *folders], (2, 1, 2), (3, 7, None), ({1: (12, 2)}, {5: (5, 2)}, {9: (7, 1)}), strict=False
     ):
         prepare(folder, ranks=ranks, before=before)
-        number = 0 if before is None else len(list(before.glob("plan-*.json")))
-        seen = run_ranks(folder, ranks, asked=asked, leave_at=leave_at, first_number=2 + number)
+        newest = json.loads((folder / run_files.ATTEMPT).read_text())["plan"]["number"]
+        seen = run_ranks(folder, ranks, asked=asked, leave_at=leave_at, first_number=newest + 1)
         steps += taken(seen)
         lines = reported(folder)
         sizes, full = sizes + [line["samples"] for line in lines], full + full_batches(folder)

@@ -20,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": SEED,
     "num_train_epochs": 2,
     "per_device_train_batch_size": 2,
+    "per_device_eval_batch_size": 6,
     "gradient_accumulation_steps": 4,
     "learning_rate": 0.01,
     "warmup_steps": 3,
@@ -40,14 +41,14 @@ torch.set_num_threads(1)  # the ranks of the tests share few cores
 
 
 class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Samples whose first token is their number; how many of their tokens count differs."""
+    """Samples whose first token is their number. How many of their tokens count differs, except in a set that is evaluated."""
 
-    def __init__(self, size: int = SIZE, first: int = 0) -> None:
+    def __init__(self, size: int = SIZE) -> None:
         generator = torch.Generator().manual_seed(size)
         self.tokens = torch.randint(64, 96, (size, LENGTH), generator=generator)
         self.tokens[:, 0] = torch.arange(size)
         self.labels = self.tokens.clone()
-        for number in range(size):
+        for number in range(size if size == SIZE else 0):
             self.labels[number, LENGTH - number % 5 :] = -100
 
     def __len__(self) -> int:

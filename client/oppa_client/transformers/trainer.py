@@ -6,14 +6,12 @@ import contextlib
 import functools
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import get_last_checkpoint, seed_worker
 
@@ -36,6 +34,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
 
     oppa_run: Run | None = None
     """The run, from the call of `train` on; None outside oppa."""
+    control: Any
     _position: Position
     _batches: StepBatches
     _empty = False
@@ -74,7 +73,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
 
     # What Trainer calls before its loop
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
+    def get_train_dataloader(self) -> Any:
         """Return the loader of training data; under oppa it loads the micro-batches of the plan."""
         if self.oppa_run is None or not self.is_in_train:
             return super().get_train_dataloader()
@@ -109,7 +108,9 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         scheduler = super().create_scheduler(*args, **options)
         if self.oppa_run is not None and not isinstance(scheduler, LambdaLR):
             name = type(scheduler).__name__
-            raise ContractError(f"the schedule `{name}` is no function of the progress: use a `LambdaLR`, as `lr_scheduler_type = 'cosine'` is")
+            raise ContractError(
+                f"the schedule `{name}` is no function of the progress: use a `LambdaLR`, as `lr_scheduler_type = 'cosine'` is"
+            )
         return scheduler
 
     def _init_training_state(self, *args: Any, **options: Any) -> Any:
@@ -163,7 +164,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         items = self._items(sizes, batches)
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
         losses = torch.zeros((), device=self.args.device)
-        for index, (size, inputs) in enumerate(zip(sizes, batches)):  # noqa: B905 (Python 3.9)
+        for index, (size, inputs) in enumerate(zip(sizes, batches)):
             if index:
                 self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
             self._empty = size == 0
@@ -217,9 +218,9 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         """Set the learning rate of a step: the schedule at its progress, times the plan's factor; return that of the first group."""
         schedule = self.lr_scheduler
         schedule.last_epoch = plan.progress / self._position.reference
-        rates = [base * of(schedule.last_epoch) for base, of in zip(schedule.base_lrs, schedule.lr_lambdas)]  # noqa: B905 (Python 3.9)
+        rates = [base * of(schedule.last_epoch) for base, of in zip(schedule.base_lrs, schedule.lr_lambdas)]
         schedule._last_lr = [rate * plan.learning_rate_factor for rate in rates]
-        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr):  # noqa: B905 (Python 3.9)
+        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr):
             if torch.is_tensor(group["lr"]):
                 group["lr"].fill_(rate)
             else:
@@ -230,7 +231,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         """Return the predicted tokens of the step over all ranks; None if the loss is a mean over each micro-batch."""
         names = ("labels", "shift_labels")
         hidden = [{name: torch.full_like(batch[name], -100) for name in names if name in batch} for batch in batches]
-        counted = [batch if size else {**batch, **none} for size, batch, none in zip(sizes, batches, hidden)]  # noqa: B905 (Python 3.9)
+        counted = [batch if size else {**batch, **none} for size, batch, none in zip(sizes, batches, hidden)]
         return self._get_num_items_in_batch(counted, self.args.device)
 
     def compute_loss(self, *args: Any, **options: Any) -> Any:
@@ -353,7 +354,7 @@ def _stated_in(checkpoint: Path) -> dict[str, Any]:
 
 def _require_steady(checkpoint: str | bool | None, output_dir: str | None) -> None:
     """Raise ContractError if a `Trainer` that counts steps would resume a checkpoint whose batch has changed."""
-    place = get_last_checkpoint(output_dir) if checkpoint is True and output_dir and os.path.isdir(output_dir) else checkpoint
+    place = get_last_checkpoint(output_dir) if checkpoint is True and output_dir and Path(output_dir).is_dir() else checkpoint
     if isinstance(place, str) and (Path(place) / POSITION).is_file():
         samples = json.loads((Path(place) / POSITION).read_text())["samples"]
         cause = f"the checkpoint `{place}` was saved under oppa after {samples} samples, which the plain `Trainer` cannot find again"
