@@ -10,8 +10,8 @@ from oppa_client.transformers.samples import SampleOrder
 from transformers import Trainer
 
 from tests.client.by_hand import TOTAL, batches, evaluations, full_batches, order, prepare, rate, require_same
-from tests.client.trainer_program import SIZE, train, trainer
-from tests.own_trainer.folders import reported
+from tests.client.trainer_program import SIZE, Samples, train, trainer
+from tests.own_trainer.folders import reported, terms
 
 pytestmark = pytest.mark.slow
 CHANGES = {2: (12, 2), 4: (5, 2), 7: (6, 3)}
@@ -62,6 +62,26 @@ def test_the_batch_changes_up_down_and_not_dividing(attempt_at):
     require_same(seen, sizes, full)
     left = json.loads((folder / "left.json").read_text())
     assert (left["reason"], left["samples"], left["step"]) == ("finished", TOTAL, len(sizes))
+
+
+class Mean(torch.nn.Module):
+    """Returns the mean loss of its inputs, as models do that take no `num_items_in_batch`."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(8))
+
+    def forward(self, input_ids, labels):
+        return {"loss": (self.weight * (input_ids / 96 + 1)).sum(dim=1).mean()}
+
+
+def test_a_mean_loss_counts_each_sample_alike(attempt_at):
+    folder = attempt_at("run", plan=terms(5, 2, reference_batch=5).to_dict(), total_samples=5)  # micro-batches of 2, 2 and 1
+    made = trainer(folder, model_is=Mean(), optim="sgd", lr_scheduler_type="constant", warmup_steps=0, max_grad_norm=0, eval_strategy="no")
+    seen = train(made)
+    gradient = (Samples().tokens[order(range(5))] / 96 + 1).mean(dim=0)
+    assert torch.allclose(seen["weights"]["weight"], -0.01 * gradient, rtol=1e-5)
+    assert reported(folder)[0]["tokens"] is None
 
 
 def test_random_numbers_go_on_where_a_run_left(attempt_at):

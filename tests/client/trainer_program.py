@@ -111,10 +111,11 @@ def trainer(
     leave_at: int | None = None,
     first_number: int = 2,
     dropout: float = 0.0,
+    model_is: torch.nn.Module | None = None,
     **changed: Any,
 ) -> Any:
     args = TrainingArguments(output_dir=str(folder / "output"), **{**DEFAULTS, **changed})
-    made = kind(model=model(dropout), args=args, train_dataset=Samples(), eval_dataset=Samples(12))
+    made = kind(model=model_is or model(dropout), args=args, train_dataset=Samples(), eval_dataset=Samples(12))
     made.add_callback(Requests(made, asked or {}, leave_at, first_number))
     return made
 
@@ -143,9 +144,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("name")
-    parser.add_argument("options", type=json.loads)
+    parser.add_argument("options", type=json.loads, nargs="?", default={})
+    parser.add_argument("--micro-batch", type=int, default=2)
+    parser.add_argument("--recompute", default="none")
     given = parser.parse_args()
-    options = given.options
+    layout = {"per_device_train_batch_size": given.micro_batch, "activation_checkpointing": given.recompute == "full"}
+    options = {**layout, **given.options}
     options["asked"] = {int(step): tuple(sizes) for step, sizes in options.pop("asked", {}).items()}
     seen = train(trainer(given.folder, **options))
     torch.save(seen, given.folder / f"{given.name}-{os.environ.get('RANK', '0')}.pt")
