@@ -203,7 +203,9 @@ class Run:
             self._lines.flush()
             if checkpoint is None:
                 raise ContractError("`run.leave` needs the checkpoint that was saved")
-            run_files.write(self._trial.folder, run_files.LEFT, {**self._state(checkpoint, self._step, self._samples), "reason": reason})
+            cost = {"client_s": self.overhead_s, "errors": self.errors}
+            state = self._state(checkpoint, self._step, self._samples)
+            run_files.write(self._trial.folder, run_files.LEFT, {**state, "reason": reason, **cost})
 
     def _state(self, checkpoint: str | os.PathLike[str], step: int, samples: int) -> dict[str, Any]:
         place = os.fspath(checkpoint)

@@ -178,6 +178,10 @@ class LeftState(SavedState):
     """The content of left.json: the checkpoint with which the trainer left."""
 
     reason: Annotated[str, Field(max_length=40)]
+    client_s: Seconds = 0.0
+    """Seconds that rank 0 spent in `run.step`."""
+    errors: Count = 0
+    """Reads and writes that the file system refused."""
 
 
 _Kind = TypeVar("_Kind", bound=_Record)
