@@ -25,7 +25,7 @@ from oppa_client.run_files import ContractError, Lines
 from oppa_client.trial import Trial, open_trial
 
 ABILITIES = {"batch": "none", "micro_batch": False, "restart": False, "elastic": False}
-"""What a program can do that declares nothing: neither its batch nor its layout changes."""
+"""Abilities of a program that declares none: neither its batch nor its layout changes."""
 BATCH = ("both", "up", "down", "none")
 PAUSE_S = 3600.0
 """Seconds that a pause may last, unless the program states another limit."""
