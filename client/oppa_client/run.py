@@ -25,7 +25,7 @@ from oppa_client.run_files import ContractError, Lines
 from oppa_client.trial import Trial, open_trial
 
 ABILITIES = {"batch": "none", "micro_batch": False, "restart": False, "elastic": False}
-"""What a program can do that declares nothing: neither its batch nor its layout changes."""
+"""Abilities of a program that declares none: neither its batch nor its layout changes."""
 BATCH = ("both", "up", "down", "none")
 PAUSE_S = 3600.0
 """Seconds that a pause may last, unless the program states another limit."""
@@ -203,7 +203,9 @@ class Run:
             self._lines.flush()
             if checkpoint is None:
                 raise ContractError("`run.leave` needs the checkpoint that was saved")
-            run_files.write(self._trial.folder, run_files.LEFT, {**self._state(checkpoint, self._step, self._samples), "reason": reason})
+            cost = {"client_s": self.overhead_s, "errors": self.errors}
+            state = self._state(checkpoint, self._step, self._samples)
+            run_files.write(self._trial.folder, run_files.LEFT, {**state, "reason": reason, **cost})
 
     def _state(self, checkpoint: str | os.PathLike[str], step: int, samples: int) -> dict[str, Any]:
         place = os.fspath(checkpoint)

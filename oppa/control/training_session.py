@@ -314,7 +314,7 @@ def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
     """
     advise = problem.run_options.advise
     if not (folder / SPEC).exists():
-        if problem.command is not None and options.make is not None and advise is None:
+        if problem.command is not None and (options.make or options.control) and advise is None:
             advise = is_first_run(folder, problem)
         run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=first_configuration(problem, options))
     else:

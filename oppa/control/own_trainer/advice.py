@@ -16,7 +16,7 @@ from oppa.training.run.run_folder import SPEC, RunSpec
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What the advice of a run would have been worth.
+    """Values the advice of a run.
 
     Each piece of advice counts from its step to the next one, over the seconds of these steps. Policies let a batch at most double at once,
     from the batch that the run stayed at; so a run that follows may gain more.

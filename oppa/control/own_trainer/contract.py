@@ -103,16 +103,16 @@ def _sizes(configuration: Configuration) -> dict[str, int]:
 
 
 class Abilities(_Record):
-    """What a trainer can do."""
+    """The abilities that a trainer declares."""
 
     batch: Literal["both", "up", "down", "none"]
     """Directions in which the batch can change between two steps."""
     micro_batch: bool
-    """Whether the micro-batch can change between two steps."""
+    """True if the micro-batch can change between two steps."""
     restart: bool
-    """Whether a checkpoint can be resumed in another layout."""
+    """True if a checkpoint can be resumed in another layout."""
     elastic: bool
-    """Whether that layout can have another number of ranks."""
+    """True if that layout can have another number of ranks."""
 
     @property
     def text(self) -> str:
@@ -156,7 +156,7 @@ class StepReport(_Record):
     noise: NoiseReport | None = None
     paused_s: Seconds = 0.0
     resumed: bool = True
-    """Whether the trainer has read from which checkpoint to resume."""
+    """True if the trainer has read from which checkpoint to resume."""
 
 
 class SavedState(_Record):
@@ -178,6 +178,10 @@ class LeftState(SavedState):
     """The content of left.json: the checkpoint with which the trainer left."""
 
     reason: Annotated[str, Field(max_length=40)]
+    client_s: Seconds = 0.0
+    """Seconds that rank 0 spent in `run.step`."""
+    errors: Count = 0
+    """Reads and writes that the file system refused."""
 
 
 _Kind = TypeVar("_Kind", bound=_Record)
@@ -218,7 +222,7 @@ def read_abilities(folder: Path) -> Abilities | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptTerms:
-    """What oppa states before an attempt starts: the content of attempt.json."""
+    """The content of attempt.json, which oppa writes before an attempt starts."""
 
     run: str
     configuration: Configuration
