@@ -9,9 +9,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from oppa_client import run_files
 
+from oppa.training import GradientStatistics
 from tests.client import trainer_program
 from tests.client.trainer_program import DEFAULTS, SEED, SIZE, Samples
 from tests.own_trainer.folders import LAYOUT, attempt, reported, terms
@@ -95,6 +97,33 @@ def train_by_hand(sizes: Sequence[int], full: Sequence[int], evaluate_at: Collec
                 losses[step + 1] = float(loss_of(model, range(12), held_out))
     moments = dict(optimizer.state_dict()["state"])
     return {"weights": model.state_dict(), "moments": moments, "evaluations": losses}
+
+
+def first_reports() -> list[dict[str, Any]]:
+    """Return what `GradientStatistics` reports in a plain loop over two steps of 8 in micro-batches of 2; the first has learning rate 0."""
+    model, data, reports = trainer_program.model(), Samples(), []
+    statistics = GradientStatistics(model)
+    for numbers in batches([8, 8]):
+        elements = order(numbers)
+        micro_batches = [elements[at : at + 2] for at in range(0, 8, 2)]
+        counts = [int((data.labels[each][:, 1:] != -100).sum()) for each in micro_batches]
+        for each, count in zip(micro_batches, counts, strict=True):
+            (loss_of(model, each, data) * count / sum(counts)).backward()
+        statistics.step(counts)
+        reports.append(statistics.report(sample_tokens=sum(counts) / 8))
+        model.zero_grad()
+    statistics.close()
+    return reports
+
+
+def require_reports(folder: Path) -> None:
+    """Compare the reports of an attempt's first two steps with those of the plain loop."""
+    for line, wanted in zip(reported(folder)[:2], first_reports(), strict=True):
+        measured = {name: value for name, value in wanted.items() if value is not None}
+        assert {name: line["noise"][name] for name in measured} == {"health": wanted["health"]} | {
+            name: pytest.approx(value, rel=1e-3) for name, value in measured.items() if name != "health"
+        }
+        assert {"signal", "noise", "variance_ratio"} <= measured.keys()
 
 
 def evaluations(seen: dict[str, Any]) -> dict[int, float]:

@@ -9,8 +9,8 @@ from oppa_client import ContractError
 from oppa_client.transformers.samples import SampleOrder
 from transformers import Trainer
 
-from tests.client.by_hand import TOTAL, batches, evaluations, full_batches, order, prepare, rate, require_same
-from tests.client.trainer_program import SIZE, Samples, train, trainer
+from tests.client.by_hand import TOTAL, batches, evaluations, full_batches, order, prepare, rate, require_reports, require_same
+from tests.client.trainer_program import SIZE, Measured, Samples, train, trainer
 from tests.own_trainer.folders import reported, terms
 
 pytestmark = pytest.mark.slow
@@ -82,6 +82,16 @@ def test_a_mean_loss_counts_each_sample_alike(attempt_at):
     gradient = (Samples().tokens[order(range(5))] / 96 + 1).mean(dim=0)
     assert torch.allclose(seen["weights"]["weight"], -0.01 * gradient, rtol=1e-5)
     assert reported(folder)[0]["tokens"] is None
+
+
+def test_gradients_are_measured_as_in_a_plain_loop_and_the_estimate_goes_on(attempt_at):
+    first = attempt_at("first", total_samples=48)
+    train(trainer(first, Measured, leave_at=2))
+    require_reports(first)
+    train(trainer(attempt_at("second", before=first, total_samples=48), Measured))
+    whole = attempt_at("whole", total_samples=48)
+    train(trainer(whole, Measured))
+    assert [line["noise"] for line in reported(first / "../second")] == [line["noise"] for line in reported(whole)[3:]]
 
 
 def test_random_numbers_go_on_where_a_run_left(attempt_at):

@@ -5,7 +5,7 @@ import json
 import pytest
 from oppa_client import run_files
 
-from tests.client.by_hand import TOTAL, batches, full_batches, order, prepare, rate, require_same, run_ranks
+from tests.client.by_hand import TOTAL, batches, full_batches, order, prepare, rate, require_reports, require_same, run_ranks
 from tests.own_trainer.folders import reported
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ def taken(ranks):
 def test_two_ranks_train_on_the_batches_of_one(tmp_path):
     folder = prepare(tmp_path / "run", ranks=2)
     # Of 5 samples in micro-batches of 1, a rank has 3 and the other 2: one of its micro-batches is empty.
-    seen = run_ranks(folder, 2, asked={1: (12, 2), 3: (5, 1), 5: (9, 3)})
+    seen = run_ranks(folder, 2, asked={1: (12, 2), 3: (5, 1), 5: (9, 3)}, measured=True)
     sizes = [line["samples"] for line in reported(folder)]
     full = full_batches(folder)
     assert full[:9] == [8, 8, 8, 12, 12, 5, 5, 9, 9] and sum(sizes) == TOTAL
@@ -30,6 +30,8 @@ def test_two_ranks_train_on_the_batches_of_one(tmp_path):
     )
     for rank in seen:
         require_same(rank, sizes, full)
+    require_reports(folder)
+    assert [line["noise"] is None for line in reported(folder)[4:8]] == [False, True, True, False]
 
 
 def test_other_numbers_of_ranks_go_on_in_mid_epoch(tmp_path):

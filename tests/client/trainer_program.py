@@ -14,6 +14,8 @@ from oppa_client import run_files
 from oppa_client.transformers import OppaTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
+from oppa.training import GradientStatistics
+
 SIZE, LENGTH, SEED = 50, 8, 3
 """Samples of the data set, tokens of a sample, and the seed of everything."""
 DEFAULTS: dict[str, Any] = {
@@ -73,6 +75,13 @@ class Watched(OppaTrainer):
         if not self._empty:
             self.steps[-1]["samples"] += inputs["input_ids"][:, 0].tolist()
         return super().training_step(model, inputs, *rest, **named)
+
+
+class Measured(Watched):
+    """Measures the gradient noise scale."""
+
+    def gradient_statistics(self, model: Any) -> GradientStatistics:
+        return GradientStatistics(model)
 
 
 class Requests(TrainerCallback):
@@ -150,8 +159,9 @@ def main() -> None:
     given = parser.parse_args()
     layout = {"per_device_train_batch_size": given.micro_batch, "activation_checkpointing": given.recompute == "full"}
     options = {**layout, **given.options}
+    kind = Measured if options.pop("measured", False) else Watched
     options["asked"] = {int(step): tuple(sizes) for step, sizes in options.pop("asked", {}).items()}
-    seen = train(trainer(given.folder, **options))
+    seen = train(trainer(given.folder, kind, **options))
     torch.save(seen, given.folder / f"{given.name}-{os.environ.get('RANK', '0')}.pt")
 
 

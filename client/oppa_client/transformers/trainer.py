@@ -21,6 +21,7 @@ from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
 from oppa_client.transformers.progress import Position, SampleFlow
 from oppa_client.transformers.samples import SampleOrder, StepBatches
+from oppa_client.transformers.statistics import MeasuredSteps
 
 TESTED = "5.23"
 """Version of Transformers whose `Trainer` this module extends; a run under oppa refuses others, because it replaces inner methods."""
@@ -41,6 +42,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     """True while the loss of an empty micro-batch is computed, which does not count."""
     _saved_at: tuple[int, int] | None = None
     """Step and log entries of the newest checkpoint of this process."""
+    _measured: MeasuredSteps | None = None
     _due = False
     """True if the checkpoint to resume from was saved before an evaluation that was due."""
 
@@ -70,6 +72,13 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             self.accelerator.end_training()
             raise SystemExit(0)
         return output
+
+    def gradient_statistics(self, model: Any) -> Any:
+        """Return the object that measures the gradients of the wrapped model under oppa: None, unless a subclass has one.
+
+        It is `oppa.training.GradientStatistics(model)`, or has its methods. Policies that follow the noise scale require it.
+        """
+        return None
 
     # What Trainer calls before its loop
 
@@ -132,6 +141,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         model, epoch, at = named["model"], named["epoch"], self._position
         further = [named[name] for name in ("trial", "epoch", "ignore_keys_for_eval", "start_time")]
         if at.samples == at.start:
+            self._measure(model)
             self._load_rng_state(named["resume_from_checkpoint"])
             self.control.should_evaluate |= self._due
             self._due = False
@@ -148,6 +158,14 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             self._report(model, further, facts)
         self.control.should_training_stop |= run.leaving is not None
 
+    def _measure(self, model: Any) -> None:
+        statistics = self.gradient_statistics(model)
+        if statistics is not None:
+            if self.accelerator.scaler is not None:
+                raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
+            resume = self.oppa_run.resume if self.oppa_run else None
+            self._measured = MeasuredSteps(statistics, _stated_in(Path(resume.checkpoint))["noise_scale"] if resume else None)
+
     def _report(self, model: Any, further: list[Any], facts: tuple[Any, float | None]) -> None:
         """Log, evaluate and save if it is due; a run that leaves early leaves the evaluation to the next attempt."""
         assert self.oppa_run is not None
@@ -161,7 +179,9 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         plan, replicas = run.plan, self.args.world_size
         rate = self._follow(plan)
         sizes, batches = self._batches.load(plan, self.args.process_index, replicas)
-        items = self._items(sizes, batches)
+        counts, items = self._items(sizes, batches)
+        if self._measured:
+            self._measured.begin(plan, replicas)
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
         losses = torch.zeros((), device=self.args.device)
         for index, (size, inputs) in enumerate(zip(sizes, batches)):
@@ -171,14 +191,16 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             # A mean loss counts by its share of the step's samples; all micro-batches alike make this their number.
             self.current_gradient_accumulation_steps = plan.global_batch / (size * replicas) if size else 1
             losses += self._backward(model, inputs, items, is_last=index == len(sizes) - 1)
+        tokens = None if items is None else int(items)
+        noise = self._measured.end(plan, sizes, counts, tokens) if self._measured else None
         norm, skipped = self._update(model)
         self.state.global_step += 1
         self._position.take(plan.global_batch)
         # The shares of ranks differ by a sample: this makes the loss of rank 0's share a mean.
         loss = losses.item() * plan.global_batch / (max(1, sum(sizes)) * replicas)
-        tokens = None if items is None else int(items)
+        facts: dict[str, Any] = {"tokens": tokens, "skipped": skipped, "noise": noise, "learning_rate": rate}
         memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-        run.step(samples=plan.global_batch, loss=loss, tokens=tokens, skipped=skipped, learning_rate=rate, memory_bytes=memory)
+        run.step(samples=plan.global_batch, loss=loss, memory_bytes=memory, **facts)
         self._step_ended(plan)
         return norm, rate
 
@@ -227,12 +249,18 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
                 group["lr"] = rate
         return float(schedule._last_lr[0])
 
-    def _items(self, sizes: list[int], batches: list[Any]) -> Any:
-        """Return the predicted tokens of the step over all ranks; None if the loss is a mean over each micro-batch."""
+    def _items(self, sizes: list[int], batches: list[Any]) -> tuple[list[int] | None, Any]:
+        """Return the predicted tokens of each micro-batch, and of the step over all ranks; None if losses are means over micro-batches."""
         names = ("labels", "shift_labels")
         hidden = [{name: torch.full_like(batch[name], -100) for name in names if name in batch} for batch in batches]
         counted = [batch if size else {**batch, **none} for size, batch, none in zip(sizes, batches, hidden)]
-        return self._get_num_items_in_batch(counted, self.args.device)
+        items = self._get_num_items_in_batch(counted, self.args.device)
+        if items is None or not self._measured:
+            return None, items
+        world, self.args.average_tokens_across_devices = self.args.average_tokens_across_devices, False
+        own = [int(self._get_num_items_in_batch([batch], self.args.device)) for batch in counted]
+        self.args.average_tokens_across_devices = world
+        return own, items
 
     def compute_loss(self, *args: Any, **options: Any) -> Any:
         """Return the loss as `Trainer.compute_loss` does; that of an empty micro-batch is 0."""
@@ -295,6 +323,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             checkpoint = self._checkpoint(trial)
         steps = max(1, state.global_step - self._initial_global_step)
         output = super()._finalize_training(trial, (at.samples - at.start) * state.max_steps / steps, start_time)
+        if self._measured:
+            self._measured.statistics.close()
         run.leave(checkpoint, finished=run.total_samples is None and at.is_done)
         return output
 
@@ -318,7 +348,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     def _stated(self) -> dict[str, Any]:
         order = self._order()
         facts = {"samples": self._position.samples, "size": order.size, "seed": order.seed}
-        return {**facts, "world_size": self.args.world_size, "evaluation_due": self._due}
+        noise_scale = self._measured.to_dict() if self._measured else None
+        return {**facts, "world_size": self.args.world_size, "evaluation_due": self._due, "noise_scale": noise_scale}
 
     def _order(self) -> SampleOrder:
         args = self.args
