@@ -10,7 +10,7 @@ from oppa_client.transformers.samples import SampleOrder
 from transformers import Trainer
 
 from tests.client.by_hand import TOTAL, batches, evaluations, full_batches, order, prepare, rate, require_reports, require_same
-from tests.client.trainer_program import SIZE, Measured, Samples, train, trainer
+from tests.client.trainer_program import SIZE, Measured, Samples, Watched, train, trainer
 from tests.own_trainer.folders import reported, terms
 
 pytestmark = pytest.mark.slow
@@ -111,6 +111,35 @@ def test_an_evaluation_that_was_due_on_leaving_is_made_by_the_next_attempt(attem
     assert len(reported(first)) == 4 and evaluations(seen) == {}
     seen = train(trainer(attempt_at("second", before=first, total_samples=48)))
     assert list(evaluations(seen)) == [4, 6]
+
+
+def test_the_checkpoint_of_a_run_outlives_a_limit_that_keeps_the_best_one_alone(attempt_at):
+    kept = {"save_strategy": "steps", "save_steps": 2, "eval_steps": 2, "save_total_limit": 1, "load_best_model_at_end": True}
+    first = attempt_at("first", total_samples=48)
+    train(trainer(first, leave_at=2, learning_rate=1.0, **kept))  # so large a rate that the first checkpoint is the best
+    assert sorted(path.name for path in (first / "output").iterdir()) == ["checkpoint-2", "checkpoint-3"]
+    seen = train(trainer(attempt_at("second", before=first, total_samples=48), learning_rate=1.0, **kept))
+    assert list(evaluations(seen)) == [2, 4, 6]
+
+
+class Doubled(Trainer):
+    """Doubles each loss."""
+
+    def compute_loss(self, *inputs, **options):
+        return super().compute_loss(*inputs, **options) * 2
+
+
+class Mixed(Watched, Doubled):
+    """Follows the plan with the loss of another Trainer."""
+
+
+def test_a_trainer_of_ones_own_follows_the_plan_with_its_own_methods(attempt_at):
+    losses = []
+    for kind in (Watched, Mixed):
+        folder = attempt_at(kind.__name__, total_samples=8)
+        train(trainer(folder, kind, eval_strategy="no"))
+        losses.append(reported(folder)[0]["loss"])
+    assert losses[1] == pytest.approx(2 * losses[0])
 
 
 def test_intervals_count_samples(attempt_at):

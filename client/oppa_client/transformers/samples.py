@@ -27,15 +27,12 @@ class SampleOrder:
 
     def of(self, numbers: range) -> list[int]:
         """Return the elements that samples are."""
-        return [_epoch_order(self.size, self.seed, number // self.size)[number % self.size] for number in numbers]
+        return [int(_epoch_order(self.size, self.seed, number // self.size)[number % self.size]) for number in numbers]
 
 
 @functools.lru_cache(maxsize=2)
-def _epoch_order(size: int, seed: int | None, epoch: int) -> list[int] | range:
-    if seed is None:
-        return range(size)
-    order: list[int] = torch.randperm(size, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-    return order
+def _epoch_order(size: int, seed: int | None, epoch: int) -> torch.Tensor | range:
+    return range(size) if seed is None else torch.randperm(size, generator=torch.Generator().manual_seed(seed + epoch))
 
 
 class StepBatches:

@@ -320,9 +320,13 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         if run.leaving is None or run.leaving.save:
             if self._saved_at != (state.global_step, len(state.log_history)):
                 self._save_checkpoint(self.model_wrapped, trial)
+                self.control = self.callback_handler.on_save(self.args, state, self.control)
             checkpoint = self._checkpoint(trial)
-        steps = max(1, state.global_step - self._initial_global_step)
-        output = super()._finalize_training(trial, (at.samples - at.start) * state.max_steps / steps, start_time)
+        taken = (at.samples - at.start) * state.max_steps / max(1, state.global_step - self._initial_global_step)
+        # With a limit of 1, the Trainer would now remove all checkpoints but the best one.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        output = super()._finalize_training(trial, taken, start_time)
+        self.args.save_total_limit = limit
         if self._measured:
             self._measured.statistics.close()
         run.leave(checkpoint, finished=run.total_samples is None and at.is_done)
