@@ -149,3 +149,10 @@ def test_a_trainer_that_can_do_nothing_is_proposed_nothing(tmp_path):
     own = OwnRun(tmp_path, *NOISY, "--batch", "none", "--no-restart", samples=800)
     result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
     assert result.finished and not own.events(ledger.CHANGED, "refused", "undone") and set(batches(own)) == {8}
+
+
+def test_a_trainer_without_a_number_of_samples_ends_by_itself(tmp_path):
+    own = OwnRun(tmp_path, "--own-end", "96")
+    own.job.write_text(own.job.read_text().replace("samples = 200", ""))
+    result = own.train()
+    assert result.finished and ledger.require_whole(result.lines) == 96
