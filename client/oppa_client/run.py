@@ -141,7 +141,8 @@ class Run:
         """
         begin_s = time.perf_counter()
         seconds = max(1e-9, begin_s - (self._began_s or begin_s) - self._paused_s)
-        facts = {"samples": samples, "tokens": tokens, "skipped": skipped, "learning_rate": learning_rate, "noise": noise}
+        samples, known = int(samples), {name: _number(value) for name, value in (noise or {}).items()}
+        facts = {"samples": samples, "tokens": tokens, "skipped": skipped, "learning_rate": _number(learning_rate), "noise": known or None}
         facts |= {"loss": _number(loss), "plan": self._terms.number, "paused_s": self._paused_s, "resumed": self._resumed}
         self._began_s, self._paused_s = begin_s, 0.0
         if self._in_trial:
@@ -345,6 +346,8 @@ def _late(what: str, from_step: int, step: int) -> str:
     return f"{what} began with step {from_step}, but this rank is at step {step}: {cause}; open the run with a larger `lead`"
 
 
-def _number(value: float | None) -> float | None:
-    """Return a loss that JSON can state; None if there is none, or it is not finite."""
-    return float(value) if value is not None and math.isfinite(value) else None
+def _number(value: Any) -> Any:
+    """Return a number, or a text, that JSON can state; None if there is none, or it is not finite."""
+    if value is None or isinstance(value, str):
+        return value
+    return float(value) if math.isfinite(value) else None

@@ -26,6 +26,7 @@ def arguments():
     parser.add_argument("--save-every", type=int, default=10**9)
     parser.add_argument("--batch", default="both")
     parser.add_argument("--no-restart", action="store_true")
+    parser.add_argument("--own-end", type=int, default=None)
     parser.add_argument("--misbehave", default="")
     return parser.parse_args()
 
@@ -63,6 +64,9 @@ def train(rank, options, barrier, shares):
     while True:
         if run.leaving and not (options.misbehave == "saves-nothing" and run.leaving.reason != "finished"):
             break
+        if options.own_end is not None and run.plan.progress >= options.own_end:
+            run.leave(save(options, rank, weight, run), finished=True)
+            return
         plan, what = run.plan, misbehave_at(options, run, rank)
         batches = plan.micro_batches(rank, options.ranks)
         log.write(json.dumps([plan.step, [number for batch in batches for number in batch]]) + "\n")

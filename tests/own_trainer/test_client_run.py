@@ -152,3 +152,11 @@ def test_an_unknown_ability_is_an_error_that_names_them(monkeypatch):
 def test_outside_oppa_there_is_no_run(monkeypatch):
     monkeypatch.delenv("OPPA_TRIAL", raising=False)
     assert open_run() is None
+
+
+def test_numbers_that_json_cannot_state_are_left_out(tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    run.step(samples=8, loss=float("nan"), noise={"noise_scale": float("inf"), "health": "no_signal"}, learning_rate=float("inf"))
+    (line,) = reported(tmp_path)
+    assert line["loss"] is None and line["learning_rate"] is None and line["noise"] == {"noise_scale": None, "health": "no_signal"}

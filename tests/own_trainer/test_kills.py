@@ -59,3 +59,14 @@ def test_what_the_trainer_reported_after_the_death_of_oppa_is_written_down_befor
     result = own.train()
     assert result.finished and ledger.require_whole(result.lines) == 160
     assert own.events(ledger.STARTED)[-1]["checkpoint"] == "step-20"  # nothing was trained again
+
+
+def test_an_interrupt_saves_and_names_the_command_that_resumes(tmp_path):
+    own = OwnRun(tmp_path, "--sleep", "0.02", samples=10**6)
+    words = [sys.executable, "-m", "oppa", "train", str(own.job), "--run", str(own.run), "--", *own.command]
+    oppa = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: (own.run / ledger.FILE).exists() and own.events(ledger.STEP))
+    oppa.send_signal(signal.SIGINT)
+    _, printed = oppa.communicate(timeout=60)
+    assert oppa.returncode == 130 and "saved" in printed and f"--run {own.run}" in printed
+    assert own.events(ledger.ENDED)[0]["finished"] is False and len(own.samples()) == ledger.require_whole(own.events(ledger.STEP))

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from oppa import api
 from oppa.training.run import ledger
 from tests.own_trainer.own_runs import OwnRun, StopBehind
 
@@ -149,3 +150,20 @@ def test_a_trainer_that_can_do_nothing_is_proposed_nothing(tmp_path):
     own = OwnRun(tmp_path, *NOISY, "--batch", "none", "--no-restart", samples=800)
     result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
     assert result.finished and not own.events(ledger.CHANGED, "refused", "undone") and set(batches(own)) == {8}
+
+
+def test_a_trainer_without_a_number_of_samples_ends_by_itself(tmp_path):
+    own = OwnRun(tmp_path, "--own-end", "96")
+    own.job.write_text(own.job.read_text().replace("samples = 200", ""))
+    result = own.train()
+    assert result.finished and ledger.require_whole(result.lines) == 96
+
+
+def test_the_same_program_is_profiled_by_trials_and_trained_from_their_table(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, samples=1200)
+    own.settings += ["limits.q_max=6", "limits.q_min=3", 'space.parameters.recompute=["none"]']
+    profiled = api.profile(own.problem, global_batch=(8, 16), table=tmp_path / "t", exhaustive=True)
+    assert {row.configuration.global_batch for row in profiled.table.rows if row.source == "measured"} == {8, 16}
+    result = own.train("global_batch=8", table=tmp_path / "t", policy="critical-batch")  # whatever the speeds are
+    assert result.finished and batches(own)[0] == 8 and batches(own)[-1] == 16
+    assert result.refined is not None

@@ -17,6 +17,8 @@ from oppa.units import format_seconds
 
 ANSWER_STEPS, ANSWER_S = 50, 30.0
 """Steps and seconds within which the trainer's rank 0 answers a request, which `oppa_client` does at the end of a step."""
+MOST_READS = 64
+"""Most reads of new lines at once, each of at most `trial_folder.CALL_BYTES`."""
 EARLIER = "asked for by an earlier process of oppa"
 """Reason of a change that this process has not asked for."""
 
@@ -152,9 +154,13 @@ class OwnAttempt:
         self._book.stepped(checked, self.configuration)
 
     def _new_lines(self) -> list[bytes]:
+        """Return all lines that were complete when this began, up to a bound on what a flooding trainer can make oppa read."""
         found: list[bytes] = []
-        while new := list(self._lines.new()):
+        for _ in range(MOST_READS):
+            new = list(self._lines.new())
             found += new
+            if not new:
+                break
         return found
 
     def _read_plans(self) -> None:
