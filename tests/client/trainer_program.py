@@ -39,9 +39,6 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-torch.set_num_threads(1)  # the ranks of the tests share few cores
-
-
 class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Samples whose first token is their number. How many of their tokens count differs, except in a set that is evaluated."""
 
@@ -150,6 +147,7 @@ def train(made: Any) -> dict[str, Any]:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("name")
