@@ -48,7 +48,7 @@ class Plan:
     micro_batch: int
     """Largest number of samples of a micro-batch."""
     accumulation: int
-    """Micro-batches of each replica."""
+    """Micro-batches of each replica in a step of the full batch."""
     learning_rate_factor: float
     """Factor of the learning rate that was chosen for the job's own batch."""
     step: int

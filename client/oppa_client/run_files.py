@@ -46,7 +46,8 @@ def require_version(attempt: dict[str, Any], package: str) -> None:
 
 def names_in(folder: Path) -> set[str]:
     """Return the names of a folder's files. A network file system caches that a file is missing, but reads a folder anew."""
-    return {path.name for path in folder.iterdir()}
+    with os.scandir(folder) as entries:
+        return {entry.name for entry in entries}
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def _steps(result: TrainResult) -> list[Line]:
 
 
 def _difference(steps: Sequence[Line]) -> float:
-    return max(abs(line["loss"] - loss) for line, loss in zip(steps, reference_losses(steps, WIDTH), strict=True))
+    return max(abs(float(line["loss"]) - loss) for line, loss in zip(steps, reference_losses(steps, WIDTH), strict=True))
 
 
 class _StopBehind(RunCallback):

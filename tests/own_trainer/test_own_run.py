@@ -167,3 +167,12 @@ def test_the_same_program_is_profiled_by_trials_and_trained_from_their_table(tmp
     result = own.train("global_batch=8", table=tmp_path / "t", policy="critical-batch")  # whatever the speeds are
     assert result.finished and batches(own)[0] == 8 and batches(own)[-1] == 16
     assert result.refined is not None
+
+
+@pytest.mark.parametrize(("what", "attempts"), [("pause:12", 1), ("pause-too-long:12", 2)])
+def test_a_pause_is_no_hang_for_as_long_as_the_trainer_states(tmp_path, what, attempts):
+    own = OwnRun(tmp_path, "--misbehave", what, "--save-every", "5", samples=200, timeout_s=1)
+    result = own.train()
+    assert result.finished and result.outcome.attempts == attempts and own.samples() == list(range(200))
+    pauses = [line["paused_s"] for line in own.events(ledger.STEP)]
+    assert (max(pauses) > 3) == (attempts == 1)

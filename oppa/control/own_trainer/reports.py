@@ -8,6 +8,8 @@ import dataclasses
 from oppa.control.own_trainer.contract import PlanTerms, SavedState, StepReport
 from oppa.errors import TrainingError
 
+KEPT = 100_000
+"""Last steps of which a checkpoint may be; a trainer takes millions."""
 HINT = "take `samples` from `run.plan` in each step, and report what all ranks took; see docs/own-trainer.md"
 
 
@@ -64,6 +66,7 @@ class ReportCheck:
         samples = range(self.samples, self.samples + report.samples)
         self.step, self.samples = self.step + 1, samples.stop
         self._ends[self.step] = samples.stop
+        self._ends.pop(self.step - KEPT, None)
         return CheckedStep(report=report, samples=samples, plan=plan, begins_plan=begins)
 
     def _require_order(self, report: StepReport) -> None:

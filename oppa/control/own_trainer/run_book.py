@@ -12,7 +12,7 @@ from typing import Any
 
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord
 from oppa.control.own_trainer.contract import NoiseReport, SavedState
-from oppa.control.own_trainer.reports import CheckedStep
+from oppa.control.own_trainer.reports import KEPT, CheckedStep
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import ChangeFacts, StepFacts
 from oppa.training.run import ledger
@@ -80,6 +80,7 @@ class RunBook:
         self.elapsed_s += report.step_time_s + report.paused_s
         self.step, self.samples = report.step + 1, checked.samples.stop
         self._elapsed[self.step] = self.elapsed_s
+        self._elapsed.pop(self.step - KEPT, None)
         healthy = noise.health == "healthy" and noise.noise_scale is not None
         rate = report.learning_rate
         facts = StepFacts.model_construct(
