@@ -45,6 +45,8 @@ def misbehave_at(options, run, rank):
     name, _, at = options.misbehave.partition(":")
     if name == "crash" and rank == options.ranks - 1 and run.plan.step == int(at) and once(options, name):
         os.kill(os.getpid(), signal.SIGKILL)
+    if name == "dies" and run.plan.step == int(at):
+        os.kill(os.getpid(), signal.SIGKILL)
     if name.startswith("pause") and run.plan.step == int(at) and once(options, "pause"):
         with run.paused("eval", at_most_s=60.0 if name == "pause" else 0.1):
             time.sleep(4)

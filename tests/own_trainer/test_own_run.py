@@ -5,7 +5,9 @@ import re
 import pytest
 
 from oppa import api
+from oppa.errors import CheckpointError, InputError, JobError
 from oppa.training.run import ledger
+from oppa.training.run.supervision import FRUITLESS
 from tests.own_trainer.own_runs import OwnRun, StopBehind
 
 pytestmark = pytest.mark.slow
@@ -176,3 +178,26 @@ def test_a_pause_is_no_hang_for_as_long_as_the_trainer_states(tmp_path, what, at
     assert result.finished and result.outcome.attempts == attempts and own.samples() == list(range(200))
     pauses = [line["paused_s"] for line in own.events(ledger.STEP)]
     assert (max(pauses) > 3) == (attempts == 1)
+
+
+def test_a_trainer_that_dies_again_and_again_without_a_checkpoint_is_given_up(tmp_path):
+    result = OwnRun(tmp_path, "--misbehave", "dies:3", samples=200).train()
+    assert result.outcome.ending.value == "failed" and result.outcome.attempts == FRUITLESS
+    assert "killed by SIGKILL" in result.outcome.last.cause
+
+
+def test_a_checkpoint_that_is_gone_is_an_error_and_nothing_is_trained_again(tmp_path):
+    own = OwnRun(tmp_path, samples=400)
+    own.train(callback=StopBehind(5))
+    for path in own.folder.glob("checkpoint-*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="is gone"):
+        own.train()
+
+
+def test_a_policy_of_workers_and_a_bound_of_another_trainer_are_refused(tmp_path):
+    own = OwnRun(tmp_path)
+    with pytest.raises(InputError, match="needs summaries of workers"):
+        own.train(policy="proportional")
+    with pytest.raises(JobError, match="frozen"):
+        OwnRun(tmp_path, train=["frozen='9'"]).train()
