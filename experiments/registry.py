@@ -242,6 +242,11 @@ SUITES: Mapping[str, Suite] = {
         to_json="experiments.policies.simulated:to_json",
         tasks=DYNAMIX,
     ),
+    "trainers": Suite(
+        about="a user's own trainer under `oppa train`, compared with the same training without it",
+        run="experiments.trainers.run:trainers",
+        to_json="experiments.trainers.run:trainer_figures",
+    ),
 }
 """The experiments that run with a number of repeats."""
 BENCHMARKS: Mapping[str, Benchmark] = {
@@ -321,6 +326,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "policies-simulated": _with_own_record(
         "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
     ),
+    "trainers": _with_own_record("trainers", Declared(files=("examples/own_trainer.py", "examples/own_trainer.toml"))),
     "schedule": with_own_command(
         "schedules of a pipeline, by name and searched",
         _SCHEDULES,

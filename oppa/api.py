@@ -325,6 +325,7 @@ def train(
     *,
     run: str | Path | None = None,
     settings: Sequence[str] = (),
+    command: Sequence[str] = (),
     table: str | Path | None = None,
     policy: str = "",
     weights: str | Path | None = None,
@@ -341,6 +342,7 @@ def train(
             job's baseline, the table's fastest, or the default.
         run: Folder of the run: an existing one resumes from its newest checkpoint. None: a new one below `runs/`.
         settings: Changes of the job's keys, such as `train.samples=6400`.
+        command: Launch line of the user's own trainer, which opens its run; it replaces that of the file's `[command]`.
         table: Folder of the table from which a policy chooses; its copy in the run's folder is refined by step times.
         policy: Name of the policy, with its settings. Empty: batch size and layout stay fixed.
         weights: File of a learned policy.
@@ -362,6 +364,10 @@ def train(
 
     profiled, source = Table.read(Path(table)) if table else None, job if isinstance(job, Problem) else Path(job)
     named = configuration if isinstance(configuration, str) else ""
+    if command:
+        if isinstance(source, Problem) or source.is_dir():
+            raise InputError(f"`{shlex.join(command)}` needs a job file", hint="name the job file, or remove the launch line")
+        source, settings = load_job(source, settings=settings, command=command), ()
     problem, usual = resolve_with_table(source, named, profiled, changes=settings)
     asked = usual if named or (isinstance(source, Path) and source.is_dir()) else None
     if not isinstance(configuration, str):

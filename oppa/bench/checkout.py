@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NAMES = (
     *("all", "help", "start-up", "machine", "overhead", "prior", "calibrate", "simulator", "stopping", "profile", "control"),
     *("service", "goodput", "goodput-simulated", "goodput-pollux"),
-    *("norm-test", "policies", "policies-simulated", "schedule", "pipelines", "cluster-sim"),
+    *("norm-test", "policies", "policies-simulated", "schedule", "pipelines", "cluster-sim", "trainers"),
 )
 """Names of the experiments, as arguments of `oppa bench`."""
 

@@ -62,7 +62,7 @@ PANELS = {
     CLUSTER: (scale_table.scale_table,),
     TOOLS: (pipeline_schedule.pipeline_schedule, emulate.emulate),
 }
-WITH_LAUNCH_LINE = (tune.tune, profile.profile, space.space, predict.predict, explain.explain)
+WITH_LAUNCH_LINE = (tune.tune, profile.profile, space.space, predict.predict, explain.explain, train.train)
 for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel, cls=LaunchLineCommand if command in WITH_LAUNCH_LINE else None)(command)

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from oppa.control.decision import Policy
+from oppa.control.own_trainer.advice import Advice, is_first_run
+from oppa.control.own_trainer.bounds import open_rows, require_bounds
+from oppa.control.own_trainer.contract import Abilities
+from oppa.control.own_trainer.supervision import supervise_own
 from oppa.control.policy_choice import MakePolicy, PolicyChoice
-from oppa.control.registry import LEARNED, needs_table
+from oppa.control.registry import needs_table
+from oppa.control.run_service import RunService, ServiceReport
 from oppa.control.service import discovery
 from oppa.control.service.address import ServiceAddress
-from oppa.control.service.factory import ControllerFactory
-from oppa.control.service.server import Service
-from oppa.control.service.thread import serve_in_thread
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
-from oppa.launchers.network import LOOPBACK
-from oppa.launchers.provider import Backend
 from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.pipeline import stored_schedules
 from oppa.problem.configuration import Configuration
@@ -30,12 +30,14 @@ from oppa.table.table import Table
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
+from oppa.training.run.run_controller import RunController
 from oppa.training.run.run_folder import PROFILED, SPEC, STOP, RunSpec, checkpoints, held
 from oppa.training.run.step_times import observations
 from oppa.training.run.supervision import Ending, Outcome, RunListener, supervise
 from oppa.trials.interruption import Interruption
+from oppa.trials.launcher import Launcher
 from oppa.trials.orphans import end_orphans
-from oppa.trials.runner import Runner, load_runner
+from oppa.trials.runner import Runner, load_runner, require_program
 from oppa.trials.trial_folder import Measurement
 
 
@@ -107,6 +109,11 @@ class TrainResult:
         """Return True if all samples were seen."""
         return self.outcome.ending is Ending.FINISHED
 
+    @property
+    def advice(self) -> Advice | None:
+        """Return what advice that was not followed would have been worth; None if there was none."""
+        return Advice.of(self.lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values, as `oppa train --json` prints it."""
         steps = [line for line in self.lines if line["event"] == ledger.STEP]
@@ -124,6 +131,7 @@ class TrainResult:
             "validation_loss": held_out[-1] if held_out else None,
             "checkpoint": next(map(str, checkpoints(self.folder)), None),
             "worth": self.worth or None,
+            **({"advice": self.advice.to_dict()} if self.advice else {}),
         }
 
 
@@ -144,13 +152,20 @@ def train_options(
         EnvironmentLackingError: hosts or devices are missing.
     """
     runner = load_runner(problem.runner).for_runs()
+    if problem.command is not None:
+        require_program(problem.command, problem.space)
+    require_bounds(problem.run_options, own=problem.command is not None)
     if table:
         table.require_for(problem)
     policy, make = choice.resolve(problem, tell)
     if make is not None and table is None and needs_table(policy):
         raise InputError(f"`--policy {policy}` needs a table to choose from", hint="give --table; make a table with `oppa profile`")
     if make is not None:
-        problem = measured_for(problem, make(ThroughputIndex(table) if table else None))
+        made = make(ThroughputIndex(table) if table else None)
+        if problem.command is not None and made.window is not None:
+            hint = "use `goodput`, `critical-batch`, `norm-test`, `stagewise` or `static`"
+            raise InputError(f"`--policy {policy}` needs summaries of workers, which your own trainer does not report", hint=hint)
+        problem = measured_for(problem, made)
     if control and policy:
         raise InputError(f"`--policy {policy}` and `--control` exclude each other", hint="remove one of them: the service has a policy")
     request = LaunchRequest.of(problem.launcher, parallel=1).resolve(problem.cluster)
@@ -164,7 +179,7 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
         RunError: the folder holds a run of another model, or another process trains it.
         EnvironmentLackingError: the hosts are gone, or can never be granted.
     """
-    started_s, account, grace_s = time.monotonic(), _Account(), problem.limits.grace_s
+    started_s, report, grace_s = time.monotonic(), ServiceReport(), problem.limits.grace_s
     with held(folder):
         (folder / STOP).unlink(missing_ok=True)
         run = _run(folder, problem, options)
@@ -177,9 +192,17 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
             _watched(RunSession(run=run, folder=folder), callback) as watcher,
             open_backend(options.request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=watcher.waiting) as backend,
             backend.launcher(options.runner, study=run.uuid, grace_s=grace_s) as ranks,
-            _controlled(run, options, backend, (folder, watcher), account),
         ):
-            outcome = supervise(ranks, folder, run, watcher)
+            service = RunService(
+                run=run,
+                folder=folder,
+                backend=backend,
+                named=options.control,
+                table=options.table,
+                make=options.make,
+                controlled=watcher.controlled,
+            )
+            outcome = _trained(ranks, service, watcher, report, options.asked)
         lines = ledger.standing(ledger.read(folder))
         better, seen = _refined(options.table, lines, folder)
     return TrainResult(
@@ -187,12 +210,29 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
         outcome=outcome,
         lines=lines,
         seconds=time.monotonic() - started_s,
-        worth=account.worth,
-        reached=account.reached,
+        worth=report.worth,
+        reached=report.reached,
         table=options.table,
         refined=better,
         observations=seen,
     )
+
+
+def _trained(ranks: Launcher, service: RunService, watcher: RunCallback, report: ServiceReport, asked: Configuration | None) -> Outcome:
+    """Supervise the built-in trainer, whose rank 0 connects to the service, or the user's own, for which this process does."""
+    run, folder = service.run, service.folder
+    if run.problem.command is None:
+        with service.running(report):
+            return supervise(ranks, folder, run, watcher)
+    with contextlib.ExitStack() as opened:
+
+        def open_controller(present: Configuration, able: Abilities, change_s: float) -> RunController | None:
+            table = service.table and open_rows(service.table, present, able, run.problem.run_options)
+            opened.enter_context(dataclasses.replace(service, table=table).running(report))
+            client = discovery.connect(folder, present, run.problem, reconfiguration_s=change_s)
+            return client and opened.enter_context(client)
+
+        return supervise_own(ranks, folder, run, watcher, open_controller, asked=asked)
 
 
 def run_under(
@@ -263,58 +303,6 @@ def _watched(session: RunSession, callback: Callback | None) -> Iterator[RunCall
         yield _Stoppable(watcher, session.folder, interruption)
 
 
-@dataclasses.dataclass
-class _Account:
-    """Collects the final report of the control service that a run starts."""
-
-    worth: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    reached: bool = True
-
-
-@contextlib.contextmanager
-def _controlled(
-    run: RunSpec, options: TrainOptions, backend: Backend, session: tuple[Path, RunCallback], account: _Account
-) -> Iterator[None]:
-    """Run a control service if a policy is chosen, or use the service that the user named."""
-    folder, callback = session
-    (folder / discovery.FILE).unlink(missing_ok=True)  # left by a supervisor that was killed
-    if options.control:
-        with _advertised(options.control, run, folder, backend):
-            yield
-        return
-    if not options.make:
-        yield
-        return
-    started = time.time()
-    named = "" if options.policy.partition(",")[0] in LEARNED else options.policy  # weights have no name that tells them apart
-    service = Service(folder / "control", ControllerFactory(options.table, options.make, policy=named))
-    try:
-        with (
-            serve_in_thread(service) as port,
-            _advertised(ServiceAddress(run.uuid, port, service.tokens.of_job(run.uuid)), run, folder, backend),
-        ):
-            callback.controlled(service.live_page(port))
-            yield
-        if (job := service.jobs.get(run.uuid)) is not None:
-            account.worth = job.controller.to_dict()
-        stepped = any(each["event"] == ledger.STEP and each["time"] >= started for each in ledger.read(folder))
-        account.reached = bool(service.taken) or not stepped
-    finally:
-        service.close()
-
-
-@contextlib.contextmanager
-def _advertised(service: ServiceAddress, run: RunSpec, folder: Path, backend: Backend) -> Iterator[None]:
-    """Advertise a service on this machine to the ranks, and make it reachable from their hosts, inside the context."""
-    with (
-        backend.reached(service.port, grace_s=run.problem.limits.grace_s, log=folder / "tunnel.log") as port,
-        discovery.advertise(
-            folder, address=f"{LOOPBACK}:{service.port}", through=f"{LOOPBACK}:{port}", job=service.job, token=service.token
-        ),
-    ):
-        yield
-
-
 def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
     """Return the run in a folder, new or continued.
 
@@ -324,17 +312,21 @@ def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
         InputError: the training core cannot build the configuration, or cannot measure what the run is to measure.
         RunError: the folder holds a run of another model or other data.
     """
+    advise = problem.run_options.advise
     if not (folder / SPEC).exists():
+        if problem.command is not None and (options.make or options.control) and advise is None:
+            advise = is_first_run(folder, problem)
         run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=first_configuration(problem, options))
     else:
         run = RunSpec.read(folder)
         run.require_continued_by(problem, folder)
+        advise = run.problem.run_options.advise if advise is None else advise
         same_size = run.configuration.devices == problem.cluster.devices
         present = run.configuration if same_size else _default(problem)
         run = dataclasses.replace(run, problem=problem, configuration=options.asked or present)
         _require_trainable(problem, run.configuration)
     reference = problem.run_options.reference_batch or problem.global_batch
-    run_options = dataclasses.replace(problem.run_options, reference_batch=reference)
+    run_options = dataclasses.replace(problem.run_options, reference_batch=reference, advise=advise)
     run = dataclasses.replace(run, problem=dataclasses.replace(problem, run_options=run_options), policy=options.policy)
     run.write(folder)
     return run
@@ -349,6 +341,8 @@ def first_configuration(problem: Problem, options: TrainOptions) -> Configuratio
 
 def _require_trainable(problem: Problem, configuration: Configuration) -> None:
     """Raise InputError if the core cannot build a configuration, or cannot measure what the run is to measure."""
+    if problem.command is not None:  # the user's own trainer
+        return
     require_buildable(problem.model, configuration)
     require_measurable(configuration, problem.run_options.statistics_every)
 

@@ -247,10 +247,16 @@ class TrainTable(DeclaredTable):
     validate_every: JobCount | None = None
     checkpoint_every: Seconds | None = None
     keep: JobCount | None = None
+    leave_timeout: Seconds | None = None
+    advise: bool | None = None
+    least_batch: JobCount | None = None
+    largest_batch: JobCount | None = None
+    changes_per_hour: Positive | None = None
+    frozen: str | None = Field(default=None, max_length=1000)
 
     def record(self, optimizer: Optimizer) -> RunOptions:
         """Return the run options; raises JobError if the warm-up is longer than the training."""
-        names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
+        names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s", "leave_timeout": "leave_timeout_s"}
         usual = RunOptions(scaling=USUAL_SCALING[optimizer])
         run_options = dataclasses.replace(
             usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()}

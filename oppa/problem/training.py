@@ -203,3 +203,14 @@ class RunOptions:
     """Seconds of training from one checkpoint to the next."""
     keep: int = 2
     """Number of checkpoints that are kept, the newest ones."""
+    leave_timeout_s: float = 600.0
+    """Seconds within which a user's own trainer has to save and leave when asked."""
+    advise: bool | None = None
+    """Log what the policy of a user's own trainer would do, and change nothing; None: in the trainer's first run."""
+    least_batch: int | None = None
+    """Smallest global batch that a policy may choose for a user's own trainer; None: no limit. The next fields are for it, too."""
+    largest_batch: int | None = None
+    changes_per_hour: float | None = None
+    """Largest number of changes in an hour; None: no limit."""
+    frozen: str = ""
+    """Ranges of samples in which nothing changes, such as `0..2000,9000..10000`."""

@@ -124,7 +124,8 @@ def _speed(steps: Sequence[Line], configuration: str) -> Series:
 
 def _changes(events: Sequence[Line]) -> Section:
     """Return the section on the changes of batch and layout, and their reasons."""
-    words = {ledger.CHANGED: "changed", ledger.ROLLED_BACK: "rolled back", "undone": "undone", "refused": "refused"}
+    words = {ledger.CHANGED: "changed", ledger.ROLLED_BACK: "rolled back"}
+    words |= {"undone": "undone", "refused": "refused", "advised": "advised", "held_back": "held back"}
     rows = [
         (
             line["step"],

@@ -1,6 +1,7 @@
 """Monitor a running trial from outside: its steps, its silences and its time."""
 
 import contextlib
+import json
 import math
 import statistics
 import time
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from oppa.errors import MeasurementError, StudyError
-from oppa.trials import trial_folder
+from oppa.trials import trial_folder, untrusted_file
 from oppa.trials.trial_folder import Measurement, Outcome, TrialSpec
 from oppa.trials.verdict import Sign, TrialVerdict
 from oppa.units import format_seconds
@@ -81,6 +82,8 @@ class TrialMonitor:
 
     def check_time(self) -> None:
         """Detect that the trial exceeds its time limit, or hangs."""
+        if self._is_paused():
+            self._last_step_at = time.monotonic()
         silence_s = time.monotonic() - self._last_step_at
         usual_s = statistics.median(self.step_times_s) if self.measurements else math.inf
         if self.seconds > self._limit_s:
@@ -88,6 +91,16 @@ class TrialMonitor:
         elif silence_s > max(self._hang_s, HANG_STEPS * usual_s):
             last = f"step {self.measurements[-1].step}; a step takes {format_seconds(usual_s)}"
             self._end("timed_out", f"hang: no step for {format_seconds(silence_s)} after {last}")
+
+    def _is_paused(self) -> bool:
+        """Return True if the program evaluates or saves, within the time that it states for that."""
+        if not (self._folder / trial_folder.PAUSED).exists():
+            return False
+        try:
+            text = untrusted_file.read(self._folder / trial_folder.PAUSED, limit_bytes=trial_folder.LINE_BYTES)
+            return text is not None and time.time() < float(json.loads(text)["until"])
+        except (MeasurementError, ValueError, KeyError, TypeError):
+            return False
 
     def _end(self, outcome: Outcome, cause: str) -> None:
         """Record that the trial must end; the first reason is kept."""

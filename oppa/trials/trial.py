@@ -162,6 +162,7 @@ def _clear(folder: Path) -> None:
         trial_folder.STOP,
         trial_folder.LAST_STEP,
         trial_folder.REPORTER,
+        trial_folder.PAUSED,
         logs.STDOUT,
         logs.STDERR,
     ):

@@ -8,6 +8,8 @@ The folder holds these files:
     stop                 made by oppa; rank 0 checks for it at each step boundary and informs the other ranks
     last_step            number of the last step; written by rank 0 of a program that informs the other ranks in no other way
     reporter             made by the host that reports the steps, for a command on several hosts
+    attempt.json         what a user's own trainer trains, if oppa supervises it; written by oppa before the start
+    paused.json          what the trainer does instead of training, and until when (Unix seconds) that may last; written by rank 0
     recognised           name of the format in which a command prints its steps, if none is declared and one was recognised
     stdout.log           output of the trial's processes
     stderr.log           their error output
@@ -32,6 +34,7 @@ from oppa.trials import untrusted_file
 
 SPEC, MEASUREMENTS, REPORT, STOP, LAST_STEP = "trial.json", "measurements.jsonl", "outcome.json", "stop", "last_step"
 REPORTER, RECOGNISED = "reporter", "recognised"
+ATTEMPT, PAUSED = "attempt.json", "paused.json"
 LINE_BYTES, CALL_BYTES, REPORT_BYTES = 64 << 10, 4 << 20, 1 << 20
 """Longest line of `measurements.jsonl`, most bytes of it that one call reads, and longest `outcome.json`."""
 CAUSE, TRACEBACK = 4_000, 64_000
@@ -129,19 +132,18 @@ class Report:
     """Unix seconds at which it was written."""
 
 
-class MeasurementReader:
-    """Reads a growing `measurements.jsonl`; each call yields the complete lines since the last call."""
+class LineReader:
+    """Reads a growing file of lines that a program writes; each call yields the complete lines since the last call."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / MEASUREMENTS
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._offset = 0
-        self._step = -1
 
-    def new(self) -> Iterator[Measurement]:
-        """Yield the measurements appended since the last call; an unfinished last line is left for the next call.
+    def new(self) -> Iterator[bytes]:
+        """Yield the lines appended since the last call; an unfinished last line is left for the next call.
 
         Raises:
-            MeasurementError: a line is no measurement, a step does not follow the one before, or the file is not a regular file.
+            MeasurementError: a line is too long, or the file is not a regular file.
         """
         with untrusted_file.opened(self._path) as file:
             if file is None:
@@ -150,9 +152,25 @@ class MeasurementReader:
             data = file.read(CALL_BYTES)
         complete, newline, rest = data.rpartition(b"\n")
         if len(rest) > LINE_BYTES:
-            raise MeasurementError(f"`{MEASUREMENTS}` has a line of over {LINE_BYTES} bytes")
+            raise MeasurementError(f"`{self._path.name}` has a line of over {LINE_BYTES} bytes")
         self._offset += len(complete) + len(newline)
-        for line in complete.splitlines():
+        yield from complete.splitlines()
+
+
+class MeasurementReader:
+    """Reads a growing `measurements.jsonl`; each call yields the measurements since the last call."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = LineReader(folder / MEASUREMENTS)
+        self._step = -1
+
+    def new(self) -> Iterator[Measurement]:
+        """Yield the measurements appended since the last call.
+
+        Raises:
+            MeasurementError: a line is no measurement, a step does not follow the one before, or the file is not a regular file.
+        """
+        for line in self._lines.new():
             yield self._following(_measurement(line))
 
     def _following(self, measurement: Measurement) -> Measurement:

@@ -25,7 +25,7 @@ from steps import StepCounter, facts_of
 from oppa.problem.command import OUT_OF_MEMORY, values_of
 from oppa.problem.writes import WRITES
 from oppa.trials.root_cause import ESCAPES, PREFIX
-from oppa.trials.trial_folder import MEASUREMENTS, RECOGNISED, REPORT, REPORTER, TrialSpec
+from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, RECOGNISED, REPORT, REPORTER, TrialSpec
 
 LOOK_S = 0.5
 LONGEST_LINE = 1 << 12
@@ -97,6 +97,8 @@ class Follower:
 
     def read(self, texts, now_s):
         """Read lines of output that came at once, and report the steps that they complete."""
+        if (self.trial.folder / ATTEMPT).exists():  # a run: the program reports, and ends by itself
+            return
         if self.pattern is None:
             self.recognise(texts, now_s)
             return

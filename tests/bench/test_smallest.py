@@ -15,7 +15,7 @@ from oppa.report.inputs import Inputs
 
 SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name != "ci"]
 """`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command."""
-LONG = ("cluster-sim", "control", "profile", "proxy", "start-up")
+LONG = ("cluster-sim", "control", "profile", "proxy", "start-up", "trainers")
 """Those that take over 20 seconds."""
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes
+from oppa.cli.job_options import Changes, Command
 
 SOURCE = "The job file; or the folder of a study, to train its winner."
 SETTING = (
@@ -27,6 +27,8 @@ EVAL_RUN = "Folder of a run of this job under `--policy explore`, to evaluate `r
 def train(
     source: Annotated[Path, typer.Argument(metavar="JOB|STUDY", help=SOURCE, show_default=False)],
     setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
+    command: Command = None,
+    *,
     run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
     table: Annotated[Path | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
     policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY, show_default=False)] = "",
@@ -37,6 +39,9 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
     """Train a job to its end; restart ranks that die from the newest checkpoint.
+
+    With a launch line after `--`, train your own trainer, which opens its run with `oppa_client`. In its first run a policy only advises;
+    `--set train.advise=false` lets it act.
 
     Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once. The same command with --run resumes.
 
@@ -53,6 +58,7 @@ def train(
             setting,
             run=run,
             settings=changes or (),
+            command=command or (),
             table=table,
             policy=policy,
             weights=weights,

@@ -29,6 +29,7 @@ from oppa.trials.trial_folder import Measurement
 from oppa.units import format_batch, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
+    from oppa.control.own_trainer.advice import Advice
     from oppa.problem.training import RunOptions
     from oppa.table.refinement import StepTimeObservation
     from oppa.table.table import Table
@@ -45,7 +46,16 @@ def print_run(run: RunSpec, folder: Path) -> None:
         f"{job_line(run.problem)}\n"
         f"[bold]layout[/] {escape(_layout(run.configuration))}\n"
         f"[bold]train[/]  {_options_line(run.problem.run_options, run.problem.training.learning_rate)}\n"
-        f"[bold]run[/]    {escape(str(folder))}{saved}\n"
+        f"[bold]run[/]    {escape(str(folder))}{saved}{_advises(run)}\n"
+    )
+
+
+def _advises(run: RunSpec) -> str:
+    """Return the line that a policy only advises; empty if it acts."""
+    return (
+        "\n[bold]policy[/] it advises, and changes nothing; `--set train.advise=false` lets it act"
+        if run.problem.run_options.advise
+        else ""
     )
 
 
@@ -87,6 +97,13 @@ ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOK
 """Exit codes of the endings of a run."""
 
 
+def print_advice(advice: "Advice") -> None:
+    """Print what advice that was not followed would have been worth, and how to follow it, to stderr."""
+    gain = "of unknown worth" if advice.gain is None else f"{advice.gain:+.1%} goodput, by the table"
+    style.err().print(f"[bold]advice[/]  {escape(_layout(advice.last))}: {gain}; nothing was changed")
+    style.err().print("        let the policy act: `--set train.advise=false`", markup=False)
+
+
 def print_ended(result: TrainResult) -> int:
     """Print how a run ended, what its decisions gained, and how to resume, to stderr; return the exit code."""
     if not result.reached:
@@ -94,6 +111,8 @@ def print_ended(result: TrainResult) -> int:
     print_outcome(result.folder, result.outcome, result.lines)
     if result.worth:
         print_worth(result.worth)
+    if result.advice:
+        print_advice(result.advice)
     if result.table and result.refined:
         print_refined(result.table, result.refined, result.observations, result.folder / "table")
     if result.outcome.ending in (Ending.STOPPED, Ending.REVOKED):
@@ -261,6 +280,12 @@ def _event(line: Line) -> str:
             return f"{where} [cyan]the pipeline changes its schedule to {escape(line['name'])}[/]: {times}"
         case "order_taken_up":
             return f"{where} [cyan]the pipeline uses the schedule that is stored for its configuration[/]"
+        case "advised":
+            return f"{where} advice: [cyan]{escape(_after(line))}[/], {escape(line['reason'])}"
+        case "held_back":
+            return f"{where} [yellow]{escape(_after(line))} is held back[/]: {escape(line['failure'])}"
+        case "recorded":
+            return f"{where} the trainer saved {escape(line['place'])}"
         case "saved":
             return f"{where} saved in {format_seconds(line['seconds'])}"
         case _:

@@ -50,8 +50,13 @@ def advertise(folder: Path, *, address: str, through: str, job: str, token: str)
         path.unlink(missing_ok=True)
 
 
-def connect(folder: Path, configuration: Configuration, problem: Problem) -> "ControlClient | None":
+def connect(
+    folder: Path, configuration: Configuration, problem: Problem, *, reconfiguration_s: float | None = None
+) -> "ControlClient | None":
     """Return a client for the service that a run's folder names; None if it names none.
+
+    Args:
+        reconfiguration_s: Expected seconds of the first change of layout; None: those of a change in process.
 
     Raises:
         RunError: if `control.json` is damaged.
@@ -60,13 +65,15 @@ def connect(folder: Path, configuration: Configuration, problem: Problem) -> "Co
 
     try:
         values = json.loads((folder / FILE).read_text())
+        if reconfiguration_s is None:
+            reconfiguration_s = expected_change_s(problem.model.parameter_count, configuration.devices)
         hello = Hello(
             job=values["job"],
             configuration=configuration,
             total_samples=problem.run_options.samples,
             warmup_samples=problem.run_options.warmup_samples,
             scaling=problem.run_options.scaling,
-            reconfiguration_s=expected_change_s(problem.model.parameter_count, configuration.devices),
+            reconfiguration_s=reconfiguration_s,
         )
         return ControlClient(values["address"], values["token"], hello, through=values["through"])
     except FileNotFoundError:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from oppa.problem.configuration import Configuration
 from oppa.training.checkpoint.manifest import MANIFEST, Manifest, damaged
 from oppa.training.run.learning_rate import Followed
-from oppa.training.statistics.noise_scale import NoiseScale, Smoothing
+from oppa.training.statistics.noise_scale import NoiseScale
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,11 @@ class RunNotes:
 
     @classmethod
     def _parsed(cls, notes: Mapping[str, Any]) -> Self:
-        scale = notes["noise_scale"]
         parts = {
             "configuration": Configuration.checked(notes["configuration"]),
             "local_batches": tuple(notes.get("local_batches", ())),
             "followed": Followed(**notes["followed"]),
-            "noise_scale": NoiseScale(**{**scale, "smoothing": Smoothing(**scale["smoothing"])}),
+            "noise_scale": NoiseScale.from_dict(notes["noise_scale"]),
         }
         return cls(**{**notes, **parts})
 

@@ -20,7 +20,8 @@ from oppa.errors import InputError
 from oppa.problem.training import Over
 from oppa.training.parallel.gradient_layout import GradientLayout, layout_of
 from oppa.training.statistics.gradient_norms import GradientNorms, norm
-from oppa.training.statistics.noise_scale import NoiseScale, Norms, estimate_of
+from oppa.training.statistics.noise_scale import Health, NoiseScale, Norms, estimate_of
+from oppa.training.statistics.norm_test import variance_ratio
 from oppa.training.statistics.preconditioning import preconditioned_norm
 
 
@@ -128,6 +129,23 @@ class GradientStatistics:
     def finite(self) -> bool:
         """Return whether the gradients of the last step were finite on all ranks; true if they were not measured."""
         return all(math.isfinite(norms.small) and math.isfinite(norms.big) for norms in self.norms)
+
+    def report(self, *, sample_tokens: float = 1.0) -> dict[str, float | str | None]:
+        """Return the statistics of the last step for `noise=` of `oppa_client`'s `run.step`, as JSON values.
+
+        Args:
+            sample_tokens: Tokens of a sample; 1 if `step` was given samples.
+        """
+        known = self.noise_scale
+        scale = known.tokens_per_batch / sample_tokens
+        return {
+            "noise_scale": scale if known.health is Health.HEALTHY else None,
+            "health": known.health.name.lower(),
+            "signal": known.signal if math.isfinite(known.signal) else None,
+            "noise": known.noise / sample_tokens if math.isfinite(known.noise) else None,
+            "variance_ratio": variance_ratio(self.norms, sample_tokens=sample_tokens),
+            "worker_variance_ratio": variance_ratio(self.norms, "paper") if self._workers else None,
+        }
 
     def close(self) -> None:
         """Remove all hooks and references to the model. Call it when `step` is no longer called, because recorded norms would pile up."""

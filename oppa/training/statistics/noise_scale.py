@@ -14,8 +14,8 @@ Notation (N micro-batches in a step, over all replicas; b_n tokens in one of the
 import dataclasses
 import enum
 import math
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 _SAME = 1e-9
 """Relative tolerance below which the two sizes are equal; they then belong to a single micro-batch."""
@@ -159,6 +159,11 @@ class NoiseScale:
             samples=self.samples + micro_batches - 1,
             finite=True,
         )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the noise scale whose fields `dataclasses.asdict` returned, as a checkpoint holds them."""
+        return cls(**{**values, "smoothing": Smoothing(**values["smoothing"])})
 
     @property
     def signal(self) -> float:

@@ -1,0 +1,353 @@
+"""Train under oppa's supervision: the program opens the run, takes its batch from the plan, reports each step, and leaves when asked.
+
+Only files of the attempt's folder are exchanged (`run_files`), on local or network file systems. Nothing waits for oppa: if it is gone,
+training goes on with the last plan.
+
+All ranks change together, without a message between them. Rank 0 ends step s, and writes the first step of a new plan, at least s + 2,
+before it begins step s + 1. No rank can end step s + 1 before rank 0 has begun it, because the gradients of a step need all ranks. So each
+rank finds the plan in time at the end of step s + 1. This holds if each rank waits for its device once a step, as `loss.item()` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from oppa_client import run_files
+from oppa_client.plan import Plan, Rate, Terms
+from oppa_client.run_files import ContractError, Lines
+from oppa_client.trial import Trial, open_trial
+
+ABILITIES = {"batch": "none", "micro_batch": False, "restart": False, "elastic": False}
+"""Abilities of a program that declares none: neither its batch nor its layout changes."""
+BATCH = ("both", "up", "down", "none")
+PAUSE_S = 3600.0
+"""Seconds that a pause may last, unless the program states another limit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Holds the state from which the program goes on."""
+
+    checkpoint: str
+    step: int
+    """Steps taken up to the checkpoint."""
+    samples: int
+    """Samples taken up to the checkpoint."""
+    layout: dict[str, Any]
+    """Configuration of the ranks that saved it; the present one may differ."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaving:
+    """Asks the program to leave now, before the next step."""
+
+    reason: str
+    """`finished`: all samples are taken; `layout`, `stop` or `preemption`: another attempt may follow; `trial`: the trial is over."""
+    until: float = math.inf
+    """Unix seconds until which the program has to save and leave."""
+
+    @property
+    def save(self) -> bool:
+        """Return True if the program has to save a checkpoint; a trial needs none."""
+        return self.reason != "trial"
+
+    @property
+    def deadline_s(self) -> float:
+        """Return the seconds that are left."""
+        return self.until - time.time()
+
+
+class Run:
+    """Connects one rank of a program to its run, or to a trial, in which the batch never changes.
+
+    Args:
+        trial: Folder, rank and number of ranks.
+        attempt: Content of attempt.json, or what stands for it in a trial.
+        lead: Further steps by which a plan is announced ahead, for loaders that prefetch.
+        in_trial: True in a trial, which oppa ends after some steps.
+    """
+
+    def __init__(self, trial: Trial, attempt: dict[str, Any], *, lead: int = 0, in_trial: bool = False) -> None:
+        self._trial, self._attempt, self._in_trial = trial, attempt, in_trial
+        self._lead = lead + (trial.world > 1)
+        self._terms, self._coming = Terms.of(attempt["plan"]), list[Terms]()
+        self._step, self._samples = int(attempt["step"]), int(attempt["samples"])
+        self._lines = Lines(trial.folder / run_files.MEASUREMENTS)
+        self._leaving: Leaving | None = None
+        self._leaving_from = math.inf
+        self._began_s: float | None = None
+        self._paused_s = 0.0
+        self._resumed = attempt["checkpoint"] is None
+        self.total_samples: int | None = attempt["total_samples"]
+        """Samples of the whole training; None if it has no end, and in a trial."""
+        self.configuration: dict[str, Any] = attempt["configuration"]
+        """Layout of the ranks, and all other parameters of the job."""
+        self.overhead_s, self.errors = 0.0, 0
+        """Seconds spent in `step`, and the number of its reads and writes that the file system refused."""
+        self._finish()
+
+    @property
+    def resume(self) -> Resume | None:
+        """Return the state to go on from; None at the beginning of a run, and in a trial."""
+        self._resumed = True
+        if self._attempt["checkpoint"] is None:
+            return None
+        layout = self._attempt.get("saved_by") or self.configuration
+        return Resume(self._attempt["checkpoint"], int(self._attempt["step"]), int(self._attempt["samples"]), layout)
+
+    @property
+    def plan(self) -> Plan:
+        """Return the plan of the step that begins now, the same on all ranks."""
+        if self._began_s is None:
+            self._began_s = time.perf_counter()
+        return self._terms.at(self._step, self._samples, self.total_samples)
+
+    @property
+    def leaving(self) -> Leaving | None:
+        """Return why the program has to leave before the next step, the same on all ranks; None if it goes on."""
+        return self._leaving
+
+    def step(
+        self,
+        *,
+        samples: int,
+        loss: float | None = None,
+        tokens: int | None = None,
+        skipped: bool = False,
+        noise: dict[str, Any] | None = None,
+        learning_rate: float | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """End an optimizer step on every rank; rank 0 reports it. Never wait.
+
+        Args:
+            samples: Samples that all ranks together took in this step, as the program counts them.
+            loss: Mean loss of the step.
+            tokens: Tokens of the step.
+            skipped: True if the weights did not change, as after an overflow; the samples are taken nevertheless.
+            noise: Statistics of the step's gradients, such as `GradientStatistics.report()` of oppa returns them.
+            learning_rate: Learning rate of the step.
+            memory_bytes: Peak memory so far, maximum over ranks.
+
+        Raises:
+            ContractError: this rank learns of a new plan only after that has begun; the attempt has to end.
+        """
+        begin_s = time.perf_counter()
+        seconds = max(1e-9, begin_s - (self._began_s or begin_s) - self._paused_s)
+        samples, known = int(samples), {name: _number(value) for name, value in (noise or {}).items()}
+        facts = {"samples": samples, "tokens": tokens, "skipped": skipped, "learning_rate": _number(learning_rate), "noise": known or None}
+        facts |= {"loss": _number(loss), "plan": self._terms.number, "paused_s": self._paused_s, "resumed": self._resumed}
+        self._began_s, self._paused_s = begin_s, 0.0
+        if self._in_trial:
+            goes_on = self._trial.step(seconds, memory_bytes=memory_bytes, loss=facts["loss"])
+            self._leaving = None if goes_on else Leaving("trial")
+            self._count(samples)
+            return
+        line = {"step": self._step, "step_time_s": seconds, "memory_bytes": memory_bytes, **facts}
+        self._count(samples)
+        try:
+            self._exchange(line)
+        except OSError:
+            self.errors += 1
+        finally:
+            self.overhead_s += time.perf_counter() - begin_s
+        self._take_up()
+
+    @contextmanager
+    def paused(self, label: str, *, at_most_s: float = PAUSE_S) -> Iterator[None]:
+        """Evaluate or save inside the context: it counts as no step time, and oppa waits at most so long for its end."""
+        begin_s, note = time.perf_counter(), self._trial.folder / run_files.PAUSED
+        if self._trial.rank == 0:
+            self._write(run_files.PAUSED, {"label": label, "until": time.time() + at_most_s})
+        try:
+            yield
+        finally:
+            if self._trial.rank == 0:
+                note.unlink(missing_ok=True)
+            self._paused_s += time.perf_counter() - begin_s
+
+    def saved(self, checkpoint: str | os.PathLike[str], *, step: int | None = None, samples: int | None = None) -> None:
+        """State that a checkpoint is complete, from which another attempt can go on.
+
+        Args:
+            checkpoint: Its path, or a URL.
+            step: Steps taken up to it; the present number if the program saved between two steps.
+            samples: Samples taken up to it.
+        """
+        if self._trial.rank == 0 and not self._in_trial:
+            at = self._step if step is None else step
+            self._write(run_files.SAVED.format(at), self._state(checkpoint, at, self._samples if samples is None else samples))
+
+    def leave(self, checkpoint: str | os.PathLike[str] | None = None, *, finished: bool = False) -> None:
+        """Leave the run: the program then ends with exit code 0. All ranks call it, after the checkpoint is complete.
+
+        Args:
+            checkpoint: Path or URL of the checkpoint; None only in a trial.
+            finished: True if the training is complete, in a run that has no number of samples.
+
+        Raises:
+            ContractError: the checkpoint is missing.
+        """
+        if self._in_trial:
+            if self._trial.rank == 0 and self._leaving is None:
+                self._trial.end("completed")
+            return
+        if self._trial.rank == 0:
+            reason = "finished" if finished else self._leaving.reason if self._leaving else "stop"
+            self._lines.flush()
+            if checkpoint is None:
+                raise ContractError("`run.leave` needs the checkpoint that was saved")
+            cost = {"client_s": self.overhead_s, "errors": self.errors}
+            state = self._state(checkpoint, self._step, self._samples)
+            run_files.write(self._trial.folder, run_files.LEFT, {**state, "reason": reason, **cost})
+
+    def _state(self, checkpoint: str | os.PathLike[str], step: int, samples: int) -> dict[str, Any]:
+        place = os.fspath(checkpoint)
+        if "://" not in place:
+            place = str(Path(place).absolute())
+            if not Path(place).exists():
+                raise ContractError(f"the checkpoint `{place}` does not exist")
+        return {"checkpoint": place, "step": step, "samples": samples, "plan": self._terms.to_dict()}
+
+    def _count(self, samples: int) -> None:
+        self._step, self._samples = self._step + 1, self._samples + samples
+        self._finish()
+
+    def _finish(self) -> None:
+        """Ask the program to leave once all samples are taken."""
+        if self.total_samples is not None and self._samples >= self.total_samples and not self._in_trial:
+            self._leave_now(Leaving("finished", time.time() + float(self._attempt["leave_timeout_s"])))
+
+    def _leave_now(self, leaving: Leaving) -> None:
+        """Ask the program to leave; until it has, it reports no step."""
+        self._leaving = leaving
+        if self._trial.rank == 0:
+            self._write(run_files.PAUSED, {"label": "leaving", "until": leaving.until})
+
+    def _exchange(self, line: dict[str, Any]) -> None:
+        """Report a step and answer oppa's requests on rank 0, and read the plans of rank 0 on every rank."""
+        folder = self._trial.folder
+        if self._trial.rank == 0:
+            self._lines.append(line)
+        names = run_files.names_in(folder)
+        if self._trial.rank == 0:
+            self._answer(names)
+        while (name := run_files.PLAN.format(self._newest.number + 1)) in names:
+            self._announced(Terms.of(run_files.read(folder, name)))
+        if run_files.LEAVING in names and self._leaving_from == math.inf:
+            self._must_leave(run_files.read(folder, run_files.LEAVING))
+
+    def _answer(self, names: set[str]) -> None:
+        """Write the first step of what oppa has asked for; rank 0 has ended a step and begun no other."""
+        asked = run_files.ASKED.format(self._newest.number + 1)
+        if asked in names:
+            first = max(self._step + self._lead, self._newest.from_step + 1)
+            request = run_files.read(self._trial.folder, asked)
+            terms = self._newest.changed(request, from_step=first, seen=self._samples_before(first))
+            name = run_files.PLAN.format(terms.number)
+            run_files.write(self._trial.folder, name, terms.to_dict())
+            names.add(name)
+        if run_files.LEAVE in names and run_files.LEAVING not in names:
+            request = run_files.read(self._trial.folder, run_files.LEAVE)
+            values = {"from_step": self._step + self._lead, "reason": request["reason"], "until": time.time() + request["deadline_s"]}
+            run_files.write(self._trial.folder, run_files.LEAVING, values)
+            names.add(run_files.LEAVING)
+
+    def _samples_before(self, step: int) -> int:
+        """Return the samples that will be taken before a coming step, under the plans that are known."""
+        plans = [self._terms, *self._coming]  # by their first step
+        in_force = ([plan for plan in plans if plan.from_step <= number][-1] for number in range(self._step, step))
+        return self._samples + sum(plan.global_batch for plan in in_force)
+
+    @property
+    def _newest(self) -> Terms:
+        return self._coming[-1] if self._coming else self._terms
+
+    def _announced(self, terms: Terms) -> None:
+        if terms.from_step < self._step:
+            raise ContractError(_late(f"plan {terms.number}", terms.from_step, self._step))
+        self._coming.append(terms)
+
+    def _must_leave(self, values: dict[str, Any]) -> None:
+        if values["from_step"] < self._step:
+            raise ContractError(_late("the request to leave", values["from_step"], self._step))
+        self._leaving_from, self._due = values["from_step"], Leaving(values["reason"], values["until"])
+
+    def _take_up(self) -> None:
+        """Bring the plan into force that begins with the next step, and the request to leave before it."""
+        while self._coming and self._coming[0].from_step <= self._step:
+            self._terms = self._coming.pop(0)
+        if self._leaving is None and self._step >= self._leaving_from:
+            self._leave_now(self._due)
+
+    def _write(self, name: str, values: dict[str, Any]) -> None:
+        try:
+            run_files.write(self._trial.folder, name, values)
+        except OSError:
+            self.errors += 1
+
+
+def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run | None:
+    """Return the run, or the trial, that this process is a rank of; None outside oppa. Later, uncaught errors are reported to oppa.
+
+    Args:
+        abilities: What the program can do. `batch`: the batch may change between two steps, `both`, `up`, `down` or `none`.
+            `micro_batch`: the micro-batch may. `restart`: the program can resume a checkpoint in another layout. `elastic`: also with
+            another number of ranks.
+        lead: Further steps by which a plan is announced ahead, for loaders that prefetch.
+
+    Raises:
+        ContractError: oppa and this package speak no common version, or an ability is unknown.
+    """
+    from oppa_client import __version__
+
+    able = {**ABILITIES, **(abilities or {})}
+    if able.keys() != ABILITIES.keys() or able["batch"] not in BATCH:
+        raise ContractError(
+            f"`abilities = {abilities}`: the abilities are {', '.join(ABILITIES)}, and `batch` is one of {', '.join(BATCH)}"
+        )
+    trial = open_trial()
+    if trial is None:
+        return None
+    if run_files.ATTEMPT not in run_files.names_in(trial.folder):
+        return Run(trial, _attempt_of_trial(trial), in_trial=True)
+    attempt = run_files.read(trial.folder, run_files.ATTEMPT)
+    spoken = {"protocol": run_files.PROTOCOL, "oldest": run_files.OLDEST, "client": __version__, "abilities": able}
+    if trial.rank == 0:
+        run_files.write(trial.folder, run_files.ABILITIES, spoken)
+    run_files.require_version(attempt, __version__)
+    return Run(trial, attempt, lead=lead)
+
+
+def _attempt_of_trial(trial: Trial) -> dict[str, Any]:
+    """Return what stands for attempt.json in a trial: its configuration, from the first sample on."""
+    configuration = trial.spec["configuration"]
+    batch, micro_batch, dp = (int(configuration[name]) for name in ("global_batch", "micro_batch", "dp"))
+    terms = Terms(1, 0, batch, micro_batch, max(1, batch // (dp * micro_batch)), Rate(reference_batch=batch, batch=batch))
+    return {
+        "configuration": configuration,
+        "total_samples": None,
+        "samples": 0,
+        "step": 0,
+        "checkpoint": None,
+        "plan": terms.to_dict(),
+    }
+
+
+def _late(what: str, from_step: int, step: int) -> str:
+    cause = "a rank runs ahead of the others, or the file system shows files late"
+    return f"{what} began with step {from_step}, but this rank is at step {step}: {cause}; open the run with a larger `lead`"
+
+
+def _number(value: Any) -> Any:
+    """Return a number, or a text, that JSON can state; None if there is none, or it is not finite."""
+    if value is None or isinstance(value, str):
+        return value
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,79 @@
+"""Load the samples of a run under oppa: an order that depends on neither batch nor ranks, and a loader that follows the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from oppa_client.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleOrder:
+    """Maps the numbers of samples to elements of a data set; the order of each epoch is that of Accelerate's seeded sampler.
+
+    Args:
+        size: Elements of the data set.
+        seed: Seed of the first epoch's order; None takes the elements as they come.
+    """
+
+    size: int
+    seed: int | None
+
+    def of(self, numbers: range) -> list[int]:
+        """Return the elements that samples are."""
+        return [int(_epoch_order(self.size, self.seed, number // self.size)[number % self.size]) for number in numbers]
+
+
+@functools.lru_cache(maxsize=2)
+def _epoch_order(size: int, seed: int | None, epoch: int) -> torch.Tensor | range:
+    return range(size) if seed is None else torch.randperm(size, generator=torch.Generator().manual_seed(seed + epoch))
+
+
+class StepBatches:
+    """Loads the micro-batches of one step at a time; workers load those of the next step while this one is computed.
+
+    The next step's micro-batches are those of the same plan. If the plan changes, they are loaded anew.
+
+    Args:
+        order: Order of the samples.
+        options: Arguments of the `DataLoader`.
+    """
+
+    def __init__(self, order: SampleOrder, **options: Any) -> None:
+        self.order = order
+        self.elements: list[list[int]] = []
+        """Elements of each micro-batch that is loaded now; the loader reads them as its batch sampler."""
+        # A generator of its own: the loader draws a seed for each step, and dropout must not depend on it.
+        self.loader = DataLoader(**options, batch_sampler=self, generator=torch.Generator())
+        self._ahead: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.elements)
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def load(self, plan: Plan, replica: int, replicas: int) -> tuple[list[int], list[Any]]:
+        """Return the size of each micro-batch of a replica, and its inputs; an empty one has the inputs of another sample."""
+        parts = plan.micro_batches(replica, replicas)
+        wanted = self._elements(plan, replica, replicas)
+        ahead, self._ahead = self._ahead, None
+        inputs = list(ahead if ahead is not None and wanted == self.elements else self._begin(wanted))
+        if self.loader.num_workers:
+            following = dataclasses.replace(plan, progress=plan.progress + plan.global_batch)
+            self._ahead = self._begin(self._elements(following, replica, replicas))
+        return [len(part) for part in parts], inputs
+
+    def _begin(self, elements: list[list[int]]) -> Iterator[Any]:
+        self.elements = elements
+        return iter(self.loader)
+
+    def _elements(self, plan: Plan, replica: int, replicas: int) -> list[list[int]]:
+        parts = plan.micro_batches(replica, replicas)
+        return [self.order.of(part if len(part) else plan.samples[:1]) for part in parts]

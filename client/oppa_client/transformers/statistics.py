@@ -1,0 +1,52 @@
+"""Measure the gradient noise scale of a `Trainer` by an object that the user gives, such as oppa's `GradientStatistics`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from oppa_client.plan import Plan
+
+
+class MeasuredSteps:
+    """Hands each step's micro-batches to an object that measures gradients, and takes its report.
+
+    Args:
+        statistics: Measures the gradients of the model: `step`, `report`, `pause`, `resume`, `close` and `noise_scale` as
+            `oppa.training.GradientStatistics` has them.
+        stated: The state that `to_dict` returned for a checkpoint; None at the beginning.
+    """
+
+    def __init__(self, statistics: Any, stated: dict[str, Any] | None) -> None:
+        self.statistics = statistics
+        if stated is not None:
+            statistics.noise_scale = type(statistics.noise_scale).from_dict(stated)
+
+    def begin(self, plan: Plan, replicas: int) -> None:
+        """Measure the coming step, unless a rank has an empty micro-batch: its gradient is none."""
+        smallest = plan.micro_batches(replicas - 1, replicas)
+        if not all(smallest) and not self.statistics.paused:
+            self.statistics.pause()
+        elif all(smallest) and self.statistics.paused:
+            self.statistics.resume()
+
+    def end(self, plan: Plan, sizes: list[int], counts: list[int] | None, items: float | None) -> dict[str, Any] | None:
+        """Return the report of a step after its last backward pass; None if it was not measured.
+
+        Args:
+            plan: Plan of the step.
+            sizes: Samples of each micro-batch of this rank.
+            counts: Tokens with a label of each micro-batch, if they count alike in the loss; None if samples do.
+            items: Their sum over all ranks.
+        """
+        if self.statistics.paused:
+            return None
+        # A micro-batch without any label has the gradient 0; it is measured as one token.
+        self.statistics.step(sizes if counts is None else [max(1, count) for count in counts])
+        tokens_per_sample = 1.0 if items is None else max(1.0, items) / plan.global_batch
+        report: dict[str, Any] = self.statistics.report(sample_tokens=tokens_per_sample)
+        return report
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the estimate so far, as a checkpoint holds it."""
+        return dataclasses.asdict(self.statistics.noise_scale)

@@ -1,0 +1,396 @@
+"""Extend the `Trainer` of Transformers: its loop takes each step from the plan of a run under oppa."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch.optim.lr_scheduler import LambdaLR
+from transformers.trainer_callback import DefaultFlowCallback
+from transformers.trainer_utils import get_last_checkpoint, seed_worker
+
+from oppa_client import run_files
+from oppa_client.plan import Plan
+from oppa_client.run import Run, open_run
+from oppa_client.run_files import ContractError
+from oppa_client.transformers.progress import Position, SampleFlow
+from oppa_client.transformers.samples import SampleOrder, StepBatches
+from oppa_client.transformers.statistics import MeasuredSteps
+
+TESTED = "5.23"
+"""Version of Transformers whose `Trainer` this module extends; a run under oppa refuses others, because it replaces inner methods."""
+POSITION = "oppa_position.json"
+"""File of a checkpoint that states how far the run was."""
+ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
+
+
+class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
+    """Follows the plan of a run under oppa; outside oppa it is the `Trainer` itself. See docs/transformers.md."""
+
+    oppa_run: Run | None = None
+    """The run, from the call of `train` on; None outside oppa."""
+    control: Any
+    _position: Position
+    _batches: StepBatches
+    _empty = False
+    """True while the loss of an empty micro-batch is computed, which does not count."""
+    _saved_at: tuple[int, int] | None = None
+    """Step and log entries of the newest checkpoint of this process."""
+    _measured: MeasuredSteps | None = None
+    _due = False
+    """True if the checkpoint to resume from was saved before an evaluation that was due."""
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
+        """Train as `Trainer.train` does; under oppa from the checkpoint that oppa names.
+
+        The program ends here, with exit code 0, if oppa asks it to leave before all samples are taken.
+
+        Raises:
+            ContractError: the arguments do not go with a changing batch, or the checkpoint does not belong to the run.
+        """
+        if self.oppa_run is not None:
+            raise ContractError("a run under oppa is one training: call `train` once")
+        self.oppa_run = run = open_run(ABILITIES)
+        if run is None:
+            _require_steady(resume_from_checkpoint, self.args.output_dir)
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
+        self._require_supported()
+        resume = run.resume
+        self._position = self._found_position()
+        flow = SampleFlow(self._position)
+        handler = self.callback_handler
+        handler.callbacks = [flow if type(each) is DefaultFlowCallback else each for each in handler.callbacks]
+        output = super().train(resume_from_checkpoint=resume.checkpoint if resume else None, **options)
+        reason = run.leaving.reason if run.leaving else "finished"
+        if reason != "finished":
+            self.accelerator.end_training()
+            raise SystemExit(0)
+        return output
+
+    def gradient_statistics(self, model: Any) -> Any:
+        """Return the object that measures the gradients of the wrapped model under oppa: None, unless a subclass has one.
+
+        It is `oppa.training.GradientStatistics(model)`, or has its methods. Policies that follow the noise scale require it.
+        """
+        return None
+
+    # What Trainer calls before its loop
+
+    def get_train_dataloader(self) -> Any:
+        """Return the loader of training data; under oppa it loads the micro-batches of the plan."""
+        if self.oppa_run is None or not self.is_in_train:
+            return super().get_train_dataloader()
+        args, dataset = self.args, self.train_dataset
+        if hasattr(dataset, "column_names"):
+            dataset, collate = self._remove_unused_columns(dataset, description="training"), self.data_collator
+        else:
+            collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
+        self._batches = StepBatches(
+            self._order(),
+            dataset=dataset,
+            collate_fn=collate,
+            num_workers=args.dataloader_num_workers,
+            persistent_workers=args.dataloader_num_workers > 0,
+            pin_memory=args.dataloader_pin_memory,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+            worker_init_fn=functools.partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
+        )
+        return self._batches.loader
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """Return epochs, steps and samples of the training; under oppa in steps of the reference batch."""
+        if self.oppa_run is None:
+            return super().set_initial_training_values(args, dataloader)
+        size, at = len(self.train_dataset), self._position
+        steps, steps_in_epoch = math.ceil(at.total / at.reference), math.ceil(size / at.reference)
+        return math.ceil(at.total / size), steps_in_epoch, size, at.total, round(at.reference), steps_in_epoch, steps
+
+    def create_scheduler(self, *args: Any, **options: Any) -> Any:
+        """Return the learning rate's schedule; under oppa it has to be a function of the progress."""
+        scheduler = super().create_scheduler(*args, **options)
+        if self.oppa_run is not None and not isinstance(scheduler, LambdaLR):
+            name = type(scheduler).__name__
+            raise ContractError(
+                f"the schedule `{name}` is no function of the progress: use a `LambdaLR`, as `lr_scheduler_type = 'cosine'` is"
+            )
+        return scheduler
+
+    def _init_training_state(self, *args: Any, **options: Any) -> Any:
+        found = super()._init_training_state(*args, **options)
+        if self.oppa_run is None:
+            return found
+        step = self.oppa_run.resume.step if self.oppa_run.resume else 0
+        if self.state.global_step != step:
+            raise ContractError(f"the checkpoint was saved after {self.state.global_step} steps, but oppa names it for step {step}")
+        return self._position.samples // len(self.train_dataset), 0
+
+    # The loop
+
+    def _run_epoch(self, **named: Any) -> None:
+        run = self.oppa_run
+        if run is None:
+            super()._run_epoch(**named)
+            return
+        model, epoch, at = named["model"], named["epoch"], self._position
+        further = [named[name] for name in ("trial", "epoch", "ignore_keys_for_eval", "start_time")]
+        if at.samples == at.start:
+            self._measure(model)
+            self._load_rng_state(named["resume_from_checkpoint"])
+            self.control.should_evaluate |= self._due
+            self._due = False
+            self._maybe_log_save_evaluate(self._tr_loss, None, model, *further)
+        facts: tuple[Any, float | None] = (None, None)
+        end = min(at.total, (epoch + 1) * len(self.train_dataset))
+        while at.samples < end and run.leaving is None and not self.control.should_training_stop:
+            facts = self._take_step(model, run)
+            self._report(model, further, facts)
+            if self.control.should_epoch_stop:
+                raise ContractError("a callback ended the epoch, but under oppa each epoch takes all samples")
+        if at.samples >= end or run.leaving is None:
+            self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+            self._report(model, further, facts)
+        self.control.should_training_stop |= run.leaving is not None
+
+    def _measure(self, model: Any) -> None:
+        statistics = self.gradient_statistics(model)
+        if statistics is not None:
+            if self.accelerator.scaler is not None:
+                raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
+            resume = self.oppa_run.resume if self.oppa_run else None
+            self._measured = MeasuredSteps(statistics, _stated_in(Path(resume.checkpoint))["noise_scale"] if resume else None)
+
+    def _report(self, model: Any, further: list[Any], facts: tuple[Any, float | None]) -> None:
+        """Log, evaluate and save if it is due; a run that leaves early leaves the evaluation to the next attempt."""
+        assert self.oppa_run is not None
+        if self.oppa_run.leaving and self.oppa_run.leaving.reason != "finished":
+            self._due |= self.control.should_evaluate
+            self.control.should_evaluate = self.control.should_save = False
+        self._maybe_log_save_evaluate(self._tr_loss, facts[0], model, *further, learning_rate=facts[1])
+
+    def _take_step(self, model: Any, run: Run) -> tuple[Any, float]:
+        """Take an optimizer step under the plan; return the norm of its gradient and its learning rate."""
+        plan, replicas = run.plan, self.args.world_size
+        rate = self._follow(plan)
+        sizes, batches = self._batches.load(plan, self.args.process_index, replicas)
+        counts, items = self._items(sizes, batches)
+        if self._measured:
+            self._measured.begin(plan, replicas)
+        self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
+        losses = torch.zeros((), device=self.args.device)
+        for index, (size, inputs) in enumerate(zip(sizes, batches)):
+            if index:
+                self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
+            self._empty = size == 0
+            # A mean loss counts by its share of the step's samples; all micro-batches alike make this their number.
+            self.current_gradient_accumulation_steps = plan.global_batch / (size * replicas) if size else 1
+            losses += self._backward(model, inputs, items, is_last=index == len(sizes) - 1)
+        tokens = None if items is None else int(items)
+        noise = self._measured.end(plan, sizes, counts, tokens) if self._measured else None
+        norm, skipped = self._update(model)
+        self.state.global_step += 1
+        self._position.take(plan.global_batch)
+        # The shares of ranks differ by a sample: this makes the loss of rank 0's share a mean.
+        loss = losses.item() * plan.global_batch / (max(1, sum(sizes)) * replicas)
+        facts: dict[str, Any] = {"tokens": tokens, "skipped": skipped, "noise": noise, "learning_rate": rate}
+        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+        run.step(samples=plan.global_batch, loss=loss, memory_bytes=memory, **facts)
+        self._step_ended(plan)
+        return norm, rate
+
+    def _backward(self, model: Any, inputs: Any, items: Any, *, is_last: bool) -> torch.Tensor:
+        """Add the gradient of a micro-batch, averaged over ranks with the last one; return its loss."""
+        gradients = self.accelerator.gradient_state
+        gradients._set_sync_gradients(is_last)
+        waits = is_last or gradients.plugin_kwargs.get("sync_each_batch", False)
+        with contextlib.nullcontext() if waits else self.accelerator.no_sync(model=model):
+            loss: torch.Tensor = self.training_step(model, inputs, items)
+        if self.args.logging_nan_inf_filter and not torch.isfinite(loss):
+            self._tr_loss += self._tr_loss / (1 + self.state.global_step - self._globalstep_last_logged)
+        else:
+            self._tr_loss += loss
+        counted = {name: value[:0] for name, value in inputs.items() if torch.is_tensor(value) and value.dim()} if self._empty else inputs
+        self.current_flos += 0.0 if self._empty else float(self.floating_point_ops(inputs))
+        self._track_num_input_tokens(counted)
+        return loss
+
+    def _update(self, model: Any) -> tuple[Any, bool]:
+        """Change the weights; return the norm of the gradient, and True if the step was skipped after an overflow."""
+        clipped = self._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
+        norm = self._get_grad_norm(model, grad_norm=clipped)
+        self.control = self.callback_handler.on_pre_optimizer_step(self.args, self.state, self.control)
+        self.optimizer.step()
+        self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
+        model.zero_grad()
+        return norm, bool(self.accelerator.optimizer_step_was_skipped)
+
+    def _step_ended(self, plan: Plan) -> None:
+        at, state = self._position, self.state
+        state.epoch = at.samples / len(self.train_dataset)
+        state.max_steps = state.global_step + math.ceil(max(0, at.total - at.samples) / plan.global_batch)
+        self.control = self.callback_handler.on_step_end(self.args, state, self.control)
+
+    def _follow(self, plan: Plan) -> float:
+        """Set the learning rate of a step: the schedule at its progress, times the plan's factor; return that of the first group."""
+        schedule = self.lr_scheduler
+        schedule.last_epoch = plan.progress / self._position.reference
+        rates = [base * of(schedule.last_epoch) for base, of in zip(schedule.base_lrs, schedule.lr_lambdas)]
+        schedule._last_lr = [rate * plan.learning_rate_factor for rate in rates]
+        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr):
+            if torch.is_tensor(group["lr"]):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        return float(schedule._last_lr[0])
+
+    def _items(self, sizes: list[int], batches: list[Any]) -> tuple[list[int] | None, Any]:
+        """Return the predicted tokens of each micro-batch, and of the step over all ranks; None if losses are means over micro-batches."""
+        names = ("labels", "shift_labels")
+        hidden = [{name: torch.full_like(batch[name], -100) for name in names if name in batch} for batch in batches]
+        counted = [batch if size else {**batch, **none} for size, batch, none in zip(sizes, batches, hidden)]
+        items = self._get_num_items_in_batch(counted, self.args.device)
+        if items is None or not self._measured:
+            return None, items
+        world, self.args.average_tokens_across_devices = self.args.average_tokens_across_devices, False
+        own = [int(self._get_num_items_in_batch([batch], self.args.device)) for batch in counted]
+        self.args.average_tokens_across_devices = world
+        return own, items
+
+    def compute_loss(self, *args: Any, **options: Any) -> Any:
+        """Return the loss as `Trainer.compute_loss` does; that of an empty micro-batch is 0."""
+        result = super().compute_loss(*args, **options)
+        if not self._empty:
+            return result
+        return (result[0] * 0, *result[1:]) if isinstance(result, tuple) else result * 0
+
+    # Evaluation, checkpoints and the end
+
+    def _evaluate(self, *args: Any, **options: Any) -> Any:
+        with self._paused("evaluation"):
+            return super()._evaluate(*args, **options)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.oppa_run is None:
+            super()._save_checkpoint(model, trial)
+            return
+        with self._paused("saving"):
+            super()._save_checkpoint(model, trial)
+            checkpoint = self._checkpoint(trial)
+            if self.args.should_save:
+                run_files.write(checkpoint, POSITION, self._stated())
+            self.accelerator.wait_for_everyone()
+            self.oppa_run.saved(checkpoint)
+        self._saved_at = self.state.global_step, len(self.state.log_history)
+
+    def _checkpoint(self, trial: Any = None) -> Path:
+        return Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
+
+    def _paused(self, label: str) -> contextlib.AbstractContextManager[None]:
+        """Return a context that is no step time; once the run leaves, it is paused already."""
+        run = self.oppa_run
+        if run is None or run.leaving:
+            return contextlib.nullcontext()
+        _ = run.plan  # the pause may come before the first step: the clock of that step has to run
+        return run.paused(label)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore the random numbers of a rank; ranks in another number get streams of their own."""
+        if self.oppa_run is None or checkpoint is None or _stated_in(Path(checkpoint))["world_size"] == self.args.world_size:
+            super()._load_rng_state(checkpoint)
+        else:
+            words = (self.args.seed, self._position.samples, self.args.process_index)
+            transformers.set_seed(hash(words) % 2**32)  # the hash of integers is the same in each process
+
+    def _load_best_model(self) -> None:
+        if self.oppa_run is None or self._position.is_done:
+            super()._load_best_model()
+
+    def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: Any) -> Any:
+        run = self.oppa_run
+        if run is None:
+            return super()._finalize_training(trial, num_train_samples, start_time)
+        at, state = self._position, self.state
+        checkpoint = None
+        if run.leaving is None or run.leaving.save:
+            if self._saved_at != (state.global_step, len(state.log_history)):
+                self._save_checkpoint(self.model_wrapped, trial)
+                self.control = self.callback_handler.on_save(self.args, state, self.control)
+            checkpoint = self._checkpoint(trial)
+        taken = (at.samples - at.start) * state.max_steps / max(1, state.global_step - self._initial_global_step)
+        # With a limit of 1, the Trainer would now remove all checkpoints but the best one.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        output = super()._finalize_training(trial, taken, start_time)
+        self.args.save_total_limit = limit
+        if self._measured:
+            self._measured.statistics.close()
+        run.leave(checkpoint, finished=run.total_samples is None and at.is_done)
+        return output
+
+    # What holds for the run
+
+    def _found_position(self) -> Position:
+        run, args = self.oppa_run, self.args
+        assert run is not None
+        reference = run._terms.rate.reference_batch
+        own = args.max_steps * reference if args.max_steps > 0 else args.num_train_epochs * len(self.train_dataset)
+        at = Position(run.resume.samples if run.resume else 0, run.total_samples or math.ceil(own), reference)
+        if run.resume:
+            stated, order = _stated_in(Path(run.resume.checkpoint)), self._order()
+            same = {"samples": at.samples, "size": order.size, "seed": order.seed}
+            if differing := [name for name, value in same.items() if stated[name] != value]:
+                name = differing[0]
+                raise ContractError(f"the checkpoint has `{name} = {stated[name]}`, but the run has `{name} = {same[name]}`")
+            self._due = stated["evaluation_due"]
+        return at
+
+    def _stated(self) -> dict[str, Any]:
+        order = self._order()
+        facts = {"samples": self._position.samples, "size": order.size, "seed": order.seed}
+        noise_scale = self._measured.to_dict() if self._measured else None
+        return {**facts, "world_size": self.args.world_size, "evaluation_due": self._due, "noise_scale": noise_scale}
+
+    def _order(self) -> SampleOrder:
+        args = self.args
+        seed = args.seed if args.data_seed is None else args.data_seed
+        return SampleOrder(len(self.train_dataset), None if args.train_sampling_strategy == "sequential" else seed)
+
+    def _require_supported(self) -> None:
+        """Raise ContractError if something does not go with a changing batch."""
+        args, parallel = self.args, (self.get_tp_size(), self.get_cp_size(), self.get_sp_size())
+        mean_of_ranks = args.world_size > 1 and not args.average_tokens_across_devices
+        obstacles = {
+            f"transformers {transformers.__version__}": not transformers.__version__.startswith(f"{TESTED}."),
+            "a `train_dataset` without a length": not hasattr(self.train_dataset, "__len__"),
+            f"`train_sampling_strategy = {args.train_sampling_strategy!r}`": args.train_sampling_strategy not in ("random", "sequential"),
+            "`auto_find_batch_size`": args.auto_find_batch_size,
+            "`save_only_model`": args.save_only_model,
+            "`average_tokens_across_devices = False`": mean_of_ranks,
+            "DeepSpeed": self.is_deepspeed_enabled,
+            "FSDP": self.is_fsdp_enabled or bool(args.fsdp) or self.is_distributed_loading_by_transformers,
+            "tensor, context or sequence parallelism": math.prod(parallel) > 1,
+            "`torch.nn.DataParallel`": args.n_gpu > 1,
+        }
+        if found := [name for name, present in obstacles.items() if present]:
+            known = f"`OppaTrainer` follows a plan under DDP with transformers {TESTED}; see docs/transformers.md"
+            raise ContractError(f"the batch cannot change with {found[0]}: {known}")
+
+
+def _stated_in(checkpoint: Path) -> dict[str, Any]:
+    if not (checkpoint / POSITION).is_file():
+        raise ContractError(f"the checkpoint `{checkpoint}` has no `{POSITION}`: it was not saved under oppa, or is not complete")
+    return run_files.read(checkpoint, POSITION)
+
+
+def _require_steady(checkpoint: str | bool | None, output_dir: str | None) -> None:
+    """Raise ContractError if a `Trainer` that counts steps would resume a checkpoint whose batch has changed."""
+    place = get_last_checkpoint(output_dir) if checkpoint is True and output_dir and Path(output_dir).is_dir() else checkpoint
+    if isinstance(place, str) and (Path(place) / POSITION).is_file():
+        samples = json.loads((Path(place) / POSITION).read_text())["samples"]
+        cause = f"the checkpoint `{place}` was saved under oppa after {samples} samples, which the plain `Trainer` cannot find again"
+        raise ContractError(f"{cause}: resume it with `oppa train`, or load its weights with `from_pretrained`")

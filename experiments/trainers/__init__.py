@@ -1,0 +1,1 @@
+"""Compare users' own trainers under `oppa train` with the same training without it."""

@@ -1,0 +1,40 @@
+"""Train as `examples/own_trainer.py` does, on one process and without oppa, over batches that are given."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from oppa.training.run.ledger import Line
+
+DATA, INPUTS, CLASSES = 1000, 32, 10
+
+
+def reference_losses(steps: Sequence[Line], width: int) -> list[float]:
+    """Return the loss of each step over the samples and with the learning rate that a ledger states.
+
+    Args:
+        steps: Steps of the ledger, from the first on.
+        width: Hidden width of the model.
+    """
+    torch.manual_seed(0)
+    data = torch.randn(DATA, INPUTS)
+    labels = (data @ torch.randn(INPUTS, CLASSES) + torch.randn(DATA, CLASSES)).argmax(dim=1)
+    model = nn.Sequential(nn.Linear(INPUTS, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters())
+    losses = []
+    for line in steps:
+        own = [_place(number) for number in range(*line["samples"])]
+        loss = nn.functional.cross_entropy(model(data[own]), labels[own])
+        optimizer.zero_grad()
+        loss.backward()
+        for group in optimizer.param_groups:
+            group["lr"] = line["learning_rate"]
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _place(number: int) -> int:
+    epoch, place = divmod(number, DATA)
+    return int(torch.randperm(DATA, generator=torch.Generator().manual_seed(epoch))[place])

@@ -1,0 +1,206 @@
+"""Follow one attempt of a user's own trainer: read its reports, ask for other batches, and ask it to leave."""
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from oppa.control.own_trainer import contract
+from oppa.control.own_trainer.contract import Abilities, AttemptTerms, LeftState, PlanTerms, SavedState, StepReport
+from oppa.control.own_trainer.reports import ReportCheck
+from oppa.control.own_trainer.run_book import RunBook
+from oppa.errors import TrainingError
+from oppa.problem.configuration import Configuration
+from oppa.training.run.run_controller import ControllerDecision
+from oppa.trials.trial_folder import MEASUREMENTS, LineReader
+from oppa.units import format_seconds
+
+ANSWER_STEPS, ANSWER_S = 50, 30.0
+"""Steps and seconds within which the trainer's rank 0 answers a request, which `oppa_client` does at the end of a step."""
+MOST_READS = 64
+"""Most reads of new lines at once, each of at most `trial_folder.CALL_BYTES`."""
+EARLIER = "asked for by an earlier process of oppa"
+"""Reason of a change that this process has not asked for."""
+
+
+class OwnAttempt:
+    """Reads what the trainer writes in an attempt's folder, and writes oppa's requests there.
+
+    Args:
+        folder: Folder of the attempt.
+        terms: What oppa stated before its start.
+        book: Ledger and controller of the run.
+        seen: Steps that the ledger has already; their lines are only checked.
+        on_first: Called with the first step, before it is written down.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        terms: AttemptTerms,
+        book: RunBook,
+        *,
+        seen: int = 0,
+        on_first: "Callable[[OwnAttempt, StepReport], None]" = lambda *_: None,
+    ) -> None:
+        model = book.run.problem.stated_model
+        self.folder, self.terms, self.configuration = folder, terms, terms.configuration
+        self.abilities: Abilities | None = None
+        self.left: LeftState | None = None
+        self.steps = 0
+        """Steps that this attempt has reported."""
+        self.leaving = ""
+        """Reason for which it was asked to leave; empty if it was not."""
+        self.leaving_s = 0.0
+        """Monotonic seconds at which it was asked to leave, or had taken all samples."""
+        self._book, self._seen, self._on_first = book, seen, on_first
+        self._check = ReportCheck(
+            terms.plan,
+            step=terms.step,
+            samples=terms.samples,
+            total=terms.total_samples,
+            seq_len=model.seq_len if model else None,
+            resumes=terms.checkpoint is not None,
+        )
+        self._lines = LineReader(folder / MEASUREMENTS)
+        self._saved: set[str] = set()
+        self._configurations = {terms.plan.number: terms.configuration}
+        self._decisions: dict[int, ControllerDecision] = {}
+        self._asked_at = (0, 0.0)
+        """Step and monotonic seconds of the last request."""
+
+    @property
+    def plan(self) -> PlanTerms:
+        """Return the newest plan that the trainer has announced."""
+        return self._check.newest
+
+    @property
+    def step(self) -> int:
+        """Return the steps of the run so far."""
+        return self._check.step
+
+    @property
+    def is_asked(self) -> bool:
+        """Return True while the trainer has not begun the last batch that it was asked for, or is leaving."""
+        return bool(self._decisions) or bool(self.leaving)
+
+    @property
+    def is_done(self) -> bool:
+        """Return True if all samples are taken."""
+        return self.terms.total_samples is not None and self._check.samples >= self.terms.total_samples
+
+    def read(self) -> None:
+        """Read everything new, and write it down.
+
+        Raises:
+            MeasurementError: a file is damaged, or its version is unknown.
+            TrainingError: the trainer contradicts its plan.
+        """
+        if self.abilities is None:
+            self.abilities = contract.read_abilities(self.folder)
+        # What is written last is read first: a checkpoint comes after its steps, and a step after its plan.
+        left = contract.read_record(LeftState, self.folder, contract.LEFT) if self.left is None else None
+        saved = self._new_saved()
+        lines = self._new_lines()
+        self._read_plans()
+        for line in lines:
+            self._take(contract.parse_record(StepReport, line, MEASUREMENTS))
+        for state in saved:
+            self._keep(state)
+        if self.is_done and not self.leaving_s:
+            self.leaving_s = time.monotonic()
+        if left is not None:
+            self._require_left(left)
+            self._keep(left)
+            self.left = left
+
+    def ask(self, decision: ControllerDecision) -> None:
+        """Ask for another batch in the same layout."""
+        number = self.plan.number + 1
+        self._configurations[number], self._decisions[number] = decision.configuration, decision
+        self._asked_at = self._check.step, time.monotonic()
+        contract.ask_for(self.folder, number, decision.configuration)
+
+    def ask_to_leave(self, reason: str) -> None:
+        """Ask the trainer to save and leave."""
+        self.leaving, self.leaving_s = reason, self.leaving_s or time.monotonic()
+        contract.ask_to_leave(self.folder, reason, self.terms.leave_timeout_s)
+
+    def require_answers(self) -> None:
+        """Raise TrainingError if the trainer has not answered a request, or not left, in its time."""
+        step, asked_s = self._asked_at
+        number = max(self._decisions, default=0)
+        waited = self._check.step > step + ANSWER_STEPS and time.monotonic() > asked_s + ANSWER_S
+        if number > self.plan.number and waited:
+            message = f"the trainer was asked for plan {number} at step {step}, and has not taken it up at step {self._check.step}"
+            raise TrainingError(message, hint="call `run.step` on rank 0 after each optimizer step")
+        if self.leaving_s and self.left is None and time.monotonic() > self.leaving_s + self.terms.leave_timeout_s:
+            limit = format_seconds(self.terms.leave_timeout_s)
+            why = f"it was asked to leave ({self.leaving})" if self.leaving else "all samples were taken"
+            message = f"the trainer saved nothing within {limit} after {why}; it has taken {self._check.step} steps"
+            raise TrainingError(message, hint="save and call `run.leave` if `run.leaving`, or raise `leave_timeout` in [train]")
+
+    def _take(self, report: StepReport) -> None:
+        checked = self._check.taken(report)
+        if not self.steps:
+            self._on_first(self, report)
+        self.steps += 1
+        before, self.configuration = self.configuration, self._configurations[checked.plan.number]
+        decision = self._decisions.pop(checked.plan.number, ControllerDecision(configuration=self.configuration, reason=EARLIER))
+        if report.step < self._seen:
+            return
+        if checked.begins_plan:
+            self._book.changed(before, decision, {"rebatch": 0.0})
+        self._book.stepped(checked, self.configuration)
+
+    def _new_lines(self) -> list[bytes]:
+        """Return all lines that were complete when this began, up to a bound on what a flooding trainer can make oppa read."""
+        found: list[bytes] = []
+        for _ in range(MOST_READS):
+            new = list(self._lines.new())
+            found += new
+            if not new:
+                break
+        return found
+
+    def _read_plans(self) -> None:
+        for number in itertools.count(self.plan.number + 1):
+            name = contract.PLAN.format(number)
+            plan = contract.read_record(PlanTerms, self.folder, name)
+            if plan is None:
+                return
+            if plan.number != number or number not in self._configurations:
+                self._restore(plan, name)
+            self._check.announced(plan)
+
+    def _restore(self, plan: PlanTerms, name: str) -> None:
+        """Learn of a plan that an earlier process of oppa asked for."""
+        if plan.number != self.plan.number + 1 or not (self.folder / contract.ASKED.format(plan.number)).exists():
+            raise TrainingError(f"the trainer announced `{name}`, which nobody asked for", hint="leave the files of plans to `oppa_client`")
+        sizes = {"global_batch": plan.global_batch, "micro_batch": plan.micro_batch}
+        self._configurations[plan.number] = Configuration.from_dict({**self.configuration.to_dict(), **sizes})
+
+    def _new_saved(self) -> list[SavedState]:
+        """Return the checkpoints that were stated since the last call, by their steps."""
+        found = []
+        for path in self.folder.glob(contract.SAVED):
+            if path.name not in self._saved and (state := contract.read_record(SavedState, self.folder, path.name)) is not None:
+                self._saved.add(path.name)
+                found.append(state)
+        return sorted(found, key=lambda state: state.step)
+
+    def _require_left(self, left: LeftState) -> None:
+        if left.reason == "finished" and not self.is_done and self.terms.total_samples is not None:
+            taken = f"{self._check.samples} of {self.terms.total_samples} samples"
+            raise TrainingError(f"the trainer left as finished after {taken}", hint="train while `run.leaving` is None")
+        if left.step != self._check.step:
+            message = f"the trainer left after {left.step} steps, but has reported {self._check.step}"
+            raise TrainingError(message, hint="call `run.step` after each optimizer step")
+
+    def _keep(self, state: SavedState) -> None:
+        self._check.require_state(state)
+        if not state.is_present:
+            message = f"the trainer stated the checkpoint `{state.checkpoint}`, which does not exist"
+            raise TrainingError(message, hint="call `run.saved` and `run.leave` after the checkpoint is complete")
+        if state.step >= self._seen or state.step == self.terms.step:
+            self._book.saved(state, self._configurations.get(state.plan.number, self.configuration))

@@ -1,0 +1,105 @@
+"""Decide which changes are open to a trainer: by what it declares, and by the bounds that the user sets in [train]."""
+
+import dataclasses
+from typing import Literal
+
+from oppa.control.own_trainer.contract import Abilities
+from oppa.errors import InputError, JobError, TableError
+from oppa.problem.configuration import Configuration
+from oppa.problem.training import RunOptions
+from oppa.table.rows import ParallelStrategy
+from oppa.table.table import Table
+
+Way = Literal["live", "restart"]
+"""How a trainer changes: between two steps, or by a restart from a checkpoint."""
+HOUR_S = 3600.0
+
+
+def way_of(before: Configuration, after: Configuration, able: Abilities) -> Way | None:
+    """Return how a trainer changes between two configurations; None if it cannot."""
+    same_layout = ParallelStrategy.of(before) == ParallelStrategy.of(after)
+    larger, smaller = after.global_batch > before.global_batch, after.global_batch < before.global_batch
+    batch = not (larger and able.batch not in ("both", "up")) and not (smaller and able.batch not in ("both", "down"))
+    micro_batch = able.micro_batch or after.micro_batch == before.micro_batch
+    if same_layout and batch and micro_batch:
+        return "live"
+    if able.restart and (able.elastic or after.devices == before.devices):
+        return "restart"
+    return None
+
+
+def open_rows(table: Table, present: Configuration, able: Abilities, options: RunOptions) -> Table:
+    """Return the rows of a table that a trainer can reach within the user's bounds; the present configuration stays.
+
+    Raises:
+        TableError: no row is left.
+    """
+    least, most = options.least_batch or 1, options.largest_batch or 2**62
+
+    def is_open(configuration: Configuration) -> bool:
+        within = least <= configuration.global_batch <= most
+        # A trainer whose batch can only grow may come back to no smaller one, and `way_of` is asked again at each decision.
+        reached = way_of(present, configuration, able.model_copy(update={"batch": "none" if able.batch == "none" else "both"}))
+        return configuration == present or (within and reached is not None)
+
+    rows = tuple(row for row in table.rows if is_open(row.configuration))
+    if not rows:
+        raise TableError(
+            f"the table has no row that the trainer can reach from `{present.id}`: {able.text}",
+            hint="add abilities to `open_run`, widen `least_batch` and `largest_batch` in [train], or profile this configuration",
+        )
+    return dataclasses.replace(table, rows=rows)
+
+
+def frozen_ranges(text: str) -> tuple[range, ...]:
+    """Return the samples of `0..2000,9000..10000`, in which nothing changes; raises JobError for another form."""
+    found = []
+    for part in filter(None, text.replace(" ", "").split(",")):
+        first, dots, last = part.partition("..")
+        if not (dots and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+            raise JobError(f"`frozen = {text!r}` has `{part}`, which is no range of samples", hint='write `frozen = "0..2000,9000..10000"`')
+        found.append(range(int(first), int(last)))
+    return tuple(found)
+
+
+def require_bounds(options: RunOptions, *, own: bool) -> None:
+    """Check the bounds of [train].
+
+    Args:
+        own: The job trains the user's own trainer, for which alone the bounds are.
+
+    Raises:
+        InputError: a bound is not a bound, or has no effect.
+    """
+    frozen_ranges(options.frozen)
+    least, most = options.least_batch, options.largest_batch
+    if least is not None and most is not None and least > most:
+        raise JobError(f"`least_batch = {least}` is more than `largest_batch = {most}`", hint="exchange them")
+    given = {name: getattr(options, name) for name in ("advise", "least_batch", "largest_batch", "changes_per_hour")}
+    given |= {"frozen": options.frozen or None}
+    named = [name for name, value in given.items() if value is not None]
+    if named and not own:
+        hint = "remove it, or give the launch line of your own trainer after `--`"
+        raise InputError(f"`{named[0]}` in [train] has no effect on the built-in trainer", hint=hint)
+
+
+class ChangeLimits:
+    """Holds back decisions in frozen phases, and beyond the user's number of changes in an hour."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._frozen, self._per_hour = frozen_ranges(options.frozen), options.changes_per_hour
+        self._changed_s: list[float] = []
+
+    def changed(self, elapsed_s: float) -> None:
+        """Count a change."""
+        self._changed_s = [*(each for each in self._changed_s if each > elapsed_s - HOUR_S), elapsed_s]
+
+    def held_back(self, samples: int, elapsed_s: float) -> str:
+        """Return why a change after these samples and seconds is held back; empty if it is not."""
+        for phase in self._frozen:
+            if samples in phase:
+                return f"samples {phase.start} to {phase.stop} are frozen"
+        recent = sum(each > elapsed_s - HOUR_S for each in self._changed_s)
+        if self._per_hour is not None and recent >= self._per_hour:
+            return f"`changes_per_hour = {self._per_hour:g}` were made within the last hour"
+        return ""

@@ -1,0 +1,267 @@
+"""Define the files that a user's own trainer and oppa exchange in an attempt's folder, as oppa reads and writes them.
+
+The trainer's side is `client/oppa_client/run_files.py`, which describes each file. The trainer is not trusted: every file that it writes is
+bounded and validated.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from oppa import __version__
+from oppa.errors import MeasurementError
+from oppa.plain_text import plain_text
+from oppa.problem.configuration import Configuration
+from oppa.problem.training import RunOptions
+from oppa.regular_file import parse_json
+from oppa.training.run.learning_rate import SCALINGS, Followed
+from oppa.trials import trial_folder, untrusted_file
+from oppa.trials.trial_folder import write_json
+
+PROTOCOL, OLDEST = 1, 1
+"""Version of the files that this oppa speaks, and the oldest one that it still speaks."""
+ABILITIES, LEAVE, LEAVING, LEFT = "abilities.json", "leave.json", "leaving.json", "left.json"
+ASKED, PLAN, SAVED = "asked-{}.json", "plan-{}.json", "saved-*.json"
+FILE_BYTES = 64 << 10
+"""Most bytes of a file that the trainer writes."""
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Positive = Annotated[int, Field(ge=1, le=2**53)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class _Record(BaseModel):
+    """Validates a record strictly; keys that later versions add are left out."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class RateTerms(_Record):
+    """The rule by which the learning rate follows the batch."""
+
+    reference_batch: Annotated[float, Field(gt=0, le=1e18)]
+    exponent: Annotated[float, Field(ge=0, le=1)]
+    damping: Count
+    batch: Annotated[float, Field(gt=0, le=1e18)]
+    """Batch that the learning rate followed when the batch last changed."""
+    since: Count
+    """Samples taken up to that change."""
+
+    def followed(self, global_batch: int, seen: int) -> float:
+        """Return the batch that the learning rate follows after `seen` samples."""
+        return Followed(batch=self.batch, since=self.since).reached(global_batch, seen, self.damping)
+
+    def factor(self, global_batch: int, seen: int) -> float:
+        """Return the factor of the learning rate at the end of a step after `seen` samples."""
+        return float((self.followed(global_batch, seen) / self.reference_batch) ** self.exponent)
+
+
+class PlanTerms(_Record):
+    """A plan: the batch from a step on."""
+
+    number: Positive
+    from_step: Count
+    global_batch: Positive
+    micro_batch: Positive
+    accumulation: Positive
+    rate: RateTerms
+
+    @classmethod
+    def first(cls, configuration: Configuration, options: RunOptions) -> Self:
+        """Return the plan in which a run begins."""
+        batch = configuration.global_batch
+        rate = RateTerms(
+            reference_batch=options.reference_batch or batch,
+            exponent=SCALINGS[options.scaling],
+            damping=options.damping,
+            batch=batch,
+            since=0,
+        )
+        return cls(number=1, from_step=0, rate=rate, **_sizes(configuration))
+
+    def resumed(self, configuration: Configuration, *, number: int, step: int, samples: int) -> "PlanTerms":
+        """Return the plan of an attempt that resumes after `samples` samples in a configuration, which may have another batch."""
+        rate = self.rate
+        if configuration.global_batch != self.global_batch:
+            rate = rate.model_copy(update={"batch": rate.followed(self.global_batch, samples), "since": samples})
+        return PlanTerms(number=number, from_step=step, rate=rate, **_sizes(configuration))
+
+    @property
+    def text(self) -> str:
+        """Return a description for errors."""
+        return f"plan {self.number} has batches of {self.global_batch} from step {self.from_step} on"
+
+
+def _sizes(configuration: Configuration) -> dict[str, int]:
+    accumulation = max(1, configuration.num_microbatches)
+    return {"global_batch": configuration.global_batch, "micro_batch": configuration.micro_batch, "accumulation": accumulation}
+
+
+class Abilities(_Record):
+    """The abilities that a trainer declares."""
+
+    batch: Literal["both", "up", "down", "none"]
+    """Directions in which the batch can change between two steps."""
+    micro_batch: bool
+    """True if the micro-batch can change between two steps."""
+    restart: bool
+    """True if a checkpoint can be resumed in another layout."""
+    elastic: bool
+    """True if that layout can have another number of ranks."""
+
+    @property
+    def text(self) -> str:
+        """Return a description for errors."""
+        return f"it declares batch = {self.batch!r}, micro_batch = {self.micro_batch}, restart = {self.restart}"
+
+
+class _Spoken(_Record):
+    """The content of abilities.json."""
+
+    protocol: Count
+    oldest: Count
+    client: Annotated[str, Field(max_length=40)]
+    abilities: Abilities
+
+
+class NoiseReport(_Record):
+    """Statistics of a step's gradients, in samples, as `GradientStatistics.report` returns them."""
+
+    noise_scale: float | None = None
+    health: Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")] = "healthy"
+    signal: float | None = None
+    noise: float | None = None
+    variance_ratio: float | None = None
+    worker_variance_ratio: float | None = None
+
+
+class StepReport(_Record):
+    """A line of `measurements.jsonl`: one optimizer step."""
+
+    step: Count
+    step_time_s: Annotated[float, Field(ge=1e-9, le=1e9)]
+    samples: Count
+    """Samples that all ranks took, as the trainer counts them."""
+    plan: Positive
+    """Number of the plan in force."""
+    loss: float | None = None
+    tokens: Count | None = None
+    skipped: bool = False
+    learning_rate: float | None = None
+    noise: NoiseReport | None = None
+    paused_s: Seconds = 0.0
+    resumed: bool = True
+    """True if the trainer has read from which checkpoint to resume."""
+
+
+class SavedState(_Record):
+    """A complete checkpoint: the content of `saved-N.json`."""
+
+    checkpoint: Annotated[str, Field(min_length=1, max_length=4000, pattern=r"^\P{Cc}*$")]
+    step: Count
+    """Steps taken up to the checkpoint."""
+    samples: Count
+    plan: PlanTerms
+
+    @property
+    def is_present(self) -> bool:
+        """Return True unless the checkpoint is a path on which nothing is."""
+        return "://" in self.checkpoint or Path(self.checkpoint).exists()
+
+
+class LeftState(SavedState):
+    """The content of left.json: the checkpoint with which the trainer left."""
+
+    reason: Annotated[str, Field(max_length=40)]
+    client_s: Seconds = 0.0
+    """Seconds that rank 0 spent in `run.step`."""
+    errors: Count = 0
+    """Reads and writes that the file system refused."""
+
+
+_Kind = TypeVar("_Kind", bound=_Record)
+
+
+def parse_record(kind: type[_Kind], text: bytes, name: str) -> _Kind:
+    """Return a record from JSON; raises MeasurementError, which names the file and the first wrong field."""
+    try:
+        return kind.model_validate(parse_json(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "content"
+        raise MeasurementError(plain_text(f"the trainer's `{name}` is wrong: `{where}`: {first['msg']}", limit=1000)) from None
+    except ValueError as error:
+        raise MeasurementError(plain_text(f"the trainer's `{name}` is not JSON: {error}", limit=1000)) from None
+
+
+def read_record(kind: type[_Kind], folder: Path, name: str) -> _Kind | None:
+    """Return the record in a file that the trainer writes; None if there is none. Raises MeasurementError if it is wrong."""
+    text = untrusted_file.read(folder / name, limit_bytes=FILE_BYTES)
+    return None if text is None else parse_record(kind, text, name)
+
+
+def read_abilities(folder: Path) -> Abilities | None:
+    """Return what the trainer can do; None before it has opened the run.
+
+    Raises:
+        MeasurementError: the file is wrong, or its client speaks no version that this oppa speaks.
+    """
+    spoken = read_record(_Spoken, folder, ABILITIES)
+    if spoken is None:
+        return None
+    if spoken.oldest > PROTOCOL or spoken.protocol < OLDEST:
+        theirs = plain_text(f"the trainer's oppa-client {spoken.client} speaks the protocol of runs in version {spoken.protocol}")
+        raise MeasurementError(f"{theirs}, but oppa {__version__} speaks versions {OLDEST} to {PROTOCOL}")
+    return spoken.abilities
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptTerms:
+    """The content of attempt.json, which oppa writes before an attempt starts."""
+
+    run: str
+    configuration: Configuration
+    total_samples: int | None
+    step: int
+    samples: int
+    checkpoint: str | None
+    saved_by: Configuration | None
+    """Configuration of the ranks that saved the checkpoint."""
+    plan: PlanTerms
+    leave_timeout_s: float
+
+    def write(self, folder: Path) -> None:
+        """Write the file; raises OSError."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        versions = {"protocol": PROTOCOL, "oldest": OLDEST, "oppa": __version__, "attempt": int(folder.name)}
+        plain = {"configuration": self.configuration.to_dict(), "saved_by": self.saved_by and self.saved_by.to_dict()}
+        write_json(folder / trial_folder.ATTEMPT, {**values, **versions, **plain, "plan": self.plan.model_dump()})
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return the terms of an earlier attempt; None if the folder has none. Raises MeasurementError if they are damaged."""
+        text = untrusted_file.read(folder / trial_folder.ATTEMPT, limit_bytes=FILE_BYTES)
+        if text is None:
+            return None
+        try:
+            values: Mapping[str, Any] = parse_json(text)
+            saved_by = values["saved_by"] and Configuration.checked(values["saved_by"])
+            own = {field.name: values[field.name] for field in dataclasses.fields(cls)}
+            configuration, plan = Configuration.checked(values["configuration"]), PlanTerms.model_validate(values["plan"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise MeasurementError(f"`{folder / trial_folder.ATTEMPT}` is damaged: {error!r:.200}") from None
+        return cls(**{**own, "configuration": configuration, "saved_by": saved_by, "plan": plan})
+
+
+def ask_for(folder: Path, number: int, configuration: Configuration) -> None:
+    """Ask the trainer for another batch, as plan number `number`."""
+    write_json(folder / ASKED.format(number), {"number": number, **_sizes(configuration)})
+
+
+def ask_to_leave(folder: Path, reason: str, deadline_s: float) -> None:
+    """Ask the trainer to save and leave within `deadline_s` seconds."""
+    write_json(folder / LEAVE, {"reason": reason, "deadline_s": min(deadline_s, math.ldexp(1, 40))})

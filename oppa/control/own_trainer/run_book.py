@@ -1,0 +1,184 @@
+"""Write down what a user's own trainer does: its steps, changes and checkpoints, in the run's ledger and to the controller.
+
+The lines are those of the built-in trainer, so that reports, plans and the live page read both.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oppa.control.own_trainer.checkpoint_record import CheckpointRecord
+from oppa.control.own_trainer.contract import NoiseReport, SavedState
+from oppa.control.own_trainer.reports import KEPT, CheckedStep
+from oppa.problem.configuration import Configuration
+from oppa.protocol.messages import ChangeFacts, StepFacts
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Ledger, Line
+from oppa.training.run.run_controller import ControllerDecision, RunController
+from oppa.training.run.run_folder import RunSpec, checkpoint_of
+
+ADVISED, HELD_BACK, RECORDED = "advised", "held_back", "recorded"
+"""Events of the ledger: a decision that was only advised, one that a bound of the user held back, and a checkpoint of the trainer."""
+REPEATED = 10
+"""Steps after which the same decision is written down again."""
+_UNKNOWN = NoiseReport(health="too_few_samples")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutMove:
+    """A change of configuration by a restart, from the request to the first step in the new layout."""
+
+    before: Configuration
+    decision: ControllerDecision
+    asked_s: float
+    """Monotonic seconds at which the trainer was asked to leave."""
+    left_s: float = 0.0
+    """Monotonic seconds at which it had left."""
+
+
+class RunBook:
+    """Keeps the ledger of a run, and tells its controller.
+
+    Args:
+        folder: Folder of the run, which this process holds.
+        run: The run.
+    """
+
+    def __init__(self, folder: Path, run: RunSpec) -> None:
+        self.folder, self.run = folder, run
+        self.controller: RunController | None = None
+        self.elapsed_s = 0.0
+        """Seconds of training so far, with pauses and changes, but without failed attempts."""
+        self.step = self.samples = 0
+        self._elapsed = {0: 0.0}
+        self._last: tuple[str, Configuration, int] | None = None
+        """The last decision that was not followed, with its step."""
+        self._ledger = Ledger(folder)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self._ledger.close()
+
+    def resume(self, last: Line | None) -> None:
+        """Go on after the last step of the ledger; None: at the beginning."""
+        if last is not None:
+            self.step, self.samples, self.elapsed_s = last["step"] + 1, last["samples"][1], last["elapsed_s"]
+            self._elapsed[self.step] = self.elapsed_s
+
+    def started(self, configuration: Configuration, record: CheckpointRecord | None) -> None:
+        """Begin an attempt at a checkpoint, or at the beginning; the steps after it are void."""
+        self.step, self.samples, self.elapsed_s = (record.step, record.samples, record.elapsed_s) if record else (0, 0, 0.0)
+        name = checkpoint_of(self.folder, record.step).name if record else None
+        self.note(ledger.STARTED, checkpoint=name, configuration=configuration.to_dict())
+
+    def stepped(self, checked: CheckedStep, configuration: Configuration) -> None:
+        """Write down a step, and report it to the controller."""
+        report, noise = checked.report, checked.report.noise or _UNKNOWN
+        self.elapsed_s += report.step_time_s + report.paused_s
+        self.step, self.samples = report.step + 1, checked.samples.stop
+        self._elapsed[self.step] = self.elapsed_s
+        self._elapsed.pop(self.step - KEPT, None)
+        healthy = noise.health == "healthy" and noise.noise_scale is not None
+        rate = report.learning_rate
+        facts = StepFacts.model_construct(
+            step=report.step,
+            samples=checked.samples.stop,
+            configuration=configuration,
+            step_time_s=report.step_time_s,
+            elapsed_s=self.elapsed_s,
+            noise_scale=noise.noise_scale if healthy else None,
+            health=noise.health if healthy or noise.health != "healthy" else _UNKNOWN.health,
+            variance_ratio=noise.variance_ratio,
+            worker_variance_ratio=noise.worker_variance_ratio,
+            loss=report.loss,
+            learning_rate=self.run.problem.training.learning_rate * _factor(checked) if rate is None else rate,
+        )
+        recorded = ("loss", "learning_rate", "step_time_s", "elapsed_s", "health", "variance_ratio", "worker_variance_ratio", "noise_scale")
+        self.note(
+            ledger.STEP,
+            step=report.step,
+            samples=[checked.samples.start, checked.samples.stop],
+            shares=[[checked.samples.start, checked.samples.stop, 0]],
+            configuration=configuration.id,
+            global_batch=configuration.global_batch,
+            micro_batch=configuration.micro_batch,
+            **{name: getattr(facts, name) for name in recorded},
+            signal=_finite(noise.signal),
+            noise=_finite(noise.noise),
+            updated=not report.skipped,
+            plan=checked.plan.number,
+            paused_s=report.paused_s,
+        )
+        if self.controller is not None:
+            self.controller.step(facts)
+
+    def changed(self, before: Configuration, decision: ControllerDecision, seconds: Mapping[str, float], failure: str = "") -> None:
+        """Write down the outcome of a change, and report it to the controller."""
+        event = ("undone" if seconds else "refused") if failure else ledger.CHANGED
+        self._noted_change(event, before, decision, seconds=seconds, failure=failure)
+        total = math.fsum(seconds.values())
+        self.elapsed_s += total
+        if self.controller is not None:
+            after = decision.configuration
+            facts = ChangeFacts.model_construct(before=before, after=after, local_batches=[], seconds=total, failure=failure[:2000])
+            self.controller.changed(facts)
+
+    def advised(self, before: Configuration, decision: ControllerDecision) -> None:
+        """Write down a decision that nobody follows."""
+        if self._is_news(ADVISED, decision):
+            self._noted_change(ADVISED, before, decision)
+
+    def held_back(self, before: Configuration, decision: ControllerDecision, why: str) -> None:
+        """Write down a decision that a bound of the user excludes."""
+        if self._is_news(HELD_BACK, decision):
+            self._noted_change(HELD_BACK, before, decision, failure=why)
+
+    def _is_news(self, event: str, decision: ControllerDecision) -> bool:
+        """Return False if the same decision was written down within the last `REPEATED` steps."""
+        last, present = self._last, (event, decision.configuration, self.step)
+        if last is not None and last[:2] == present[:2] and self.step < last[2] + REPEATED:
+            return False
+        self._last = present
+        return True
+
+    def saved(self, state: SavedState, configuration: Configuration) -> None:
+        """Record a checkpoint of the trainer, once all lines up to it are on disk."""
+        record = CheckpointRecord.of(state, configuration, self._elapsed.get(state.step, self.elapsed_s))
+        self._ledger.sync()
+        record.write(self.folder, keep=self.run.problem.run_options.keep)
+        self.note(RECORDED, checkpoint=checkpoint_of(self.folder, state.step).name, place=state.checkpoint)
+
+    def ended(self, *, finished: bool) -> None:
+        """Write down the end of the run."""
+        self.note(ledger.ENDED, finished=finished)
+        self._ledger.sync()
+
+    def note(self, event: str, **facts: Any) -> None:
+        """Append a line with the time and the run's steps and samples, which `facts` may replace."""
+        self._ledger.write(event, **{"time": time.time(), "step": self.step, "samples": self.samples, **facts})
+
+    def _noted_change(
+        self, event: str, before: Configuration, decision: ControllerDecision, *, seconds: Mapping[str, float] = {}, failure: str = ""
+    ) -> None:
+        self.note(
+            event,
+            before=before.to_dict(),
+            after=decision.configuration.to_dict(),
+            seconds=dict(seconds),
+            received_bytes=0,
+            failure=failure,
+            reason=decision.reason,
+            weighed=dict(decision.weighed),
+        )
+
+
+def _factor(checked: CheckedStep) -> float:
+    """Return the factor of the learning rate that the plan states for a step."""
+    return checked.plan.rate.factor(checked.plan.global_batch, checked.samples.start + checked.plan.global_batch)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,258 @@
+"""Supervise the attempts of a user's own trainer: start it, follow the controller's decisions, and restart it.
+
+A batch changes between two steps if the trainer can. Another layout is another attempt: the trainer saves and leaves, and resumes under the
+launch line of the new layout. If that fails before its first step, the old layout resumes the same checkpoint, and the new one is not
+tried again. A rank that dies or hangs ends the attempt, and the next one resumes the newest checkpoint.
+"""
+
+import contextlib
+import dataclasses
+import math
+import time
+from pathlib import Path
+from typing import Protocol
+
+from oppa.control.own_trainer.attempt import OwnAttempt
+from oppa.control.own_trainer.bounds import ChangeLimits, way_of
+from oppa.control.own_trainer.checkpoint_record import CheckpointRecord, newest_record
+from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms, StepReport
+from oppa.control.own_trainer.run_book import LayoutMove, RunBook
+from oppa.errors import MeasurementError, TrainingError
+from oppa.problem.configuration import Configuration
+from oppa.training.run import ledger
+from oppa.training.run.run_controller import ControllerDecision, RunController
+from oppa.training.run.run_folder import ATTEMPTS, RunSpec, checkpoints, new_attempt
+from oppa.training.run.supervision import FRUITLESS, Ending, Outcome, RunListener
+from oppa.trials.launcher import Launcher
+from oppa.trials.trial import TrialResult, run_trial
+from oppa.trials.trial_folder import TrialSpec
+from oppa.units import format_seconds
+
+
+class OpenController(Protocol):
+    """Connects a run to its control service, once the trainer has taken its first step."""
+
+    def __call__(self, present: Configuration, able: Abilities, change_s: float) -> RunController | None:
+        """Return the controller; None if the run has no policy.
+
+        Args:
+            present: The configuration of the first step.
+            able: What the trainer can do.
+            change_s: Expected seconds of a restart: those that the first start took.
+        """
+        ...
+
+
+class _OverError(Exception):
+    """Ends an attempt whose trainer has left, but whose processes do not end."""
+
+
+def supervise_own(
+    launcher: Launcher, folder: Path, run: RunSpec, listener: RunListener, open_controller: OpenController, *, asked: Configuration | None
+) -> Outcome:
+    """Train until all samples were taken, a stop is requested, or the run is given up; no process is left running.
+
+    Args:
+        asked: The configuration that the user requests for the first attempt; None: that of the newest checkpoint, or of the run.
+
+    Raises:
+        StudyError: the folder cannot be written.
+        CheckpointError: the record of a checkpoint is damaged.
+    """
+    with contextlib.closing(RunBook(folder, run)) as book:
+        return _Supervisor(launcher, book, listener, open_controller).train(asked)
+
+
+class _Supervisor:
+    """Runs attempts one after the other."""
+
+    def __init__(self, launcher: Launcher, book: RunBook, listener: RunListener, open_controller: OpenController) -> None:
+        self._launcher, self._book, self._listener, self._open = launcher, book, listener, open_controller
+        self._folder, self._run = book.folder, book.run
+        self._limits = ChangeLimits(book.run.problem.run_options)
+        self._move: LayoutMove | None = None
+        """The change of layout in progress."""
+        self._undone: tuple[LayoutMove, dict[str, float], str] | None = None
+        """A change of layout that has failed, its seconds, and why; the next attempt returns to the layout before."""
+        self._is_connected = self._is_last = False
+        self._began_s = 0.0
+        """Monotonic seconds at which the attempt began."""
+
+    def train(self, asked: Configuration | None) -> Outcome:
+        """Run attempts until one ends the run."""
+        self._catch_up()
+        fruitless, attempts = 0, 0
+        while True:
+            before, record = checkpoints(self._folder)[:1], newest_record(self._folder)
+            attempt = self._new(record, asked)
+            asked, attempts = None, attempts + 1
+            self._listener.began(attempt.folder)
+            result = self._supervised(attempt)
+            ending = self._ending(attempt, result)
+            if ending is None and result.outcome == "completed":  # it has left for another layout
+                fruitless = 0
+                continue
+            if ending is None:
+                self._listener.failed(attempt.folder, result)
+                fruitless = 0 if checkpoints(self._folder)[:1] != before else fruitless + 1
+                cannot_start = record is None and not attempt.steps  # a run that fails before its first step will fail again
+                if self._undo(attempt, result) or (fruitless < FRUITLESS and not cannot_start and not self._is_last):
+                    continue
+                ending = Ending.FAILED
+            return Outcome(ending=ending, attempts=attempts, last=result, folder=attempt.folder)
+
+    def _catch_up(self) -> None:
+        """Write down what the trainer reported after an earlier process of oppa was killed."""
+        numbers = sorted(path.name for path in (self._folder / ATTEMPTS).glob("[0-9]*"))
+        if not numbers:
+            return
+        last = self._folder / ATTEMPTS / numbers[-1]
+        lines = ledger.standing(ledger.read(self._folder))
+        steps = [line for line in lines if line["event"] == ledger.STEP]
+        with contextlib.suppress(MeasurementError, TrainingError):  # what is damaged is lost, as after any failure
+            if (terms := AttemptTerms.read(last)) is None or not lines or lines[-1]["event"] == ledger.ENDED:
+                return
+            self._book.resume(steps[-1] if steps else None)
+            OwnAttempt(last, terms, self._book, seen=self._book.step).read()
+
+    def _new(self, record: CheckpointRecord | None, asked: Configuration | None) -> OwnAttempt:
+        """Prepare the folder of the next attempt."""
+        options = self._run.problem.run_options
+        configuration = self._configuration(record, asked)
+        plan = PlanTerms.first(configuration, options) if record is None else record.plan
+        if record is not None:
+            plan = plan.resumed(configuration, number=plan.number + 1, step=record.step, samples=record.samples)
+        terms = AttemptTerms(
+            run=self._run.uuid,
+            configuration=configuration,
+            total_samples=options.samples,
+            step=record.step if record else 0,
+            samples=record.samples if record else 0,
+            checkpoint=record.checkpoint if record else None,
+            saved_by=record.configuration if record else None,
+            plan=plan,
+            leave_timeout_s=options.leave_timeout_s,
+        )
+        folder = new_attempt(self._folder)
+        terms.write(folder)
+        self._book.started(configuration, record)
+        if self._undone is not None:  # noted after the start, which voids what was noted at its step before
+            (move, seconds, failure), self._undone = self._undone, None
+            self._book.changed(move.before, move.decision, seconds, failure)
+        self._began_s = time.monotonic()
+        return OwnAttempt(folder, terms, self._book, on_first=self._proved)
+
+    def _configuration(self, record: CheckpointRecord | None, asked: Configuration | None) -> Configuration:
+        """Return the configuration of the next attempt: that of the checkpoint, unless another one is asked for."""
+        back = self._undone and self._undone[0].before
+        if self._move is not None:
+            return self._move.decision.configuration
+        fitting = record is not None and record.configuration.devices == self._run.problem.cluster.devices
+        return asked or back or (record.configuration if record is not None and fitting else self._run.configuration)
+
+    def _supervised(self, attempt: OwnAttempt) -> TrialResult:
+        """Run an attempt to its end; a trainer that contradicts its plan is ended."""
+        problem, spec = self._run.problem, self._run
+        try:
+            result = run_trial(
+                self._launcher,
+                attempt.folder,
+                TrialSpec.of(problem, attempt.configuration, study=spec.uuid, trial=int(attempt.folder.name), steps=0),
+                limits=dataclasses.replace(problem.limits, trial_time_s=math.inf),
+                on_step=self._listener.stepped,
+                on_tick=lambda: self._tick(attempt),
+                hang_s=problem.training.collective_timeout_s,
+            )
+            attempt.read()
+        except _OverError:
+            return TrialResult(outcome="completed", seconds=time.monotonic() - self._began_s)
+        except (TrainingError, MeasurementError) as error:
+            self._is_last = self._is_last or isinstance(error, TrainingError)  # the trainer would do so again
+            return TrialResult(outcome="failed", cause=_words(error), seconds=time.monotonic() - self._began_s)
+        if result.outcome == "completed" and attempt.left is None:
+            cause = f"the trainer ended after {attempt.step} steps without calling `run.leave`"
+            return dataclasses.replace(result, outcome="failed", cause=cause)
+        return result
+
+    def _tick(self, attempt: OwnAttempt) -> None:
+        self._listener.tick()
+        attempt.read()
+        self._require_start(attempt)
+        attempt.require_answers()
+        if attempt.left is not None:
+            if time.monotonic() > attempt.leaving_s + attempt.terms.leave_timeout_s:
+                raise _OverError
+            return
+        if not self._is_last and self._listener.stop_requested():
+            self._is_last = True
+            attempt.ask_to_leave("stop")
+        elif attempt.steps and not attempt.is_asked and not attempt.is_done and self._book.controller is not None:
+            decision = self._book.controller.wanted(attempt.configuration)
+            if decision is not None:
+                self._follow(decision, attempt)
+
+    def _require_start(self, attempt: OwnAttempt) -> None:
+        """Raise MeasurementError, which another attempt may follow, if the trainer takes no first step."""
+        limit_s = self._run.problem.limits.trial_time_s + self._run.problem.training.collective_timeout_s
+        if not attempt.steps and time.monotonic() > self._began_s + limit_s:
+            raise MeasurementError(f"the trainer took no step within {format_seconds(limit_s)} after its start")
+
+    def _proved(self, attempt: OwnAttempt, first: StepReport) -> None:
+        """Handle the first step of an attempt: a change of layout has succeeded, and the controller of the run can be connected."""
+        now_s = time.monotonic()
+        if (move := self._move) is not None:
+            self._move = None
+            self._book.changed(move.before, move.decision, {"save": move.left_s - move.asked_s, "start": now_s - move.left_s})
+        if not self._is_connected and attempt.abilities is not None:
+            self._is_connected = True
+            self._book.controller = self._open(attempt.configuration, attempt.abilities, now_s - self._began_s)
+
+    def _undo(self, attempt: OwnAttempt, result: TrialResult) -> bool:
+        """Return True if the attempt was to change the layout and has failed: the next one returns to the layout before."""
+        move, self._move = self._move, None
+        if move is None or not move.left_s or self._is_last:
+            return False
+        seconds = {"save": move.left_s - move.asked_s, "start": time.monotonic() - move.left_s}
+        self._undone = move, seconds, f"the trainer did not resume in the new layout: {result.cause}"
+        return True
+
+    def _follow(self, decision: ControllerDecision, attempt: OwnAttempt) -> None:
+        """Follow a decision as the trainer can, or write down why not."""
+        present, book = attempt.configuration, self._book
+        if decision.before_step is not None:
+            book.note("not_rolled_back", failure="your own trainer does not restore earlier weights")
+            return
+        if self._run.problem.run_options.advise:
+            book.advised(present, decision)
+            return
+        if why := self._limits.held_back(book.samples, book.elapsed_s):
+            book.held_back(present, decision, why)
+            return
+        assert attempt.abilities is not None
+        way = way_of(present, decision.configuration, attempt.abilities)
+        if way is None:
+            book.changed(present, decision, {}, f"the trainer cannot change so: {attempt.abilities.text}")
+            return
+        self._limits.changed(book.elapsed_s)
+        if way == "live":
+            attempt.ask(decision)
+        else:
+            self._move = LayoutMove(before=present, decision=decision, asked_s=time.monotonic())
+            attempt.ask_to_leave("layout")
+
+    def _ending(self, attempt: OwnAttempt, result: TrialResult) -> Ending | None:
+        """Return the ending of the run after an attempt; None if another attempt follows."""
+        if result.outcome == "interrupted":
+            return Ending.REVOKED
+        if result.outcome != "completed" or attempt.left is None:
+            return None
+        if attempt.left.reason == "layout" and self._move is not None and not self._is_last:
+            self._move = dataclasses.replace(self._move, left_s=time.monotonic())
+            return None
+        finished = attempt.left.reason == "finished"
+        self._book.ended(finished=finished)
+        return Ending.FINISHED if finished else Ending.STOPPED
+
+
+def _words(error: TrainingError | MeasurementError) -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message

@@ -1,0 +1,152 @@
+"""Train the tests' model by a plain loop on given batches, and prepare the attempts that `OppaTrainer` is compared in."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from oppa_client import run_files
+
+from oppa.training import GradientStatistics
+from tests.client import trainer_program
+from tests.client.trainer_program import DEFAULTS, SEED, SIZE, Samples
+from tests.own_trainer.folders import LAYOUT, attempt, reported, terms
+
+TOTAL, REFERENCE = 96, 8
+"""Samples of a training, and the batch for which its learning rate was chosen."""
+SAME = {"rtol": 2e-4, "atol": 2e-6}
+"""Tolerance of float32 numbers that are summed in another order, over some ten steps of Adam."""
+
+
+def prepare(folder: Path, *, ranks: int = 1, before: Path | None = None, **changed: Any) -> Path:
+    """Write what oppa writes before an attempt, which resumes with what an attempt before it left."""
+    left = json.loads((before / run_files.LEFT).read_text()) if before else None
+    values: dict[str, Any] = {"total_samples": TOTAL, "leave_timeout_s": 60.0, "plan": terms(REFERENCE, 2, ranks).to_dict(), **changed}
+    if left:
+        values |= {"checkpoint": left["checkpoint"], "step": left["step"], "samples": left["samples"]}
+        values["plan"] = {**left["plan"], "from_step": left["step"]}
+    attempt(folder, **values)
+    (folder / "trial.json").write_text(json.dumps({"configuration": {**LAYOUT, "dp": ranks}, "steps": 3}))
+    return folder
+
+
+def run_ranks(folder: Path, ranks: int, name: str = "seen", **options: Any) -> list[dict[str, Any]]:
+    """Train with ranks of torchrun in an attempt's folder; return what each rank saw."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    words = [trainer_program.__file__, str(folder), name, json.dumps(options)]
+    paths = f"{Path(__file__).parents[2]}:{Path(__file__).parents[2] / 'client'}"
+    environment = {**os.environ, "OPPA_TRIAL": str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    subprocess.run([sys.executable, *launch, *words], check=True, env=environment, timeout=280, capture_output=True)
+    return [torch.load(folder / f"{name}-{rank}.pt", weights_only=False) for rank in range(ranks)]
+
+
+def order(numbers: range) -> list[int]:
+    """Return the elements that samples are, in the shuffled orders of their epochs."""
+    return [torch.randperm(SIZE, generator=torch.Generator().manual_seed(SEED + n // SIZE)).tolist()[n % SIZE] for n in numbers]
+
+
+def batches(sizes: Sequence[int]) -> list[range]:
+    """Return the numbers of the samples of consecutive batches."""
+    ends = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
+    return [range(begin, end) for begin, end in itertools.pairwise(ends)]
+
+
+def rate(progress: int, batch: int) -> float:
+    """Return the learning rate of a step: warm-up over 3 steps and a linear decay to the end, both by samples, and the square-root rule."""
+    at, end = progress / REFERENCE, TOTAL / REFERENCE
+    linear = at / 3 if at < 3 else (end - at) / (end - 3)
+    return float(DEFAULTS["learning_rate"] * linear * (batch / REFERENCE) ** 0.5)
+
+
+def loss_of(model: torch.nn.Module, numbers: Sequence[int], data: Samples) -> torch.Tensor:
+    """Return the mean loss over all tokens that have a label."""
+    inputs, labels = data.tokens[list(numbers)], data.labels[list(numbers)]
+    logits = model(input_ids=inputs).logits[:, :-1]
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels[:, 1:].reshape(-1))
+
+
+def train_by_hand(sizes: Sequence[int], full: Sequence[int], evaluate_at: Collection[int] = ()) -> dict[str, Any]:
+    """Train on batches of given sizes, each in one pass.
+
+    Args:
+        sizes: Samples of each step.
+        full: Batch of each step's plan, which the learning rate follows; the last step may have fewer samples.
+        evaluate_at: Steps after which the evaluation loss is measured.
+    """
+    model, data, held_out = trainer_program.model(), Samples(), Samples(12)
+    decayed = [value for name, value in model.named_parameters() if "norm" not in name]
+    plain = [value for name, value in model.named_parameters() if "norm" in name]
+    groups = [{"params": decayed, "weight_decay": DEFAULTS["weight_decay"]}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, eps=DEFAULTS["adam_epsilon"])
+    losses = {}
+    for step, (numbers, batch) in enumerate(zip(batches(sizes), full, strict=True)):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(numbers.start, batch)
+        loss_of(model, order(numbers), data).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step + 1 in evaluate_at:
+            with torch.no_grad():
+                losses[step + 1] = float(loss_of(model, range(12), held_out))
+    moments = dict(optimizer.state_dict()["state"])
+    return {"weights": model.state_dict(), "moments": moments, "evaluations": losses}
+
+
+def first_reports() -> list[dict[str, Any]]:
+    """Return what `GradientStatistics` reports in a plain loop over two steps of 8 in micro-batches of 2; the first has learning rate 0."""
+    model, data, reports = trainer_program.model(), Samples(), []
+    statistics = GradientStatistics(model)
+    for numbers in batches([8, 8]):
+        elements = order(numbers)
+        micro_batches = [elements[at : at + 2] for at in range(0, 8, 2)]
+        counts = [int((data.labels[each][:, 1:] != -100).sum()) for each in micro_batches]
+        for each, count in zip(micro_batches, counts, strict=True):
+            (loss_of(model, each, data) * count / sum(counts)).backward()
+        statistics.step(counts)
+        reports.append(statistics.report(sample_tokens=sum(counts) / 8))
+        model.zero_grad()
+    statistics.close()
+    return reports
+
+
+def require_reports(folder: Path) -> None:
+    """Compare the reports of an attempt's first two steps with those of the plain loop."""
+    for line, wanted in zip(reported(folder)[:2], first_reports(), strict=True):
+        measured = {name: value for name, value in wanted.items() if value is not None}
+        assert {name: line["noise"][name] for name in measured} == {"health": wanted["health"]} | {
+            name: pytest.approx(value, rel=1e-3) for name, value in measured.items() if name != "health"
+        }
+        assert {"signal", "noise", "variance_ratio"} <= measured.keys()
+
+
+def evaluations(seen: dict[str, Any]) -> dict[int, float]:
+    """Return the evaluation losses that a Trainer logged, by step."""
+    return {entry["step"]: entry["eval_loss"] for entry in seen["logs"] if "eval_loss" in entry}
+
+
+def full_batches(folder: Path) -> list[int]:
+    """Return the batch of the plan of each step: the last step may have had fewer samples left."""
+    plans = [json.loads((folder / run_files.ATTEMPT).read_text())["plan"]]
+    plans += [json.loads(path.read_text()) for path in folder.glob("plan-*.json")]
+    batch_of = {plan["number"]: plan["global_batch"] for plan in plans}
+    return [batch_of[line["plan"]] for line in reported(folder)]
+
+
+def require_same(seen: dict[str, Any], sizes: Sequence[int], full: Sequence[int]) -> None:
+    """Compare a finished training with the plain loop on the same batches: moments, weights and evaluation losses."""
+    wanted = train_by_hand(sizes, full, evaluations(seen).keys())
+    for key, moment in wanted["moments"].items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            torch.testing.assert_close(seen["moments"][key][name], moment[name], rtol=SAME["rtol"], atol=SAME["atol"])
+    for name, value in wanted["weights"].items():
+        torch.testing.assert_close(seen["weights"][name], value, rtol=SAME["rtol"], atol=SAME["atol"])
+    assert evaluations(seen).keys() == wanted["evaluations"].keys()
+    for step, loss in wanted["evaluations"].items():
+        assert abs(evaluations(seen)[step] - loss) < 1e-4

@@ -1,0 +1,196 @@
+"""`OppaTrainer` follows the plan of a run, sees each sample once and in order, and trains as a plain loop on the same batches."""
+
+import json
+import sys
+
+import pytest
+import torch
+from oppa_client import ContractError
+from oppa_client.transformers.samples import SampleOrder
+from transformers import Trainer
+
+from tests.client.by_hand import TOTAL, batches, evaluations, full_batches, order, prepare, rate, require_reports, require_same
+from tests.client.trainer_program import SIZE, Measured, Samples, Watched, train, trainer
+from tests.own_trainer.folders import reported, terms
+
+pytestmark = pytest.mark.slow
+CHANGES = {2: (12, 2), 4: (5, 2), 7: (6, 3)}
+"""A larger batch, one that no micro-batch divides, and another micro-batch."""
+
+
+@pytest.fixture
+def attempt_at(monkeypatch, tmp_path):
+    """Return a function that prepares an attempt, in which the next Trainer of this process trains."""
+    monkeypatch.setattr("sys.excepthook", sys.excepthook)
+
+    def at(name, **options):
+        folder = prepare(tmp_path / name, **options)
+        monkeypatch.setenv("OPPA_TRIAL", str(folder))
+        return folder
+
+    return at
+
+
+def test_outside_oppa_it_is_the_trainer(tmp_path):
+    ours, plain = train(trainer(tmp_path / "ours", max_steps=4)), trainer(tmp_path / "plain", Trainer, max_steps=4)
+    plain.train()
+    assert plain.state.global_step == 4
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(ours["weights"][name], value)
+
+
+def test_at_a_constant_batch_it_trains_as_the_trainer(attempt_at, tmp_path):
+    plain = trainer(tmp_path / "plain", Trainer, max_steps=6)
+    plain.train()
+    seen = train(trainer(attempt_at("run", total_samples=48), max_steps=6))
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(seen["weights"][name], value)
+    kept = ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss", "step", "train_loss", "total_flos")
+    logs = [[{name: each[name] for name in kept if name in each} for each in of] for of in (seen["logs"], plain.state.log_history)]
+    assert logs[0] == logs[1]
+
+
+def test_the_batch_changes_up_down_and_not_dividing(attempt_at):
+    folder = attempt_at("run")
+    seen = train(trainer(folder, asked=CHANGES))
+    sizes = [line["samples"] for line in reported(folder)]
+    full = full_batches(folder)
+    assert full[:9] == [8, 8, 8, 12, 12, 5, 5, 5, 6] and sum(sizes) == TOTAL
+    assert [step["samples"] for step in seen["steps"]] == [order(numbers) for numbers in batches(sizes)]
+    rates = [rate(numbers.start, batch) for numbers, batch in zip(batches(sizes), full, strict=True)]
+    assert [line["learning_rate"] for line in reported(folder)] == pytest.approx(rates)
+    require_same(seen, sizes, full)
+    left = json.loads((folder / "left.json").read_text())
+    assert (left["reason"], left["samples"], left["step"]) == ("finished", TOTAL, len(sizes))
+
+
+class Mean(torch.nn.Module):
+    """Returns the mean loss of its inputs, as models do that take no `num_items_in_batch`."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(8))
+
+    def forward(self, input_ids, labels):
+        return {"loss": (self.weight * (input_ids / 96 + 1)).sum(dim=1).mean()}
+
+
+def test_a_mean_loss_counts_each_sample_alike(attempt_at):
+    folder = attempt_at("run", plan=terms(5, 2, reference_batch=5).to_dict(), total_samples=5)  # micro-batches of 2, 2 and 1
+    made = trainer(folder, model_is=Mean(), optim="sgd", lr_scheduler_type="constant", warmup_steps=0, max_grad_norm=0, eval_strategy="no")
+    seen = train(made)
+    gradient = (Samples().tokens[order(range(5))] / 96 + 1).mean(dim=0)
+    assert torch.allclose(seen["weights"]["weight"], -0.01 * gradient, rtol=1e-5)
+    assert reported(folder)[0]["tokens"] is None
+
+
+def test_gradients_are_measured_as_in_a_plain_loop_and_the_estimate_goes_on(attempt_at):
+    first = attempt_at("first", total_samples=48)
+    train(trainer(first, Measured, leave_at=2))
+    require_reports(first)
+    train(trainer(attempt_at("second", before=first, total_samples=48), Measured))
+    whole = attempt_at("whole", total_samples=48)
+    train(trainer(whole, Measured))
+    assert [line["noise"] for line in reported(first / "../second")] == [line["noise"] for line in reported(whole)[3:]]
+
+
+def test_random_numbers_go_on_where_a_run_left(attempt_at):
+    whole = train(trainer(attempt_at("whole", total_samples=48), dropout=0.2))
+    first = attempt_at("first", total_samples=48)
+    train(trainer(first, leave_at=2, dropout=0.2))
+    assert len(reported(first)) == 3
+    seen = train(trainer(attempt_at("second", before=first, total_samples=48), dropout=0.2))
+    for name, value in whole["weights"].items():
+        assert torch.equal(seen["weights"][name], value)
+    assert evaluations(seen) == evaluations(whole)
+
+
+def test_an_evaluation_that_was_due_on_leaving_is_made_by_the_next_attempt(attempt_at):
+    first = attempt_at("first", total_samples=48)
+    seen = train(trainer(first, leave_at=3))
+    assert len(reported(first)) == 4 and evaluations(seen) == {}
+    seen = train(trainer(attempt_at("second", before=first, total_samples=48)))
+    assert list(evaluations(seen)) == [4, 6]
+
+
+def test_the_checkpoint_of_a_run_outlives_a_limit_that_keeps_the_best_one_alone(attempt_at):
+    kept = {"save_strategy": "steps", "save_steps": 2, "eval_steps": 2, "save_total_limit": 1, "load_best_model_at_end": True}
+    first = attempt_at("first", total_samples=48)
+    train(trainer(first, leave_at=2, learning_rate=1.0, **kept))  # so large a rate that the first checkpoint is the best
+    assert sorted(path.name for path in (first / "output").iterdir()) == ["checkpoint-2", "checkpoint-3"]
+    seen = train(trainer(attempt_at("second", before=first, total_samples=48), learning_rate=1.0, **kept))
+    assert list(evaluations(seen)) == [2, 4, 6]
+
+
+class Doubled(Trainer):
+    """Doubles each loss."""
+
+    def compute_loss(self, *inputs, **options):
+        return super().compute_loss(*inputs, **options) * 2
+
+
+class Mixed(Watched, Doubled):
+    """Follows the plan with the loss of another Trainer."""
+
+
+def test_a_trainer_of_ones_own_follows_the_plan_with_its_own_methods(attempt_at):
+    losses = []
+    for kind in (Watched, Mixed):
+        folder = attempt_at(kind.__name__, total_samples=8)
+        train(trainer(folder, kind, eval_strategy="no"))
+        losses.append(reported(folder)[0]["loss"])
+    assert losses[1] == pytest.approx(2 * losses[0])
+
+
+def test_intervals_count_samples(attempt_at):
+    folder = attempt_at("run", plan={**json.loads((attempt_at("other") / "attempt.json").read_text())["plan"], "global_batch": 24})
+    seen = train(trainer(folder, eval_steps=5, save_strategy="steps", save_steps=6))
+    assert list(evaluations(seen)) == [2, 4]  # after 48 and 96 samples; 40 and 80 were passed
+    assert sorted(path.name for path in folder.glob("saved-*.json")) == ["saved-2.json", "saved-4.json"]
+
+
+def test_workers_load_what_the_plan_says(attempt_at):
+    folder = attempt_at("run", total_samples=40)
+    seen = train(trainer(folder, asked={1: (12, 3)}, dataloader_num_workers=1, eval_strategy="no"))
+    sizes = [line["samples"] for line in reported(folder)]
+    assert sizes == [8, 8, 12, 12]
+    assert [step["samples"] for step in seen["steps"]] == [order(numbers) for numbers in batches(sizes)]
+
+
+def test_a_trial_ends_after_its_steps(attempt_at):
+    folder = attempt_at("trial")
+    (folder / "attempt.json").unlink()
+    seen = train(trainer(folder))
+    assert [step["step"] for step in seen["steps"]] == [0, 1, 2]
+    assert json.loads((folder / "outcome.json").read_text())["outcome"] == "completed"
+    assert not (folder / "output").is_dir() or not any((folder / "output").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"train_sampling_strategy": "group_by_length"}, "group_by_length"),
+        ({"save_only_model": True}, "save_only_model"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss"}, "ReduceLROnPlateau"),
+    ],
+)
+def test_what_cannot_follow_a_plan_is_refused(attempt_at, changed, named):
+    with pytest.raises(ContractError, match=named):
+        trainer(attempt_at("run"), **changed).train()
+
+
+def test_a_checkpoint_of_another_run_is_refused(attempt_at, monkeypatch):
+    first = attempt_at("first", total_samples=48)
+    train(trainer(first, leave_at=1))
+    with pytest.raises(ContractError, match="seed"):
+        trainer(attempt_at("second", before=first), seed=9).train()
+    monkeypatch.delenv("OPPA_TRIAL")
+    with pytest.raises(ContractError, match="resume it with `oppa train`"):
+        trainer(first).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_each_element_comes_once_in_an_epoch(seed):
+    for epoch in range(3):
+        elements = SampleOrder(SIZE, seed).of(range(epoch * SIZE, (epoch + 1) * SIZE))
+        assert sorted(elements) == [*range(SIZE)]

@@ -1,0 +1,52 @@
+"""`OppaTrainer` on several ranks: the batch changes in mid-epoch, and another number of ranks goes on from the checkpoint."""
+
+import json
+
+import pytest
+from oppa_client import run_files
+
+from tests.client.by_hand import TOTAL, batches, full_batches, order, prepare, rate, require_reports, require_same, run_ranks
+from tests.own_trainer.folders import reported
+
+pytestmark = pytest.mark.slow
+
+
+def taken(ranks):
+    """Return the elements of each step: those of all ranks, in the order of ranks."""
+    steps = zip(*(rank["steps"] for rank in ranks), strict=True)
+    return [[element for rank in step for element in rank["samples"]] for step in steps]
+
+
+def test_two_ranks_train_on_the_batches_of_one(tmp_path):
+    folder = prepare(tmp_path / "run", ranks=2)
+    # Of 5 samples in micro-batches of 1, a rank has 3 and the other 2: one of its micro-batches is empty.
+    seen = run_ranks(folder, 2, asked={1: (12, 2), 3: (5, 1), 5: (9, 3)}, measured=True)
+    sizes = [line["samples"] for line in reported(folder)]
+    full = full_batches(folder)
+    assert full[:9] == [8, 8, 8, 12, 12, 5, 5, 9, 9] and sum(sizes) == TOTAL
+    assert taken(seen) == [order(numbers) for numbers in batches(sizes)]
+    assert [line["learning_rate"] for line in reported(folder)] == pytest.approx(
+        [rate(numbers.start, batch) for numbers, batch in zip(batches(sizes), full, strict=True)]
+    )
+    for rank in seen:
+        require_same(rank, sizes, full)
+    require_reports(folder)
+    assert [line["noise"] is None for line in reported(folder)[4:8]] == [False, True, True, False]
+
+
+def test_other_numbers_of_ranks_go_on_in_mid_epoch(tmp_path):
+    folders = [tmp_path / name for name in ("two", "one", "two-again")]
+    steps, sizes, full = [], [], []
+    for folder, before, ranks, leave_at, asked in zip(
+        folders, [None, *folders], (2, 1, 2), (3, 7, None), ({1: (12, 2)}, {5: (5, 2)}, {9: (7, 1)}), strict=False
+    ):
+        prepare(folder, ranks=ranks, before=before)
+        newest = json.loads((folder / run_files.ATTEMPT).read_text())["plan"]["number"]
+        seen = run_ranks(folder, ranks, asked=asked, leave_at=leave_at, first_number=newest + 1)
+        steps += taken(seen)
+        lines = reported(folder)
+        sizes, full = sizes + [line["samples"] for line in lines], full + full_batches(folder)
+    assert sum(sizes) == TOTAL and {8, 12, 5, 7} <= set(full)
+    assert steps == [order(numbers) for numbers in batches(sizes)]
+    for rank in seen:
+        require_same(rank, sizes, full)

@@ -1,0 +1,43 @@
+"""`oppa train` supervises a program around `OppaTrainer`: its reports agree with its plan, and it goes on from its own checkpoints."""
+
+import sys
+
+import pytest
+import torch
+
+from oppa.training.run import ledger
+from tests.client import trainer_program
+from tests.client.by_hand import order
+from tests.own_trainer.own_runs import OwnRun, StopBehind
+
+pytestmark = pytest.mark.slow
+
+
+def supervised(folder, samples):
+    own = OwnRun(folder, samples=samples)
+    own.folder.mkdir()
+    own.command = [sys.executable, trainer_program.__file__, str(own.folder), "seen"]
+    own.command += ["--micro-batch", "{micro_batch}", "--recompute", "{recompute}"]
+    return own
+
+
+def test_a_stop_saves_and_the_same_call_goes_on_to_the_end(tmp_path):
+    own = supervised(tmp_path, samples=100)
+    stopped = own.train(callback=StopBehind(2))
+    taken = ledger.require_whole(stopped.lines)
+    assert stopped.outcome.ending.value == "stopped" and 0 < taken < 100, stopped.outcome.last
+    result = own.train()
+    assert result.finished, result.outcome.last
+    assert ledger.require_whole(result.lines) == 100
+    assert result.lines[-1]["event"] == ledger.ENDED
+
+
+def test_a_policy_changes_the_batch_between_two_steps(tmp_path):
+    own = supervised(tmp_path, samples=400)
+    table = own.table(tmp_path / "t", {(8, "none"): 9.0, (16, "none"): 8.0, (32, "none"): 7.0})
+    result = own.train(table=table, policy="stagewise")
+    assert result.finished and result.outcome.attempts == 1, result.outcome.last
+    batches = [line["global_batch"] for line in own.events(ledger.STEP)]
+    assert batches == sorted(batches) and {8, 32} <= set(batches)  # the stage of 16 may pass between two decisions
+    seen = torch.load(own.folder / "seen-0.pt", weights_only=False)
+    assert [element for step in seen["steps"] for element in step["samples"]] == order(range(400))

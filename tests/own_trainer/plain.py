@@ -1,0 +1,129 @@
+"""Train a model of one number with plain Python ranks, as a user's own trainer does: no torch, and a start of a tenth of a second.
+
+Each sample n pulls the weight towards a target of its own; ranks add up their gradients in a shared array, in the order of ranks. With
+`--misbehave` it breaks its contract. It logs the numbers of the samples that each rank takes.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import oppa_client
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--micro-batch", type=int, default=4)
+    parser.add_argument("--recompute", default="none")
+    parser.add_argument("--sleep", type=float, default=0.005)
+    parser.add_argument("--noise", type=float, default=None)
+    parser.add_argument("--save-every", type=int, default=10**9)
+    parser.add_argument("--batch", default="both")
+    parser.add_argument("--no-restart", action="store_true")
+    parser.add_argument("--own-end", type=int, default=None)
+    parser.add_argument("--misbehave", default="")
+    return parser.parse_args()
+
+
+def once(options, what):
+    """Return True in the first attempt that asks."""
+    try:
+        (options.folder / f"did-{what}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def misbehave_at(options, run, rank):
+    """Break the contract before a step; return what happens in it."""
+    name, _, at = options.misbehave.partition(":")
+    if name == "crash" and rank == options.ranks - 1 and run.plan.step == int(at) and once(options, name):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "dies" and run.plan.step == int(at):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name.startswith("pause") and run.plan.step == int(at) and once(options, "pause"):
+        with run.paused("eval", at_most_s=60.0 if name == "pause" else 0.1):
+            time.sleep(4)
+    if name == "hang" and run.plan.step == int(at) and (options.folder / "did-hang").exists() + once(options, f"hang{rank}") == 1:
+        time.sleep(1000)
+    return name
+
+
+def train(rank, options, barrier, shares):
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
+    run = oppa_client.open_run({"batch": options.batch, "micro_batch": True, "restart": not options.no_restart, "elastic": True})
+    weight, samples_seen = 0.0, 0
+    if options.misbehave == "not-in-full" and options.recompute == "full":
+        raise SystemExit("this layout is not built")
+    if options.misbehave != "no-resume" and run.resume:
+        state = json.loads(Path(run.resume.checkpoint).read_text())
+        weight, samples_seen = state["weight"], state["samples"]
+        assert samples_seen == run.resume.samples
+    log = (options.folder / f"samples-{rank}.jsonl").open("a")
+    while True:
+        if run.leaving and not (options.misbehave == "saves-nothing" and run.leaving.reason != "finished"):
+            break
+        if options.own_end is not None and run.plan.progress >= options.own_end:
+            run.leave(save(options, rank, weight, run), finished=True)
+            return
+        plan, what = run.plan, misbehave_at(options, run, rank)
+        batches = plan.micro_batches(rank, options.ranks)
+        log.write(json.dumps([plan.step, [number for batch in batches for number in batch]]) + "\n")
+        log.flush()
+        shares[rank] = sum(weight - (number % 7) for batch in batches for number in batch)
+        time.sleep(options.sleep)
+        barrier.wait()
+        gradient = sum(shares) / plan.global_batch
+        barrier.wait()
+        weight -= 0.1 * plan.learning_rate_factor * gradient
+        taken = plan.global_batch
+        if what == "ignores" and plan.number > 1:
+            taken = 8
+        if what == "lies" and plan.step == 3:
+            taken += 1
+        noise = None if options.noise is None else {"noise_scale": options.noise, "health": "healthy", "variance_ratio": options.noise}
+        run.step(samples=taken, loss=abs(gradient), noise=noise, learning_rate=0.1 * plan.learning_rate_factor)
+        if run.plan.step % options.save_every == 0 and not run.leaving:
+            with run.paused("save"):
+                run.saved(save(options, rank, weight, run))
+    if run.leaving.save:
+        checkpoint = save(options, rank, weight, run)
+        barrier.wait()
+        run.leave(checkpoint)
+
+
+def save(options, rank, weight, run):
+    path = options.folder / f"checkpoint-{run.plan.step}.json"
+    if rank == 0:
+        path.write_text(json.dumps({"weight": weight, "samples": run.plan.progress}))
+    return path
+
+
+def main():
+    options = arguments()
+    options.folder.mkdir(exist_ok=True, parents=True)
+    context = multiprocessing.get_context("fork")
+    barrier, shares = context.Barrier(options.ranks), context.Array("d", options.ranks, lock=False)
+    if options.ranks == 1:
+        train(0, options, barrier, shares)
+        return
+    ranks = [context.Process(target=train, args=(rank, options, barrier, shares)) for rank in range(options.ranks)]
+    for each in ranks:
+        each.start()
+    while any(each.is_alive() for each in ranks):
+        if any(each.exitcode for each in ranks):
+            for each in ranks:
+                each.kill()
+            raise SystemExit(1)
+        time.sleep(0.01)
+    raise SystemExit(max(abs(each.exitcode or 0) for each in ranks))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""A program's side of a run: all ranks change at the same step, nothing waits for oppa, and a late rank ends the attempt."""
+
+import os
+import sys
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from oppa_client import ContractError, open_run, run_files
+
+from tests.own_trainer.folders import ask, ask_to_leave, attempt, ranks, reported, terms
+
+
+def step_all(runs, samples=None):
+    """Each rank ends the step that rank 0 ends first, as gradients need all ranks."""
+    for run in runs:
+        run.step(samples=run.plan.global_batch if samples is None else samples)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_ranks_that_are_one_step_apart_at_most_never_differ_in_a_step(data, tmp_path_factory):
+    world, lead = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 3))
+    folder = tmp_path_factory.mktemp("attempt")
+    attempt(folder, total_samples=None)
+    runs = ranks(folder, world, lead=lead)
+    done, seen, asked, largest = [0] * world, [{} for _ in runs], 1, 12
+    while min(done) < largest:
+        if data.draw(st.booleans()) and asked < 4:
+            asked += 1
+            ask(folder, asked, 8 * asked)
+        # A rank may end its step if every other has begun it: no rank is behind, and rank 0 begins a step with the end of the one before.
+        rank = data.draw(st.sampled_from([rank for rank in range(world) if done[rank] == min(done)]))
+        plan = runs[rank].plan
+        seen[rank][plan.step] = (plan.number, plan.global_batch, plan.progress, plan.learning_rate_factor, bool(runs[rank].leaving))
+        runs[rank].step(samples=plan.global_batch)
+        done[rank] += 1
+    for number in range(largest):
+        assert len({each[number] for each in seen if number in each}) == 1
+
+
+def test_a_plan_begins_where_rank_0_says_and_announced_ahead_by_the_lead(tmp_path):
+    attempt(tmp_path)
+    runs = ranks(tmp_path, 2, lead=2)
+    ask(tmp_path, 2, 16)
+    batches = []
+    for _ in range(6):
+        batches.append([run.plan.global_batch for run in runs])
+        step_all(runs)
+    assert batches == [[8, 8]] * 4 + [[16, 16]] * 2
+    assert run_files.read(tmp_path, "plan-2.json")["from_step"] == 4
+    assert [line["plan"] for line in reported(tmp_path)] == [1, 1, 1, 1, 2, 2]
+
+
+def test_a_rank_that_learns_of_a_plan_too_late_ends_the_attempt(tmp_path):
+    attempt(tmp_path)
+    first, second = ranks(tmp_path, 2)
+    for _ in range(3):
+        second.step(samples=8)  # it has run ahead
+    ask(tmp_path, 2, 16)
+    first.step(samples=8)
+    with pytest.raises(ContractError, match="plan 2 began with step 2, but this rank is at step 4"):
+        second.step(samples=8)
+
+
+def test_all_ranks_leave_before_the_same_step(tmp_path):
+    attempt(tmp_path)
+    runs = ranks(tmp_path, 3)
+    step_all(runs)
+    ask_to_leave(tmp_path)
+    steps = 0
+    while not any(run.leaving for run in runs):
+        step_all(runs)
+        steps += 1
+    assert steps == 2 and {run.leaving.reason for run in runs} == {"layout"} and 0 < runs[2].leaving.deadline_s <= 60
+    checkpoint = tmp_path / "checkpoint"
+    with pytest.raises(ContractError, match="does not exist"):
+        runs[0].leave(checkpoint)
+    checkpoint.mkdir()
+    for run in runs:
+        run.leave(checkpoint)
+    left = run_files.read(tmp_path, "left.json")
+    assert (left["checkpoint"], left["step"], left["samples"], left["reason"]) == (str(checkpoint), 3, 24, "layout")
+
+
+def test_the_last_step_is_cut_to_the_samples_that_are_left_and_the_run_is_finished(tmp_path):
+    attempt(tmp_path, total_samples=20)
+    (run,) = ranks(tmp_path, 1)
+    sizes = []
+    while not run.leaving:
+        sizes.append(run.plan.global_batch)
+        run.step(samples=run.plan.global_batch)
+    assert sizes == [8, 8, 4] and run.leaving.reason == "finished"
+
+
+def test_a_program_goes_on_where_the_checkpoint_was(tmp_path):
+    attempt(tmp_path, step=5, samples=40, checkpoint="/c", plan=terms(16).to_dict())
+    (run,) = ranks(tmp_path, 1)
+    assert (run.resume.checkpoint, run.plan.step, run.plan.progress, run.plan.samples) == ("/c", 5, 40, range(40, 56))
+    run.step(samples=16)
+    assert reported(tmp_path)[0]["step"] == 5 and reported(tmp_path)[0]["resumed"]
+
+
+def test_a_step_is_reported_once_the_file_system_accepts_it_and_training_goes_on(tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    away = tmp_path.with_name("away")
+    tmp_path.rename(away)
+    run.step(samples=8)
+    run.step(samples=8)
+    assert run.errors == 2 and run.plan.progress == 16
+    away.rename(tmp_path)
+    run.step(samples=8)
+    assert [line["step"] for line in reported(tmp_path)] == [0, 1, 2]
+
+
+def test_a_pause_is_no_step_time(tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    run.step(samples=8)
+    with run.paused("eval", at_most_s=5):
+        assert run_files.read(tmp_path, "paused.json")["label"] == "eval"
+        os.sched_yield()
+    run.step(samples=8)
+    assert not (tmp_path / "paused.json").exists()
+    assert reported(tmp_path)[1]["paused_s"] > 0 and reported(tmp_path)[0]["paused_s"] == 0
+
+
+def test_versions_without_a_common_one_are_named_both(tmp_path, monkeypatch):
+    attempt(tmp_path, protocol=9, oldest=8, oppa="4.0")
+    monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
+    with pytest.raises(ContractError, match=r"oppa 4\.0 speaks .* version 9, but oppa-client .* speaks version 1"):
+        open_run()
+    assert run_files.read(tmp_path, "abilities.json")["protocol"] == 1
+
+
+def test_a_later_oppa_that_still_speaks_this_version_is_accepted(tmp_path, monkeypatch):
+    attempt(tmp_path, protocol=9, oldest=1)
+    monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
+    assert open_run({"batch": "up"}) is not None
+
+
+def test_an_unknown_ability_is_an_error_that_names_them(monkeypatch):
+    with pytest.raises(ContractError, match="elastic"):
+        open_run({"batches": "both"})
+    with pytest.raises(ContractError, match="down"):
+        open_run({"batch": "sideways"})
+
+
+def test_outside_oppa_there_is_no_run(monkeypatch):
+    monkeypatch.delenv("OPPA_TRIAL", raising=False)
+    assert open_run() is None
+
+
+def test_numbers_that_json_cannot_state_are_left_out(tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    run.step(samples=8, loss=float("nan"), noise={"noise_scale": float("inf"), "health": "no_signal"}, learning_rate=float("inf"))
+    (line,) = reported(tmp_path)
+    assert line["loss"] is None and line["learning_rate"] is None and line["noise"] == {"noise_scale": None, "health": "no_signal"}

@@ -1,0 +1,51 @@
+"""The example of an own trainer, under torchrun: DDP and FSDP2, stopped in mid-epoch and resumed on other ranks."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from oppa import api
+from oppa.problem.job import load_job
+from oppa.training.run import ledger
+from tests.own_trainer.own_runs import StopBehind
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CLOSE = 1e-4
+"""Losses agree to the rounding of sums in another order; the largest difference seen is 3e-7."""
+
+
+def train(folder, setting="", devices=2, samples=640, **options):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"]
+    command += [str(EXAMPLES / "own_trainer.py"), "--checkpoints", "{folder}/../../trained", "--width", "16"]
+    keys = [f"train.samples={samples}", f"cluster.devices_per_host={devices}", "limits.device_lock=false", "train.least_batch=1"]
+    return api.train(EXAMPLES / "own_trainer.toml", setting, run=folder, settings=keys, command=command, **options)
+
+
+def losses(folder):
+    return [line["loss"] for line in ledger.standing(ledger.read(folder)) if line["event"] == ledger.STEP]
+
+
+def test_a_run_that_stops_in_mid_epoch_and_goes_on_with_another_dp_and_sharded_equals_one_that_does_not(tmp_path):
+    begin, more = "micro_batch=8", {"samples": 640}
+    stopped = train(tmp_path / "moved", begin, **more, callback=StopBehind(4))
+    seen = ledger.require_whole(stopped.lines)
+    assert stopped.outcome.ending.value == "stopped" and 0 < seen < 640
+    alone = train(tmp_path / "moved", begin, devices=1, **more, callback=StopBehind(3))
+    assert ledger.require_whole(alone.lines) > seen, alone.outcome.last
+    sharded = train(tmp_path / "moved", "micro_batch=8,zero_stage=3", **more)
+    assert sharded.finished, sharded.outcome.last
+    whole = train(tmp_path / "whole", begin, **more)
+    assert whole.finished and ledger.require_whole(whole.lines) == ledger.require_whole(sharded.lines) == 640
+    assert losses(tmp_path / "moved") == pytest.approx(losses(tmp_path / "whole"), abs=CLOSE)
+
+
+def test_the_example_job_is_read_and_its_launch_line_names_both_layouts():
+    problem = load_job(EXAMPLES / "own_trainer.toml")
+    words = {
+        tuple(problem.launch_line(each).words({**each.to_dict(), "folder": "f"}, {}))[4:]
+        for each in map(problem.candidates().configuration, range(len(problem.candidates())))
+    }
+    assert ("--micro-batch", "8") in words and ("--micro-batch", "8", "--shard") in words

@@ -1,0 +1,203 @@
+"""A user's own trainer under supervision: its samples once and in order, whatever changes, stops and dies."""
+
+import re
+
+import pytest
+
+from oppa import api
+from oppa.errors import CheckpointError, InputError, JobError
+from oppa.training.run import ledger
+from oppa.training.run.supervision import FRUITLESS
+from tests.own_trainer.own_runs import OwnRun, StopBehind
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_trainer_is_trained_to_its_end_and_its_ledger_is_whole(tmp_path):
+    own = OwnRun(tmp_path, samples=100)
+    result = own.train()
+    assert result.finished, result.outcome
+    assert ledger.require_whole(result.lines) == 100
+    assert own.samples() == list(range(100))
+    assert own.events(ledger.ENDED)[0]["finished"]
+
+
+def test_a_stop_saves_and_the_same_call_goes_on(tmp_path):
+    own = OwnRun(tmp_path, samples=400)
+    stopped = own.train(callback=StopBehind(5))
+    assert stopped.outcome.ending.value == "stopped" and 0 < ledger.require_whole(stopped.lines) < 400
+    result = own.train()
+    assert result.finished and own.samples() == list(range(400))
+    whole = OwnRun(tmp_path / "whole", samples=400)
+    assert whole.train().finished
+    assert own.weight() == pytest.approx(whole.weight(), abs=1e-12)
+
+
+FAST = {(8, "none"): 100.0, (16, "none"): 95.0, (32, "none"): 90.0}
+"""Steps per second of a table in which larger batches pay, if gradients are noisy."""
+LAYOUTS = {(8, "none"): 100.0, (8, "full"): 900.0}
+NOISY = ("--noise", "5000")
+
+
+def batches(own):
+    return [line["global_batch"] for line in own.events(ledger.STEP)]
+
+
+def test_the_batch_grows_between_two_steps_and_no_sample_is_lost(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, ranks=2, samples=1500)
+    result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
+    assert result.finished, result.outcome.last
+    assert sorted(set(batches(own))) == [8, 16, 32] == list(dict.fromkeys(batches(own)))
+    assert own.samples() == list(range(1500)) and result.outcome.attempts == 1
+    rates = [line["learning_rate"] for line in own.events(ledger.STEP)]
+    assert rates[0] == pytest.approx(0.1) and rates[-1] == pytest.approx(0.1 * 2)  # sqrt(32 / 8)
+    assert result.worth["changed"] and result.worth["gain"] > 0
+
+
+def test_another_layout_is_another_attempt_that_resumes_in_mid_epoch(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, samples=6000)
+    result = own.train("recompute=none", table=own.table(tmp_path / "t", LAYOUTS), policy="goodput")
+    (change,) = own.events(ledger.CHANGED)
+    assert result.finished and result.outcome.attempts == 2
+    assert change["after"]["recompute"] == "full" and set(change["seconds"]) == {"save", "start"}
+    assert own.samples() == list(range(6000))
+
+
+def test_a_layout_in_which_the_trainer_cannot_resume_is_left_and_nothing_is_lost(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, "--misbehave", "not-in-full", samples=3000)
+    result = own.train("recompute=none", table=own.table(tmp_path / "t", LAYOUTS), policy="goodput")
+    (undone,) = own.events("undone")
+    assert result.finished and result.outcome.attempts == 3
+    assert "did not resume in the new layout" in undone["failure"] and {line["configuration"] for line in own.events(ledger.STEP)} == {
+        own.configuration().id
+    }
+    assert own.samples() == list(range(3000))
+
+
+@pytest.mark.parametrize("what", ["crash:12", "hang:12"])
+def test_a_rank_that_dies_or_hangs_costs_the_steps_since_the_checkpoint_and_no_sample(tmp_path, what):
+    own = OwnRun(tmp_path, "--misbehave", what, "--save-every", "5", ranks=2, samples=200, timeout_s=2)
+    result = own.train()
+    starts = own.events(ledger.STARTED)
+    assert result.finished and result.outcome.attempts == 2
+    assert [line["checkpoint"] for line in starts] == [None, "step-10"]
+    assert own.samples() == list(range(200)) and ledger.require_whole(result.lines) == 200
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        ("ignores", "ignores its plan: plan 2 has batches of 16 from step .* on, but step .* took 8 samples"),
+        ("lies", "contradicts its plan: plan 1 has batches of 8 from step 0 on, but step 3 took 9 samples"),
+    ],
+)
+def test_a_trainer_that_contradicts_its_plan_is_refused_with_the_numbers(tmp_path, what, cause):
+    own = OwnRun(tmp_path, *NOISY, "--misbehave", what, samples=1500)
+    result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
+    assert result.outcome.ending.value == "failed" and result.outcome.attempts == 1
+    assert re.search(cause, result.outcome.last.cause), result.outcome.last.cause
+
+
+def test_a_trainer_that_saves_nothing_when_asked_is_ended_at_its_deadline(tmp_path):
+    own = OwnRun(tmp_path, "--misbehave", "saves-nothing", samples=10**6, train=["leave_timeout='1 s'"])
+    result = own.train(callback=StopBehind(5))
+    assert result.outcome.ending.value == "failed"
+    assert "saved nothing within 1" in result.outcome.last.cause and "asked to leave (stop)" in result.outcome.last.cause
+
+
+def test_a_trainer_that_does_not_read_its_checkpoint_is_refused(tmp_path):
+    own = OwnRun(tmp_path, "--misbehave", "no-resume", samples=400)
+    own.train(callback=StopBehind(5))
+    result = own.train()
+    assert result.outcome.ending.value == "failed" and "without reading `run.resume`" in result.outcome.last.cause
+
+
+def test_advice_changes_nothing_and_states_what_it_would_have_been_worth(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, samples=1500, train=["advise=true"])
+    result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
+    assert result.finished and set(batches(own)) == {8} and not own.events(ledger.CHANGED)
+    advised = own.events("advised")
+    assert advised and {line["after"]["global_batch"] for line in advised} == {16}
+    assert result.advice.pieces == 1 and result.advice.gain > 0.5
+    assert result.to_dict()["advice"]["id"] == own.configuration(16).id
+
+
+def test_a_first_run_is_advised_and_the_next_one_acts(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, samples=800)
+    own.job.write_text(own.job.read_text().replace("advise = false", ""))
+    table = own.table(tmp_path / "t", FAST)
+    first = own.train(table=table, policy="goodput")
+    own.run = tmp_path / "second"
+    second = own.train(table=table, policy="goodput")
+    assert first.advice is not None and second.advice is None and second.worth["changed"]
+
+
+def test_frozen_samples_and_bounds_of_the_batch_hold(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, samples=1500, train=["frozen='0..600'", "largest_batch=16"])
+    result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
+    assert result.finished and max(batches(own)) == 16
+    (change,) = own.events(ledger.CHANGED)
+    assert change["samples"] >= 600 and {line["failure"] for line in own.events("held_back")} == {"samples 0 to 600 are frozen"}
+
+
+def test_a_trainer_that_can_only_restart_changes_its_batch_by_a_restart(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, "--batch", "none", samples=8000)
+    speeds = {(8, "none"): 100.0, (16, "none"): 100.0}
+    result = own.train(table=own.table(tmp_path / "t", speeds), policy="goodput")
+    assert result.finished and result.outcome.attempts == 2 and set(batches(own)) == {8, 16}
+    assert own.samples() == list(range(8000))
+
+
+def test_a_trainer_that_can_do_nothing_is_proposed_nothing(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, "--batch", "none", "--no-restart", samples=800)
+    result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
+    assert result.finished and not own.events(ledger.CHANGED, "refused", "undone") and set(batches(own)) == {8}
+
+
+def test_a_trainer_without_a_number_of_samples_ends_by_itself(tmp_path):
+    own = OwnRun(tmp_path, "--own-end", "96")
+    own.job.write_text(own.job.read_text().replace("samples = 200", ""))
+    result = own.train()
+    assert result.finished and ledger.require_whole(result.lines) == 96
+
+
+def test_the_same_program_is_profiled_by_trials_and_trained_from_their_table(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, samples=1200)
+    own.settings += ["limits.q_max=6", "limits.q_min=3", 'space.parameters.recompute=["none"]']
+    profiled = api.profile(own.problem, global_batch=(8, 16), table=tmp_path / "t", exhaustive=True)
+    assert {row.configuration.global_batch for row in profiled.table.rows if row.source == "measured"} == {8, 16}
+    result = own.train("global_batch=8", table=tmp_path / "t", policy="critical-batch")  # whatever the speeds are
+    assert result.finished and batches(own)[0] == 8 and batches(own)[-1] == 16
+    assert result.refined is not None
+
+
+@pytest.mark.parametrize(("what", "attempts"), [("pause:12", 1), ("pause-too-long:12", 2)])
+def test_a_pause_is_no_hang_for_as_long_as_the_trainer_states(tmp_path, what, attempts):
+    own = OwnRun(tmp_path, "--misbehave", what, "--save-every", "5", samples=200, timeout_s=1)
+    result = own.train()
+    assert result.finished and result.outcome.attempts == attempts and own.samples() == list(range(200))
+    pauses = [line["paused_s"] for line in own.events(ledger.STEP)]
+    assert (max(pauses) > 3) == (attempts == 1)
+
+
+def test_a_trainer_that_dies_again_and_again_without_a_checkpoint_is_given_up(tmp_path):
+    result = OwnRun(tmp_path, "--misbehave", "dies:3", samples=200).train()
+    assert result.outcome.ending.value == "failed" and result.outcome.attempts == FRUITLESS
+    assert "killed by SIGKILL" in result.outcome.last.cause
+
+
+def test_a_checkpoint_that_is_gone_is_an_error_and_nothing_is_trained_again(tmp_path):
+    own = OwnRun(tmp_path, samples=400)
+    own.train(callback=StopBehind(5))
+    for path in own.folder.glob("checkpoint-*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="is gone"):
+        own.train()
+
+
+def test_a_policy_of_workers_and_a_bound_of_another_trainer_are_refused(tmp_path):
+    own = OwnRun(tmp_path)
+    with pytest.raises(InputError, match="needs summaries of workers"):
+        own.train(policy="proportional")
+    with pytest.raises(JobError, match="frozen"):
+        OwnRun(tmp_path, train=["frozen='9'"]).train()
