@@ -110,6 +110,11 @@ class Run:
         return self._terms.at(self._step, self._samples, self.total_samples)
 
     @property
+    def reference_batch(self) -> float:
+        """Return the global batch for which the learning rate was chosen."""
+        return self._terms.rate.reference_batch
+
+    @property
     def leaving(self) -> Leaving | None:
         """Return why the program has to leave before the next step, the same on all ranks; None if it goes on."""
         return self._leaving
@@ -163,7 +168,7 @@ class Run:
     @contextmanager
     def paused(self, label: str, *, at_most_s: float = PAUSE_S) -> Iterator[None]:
         """Evaluate or save inside the context: it counts as no step time, and oppa waits at most so long for its end."""
-        begin_s, note = time.perf_counter(), self._trial.folder / run_files.PAUSED
+        begin_s, note, in_step = time.perf_counter(), self._trial.folder / run_files.PAUSED, self._began_s is not None
         if self._trial.rank == 0:
             self._write(run_files.PAUSED, {"label": label, "until": time.time() + at_most_s})
         try:
@@ -171,7 +176,8 @@ class Run:
         finally:
             if self._trial.rank == 0:
                 note.unlink(missing_ok=True)
-            self._paused_s += time.perf_counter() - begin_s
+            if in_step:  # before the first plan no step's clock runs
+                self._paused_s += time.perf_counter() - begin_s
 
     def saved(self, checkpoint: str | os.PathLike[str], *, step: int | None = None, samples: int | None = None) -> None:
         """State that a checkpoint is complete, from which another attempt can go on.

@@ -17,14 +17,12 @@ import numpy as np
 from oppa.errors import JobError, require_known
 from oppa.plain_text import clipped
 from oppa.problem.candidates import Candidates
-from oppa.problem.cluster import Cluster
-from oppa.problem.configuration import PARAMETERS, Configuration, Value
+from oppa.problem.configuration import PARAMETERS, Value
 from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.space import Parameter
 from oppa.problem.templates import (
     ABOUT,
-    DERIVED,
     IMPLY_MICRO_BATCH,
     NAMES,
     RESERVED,
@@ -37,7 +35,6 @@ from oppa.problem.templates import (
     names_in,
     spelled,
 )
-from oppa.problem.training import Training
 
 Values = Mapping[str, Value]
 Choice = dict[str, dict[str, Value]]
@@ -45,8 +42,6 @@ Choice = dict[str, dict[str, Value]]
 
 OUT_OF_MEMORY = "OutOfMemoryError|out of memory|can't allocate memory"
 """Pattern of an output line that reports a failed allocation."""
-SHARED = "cache"
-"""Folder of a study with the files that its trials share."""
 OTHERS = "*"
 """Key of the words for all values without words of their own."""
 
@@ -366,20 +361,6 @@ def check_choices(knob: Parameter, command: LaunchCommand | None) -> None:
             check_secrets((f"{name}={value}",))
         for before, word in pairs:
             check_secrets((before, word.replace(placeholder, value)))
-
-
-def values_of(
-    configuration: Configuration, model: Model | None, cluster: Cluster, training: Training, *, steps: int, folder: Path
-) -> Values:
-    """Return the values that a template may name, for one trial; those of the model if there is one."""
-    records = {Cluster: cluster, Model: model, Training: training}
-    about = {name: getattr(records[kind], name) for kind, names in ABOUT.items() for name in names if records[kind]}
-    derived = {name: getattr(configuration, name) for name in DERIVED}
-    sizes = (configuration.micro_batch, configuration.global_batch)
-    tokens = dict(zip(TOKENS, (size * model.seq_len for size in sizes), strict=True)) if model else {}
-    given = {name: configuration[name] for name in configuration.names}
-    shared = folder.parent.parent / SHARED
-    return {**given, **derived, **tokens, **about, "steps": steps, "folder": str(folder), "cache_folder": str(shared)}
 
 
 def value_of(template: str, values: Values) -> Value:

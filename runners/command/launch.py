@@ -22,7 +22,8 @@ from recognition import Recognition
 from rewriting import rewrite
 from steps import StepCounter, facts_of
 
-from oppa.problem.command import OUT_OF_MEMORY, values_of
+from oppa.problem.command import OUT_OF_MEMORY
+from oppa.problem.trial_values import values_of
 from oppa.problem.writes import WRITES
 from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, RECOGNISED, REPORT, REPORTER, TrialSpec

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import hypothesis.strategies as st
 import pytest
@@ -124,6 +125,17 @@ def test_a_pause_is_no_step_time(tmp_path):
     run.step(samples=8)
     assert not (tmp_path / "paused.json").exists()
     assert reported(tmp_path)[1]["paused_s"] > 0 and reported(tmp_path)[0]["paused_s"] == 0
+
+
+def test_a_pause_before_the_first_step_is_no_part_of_it(tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    with run.paused("eval"):
+        time.sleep(0.05)
+    assert run.plan.global_batch == 8
+    time.sleep(0.02)
+    run.step(samples=8)
+    assert reported(tmp_path)[0]["paused_s"] == 0 and reported(tmp_path)[0]["step_time_s"] >= 0.02
 
 
 def test_versions_without_a_common_one_are_named_both(tmp_path, monkeypatch):

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from oppa.errors import JobError
-from oppa.problem.command import LaunchCommand, values_of
+from oppa.problem.command import LaunchCommand
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
+from oppa.problem.trial_values import values_of
 from oppa.tuning.export_best import write_files
 from oppa.tuning.formats import export
 

@@ -337,7 +337,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     def _found_position(self) -> Position:
         run, args = self.oppa_run, self.args
         assert run is not None
-        reference = run._terms.rate.reference_batch
+        reference = run.reference_batch
         own = args.max_steps * reference if args.max_steps > 0 else args.num_train_epochs * len(self.train_dataset)
         at = Position(run.resume.samples if run.resume else 0, run.total_samples or math.ceil(own), reference)
         if run.resume:

@@ -7,10 +7,10 @@ from pathlib import Path
 from oppa import api
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
-from oppa.problem.command import values_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.selector import find
+from oppa.problem.trial_values import values_of
 from oppa.simulator.framework import FRAMEWORKS
 from oppa.study.records import Lease
 from oppa.trials.trial_folder import TrialSpec

@@ -53,6 +53,8 @@ class OwnAttempt:
         """Reason for which it was asked to leave; empty if it was not."""
         self.leaving_s = 0.0
         """Monotonic seconds at which it was asked to leave, or had taken all samples."""
+        self.left_s = 0.0
+        """Monotonic seconds at which it was seen to have left; its processes may still end their work."""
         self._book, self._seen, self._on_first = book, seen, on_first
         self._check = ReportCheck(
             terms.plan,
@@ -112,7 +114,7 @@ class OwnAttempt:
         if left is not None:
             self._require_left(left)
             self._keep(left)
-            self.left = left
+            self.left, self.left_s = left, time.monotonic()
 
     def ask(self, decision: ControllerDecision) -> None:
         """Ask for another batch in the same layout."""

@@ -157,7 +157,7 @@ class _Supervisor:
             result = run_trial(
                 self._launcher,
                 attempt.folder,
-                TrialSpec.of(problem, attempt.configuration, study=spec.uuid, trial=int(attempt.folder.name), steps=0),
+                TrialSpec.of(problem.restored, attempt.configuration, study=spec.uuid, trial=int(attempt.folder.name), steps=0),
                 limits=dataclasses.replace(problem.limits, trial_time_s=math.inf),
                 on_step=self._listener.stepped,
                 on_tick=lambda: self._tick(attempt),
@@ -180,7 +180,7 @@ class _Supervisor:
         self._require_start(attempt)
         attempt.require_answers()
         if attempt.left is not None:
-            if time.monotonic() > attempt.leaving_s + attempt.terms.leave_timeout_s:
+            if time.monotonic() > attempt.left_s + attempt.terms.leave_timeout_s:
                 raise _OverError
             return
         if not self._is_last and self._listener.stop_requested():

@@ -7,11 +7,12 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from oppa.problem.command import argument_of, values_of
+from oppa.problem.command import argument_of
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.problem.space import Parameter
 from oppa.problem.templates import names_in, spelled
+from oppa.problem.trial_values import values_of
 
 Options = Mapping[str, Sequence[str]]
 """Values of each option, as in a launch line."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json
-from oppa.problem.command import values_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
+from oppa.problem.trial_values import values_of
 from oppa.redaction import redacted
 from oppa.trials.environments import environment, variables
 from oppa.trials.placement import TORCHRUN_RANKS

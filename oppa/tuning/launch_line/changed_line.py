@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from oppa.problem.command import LaunchCommand, values_of
+from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.templates import spelled
+from oppa.problem.trial_values import values_of
 from oppa.redaction import redacted
 from oppa.tuning.launch_line.line_job import LineJob
 

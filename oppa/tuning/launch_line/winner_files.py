@@ -7,8 +7,8 @@ from typing import Any
 
 from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json, parse_yaml, read_text
-from oppa.problem.command import values_of
 from oppa.problem.configuration import Configuration, Value
+from oppa.problem.trial_values import values_of
 from oppa.study.database import disk_errors
 from oppa.tuning.launch_line.line_job import LineJob
 

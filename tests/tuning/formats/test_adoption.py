@@ -10,9 +10,9 @@ import pytest
 from oppa import catalog
 from oppa.errors import InputError, JobError
 from oppa.problem.baseline import at_rest, complete
-from oppa.problem.command import values_of
 from oppa.problem.job_text import with_value
 from oppa.problem.presets import PRESETS
+from oppa.problem.trial_values import values_of
 from oppa.trials.runner import require_program
 from oppa.tuning.formats import FORMATS
 from oppa.tuning.formats.adoption import completed, new_job, settled, unnamed_knobs

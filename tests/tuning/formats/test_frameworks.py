@@ -8,7 +8,7 @@ import re
 import pytest
 
 from oppa.pipeline.torch_csv import read_schedule
-from oppa.problem.command import values_of
+from oppa.problem.trial_values import values_of
 from oppa.tuning.formats import colossalai, export, megatron_bridge, torchtitan
 from tests.tuning.formats.conftest import MEGATRON_KNOBS, ask, at, requested, some_with_knobs
 

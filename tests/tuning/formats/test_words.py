@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oppa.problem.command import values_of
 from oppa.problem.job import load_job
+from oppa.problem.trial_values import values_of
 from oppa.trials.trial_folder import TrialSpec
 from tests.tuning.formats.conftest import ask
 from tests.tuning.formats.torchtitan_knobs import EVERY_KNOB

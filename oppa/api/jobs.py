@@ -1,0 +1,62 @@
+"""Load the jobs of sessions, and state the facts that explain their trials later."""
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oppa.problem import job as job_file
+from oppa.problem.problem import Problem
+from oppa.redaction import redacted
+
+if TYPE_CHECKING:
+    from oppa.tuning.launch_line.line_job import LineJob
+
+Resume = Callable[[Path], Sequence[str]]
+"""Returns the words after `oppa` that continue a session in a folder; tuners on other hosts are started with them."""
+
+
+def load_job(path: str | Path, *, settings: Sequence[str] = (), command: Sequence[str] = ()) -> Problem:
+    """Return the problem that a job file describes.
+
+    Args:
+        path: The job file.
+        settings: Changes of its keys before it is validated, as `--set` takes them: `["limits.trials=20"]`.
+        command: The user's own launch line; it replaces that of the file's `[command]`.
+
+    Raises:
+        JobError: something in the file is wrong.
+        InputError: the runner, the search space or one of their files is missing or wrong.
+    """
+    return job_file.load_job(Path(path), settings=settings, argv=command)
+
+
+def load_line(command: Sequence[str], *, settings: Sequence[str] = (), study: str | Path | None = None) -> "LineJob":
+    """Return the job that a launch line amounts to, without a job file.
+
+    Args:
+        command: The words of the line, such as `["torchrun", "--nproc-per-node", "8", "train.py"]`.
+        settings: Changes of the job's keys, as `--set` takes them: `["model.layers=32"]`.
+        study: Folder of a study; if it is one of the same line, its job is continued.
+
+    Raises:
+        InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
+    """
+    from oppa.tuning.launch_line.line_job import load_line as load
+
+    return load(command, settings=settings, study=Path(study) if study else None)
+
+
+def problem_of(job: str | Path | Problem) -> Problem:
+    """Return the problem of a job file, or the problem itself."""
+    return job if isinstance(job, Problem) else load_job(job)
+
+
+def session_facts(problem: Problem, name: str, resume: Resume | None, *, designer: str, seed: int) -> dict[str, str]:
+    """Return the facts that explain a session's trials later: command, versions, hardware, designer and seed."""
+    from oppa.report.record import provenance
+
+    words = ["python", f"oppa.{name}"] if resume is None else [Path(sys.argv[0]).name, *sys.argv[1:]]
+    command = {"command": f"`{shlex.join(redacted(words))}`"}
+    return {**provenance(problem.software), **command, "designer": designer, "seed": str(seed)}

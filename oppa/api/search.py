@@ -1,0 +1,142 @@
+"""Search for the fastest configuration of a job, or plan the search."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oppa.api.jobs import Resume, problem_of, session_facts
+from oppa.errors import EnvironmentLackingError
+from oppa.problem.problem import Problem
+from oppa.tuning import designers
+
+if TYPE_CHECKING:
+    from oppa.simulator.benchmark_task import BenchmarkTask
+    from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.outcomes import TuneResult
+    from oppa.tuning.plan import TunePlan
+    from oppa.tuning.session import Callback, Setup
+    from oppa.tuning.transfer import TransferredPrior
+
+
+def tune(
+    job: "str | Path | Problem | BenchmarkTask | LineJob",
+    *,
+    study: str | Path | None = None,
+    trials: int | None = None,
+    max_gpu_hours: float | None = None,
+    designer: str = designers.DEFAULT,
+    seed: int = 0,
+    launcher: str | None = None,
+    callback: "Callback | None" = None,
+    resume: Resume | None = None,
+) -> "TuneResult":
+    """Find the fastest configuration of a job by short real trials, and verify it by repeats.
+
+    Args:
+        job: A job file, a problem, the job of a launch line, or a task whose trials are simulated.
+        study: Folder of the study: an existing one is resumed. None: a new one below `studies/`.
+        trials: Number of search trials of the whole study. None: the job's own.
+        max_gpu_hours: Hours of all devices together that the whole study may take, verification included. None: the job's own.
+        designer: Name of the designer.
+        seed: Seed of the designer's random choices.
+        launcher: Name of the launcher. None: the job's own.
+        callback: Watches the session.
+        resume: Returns the words after `oppa` that start further tuners on other hosts. None: this process tunes alone.
+
+    Raises:
+        InputError: the job, the study or an argument is wrong.
+        InfeasibleError: no configuration could run; the study keeps the trials.
+        EnvironmentLackingError: a program, package or device is missing.
+        KeyboardInterrupt: the user stopped the search, which the same study resumes.
+    """
+    from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.nothing_feasible import nothing_feasible
+    from oppa.tuning.outcomes import TuneResult
+    from oppa.tuning.plan import expectation, is_expected
+    from oppa.tuning.result import find_winner, verification_s
+    from oppa.tuning.search import search
+    from oppa.tuning.session import SessionOptions, new_folder, open_session
+    from oppa.tuning.stopping import make_rule
+
+    setup = _setup(job, designer, launcher, alone=resume is None, trials=trials, max_gpu_hours=max_gpu_hours)
+    problem, candidates = setup.problem, setup.candidates
+    folder = Path(study) if study is not None else new_folder(problem.name)
+    facts = session_facts(problem, "tune", resume, designer=designer, seed=seed)
+    again = resume(folder) if resume else ()
+    transfer = _transferred(problem, own=folder)
+    beliefs = transfer.beliefs if transfer else None
+    facts |= {"transfer": "; ".join(text for _, text in transfer.lines)} if transfer else {}
+    expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
+    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected, transfer=transfer)
+    if problem.proxy is not None:
+        from oppa.tuning.proxy.ladder import climb
+
+        return climb(setup, dataclasses.replace(options, again=(), expected=None), designer, beliefs)
+    with open_session(setup, options) as executor:
+        if isinstance(job, LineJob):
+            job.store(executor.study.folder)
+        made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
+        rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
+        reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
+        ended = search(executor, candidates, made, rule, reserve=reserve)
+        found = find_winner(executor, candidates, made)
+        if found is None:
+            raise nothing_feasible(executor.study, problem)
+        return TuneResult.of(executor, found, ended)
+
+
+def plan(
+    job: "str | Path | Problem | BenchmarkTask | LineJob",
+    *,
+    trials: int | None = None,
+    max_gpu_hours: float | None = None,
+    designer: str = designers.DEFAULT,
+    seed: int = 0,
+    launcher: str | None = None,
+) -> "TunePlan":
+    """Return the plan of a search with these arguments; start nothing, and make no folder.
+
+    The job of a launch line has a plan also where its trials cannot start, such as that of a cluster on another machine.
+
+    Raises:
+        InputError: the job or an argument is wrong.
+        EnvironmentLackingError: a program, package or device is missing.
+    """
+    from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.plan import make_plan, plan_elsewhere
+    from oppa.tuning.session import with_limits
+
+    try:
+        setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
+    except EnvironmentLackingError as error:
+        if not isinstance(job, LineJob):
+            raise
+        return plan_elsewhere(with_limits(job.problem, trials=trials, max_gpu_hours=max_gpu_hours), designer, error.message)
+    return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem))
+
+
+def _setup(
+    job: "str | Path | Problem | BenchmarkTask | LineJob", designer: str, launcher: str | None, *, alone: bool, **limits: float | None
+) -> "Setup":
+    """Return the setup of a search, with those limits changed that are not None.
+
+    Raises:
+        InputError: the designer is unknown, a limit is wrong, or what `Setup.of` raises.
+    """
+    from oppa.tuning.session import Setup, with_limits
+
+    designers.require_designer(designer)
+    asked: str | Path | Problem = job if isinstance(job, (str, Path, Problem)) else job.problem
+    simulator = getattr(job, "simulator", None)
+    problem = with_limits(problem_of(asked), **limits)
+    return Setup.of(problem, launcher, alone=alone, simulator=simulator)
+
+
+def _transferred(problem: Problem, own: Path | None = None) -> "TransferredPrior | None":
+    """Return what the studies under `[designer] transfer` learned, without the job's `own`; None if the job names no study."""
+    if not problem.search_options.transfer:
+        return None
+    from oppa.tuning.transfer import transferred
+
+    return transferred(problem, own=own)

@@ -1,0 +1,91 @@
+"""Train a job to its end."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oppa.api.jobs import load_job
+from oppa.errors import InputError
+from oppa.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from oppa.control.training_session import Callback as TrainCallback
+    from oppa.control.training_session import TrainOptions, TrainResult
+    from oppa.problem.configuration import Configuration
+
+
+def train(
+    job: str | Path | Problem,
+    configuration: "str | Configuration" = "",
+    *,
+    run: str | Path | None = None,
+    settings: Sequence[str] = (),
+    command: Sequence[str] = (),
+    table: str | Path | None = None,
+    policy: str = "",
+    weights: str | Path | None = None,
+    eval_runs: Sequence[str | Path] = (),
+    control: str = "",
+    callback: "TrainCallback | None" = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> "TrainResult":
+    """Train a job to its end; restart ranks that die from the newest checkpoint.
+
+    Args:
+        job: A job file, the folder of a study, whose winner is trained, or a problem.
+        configuration: A configuration, its id, some values such as `dp=2,micro_batch=4`, or a JSON file. Empty: the study's winner, the
+            job's baseline, the table's fastest, or the default.
+        run: Folder of the run: an existing one resumes from its newest checkpoint. None: a new one below `runs/`.
+        settings: Changes of the job's keys, such as `train.samples=6400`.
+        command: Launch line of the user's own trainer, which opens its run; it replaces that of the file's `[command]`.
+        table: Folder of the table from which a policy chooses; its copy in the run's folder is refined by step times.
+        policy: Name of the policy, with its settings. Empty: batch size and layout stay fixed.
+        weights: File of a learned policy.
+        eval_runs: Folders of recorded runs that evaluate a learned policy.
+        control: A running control service, `JOB@127.0.0.1:PORT`. Empty: the run starts one if it has a policy.
+        callback: Watches the run.
+        tell: Called with the result of a learned policy's evaluation.
+
+    Raises:
+        InputError: the job, the run or an argument is wrong.
+        EnvironmentLackingError: a program, package or device is missing.
+        KeyboardInterrupt: the user stopped the run before its first step. Later, Ctrl-C saves a checkpoint and returns.
+    """
+    from oppa.control.policy_choice import PolicyChoice
+    from oppa.control.service.address import ServiceAddress
+    from oppa.control.training_session import supervised, train_options
+    from oppa.table import Table
+    from oppa.tuning.resolve_configuration import resolve_with_table
+
+    profiled, source = Table.read(Path(table)) if table else None, job if isinstance(job, Problem) else Path(job)
+    named = configuration if isinstance(configuration, str) else ""
+    if command:
+        if isinstance(source, Problem) or source.is_dir():
+            raise InputError(f"`{shlex.join(command)}` needs a job file", hint="name the job file, or remove the launch line")
+        source, settings = load_job(source, settings=settings, command=command), ()
+    problem, usual = resolve_with_table(source, named, profiled, changes=settings)
+    asked = usual if named or (isinstance(source, Path) and source.is_dir()) else None
+    if not isinstance(configuration, str):
+        asked = usual = configuration
+    problem, options = train_options(
+        problem,
+        asked=asked,
+        usual=usual,
+        table=profiled,
+        schedules=Path(table) if table else None,
+        control=ServiceAddress.parse(control) if control else None,
+        choice=PolicyChoice(text=policy, weights=Path(weights) if weights else None, eval_runs=[*map(Path, eval_runs)]),
+        tell=tell,
+    )
+    return supervised(problem, options, _run_folder(problem, options, run), callback)
+
+
+def _run_folder(problem: Problem, options: "TrainOptions", run: str | Path | None) -> Path:
+    """Return the folder of a run; raises InputError before there is one if a new run cannot begin."""
+    from oppa.control.training_session import first_configuration
+    from oppa.tuning.session import new_folder
+
+    if run is None or not Path(run).exists():
+        first_configuration(problem, options)
+    return Path(run) if run is not None else new_folder(problem.name, among="runs")
