@@ -28,6 +28,8 @@ class Software:
     """Container image as the environment states it; empty if it states none."""
     path: str = ""
     """PATH of the study, kept if programs of the launch line search PATH for their interpreter."""
+    folder: str = ""
+    """Folder in which trials start, which a launch line's relative paths need; empty if it is not known."""
 
     @property
     def launcher(self) -> str:

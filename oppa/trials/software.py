@@ -6,6 +6,7 @@ A shim, such as pyenv's `shims/torchrun`, chooses a version each time it starts.
 """
 
 import dataclasses
+import filecmp
 import json
 import os
 import re
@@ -57,7 +58,8 @@ def software_of(runner: Runner, command: LaunchCommand | None) -> Software | Non
     if command is None and (not runner.command or runner.command[0] == "{python}"):
         return _with_stack(dataclasses.replace(_ask(runner.python, str(runner.python)), python=str(runner.python)), ())
     words = command.argv if command else runner.command
-    return _with_stack(_started_by(words), words)
+    found = _with_stack(_started_by(words), words)
+    return dataclasses.replace(found, folder=str(Path.cwd())) if command else found
 
 
 def _with_stack(software: Software, words: Sequence[str]) -> Software:
@@ -81,6 +83,25 @@ def require_same(folder: Path, problem: Problem, now: Software | None) -> None:
             f"      `oppa verify {folder}` measures its winner in this environment, and names what changed"
         )
         raise StudyError(f"the study in `{folder}` was measured with {name} {then}, but this environment has {here}", hint=hint)
+
+
+def require_folder(problem: Problem) -> None:
+    """Check that trials start the files that the study's launch line names by relative paths.
+
+    Args:
+        problem: The study's own problem, as it was recorded.
+
+    Raises:
+        StudyError: the folder of the study's trials has such a file, and this folder has none or another.
+    """
+    folder = Path(problem.software.folder) if problem.software and problem.software.folder else None
+    if folder is None or problem.command is None or folder == Path.cwd():
+        return
+    relative = (word for word in problem.command.argv if not any(names_in(word)) and not Path(word).is_absolute())
+    for word in (word for word in relative if (folder / word).is_file()):
+        if not Path(word).is_file() or not filecmp.cmp(word, folder / word, shallow=False):
+            message = f"the study's trials start `{word}` in `{folder}`, and this folder has {'another' if Path(word).exists() else 'none'}"
+            raise StudyError(message, hint=f"run the command there: `cd {folder}`")
 
 
 def _started_by(words: Sequence[str]) -> Software:

@@ -25,7 +25,7 @@ from oppa.training.tracing.trace import traced
 from oppa.trials.interruption import Interruption
 from oppa.trials.orphans import end_orphans
 from oppa.trials.runner import Runner, load_runner, require_program
-from oppa.trials.software import require_same, software_of
+from oppa.trials.software import require_folder, require_same, software_of
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import Measurement
 from oppa.tuning.device_budget import DeviceBudget, require_one_start
@@ -191,6 +191,7 @@ def _opened(problem: Problem, options: SessionOptions) -> Study:
     study = Study.create(options.folder, problem.to_dict(), problem.fingerprint, option=options.option)
     try:
         require_same(study.folder, study.problem, problem.software)
+        require_folder(study.problem)
         end_orphans(study.uuid)
         study.open_session(options.facts)
         study.store_limits(problem.limits)

@@ -137,8 +137,19 @@ def test_a_program_that_path_no_longer_finds_is_an_environment_that_lacks_it(fin
 
 
 def test_a_script_that_is_gone_no_longer_runs(finished) -> None:
+    finished("tune", "job.toml", "--study", "own", *LAUNCH)
     (finished.folder / "program.py").unlink()
-    assert "No such file" in verified(finished, code=4)["winner"]["cause"]
+    ended = finished("verify", "own", "--json", code=4)
+    assert "No such file" in json.loads(ended.stdout)["winner"]["cause"]
+
+
+@pytest.mark.parametrize("text", [None, "print('another program')"])
+def test_a_folder_with_another_program_is_refused(text, finished) -> None:
+    program = finished.folder / "program.py"
+    program.unlink() if text is None else program.write_text(text)
+    for words in (("verify", "s"), ("tune", "job.toml", "--study", "s", *LAUNCH)):
+        refused = finished(*words, code=2).stderr
+        assert "the study's trials start `program.py` in" in refused and "run the command there: `cd " in refused
 
 
 def test_a_budget_that_is_too_small_leaves_the_verdict_open(finished) -> None:

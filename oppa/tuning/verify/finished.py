@@ -1,6 +1,5 @@
 """Reads what a study has established: its winner, the winner's reference, their repeats, and what they ran on."""
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.table.files import CSV
+from oppa.trials.software import require_folder
 from oppa.tuning.result import SearchResult, current, repeat_s
 
 WINNER, DATE = "winner", "%Y-%m-%d %H:%M UTC"
@@ -33,7 +33,7 @@ class FinishedStudy:
         """Read the study in a folder.
 
         Raises:
-            StudyError: the folder has no study, or a trial of the study runs.
+            StudyError: the folder has no study, a trial of the study runs, or its launch line names files in another folder.
             InputError: the folder holds a table, or no configuration has completed.
         """
         if (folder / CSV).exists():
@@ -42,6 +42,7 @@ class FinishedStudy:
         with Study(folder) as study:
             require_idle(study, f"the study `{folder}`")
             problem, sessions = study.problem, study.sessions()
+            require_folder(problem)
             found = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
         if found is None:
             raise InputError(f"the study `{folder}` has no completed trial", hint="finish it first: `oppa tune` with this study")
@@ -85,14 +86,6 @@ def require_idle(study: Study, name: str) -> None:
     if running := study.running():
         trials = ", ".join(str(lease.trial) for lease in running)
         raise StudyError(f"{name} is in use: trial {trials} is running", hint="run this command again when it has ended, or stop it")
-
-
-def is_idle(study: Study) -> bool:
-    """Return whether no trial of a study runs."""
-    with contextlib.suppress(StudyError):
-        require_idle(study, "")
-        return True
-    return False
 
 
 def _compared(found: SearchResult) -> SearchResult:
