@@ -53,7 +53,7 @@ class PublishedLine:
     source: str
     expected: Mapping[str, Any]
     meaning: Meaning | None
-    """What is understood; None if the line is refused."""
+    """The meaning; None if the line is refused."""
     job: LineJob | None
     """Its job; None if oppa asks for more."""
     error: str = ""
