@@ -3,6 +3,7 @@
 OppaError                    base: the message states what is wrong, with the value; the hint states what to do
 ├── InputError               the user's input is wrong                                (exit code 2)
 │   ├── JobError             the job file is wrong
+│   │   └── UndeclaredError  it is not declared what the program does with a path
 │   ├── SpaceError           a search space file is wrong
 │   ├── StudyError           a study folder is foreign, truncated or not writable
 │   ├── RunError             a run's folder cannot be used
@@ -37,6 +38,10 @@ class InputError(OppaError):
 
 class JobError(InputError):
     """The job file is wrong."""
+
+
+class UndeclaredError(JobError):
+    """It is not declared what the program does with a path."""
 
 
 class SpaceError(InputError):

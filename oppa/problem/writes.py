@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from oppa.errors import JobError
+from oppa.errors import UndeclaredError
 from oppa.plain_text import clipped
 from oppa.problem.stated_words import (
     StatedOption,
@@ -82,7 +82,7 @@ class HarmlessArguments:
     """Configuration files among the words; see `harmless_keys`."""
 
     def require_known(self) -> None:
-        """Raise JobError if it is unknown what the program does with a path."""
+        """Raise UndeclaredError if it is unknown what the program does with a path."""
         require_known(self.unknown)
 
 
@@ -180,13 +180,15 @@ def harmless_keys(keys: str, content: Mapping[str, Any], *, paths: Mapping[str, 
 
 
 def require_known(unknown: Sequence[UnknownPath]) -> None:
-    """Raise JobError for unknown paths; the message has their values, and the hint how to declare all of them."""
+    """Raise UndeclaredError for unknown paths; the message has their values, and the hint how to declare all of them."""
     if not unknown:
         return
     shown = [f"`{clipped(each.name if each.name == each.value else f'{each.name} {each.value}'.strip())}` {each.why}" for each in unknown]
     declared = " ".join(f"""--set 'command.paths."{clipped(each.name)}"=redirect'""" for each in unknown)
     message = f"{'; '.join(shown)}: it is not declared what the program does there"
-    raise JobError(message, hint=f"add `{declared}` if it writes there, `=read` if not, `=cache` to share files, `=disable` to omit it")
+    raise UndeclaredError(
+        message, hint=f"add `{declared}` if it writes there, `=read` if not, `=cache` to share files, `=disable` to omit it"
+    )
 
 
 def _piece(stated: StatedOption, names: set[str], declared: ProgramTable | None = None) -> _Piece:

@@ -80,7 +80,7 @@ def test_a_dry_run_prints_values_with_origins_and_what_varies(program) -> None:
     printed = program("tune", "--dry-run", "--", *line).stdout
     assert "torchtitan" in printed and "llama3_8b.toml and the registry" in printed
     assert "conflict  parallelism.tensor_parallel_degree: 2 (line) counts, not 1 (llama3_8b.toml)" in printed
-    assert "add --metrics.log_freq 1" in printed and "varies" in printed
+    assert "added     --metrics.log_freq 1: trials report every step" in printed and "varies" in printed
     assert "first  dp4_tp2" in printed and ", the baseline" in printed
     assert not (program.folder / "studies").exists()
 

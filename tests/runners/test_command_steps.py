@@ -26,6 +26,7 @@ LINES = {
     "torchtitan": TORCHTITAN,
     "hf-trainer": TRAINER,
     "lightning": LIGHTNING,
+    "deepspeed": "[INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]",
     "step-ms": "Step {} | loss 2.5 | 500.0 ms | lr 1e-4",
     "step-s": "iteration {}: loss 2.5, took 0.5 seconds",
     "progress-bar": " 12%|#         | {}/100 [00:06<00:44,  2.00it/s, loss=2.5]",

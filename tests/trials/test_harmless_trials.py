@@ -4,10 +4,8 @@ The programs write checkpoints, logs of TensorBoard and W&B where these are inst
 under a hook that records connections to other machines.
 """
 
-import hashlib
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +20,10 @@ from oppa.trials.trial import run_trial
 from oppa.trials.trial_folder import TrialSpec
 from oppa.tuning.export_best import write_files
 from oppa.tuning.formats import export
+from tests.canary import PROGRAMS, digest, fill
 from tests.connections import Connections
 from tests.trials.conftest import STUDY
 
-PROGRAMS = Path(__file__).parent / "canaries"
 JOB = """
 batch.global_batch = 8
 cluster = { devices_per_host = 2, memory_limit = "2 GiB" }
@@ -60,9 +58,6 @@ FILES = """
 path = "ds.json"
 keys = { train_micro_batch_size_per_gpu = "{micro_batch}", gradient_accumulation_steps = "{num_microbatches}" }
 """
-MOVES = ("canary", "wandb", "mlruns", "runs", "lightning_logs", "trainer_output")
-"""Folders below the current one that programs may write."""
-
 LIMITS = Limits(trial_time_s=250, grace_s=1, q_max=4)
 
 pytestmark = pytest.mark.slow
@@ -76,10 +71,7 @@ def connections(tmp_path: Path) -> Connections:
 @pytest.fixture
 def folder(tmp_path: Path, connections: Connections, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the programs and a canary, in which each process records its connections."""
-    shutil.copytree(PROGRAMS, tmp_path, dirs_exist_ok=True)
-    for name in ("out/checkpoint-1", "export", "logs", "tb", "root"):
-        (tmp_path / "canary" / name).mkdir(parents=True)
-        (tmp_path / "canary" / name / "mine.bin").write_bytes(name.encode())
+    fill(tmp_path)
     for name, value in {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         **connections.environment,
@@ -90,12 +82,6 @@ def folder(tmp_path: Path, connections: Connections, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def digest(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of the canary, and of folders that programs make by themselves."""
-    files = (path for name in MOVES for path in (folder / name).rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.mark.parametrize("framework", LINES)

@@ -32,7 +32,7 @@ def print_understood(job: "LineJob", console: "Console | None" = None) -> None:
     out = console or style.err()
     meaning, problem = job.meaning, job.problem
     out.print(f"[bold]{'line':<{_TITLE}}[/] {escape(shlex.join(job.line.typed))}")
-    out.print(f"{'':<{_TITLE}} [cyan]{escape(meaning.title)}[/] [dim]{escape(meaning.evidence)}[/]\n")
+    out.print(f"{'':<{_TITLE}} [cyan]{escape(meaning.title)}[/][dim]{escape(_evidence(job))}[/]\n")
     rows = _rows(job)
     names, values = (max(len(row[at]) for row in rows) for at in (0, 1))
     for name, value, origin in rows:
@@ -46,6 +46,14 @@ def print_understood(job: "LineJob", console: "Console | None" = None) -> None:
     if problem.baseline is None and meaning.framework != "plain":
         out.print(f"[bold]{'first':<{_TITLE}}[/] the default: the present configuration is not a candidate")
     out.print()
+
+
+def _evidence(job: "LineJob") -> str:
+    """Return what shows the framework, as the end of a sentence; empty if the name is the mark itself."""
+    meaning = job.meaning
+    if meaning.framework == "plain":
+        return f", {meaning.evidence}"
+    return "" if meaning.evidence.startswith(meaning.title) else f", recognised by {meaning.evidence}"
 
 
 def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
@@ -79,13 +87,13 @@ def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
 
 
 def _remarks(job: "LineJob") -> list[tuple[str, list[str], str]]:
-    """Return titled lines: what varies, what is kept, what trials add, conflicts, notes and hints."""
+    """Return titled lines: what varies, what is kept, what what trials add, conflicts, notes and hints."""
     meaning = job.meaning
-    added = " ".join(meaning.added)
+    added = " ".join(meaning.added).replace("{steps}", "STEPS")
     return [
         ("varies", varying_words(job), ""),
         ("kept", kept_words(job), ""),
-        ("trials", [f"add {added}"] if added else [], "dim"),
+        ("added", [f"{added}: trials report every step"] if added else [], "dim"),
         ("conflict", [f"{each.about}: {each.taken} counts, not {each.other}" for each in meaning.conflicts], "yellow"),
         ("note", list(job.notes), "dim"),
         ("hint", list(meaning.hints), "cyan"),

@@ -124,7 +124,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     global_batch, batch_origin, model, model_origin = None, "", dict[str, Value](), ""
     added: tuple[str, ...] = ()
     steps: dict[str, str] = {}
-    if reads_trainer_arguments(sources):
+    if is_trainer := bool(reads_trainer_arguments(sources)):
         trainer = TrainerArguments.of(sources)
         model, model_origin, hints = trainer.model(sources)
         added, steps = ("--logging_steps", "1"), {"format": "hf-trainer"}
@@ -142,12 +142,14 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
             words = templates(trainer.options.without({"per_device_train_batch_size", "gradient_accumulation_steps", "logging_steps"}))
         if trainer.is_on("gradient_checkpointing"):
             settings["recompute"] = "full"
+            origins["recompute"] = trainer.origins["recompute"]
     elif named := _placed(sources):
         hints = [named]
     file, choices, facts = _edited(effective, path, settings, sources)
     return Meaning(
         framework="accelerate",
         title="accelerate",
+        writes_as="transformers" if is_trainer else "",
         evidence=evidence,
         devices=sources.devices,
         model=model,

@@ -183,7 +183,7 @@ def job_text(
     tables.append(("cluster", cluster))
     if meaning.precision:
         tables.append(("training", {"precision": "fp32" if meaning.precision == "fp32" else "bf16"}))
-    tables.append(("command", {"argv": list(command.argv), "framework": meaning.framework}))
+    tables.append(("command", {"argv": list(command.argv), "framework": meaning.writes_as or meaning.framework}))
     tables.append(("command.paths", dict.fromkeys(_expanded(line), "read")))
     tables.append(("command.arguments", {} if meaning.completes else arguments))
     for file in meaning.files:

@@ -15,8 +15,6 @@ from oppa.tuning.launch_line.recognise import trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
-STEP = r"step=(?P<step>[0-9]+), skipped="
-"""Line that DeepSpeed's engine prints every `steps_per_print` steps (deepspeed/runtime/engine.py, _report_progress)."""
 _LOCAL = ("localhost", "127.0.0.1")
 
 
@@ -64,7 +62,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         words=tuple(each.replace(file.text, "{ds}") if each.endswith(file.text) else each for each in words),
         files=(edited,),
         choices={"zero_stage": file.stages} if "zero_stage" in varied else {},
-        steps={"pattern": STEP},
         hints=tuple(hints),
         missing=missing,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.atomic_write import write_atomically
-from oppa.errors import InputError, JobError
+from oppa.errors import InputError, JobError, UndeclaredError
 from oppa.problem import baseline
 from oppa.problem.bounded_text import read_text
 from oppa.problem.detect import Machine, this_machine
@@ -124,7 +124,9 @@ def _require_batch(command: LineCommand, meaning: Meaning, settings: Mapping[str
 
 
 def _explained(error: InputError, meaning: Meaning) -> InputError:
-    """Return the error of a job that nobody wrote, with the framework in front."""
+    """Return the error of a job that nobody wrote, with the framework in front; paths and settings are the user's own."""
+    if isinstance(error, UndeclaredError) or error.message.startswith("`--set "):
+        return error
     return type(error)(f"the job of this launch line ({meaning.title}) is not valid: {error.message}", hint=error.hint)
 
 

@@ -26,8 +26,18 @@ def local_model(sources: LineSources, name: str, seq_len: int | None) -> tuple[d
     except InputError as error:
         return {}, "", [f"the model has no prior: {error.message}"]
     if seq_len is None:
-        return {}, "", [f"`--model {path},seq_len=...` gives the search its prior: the line does not state the tokens of a sequence"]
-    return {"config": str(path), "seq_len": seq_len}, str(path), []
+        return (
+            {},
+            "",
+            [f"`--model {_shown(path)},seq_len=...` gives the search its prior: the line does not state the tokens of a sequence"],
+        )
+    return {"config": str(path), "seq_len": seq_len}, _shown(path), []
+
+
+def _shown(path: Path) -> str:
+    """Return a path as a user below this folder would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _config(sources: LineSources, name: str) -> Path | None:

@@ -75,6 +75,8 @@ class Meaning:
     """Key of the framework, such as `megatron`."""
     title: str
     """Its usual name."""
+    writes_as: str = ""
+    """Framework that declares what the program writes; empty: the same."""
     evidence: str
     """The mark that shows that it is this framework."""
     devices: LineDevices

@@ -27,8 +27,8 @@ def write_files(job: LineJob, configuration: Configuration, folder: Path) -> lis
     edited = {file.name: file for file in job.meaning.files}
     written = []
     for file in command.files if command else ():
-        templates = edited[file.name].keys
-        keys = {key: value for key, value in file.rewritten(values).items() if isinstance(templates[key], str | Mapping)}
+        templates = edited[file.name].keys if file.name in edited else {}  # another file has keys of trials alone
+        keys = {key: value for key, value in file.rewritten(values).items() if isinstance(templates.get(key), str | Mapping)}
         if keys:
             path = folder / Path(file.path).name
             with disk_errors(folder):
