@@ -89,15 +89,19 @@ def stated_options(words: Sequence[str], declared: ProgramTable, paths: Mapping[
 
 
 def stated_assignments(words: Sequence[str], paths: Mapping[str, UserKind]) -> Iterator[StatedOption]:
-    """Yield the words in front of a program: assignments of variables, options of launchers, and names of programs."""
+    """Yield the words in front of a program: assignments of variables, options of launchers, and names of programs.
+
+    A variable `OUT` is declared as `$OUT`, so that an option or a key of the same name has a kind of its own.
+    """
     environment = writes().environment
     for found in stated_options(words, writes().starter, paths):
         name, equals, value = found.words[0].partition("=")
-        if equals and _ASSIGNMENT.match(found.words[0]) and found.option is None:
+        if equals and _ASSIGNMENT.match(found.words[0]):
             is_read = any(fnmatch.fnmatchcase(name, pattern) for pattern in environment.read)
-            text = environment.set.get(name)
+            text, variable = environment.set.get(name), f"${name}"
             option = OptionTable(kind="disable", words=f"'{name}={text}'") if text is not None else None
-            yield dataclasses.replace(found, name=name, key=name, values=(value,), option=option, is_other=is_read)
+            option = OptionTable(kind=paths[variable]) if variable in paths else option
+            yield dataclasses.replace(found, name=variable, key=variable, values=(value,), option=option, is_other=is_read)
         else:
             is_profiler = PurePath(found.name).name in writes().launcher.profilers
             starts = (found.name == found.value and not is_profiler) or _starts(found.value)

@@ -293,7 +293,7 @@ def _class_of(entry: Any) -> str:
 
 def _place(kind: Kind, name: str, value: str) -> str:
     """Return where trials write in place of a value: a template, with the value's suffix if it names a file."""
-    stem = re.sub(r"[^\w.-]+", "-", name.strip("-+~")) or "path"
+    stem = re.sub(r"[^\w.-]+", "-", name.strip("-+~$")) or "path"
     suffix = value[value.rindex(".") :] if has_suffix(value) else ""
     suffix = suffix if re.fullmatch(r"\.[\w-]+", suffix) and not stem.endswith(suffix) else ""
     return f"{{cache_folder}}/{stem}{suffix}" if kind == "cache" else f"{{folder}}/{WRITES}/{stem}{suffix}"

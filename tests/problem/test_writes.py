@@ -164,9 +164,15 @@ def test_a_user_declares_what_a_path_is(kind, words):
 
 
 def test_a_user_declares_a_word_and_a_variable():
-    found = harmless("plain", ["OUT=/x", "python", "train.py", "data/a.txt"], paths={"data/a.txt": "read", "OUT": "read"})
+    found = harmless("plain", ["OUT=/x", "python", "train.py", "data/a.txt"], paths={"data/a.txt": "read", "$OUT": "read"})
     assert found.unknown == () and found.changes == ()
-    assert [each.name for each in harmless("plain", ["OUT=/x", "python", "train.py"]).unknown] == ["OUT"]
+    assert [each.name for each in harmless("plain", ["OUT=/x", "python", "train.py"]).unknown] == ["$OUT"]
+
+
+def test_a_variable_and_a_key_of_the_same_name_have_kinds_of_their_own():
+    words = ["out=/x", "python", "train.py", "out=/x"]
+    assert [each.name for each in harmless("plain", words, paths={"$out": "read"}).unknown] == ["out"]
+    assert [each.name for each in harmless("plain", words, paths={"out": "read"}).unknown] == ["$out"]
 
 
 def test_launchers_keep_their_words_but_write_nothing():

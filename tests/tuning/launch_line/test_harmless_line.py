@@ -1,0 +1,30 @@
+"""What trials of a launch line change: nothing that a script states lets a trial write where the user writes."""
+
+import pytest
+
+from oppa.errors import InputError
+
+TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4"
+
+
+def words(made) -> tuple[str, ...]:
+    return made.problem.command.argv
+
+
+def test_a_variable_that_a_script_exports_declares_no_key_of_the_same_name(job) -> None:
+    with pytest.raises(InputError, match="`output_dir /abs/mine` looks like a path"):
+        job("./run.sh", {"run.sh": 'export output_dir=/abs/mine; python hyd.py --bs {b=1:1,2} output_dir=$output_dir "$@"'})
+
+
+def test_an_exported_variable_follows_the_option_that_has_its_value(job) -> None:
+    script = f"export OUT=/x/o\nexport DATA=/x/d\nexport RUN=/x\n{TRAINER} --output_dir $OUT --train_file $DATA/a --logging_dir $RUN/logs\n"
+    made = job("bash run.sh", {"run.sh": script})
+    assert "OUT={folder}/writes/OUT" in words(made) and "DATA=/x/d" in words(made)
+    assert not [word for word in words(made) if word.startswith("RUN=")], "a trial has no part of a path that is redirected"
+    assert {"OUT=/x/o", "DATA=/x/d", "RUN=/x"} <= set(made.problem.restored.command.argv)
+
+
+def test_a_variable_whose_text_only_occurs_in_the_line_is_unknown(job) -> None:
+    script = f"export OUT=/x/o RUN=/x\n{TRAINER} --output_dir out --train_file /x/o\n"
+    with pytest.raises(InputError, match=r"`\$OUT /x/o` looks like a path; `\$RUN /x` looks like a path"):
+        job("bash run.sh", {"run.sh": script})
