@@ -9,13 +9,14 @@ Words are templates, as everywhere in a launch line: `{folder}` is the trial's f
 import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from oppa.errors import JobError
 from oppa.plain_text import clipped
 from oppa.problem.stated_words import (
     StatedOption,
+    folder_of,
     has_suffix,
     looks_like_path,
     names_a_path,
@@ -133,11 +134,12 @@ def harmless(
         InputError: the framework is unknown.
     """
     declared, given, start = writes().program(framework), paths or {}, program_at(words) if is_whole else -1
+    folder = folder_of(words) if is_whole else Path()
     front = [*stated_assignments(words[: max(start, 0)], given)]
     own = [*stated_options(words[start + 1 :], declared, given)]
     stated = {each.key for each in own}
-    starter = [_piece(each, {each.key for each in front}) for each in front]
-    program = [_piece(each, stated, declared) for each in own]
+    starter = [_piece(each, {each.key for each in front}, folder) for each in front]
+    program = [_piece(each, stated, folder, declared) for each in own]
     added = [*_added(declared, stated)]
     name = [_Piece(name=word, original=(word,), trial=(word,)) for word in words[max(start, 0) : start + 1]]
     pieces = [*starter, *name, *added, *program] if declared.place == "first" else [*starter, *name, *program, *added]
@@ -189,17 +191,17 @@ def require_known(unknown: Sequence[UnknownPath]) -> None:
     raise JobError(message, hint=f"add `{declared}` if it writes there, `=read` if not, `=cache` to share files, `=disable` to omit it")
 
 
-def _piece(stated: StatedOption, names: set[str], declared: ProgramTable | None = None) -> _Piece:
+def _piece(stated: StatedOption, names: set[str], folder: Path, declared: ProgramTable | None = None) -> _Piece:
     """Return what becomes of an option in trials; without a table it is one in front of the program."""
     option, same = stated.option, _Piece(name=stated.name, original=stated.words, trial=stated.words)
     if option is None:
-        unknown = None if stated.is_other else _unknown(stated, declared)
+        unknown = None if stated.is_other else _unknown(stated, folder, declared)
         return dataclasses.replace(same, unknown=unknown)
     if set(option.unless) & names or "{folder}" in stated.value:
         return same
     if option.drop:
         return _dropped(stated, option, same)
-    if option.file and (looks_like_path(stated.value) or _PLACEHOLDER.fullmatch(stated.value)):
+    if option.file and (looks_like_path(stated.value, folder) or _PLACEHOLDER.fullmatch(stated.value)):
         return dataclasses.replace(same, file=FileInLine(option=stated.name, path=stated.value, keys=option.file))
     return dataclasses.replace(same, trial=_trial_words(stated, option), reason=REASONS[option.kind])
 
@@ -235,11 +237,11 @@ def _added(declared: ProgramTable, stated: set[str]) -> Iterator[_Piece]:
             yield _Piece(name=name, original=(), trial=trial, reason=REASONS[option.kind])
 
 
-def _unknown(stated: StatedOption, declared: ProgramTable | None) -> UnknownPath | None:
+def _unknown(stated: StatedOption, folder: Path, declared: ProgramTable | None) -> UnknownPath | None:
     """Return the path that an undeclared option may name; None if it looks like none."""
     if declared is None and PurePath(stated.name).name in writes().launcher.profilers:
         return UnknownPath(name=PurePath(stated.name).name, value=stated.name, why="profiles the program")
-    value = next(filter(looks_like_path, stated.values), None)
+    value = next((each for each in stated.values if looks_like_path(each, folder)), None)
     if value is not None:
         return UnknownPath(name=stated.name, value=value)
     if declared is None or stated.name == stated.value:

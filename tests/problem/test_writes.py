@@ -57,6 +57,7 @@ WRITES = [
     ("lightning", "--trainer.logger=WandbLogger --trainer.logger.save_dir=/mine --trainer.profiler simple", ["Wandb", "simple"]),
     ("lightning", "--ckpt_path /mine --trainer.default_root_dir /mine", ["ckpt"]),
     ("plain", "--output_dir /mine --log-dir=/mine --save_path mine.pt", []),
+    ("plain", "--push_to_hub --with_tracking true --hub-model-id me/mine --hub_always_push", ["hub", "tracking", "true"]),
 ]
 
 
@@ -116,11 +117,13 @@ def test_callbacks_that_write_are_left_out():
 UNKNOWN = [
     *("--my-dir out", "--weights w.pt", "--x /a/b", "--x ~/a", "--x ./a", "--x=../a", "--save_every 10", "--save", "--ckpt_freq 1"),
     *("--final_path p", "some/file", "hydra.dir=/x", "--checkpoint-dir c", "--trace-file t", "s3://bucket/x"),
+    *("-o/x/out", "-o out", "--workdir w", "--savedir s", "--ckptdir s", "--modeldir m", "--outputs o", "--logfile w", "-L../x"),
 ]
 KNOWN = [
     *("--lr 1e-3", "--x .5", "--gradient-checkpointing true", "--gradient_checkpoint", "--no-save", "--save false", "--output_size 10"),
     *("--x {micro_batch}", "--config {settings}", "--my_dir {folder}/mine", "name=value", "fit", "--x -1", "--precision bf16-mixed"),
     *("--path true", "--data_dir /data", "--model_name_or_path meta-llama/Llama-3"),
+    *("--profile p", "-once", "-o 1"),
 ]
 
 
@@ -140,6 +143,20 @@ def test_a_name_of_something_that_exists_is_a_path(tmp_path, monkeypatch):
     assert not trial("plain", "--x thing")[1].unknown
     (tmp_path / "thing").mkdir()
     assert trial("plain", "--x thing")[1].unknown[0].value == "thing"
+
+
+def test_a_name_counts_in_the_folder_in_which_the_program_starts(tmp_path):
+    (tmp_path / "{proj}" / "runs").mkdir(parents=True)
+    fronts = (f"env -C {tmp_path}/{{{{proj}}}} A=1", f"env -u B --chdir={tmp_path}/{{{{proj}}}}", f"srun env -C {tmp_path} -C {{{{proj}}}}")
+    for front in fronts:
+        found = harmless("plain", [*shlex.split(front), "python", "train.py", "--x", "runs"])
+        assert [each.value for each in found.unknown] == ["runs"], front
+    assert [each.value for each in harmless("plain", [*shlex.split(fronts[0]), "train", "--x", "runs"]).unknown] == ["runs"]
+
+
+def test_a_glued_value_is_redirected_in_its_place():
+    assert trial("plain", "-o/x/out", **{"-o": "redirect"})[0][2:] == ["-o{folder}/writes/o"]
+    assert trial("plain", "-o/x/out=1", **{"-o": "read"})[0][2:] == ["-o/x/out=1"]
 
 
 def test_an_abbreviation_of_an_option_that_writes_is_unknown():
