@@ -200,6 +200,11 @@ def _exists(value: str, folder: Path = _HERE) -> bool:
         return False
 
 
+def is_switch(value: str) -> bool:
+    """Return whether a value turns something on or off, or is empty."""
+    return value.lower() in _SWITCHES
+
+
 def looks_like_path(value: str, folder: Path = _HERE) -> bool:
     """Return whether a value looks like a path: by its characters, its suffix, or because such a file exists in the program's folder."""
     if value.lower() in _SWITCHES or _NUMBER.fullmatch(value) or "{folder}" in value or "{cache_folder}" in value:

@@ -18,6 +18,7 @@ from oppa.problem.stated_words import (
     StatedOption,
     folder_of,
     has_suffix,
+    is_switch,
     looks_like_path,
     names_a_path,
     program_at,
@@ -28,6 +29,7 @@ from oppa.problem.writes_file import FileTable, KeyTable, Kind, OptionTable, Pro
 
 WRITES = "writes"
 """Folder below a trial's folder into which the program writes."""
+_HERE = Path()
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 REASONS: Mapping[Kind, str] = {
     "redirect": "a trial writes into its own folder",
@@ -157,28 +159,34 @@ def harmless(
     )
 
 
-def harmless_keys(keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None) -> HarmlessKeys:
+def harmless_keys(keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None, folder: Path = _HERE) -> HarmlessKeys:
     """Return what trials set in a configuration file.
 
     Args:
         keys: A table under `[files]` of writes.toml, such as `deepspeed`; another name declares no key.
         content: The file's content.
         paths: Kinds that the user declares for dotted keys.
+        folder: The folder in which the program starts.
     """
     declared, given = writes().files.get(keys, FileTable()), paths or {}
     changes, unknown, files = list[WordChange](), list[UnknownPath](), list[FileInLine]()
     for name, value in _entries(content, declared):
         key = KeyTable(kind=given[name]) if name in given else declared.keys.get(name)
         if key is None:
-            if not declared.is_other(name) and _is_unknown(name, value):
+            if not declared.is_other(name) and _is_unknown(name, value, folder):
                 unknown.append(UnknownPath(name=name, value=str(value)))
         elif key.file and isinstance(value, str):
-            files.append(FileInLine(option=name, path=value, keys=key.file))
+            files += [] if is_switch(value) or is_placeholder(value) else [FileInLine(option=name, path=value, keys=key.file)]
         elif (now := _value_of(key, name, value)) != value:
             changes.append(WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind]))
     return HarmlessKeys(
         keys={each.name: each.trial[0] for each in changes}, changes=tuple(changes), unknown=tuple(unknown), files=tuple(files)
     )
+
+
+def is_placeholder(value: str) -> bool:
+    """Return whether a value is a placeholder and nothing else."""
+    return _PLACEHOLDER.fullmatch(value) is not None
 
 
 def require_known(unknown: Sequence[UnknownPath]) -> None:
@@ -201,7 +209,7 @@ def _piece(stated: StatedOption, names: set[str], folder: Path, declared: Progra
         return same
     if option.drop:
         return _dropped(stated, option, same)
-    if option.file and (looks_like_path(stated.value, folder) or _PLACEHOLDER.fullmatch(stated.value)):
+    if option.file and not is_switch(stated.value):
         return dataclasses.replace(same, file=FileInLine(option=stated.name, path=stated.value, keys=option.file))
     return dataclasses.replace(same, trial=_trial_words(stated, option), reason=REASONS[option.kind])
 
@@ -263,14 +271,14 @@ def _entries(content: Mapping[str, Any], declared: FileTable, above: str = "") -
             yield name, value
 
 
-def _is_unknown(name: str, value: Any) -> bool:
+def _is_unknown(name: str, value: Any, folder: Path) -> bool:
     """Return whether a value of a file looks like a path, by itself or by its key."""
     if isinstance(value, list):
-        return any(_is_unknown("", each) for each in value)
+        return any(_is_unknown("", each, folder) for each in value)
     if isinstance(value, Mapping):
-        return any(_is_unknown(key, each) for key, each in value.items())
+        return any(_is_unknown(key, each, folder) for key, each in value.items())
     if isinstance(value, str):
-        return bool(value) and not _PLACEHOLDER.fullmatch(value) and (looks_like_path(value) or names_a_path(name, value))
+        return bool(value) and not is_placeholder(value) and (looks_like_path(value, folder) or names_a_path(name, value))
     return isinstance(value, bool) and names_a_path(name, str(value))
 
 
