@@ -24,7 +24,7 @@ from oppa.problem.writes import (
     is_placeholder,
     require_known,
 )
-from oppa.problem.writes_file import UserKind, framework_of, writes
+from oppa.problem.writes_file import PLAIN, UserKind, framework_of, writes
 
 _HINT = "name a readable file, or declare its option under [command.paths]"
 _SUFFIXES = (".json", ".yaml", ".yml", ".toml")
@@ -66,6 +66,8 @@ def _files(
         changes += keys.changes
     for each in (each for each in found.files if not is_placeholder(each.path)):
         path = folder / each.path.replace("{{", "{").replace("}}", "}")
+        if each.keys == PLAIN and not (path.suffix in _SUFFIXES and path.is_file()):
+            continue
         keys = _keys(each.keys, path, paths, folder)
         if keys.keys:
             name = _free_name(each, files)
@@ -96,7 +98,7 @@ def _keys(kind: str, path: Path, paths: Mapping[str, UserKind], folder: Path) ->
 def _content(path: Path) -> Mapping[str, Any]:
     """Return the tables of a file; raises InputError if it cannot be read."""
     if path.suffix not in _SUFFIXES:
-        raise JobError(f"`{path}` is a file of settings that oppa cannot read, so it is not known what it makes the program write", hint=_HINT)
+        raise JobError(f"`{path}` is a file of settings that oppa cannot read, so it is not known what it declares", hint=_HINT)
     text = read_text(path, error=JobError, hint=_HINT)
     if path.suffix == ".json":
         content = parse_json(text, source=f"`{path}`", hint=_HINT)

@@ -171,12 +171,14 @@ def harmless_keys(keys: str, content: Mapping[str, Any], *, paths: Mapping[str, 
     declared, given = writes().files.get(keys, FileTable()), paths or {}
     changes, unknown, files = list[WordChange](), list[UnknownPath](), list[FileInLine]()
     for name, value in _entries(content, declared):
-        key = KeyTable(kind=given[name]) if name in given else declared.keys.get(name)
+        key = KeyTable(kind=given[name]) if name in given else declared.keys.get(name) or _variable(keys, name)
         if key is None:
             if not declared.is_other(name) and _is_unknown(name, value, folder):
                 unknown.append(UnknownPath(name=name, value=str(value)))
         elif key.file and isinstance(value, str):
             files += [] if is_switch(value) or is_placeholder(value) else [FileInLine(option=name, path=value, keys=key.file)]
+        elif key.file and isinstance(value, Mapping):
+            unknown += _inside(name, key.file, value, given, folder)
         elif (now := _value_of(key, name, value)) != value:
             changes.append(WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind]))
     return HarmlessKeys(
@@ -269,6 +271,22 @@ def _entries(content: Mapping[str, Any], declared: FileTable, above: str = "") -
             yield from _entries(value, declared, f"{name}.")
         else:
             yield name, value
+
+
+def _inside(name: str, keys: str, content: Mapping[str, Any], given: Mapping[str, UserKind], folder: Path) -> Iterator[UnknownPath]:
+    """Yield what writes in a table that stands in the place of a configuration file."""
+    below = {each.removeprefix(f"{name}."): kind for each, kind in given.items()}
+    found = harmless_keys(keys, content, paths=below, folder=folder)
+    for change in found.changes:
+        yield UnknownPath(name=f"{name}.{change.name}", value=str(change.original[0]), why="writes")
+    for each in found.unknown:
+        yield dataclasses.replace(each, name=f"{name}.{each.name}")
+
+
+def _variable(keys: str, name: str) -> KeyTable | None:
+    """Return what becomes of a variable that a file of Transformers sets under `env`; None for variables that trials do not set."""
+    text = writes().environment.set.get(name.removeprefix("env.")) if keys == "transformers" and name.startswith("env.") else None
+    return None if text is None else KeyTable(kind="disable", to=text)
 
 
 def _is_unknown(name: str, value: Any, folder: Path) -> bool:

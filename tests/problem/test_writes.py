@@ -121,7 +121,7 @@ UNKNOWN = [
 ]
 KNOWN = [
     *("--lr 1e-3", "--x .5", "--gradient-checkpointing true", "--gradient_checkpoint", "--no-save", "--save false", "--output_size 10"),
-    *("--x {micro_batch}", "--config {settings}", "--my_dir {folder}/mine", "name=value", "fit", "--x -1", "--precision bf16-mixed"),
+    *("--x {micro_batch}", "--config {settings}", "--config llama", "--my_dir {folder}/mine", "name=value", "fit", "--x -1", "--precision bf16-mixed"),
     *("--path true", "--data_dir /data", "--model_name_or_path meta-llama/Llama-3"),
     *("--profile p", "-once", "-o 1"),
 ]
@@ -285,6 +285,25 @@ def test_a_lightning_file_keeps_the_callbacks_that_write_nothing():
     saver = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"dirpath": "/c"}}
     content = {"trainer": {"callbacks": [bar, saver], "logger": {"class_path": "WandbLogger", "init_args": {"save_dir": "/w"}}}}
     assert harmless_keys("lightning", content).keys == {"trainer.callbacks": [bar], "trainer.logger": False}
+
+
+def test_a_file_of_transformers_pushes_resumes_and_reports_nothing():
+    content = {"push_to_hub": True, "resume_from_checkpoint": "/x/ck", "output_dir": "/x/o", "env": {"WANDB_MODE": "online", "A": "1"}}
+    found = harmless_keys("transformers", {**content, "learning_rate": 1e-4, "deepspeed": "ds.json", "model_name_or_path": "a/b"})
+    assert found.unknown == () and [each.path for each in found.files] == ["ds.json"] and found.keys == {
+        "push_to_hub": False,
+        "resume_from_checkpoint": None,
+        "output_dir": "{folder}/writes/output_dir",
+        "env.WANDB_MODE": "disabled",
+    }
+    assert [each.name for each in harmless_keys("transformers", {"env": {"OUT": "/x"}}).unknown] == ["env.OUT"]
+
+
+def test_a_table_in_the_place_of_a_file_is_examined():
+    content = {"deepspeed": {"wandb": {"enabled": True}, "zero_optimization": {"stage": 1}, "mine": "/x"}}
+    assert [each.name for each in harmless_keys("transformers", content).unknown] == ["deepspeed.wandb.enabled", "deepspeed.mine"]
+    given = {"deepspeed.wandb.enabled": "read", "deepspeed.mine": "read"}
+    assert harmless_keys("transformers", content, paths=given).unknown == ()
 
 
 def test_accelerates_file_names_the_one_of_deepspeed():
