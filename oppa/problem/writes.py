@@ -179,8 +179,11 @@ def harmless_keys(keys: str, content: Mapping[str, Any], *, paths: Mapping[str, 
             files += [] if is_switch(value) or is_placeholder(value) else [FileInLine(option=name, path=value, keys=key.file)]
         elif key.file and isinstance(value, Mapping):
             unknown += _inside(name, key.file, value, given, folder)
-        elif (now := _value_of(key, name, value)) != value:
-            changes.append(WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind]))
+        else:
+            now = _value_of(key, name, value)
+            if key.drop and _is_unknown("", now, folder):
+                unknown.append(UnknownPath(name=name, value=str(now)))
+            changes += [WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind])] if now != value else []
     return HarmlessKeys(
         keys={each.name: each.trial[0] for each in changes}, changes=tuple(changes), unknown=tuple(unknown), files=tuple(files)
     )
@@ -233,8 +236,10 @@ def _dropped(stated: StatedOption, option: OptionTable, same: _Piece) -> _Piece:
     if stated.value.rpartition(".")[2] in option.drop:
         return dataclasses.replace(same, trial=(), reason=REASONS[option.kind])
     named = next((name for name in option.drop if name in stated.value), None)
-    unknown = UnknownPath(name=stated.name, value=stated.value, why=f"names `{named}` in a list") if named else None
-    return dataclasses.replace(same, unknown=unknown)
+    if named is None and not looks_like_path(stated.value):
+        return same
+    why = "looks like a path" if named is None else f"names `{named}` in a list"
+    return dataclasses.replace(same, unknown=UnknownPath(name=stated.name, value=stated.value, why=why))
 
 
 def _added(declared: ProgramTable, stated: set[str]) -> Iterator[_Piece]:

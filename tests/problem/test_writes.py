@@ -306,6 +306,14 @@ def test_a_table_in_the_place_of_a_file_is_examined():
     assert harmless_keys("transformers", content, paths=given).unknown == ()
 
 
+def test_callbacks_that_stay_are_examined():
+    own, saver = {"class_path": "my.Saver", "init_args": {"out": "/x/o"}}, {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "/c"}}
+    content = {"trainer": {"callbacks": [own, saver]}}
+    assert [each.name for each in harmless_keys("lightning", content).unknown] == ["trainer.callbacks"]
+    assert harmless_keys("lightning", content, paths={"trainer.callbacks": "read"}).unknown == ()
+    assert trial("lightning", "'--trainer.callbacks=[{class_path: my.Saver, init_args: {out: /x/o}}]'")[1].unknown
+
+
 def test_accelerates_file_names_the_one_of_deepspeed():
     found = harmless_keys("accelerate", {"deepspeed_config": {"deepspeed_config_file": "ds.json"}, "mixed_precision": "no"})
     assert [(each.path, each.keys) for each in found.files] == [("ds.json", "deepspeed")] and found.unknown == ()
