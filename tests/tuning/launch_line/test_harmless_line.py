@@ -28,3 +28,10 @@ def test_a_variable_whose_text_only_occurs_in_the_line_is_unknown(job) -> None:
     script = f"export OUT=/x/o RUN=/x\n{TRAINER} --output_dir out --train_file /x/o\n"
     with pytest.raises(InputError, match=r"`\$OUT /x/o` looks like a path; `\$RUN /x` looks like a path"):
         job("bash run.sh", {"run.sh": script})
+
+
+@pytest.mark.parametrize("text", ["$((1/0))", "${HF_TOKEN/hf/}", "$DATA/a"])
+def test_what_nothing_states_is_named_before_it_can_look_like_a_path(job, text) -> None:
+    with pytest.raises(InputError, match="the launch line needs `.*`, which nothing here states") as refused:
+        job("bash run.sh", {"run.sh": f"{TRAINER} --output_dir out --x {text}\n"}, environment={"HF_TOKEN": "hf_x"})
+    assert "command.paths" not in refused.value.hint
