@@ -35,3 +35,10 @@ def test_what_nothing_states_is_named_before_it_can_look_like_a_path(job, text) 
     with pytest.raises(InputError, match="the launch line needs `.*`, which nothing here states") as refused:
         job("bash run.sh", {"run.sh": f"{TRAINER} --output_dir out --x {text}\n"}, environment={"HF_TOKEN": "hf_x"})
     assert "command.paths" not in refused.value.hint
+
+
+@pytest.mark.parametrize(("name", "value"), [("PASS", "SECRET7"), ("KEY", "SECRET7"), ("TRACKER", "0123456789" * 4)])
+def test_a_secret_of_the_environment_is_not_in_the_job(job, name, value) -> None:
+    with pytest.raises(InputError, match=f"the launch line needs `.{name}`") as refused:
+        job("bash run.sh", {"run.sh": f"{TRAINER} --output_dir out --k ${name}\n"}, environment={name: value})
+    assert value not in str(refused.value)
