@@ -159,7 +159,9 @@ def harmless(
     )
 
 
-def harmless_keys(keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None, folder: Path = _HERE) -> HarmlessKeys:
+def harmless_keys(
+    keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None, folder: Path = _HERE
+) -> HarmlessKeys:
     """Return what trials set in a configuration file.
 
     Args:

@@ -140,7 +140,7 @@ def test_the_settings_of_any_program_are_examined(load, tmp_path):
     (tmp_path / "bad.yaml").write_text("train: {ckpt: /x/o}\n")
     (file,) = load('command.framework = "plain"', line="train --config own.yaml {micro_batch}").command.files
     assert file.trial_keys == {"output_dir": "{folder}/writes/output_dir"}
-    with pytest.raises(JobError, match="`train.ckpt /x/o` looks like a path"):
+    with pytest.raises(JobError, match=r"`train\.ckpt /x/o` looks like a path"):
         load('command.framework = "plain"', line="train --config bad.yaml {micro_batch}")
     for unread in ("--config bad", "--config own.py", "--config missing.yaml"):
         assert not load('command.framework = "plain"', line=f"train {unread} {{micro_batch}}").command.files

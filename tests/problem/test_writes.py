@@ -121,7 +121,16 @@ UNKNOWN = [
 ]
 KNOWN = [
     *("--lr 1e-3", "--x .5", "--gradient-checkpointing true", "--gradient_checkpoint", "--no-save", "--save false", "--output_size 10"),
-    *("--x {micro_batch}", "--config {settings}", "--config llama", "--my_dir {folder}/mine", "name=value", "fit", "--x -1", "--precision bf16-mixed"),
+    *(
+        "--x {micro_batch}",
+        "--config {settings}",
+        "--config llama",
+        "--my_dir {folder}/mine",
+        "name=value",
+        "fit",
+        "--x -1",
+        "--precision bf16-mixed",
+    ),
     *("--path true", "--data_dir /data", "--model_name_or_path meta-llama/Llama-3"),
     *("--profile p", "-once", "-o 1"),
 ]
@@ -290,12 +299,17 @@ def test_a_lightning_file_keeps_the_callbacks_that_write_nothing():
 def test_a_file_of_transformers_pushes_resumes_and_reports_nothing():
     content = {"push_to_hub": True, "resume_from_checkpoint": "/x/ck", "output_dir": "/x/o", "env": {"WANDB_MODE": "online", "A": "1"}}
     found = harmless_keys("transformers", {**content, "learning_rate": 1e-4, "deepspeed": "ds.json", "model_name_or_path": "a/b"})
-    assert found.unknown == () and [each.path for each in found.files] == ["ds.json"] and found.keys == {
-        "push_to_hub": False,
-        "resume_from_checkpoint": None,
-        "output_dir": "{folder}/writes/output_dir",
-        "env.WANDB_MODE": "disabled",
-    }
+    assert (
+        found.unknown == ()
+        and [each.path for each in found.files] == ["ds.json"]
+        and found.keys
+        == {
+            "push_to_hub": False,
+            "resume_from_checkpoint": None,
+            "output_dir": "{folder}/writes/output_dir",
+            "env.WANDB_MODE": "disabled",
+        }
+    )
     assert [each.name for each in harmless_keys("transformers", {"env": {"OUT": "/x"}}).unknown] == ["env.OUT"]
 
 

@@ -218,7 +218,9 @@ def _variable_kinds(line: LaunchLine, meaning: Meaning, command: LineCommand, se
 
 def _words_with(variable: Word, line: LaunchLine) -> list[Word]:
     """Return the words of the command that a script makes from a variable; none if a part of the variable is in no word."""
-    words = [word for word in (*(word for stage in line.stages for word in stage.words), *line.program_words) if word.text not in line.typed]
+    words = [
+        word for word in (*(word for stage in line.stages for word in stage.words), *line.program_words) if word.text not in line.typed
+    ]
     parts = {part for part in _parts(variable) if part[0]}
     having = [word for word in words if parts & _parts(word)]
     return having if parts and parts <= {part for word in having for part in _parts(word)} else []

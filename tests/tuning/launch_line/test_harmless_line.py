@@ -32,7 +32,7 @@ def test_a_variable_whose_text_only_occurs_in_the_line_is_unknown(job) -> None:
 
 @pytest.mark.parametrize("text", ["$((1/0))", "${HF_TOKEN/hf/}", "$DATA/a"])
 def test_what_nothing_states_is_named_before_it_can_look_like_a_path(job, text) -> None:
-    with pytest.raises(InputError, match="the launch line needs `.*`, which nothing here states") as refused:
+    with pytest.raises(InputError, match=r"the launch line needs `.*`, which nothing here states") as refused:
         job("bash run.sh", {"run.sh": f"{TRAINER} --output_dir out --x {text}\n"}, environment={"HF_TOKEN": "hf_x"})
     assert "command.paths" not in refused.value.hint
 
