@@ -25,6 +25,14 @@ _REFERENCE = re.compile(
     re.IGNORECASE,
 )
 """Matches values that are no secrets: variables, paths, placeholders of a template, special tokens, switches."""
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""Matches names as variables of the environment have them."""
+_WHOLE = re.compile(r"PASS|KEY")
+"""Matches variables that hold a secret, though the same name of an option may be about anything."""
+_HEXADECIMAL = re.compile(r"[0-9a-f]{40}")
+"""Matches values with the shape of the key of a tracker."""
+_COMMIT = re.compile(r"(^|_)(commit|sha1?|hash|head|rev|revision|ref|version|digest|checksum)(_|$)")
+"""Matches names of variables for the commit of a repository, which looks the same."""
 _NUMBER = re.compile(r"[-+]?[0-9.]+")
 _LONG = {"key": re.compile(r"(?=.*[0-9])[\w+=.-]{32,}"), "token": re.compile(r"(?=.*[0-9])[\w+=.-]{16,}")}
 """Matches values with the length of a key or a token, under names that do not decide it."""
@@ -53,13 +61,20 @@ def is_secret(name: str, value: str) -> bool:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[.\-\s]+", "_", name.lstrip("-")).lower().rstrip("_0123456789")
     if _ABOUT.search(words) or _REFERENCE.fullmatch(value):
         return False
-    if _SECRET.search(words):
+    if _SECRET.search(words) or (_VARIABLE.fullmatch(name) and _is_secret_variable(name, words, value)):
         return True
     if (found := _TOKEN.search(words)) is None or _NUMBER.fullmatch(value):
         return False
     kind = found[2]
     is_decided = kind not in _LONG or (kind == "token" and (name.isupper() or _SERVICE.search(words)))
     return bool(is_decided or _LONG[kind].fullmatch(value))
+
+
+def _is_secret_variable(name: str, words: str, value: str) -> bool:
+    """Return whether a variable of the environment holds a secret that an option of the same name would not."""
+    if _WHOLE.fullmatch(name):
+        return _NUMBER.fullmatch(value) is None
+    return _HEXADECIMAL.fullmatch(value) is not None and _COMMIT.search(words) is None
 
 
 def _redacted(words: Sequence[str]) -> Iterator[str]:

@@ -13,8 +13,18 @@ from oppa.problem.bounded_text import parse_json, parse_yaml, read_text
 from oppa.problem.command import ConfigFile, LaunchCommand, Originals, argument_of
 from oppa.problem.declaration import parse
 from oppa.problem.space import SearchSpace
-from oppa.problem.writes import FileInLine, HarmlessArguments, HarmlessKeys, WordChange, harmless, harmless_keys, require_known
-from oppa.problem.writes_file import UserKind, framework_of, writes
+from oppa.problem.stated_words import folder_of
+from oppa.problem.writes import (
+    FileInLine,
+    HarmlessArguments,
+    HarmlessKeys,
+    WordChange,
+    harmless,
+    harmless_keys,
+    is_placeholder,
+    require_known,
+)
+from oppa.problem.writes_file import PLAIN, UserKind, framework_of, writes
 
 _HINT = "name a readable file, or declare its option under [command.paths]"
 _SUFFIXES = (".json", ".yaml", ".yml", ".toml")
@@ -47,40 +57,48 @@ def _files(
     command: LaunchCommand, found: HarmlessArguments, paths: Mapping[str, UserKind]
 ) -> tuple[tuple[ConfigFile, ...], tuple[str, ...], list[WordChange]]:
     """Return the configuration files of trials, the words that name them, and all changes."""
-    files = {file.name: file for file in command.files}
+    files, folder = {file.name: file for file in command.files}, folder_of(command.argv)
     words, changes = list(found.words), list(found.changes)
     kinds = {each.path.strip("{}"): each.keys for each in found.files if each.path.strip("{}") in files}
     for name, file in files.items():
-        keys = _keys(kinds.get(name, ""), Path(file.path), {**dict.fromkeys(file.keys, "read"), **paths})
+        keys = _keys(kinds.get(name, ""), Path(file.path), {**dict.fromkeys(file.keys, "read"), **paths}, folder)
         files[name] = dataclasses.replace(file, trial_keys=dict(keys.keys))
         changes += keys.changes
-    for each in (each for each in found.files if Path(each.path).suffix in _SUFFIXES and Path(each.path).is_file()):
-        keys = _keys(each.keys, Path(each.path), paths)
+    for each in (each for each in found.files if not is_placeholder(each.path)):
+        path = folder / each.path.replace("{{", "{").replace("}}", "}")
+        if each.keys == PLAIN and not (path.suffix in _SUFFIXES and path.is_file()):
+            continue
+        keys = _keys(each.keys, path, paths, folder)
         if keys.keys:
             name = _free_name(each, files)
-            files[name] = ConfigFile(name=name, path=os.path.realpath(each.path), keys={}, trial_keys=dict(keys.keys))
+            files[name] = ConfigFile(name=name, path=os.path.realpath(path), keys={}, trial_keys=dict(keys.keys))
             words = [word.replace(each.path, f"{{{name}}}") if word.endswith(each.path) else word for word in words]
             changes += keys.changes
     return tuple(files.values()), tuple(words), changes
 
 
-def _keys(kind: str, path: Path, paths: Mapping[str, UserKind]) -> HarmlessKeys:
+def _keys(kind: str, path: Path, paths: Mapping[str, UserKind], folder: Path) -> HarmlessKeys:
     """Return the keys of a file that trials set.
+
+    Args:
+        folder: The folder in which the program starts.
 
     Raises:
         JobError: it is unknown what the program does with a path in the file, or the file names another one that writes.
     """
-    keys = harmless_keys(kind, _content(path), paths=paths)
+    keys = harmless_keys(kind, _content(path), paths=paths, folder=folder)
     require_known(keys.unknown)
     for inner in keys.files:
-        if Path(inner.path).is_file() and _keys(inner.keys, Path(inner.path), paths).keys:
+        if _keys(inner.keys, folder / inner.path, paths, folder).keys:
             message = f"`{path}` names `{inner.path}` as `{inner.option}`, and that file writes"
             raise JobError(message, hint="name that file in the launch line, so that trials get a copy of it")
     return keys
 
 
 def _content(path: Path) -> Mapping[str, Any]:
-    """Return the tables of a file; raises InputError if it is malformed."""
+    """Return the tables of a file; raises InputError if it cannot be read."""
+    if path.suffix not in _SUFFIXES:
+        raise JobError(f"`{path}` is a file of settings that oppa cannot read, so it is not known what it declares", hint=_HINT)
     text = read_text(path, error=JobError, hint=_HINT)
     if path.suffix == ".json":
         content = parse_json(text, source=f"`{path}`", hint=_HINT)

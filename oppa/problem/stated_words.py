@@ -15,13 +15,19 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _STARTER = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|uv")
 _LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}
 """Modules that start a program, and are none themselves."""
+_GLUED = re.compile(r"(?P<name>-[A-Za-z])(?P<value>[/~.].*)")
+"""Matches an option of one letter with a path as its value: `-o/x/out`."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_CHANGES_FOLDER = ("-C", "--chdir")
+_HERE = Path()
 _SUFFIXES = {
     *(".json", ".jsonl", ".yaml", ".yml", ".toml", ".txt", ".log", ".csv", ".tsv", ".parquet", ".arrow", ".db", ".sqlite", ".xml", ".html"),
     *(".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npy", ".npz", ".pkl", ".pickle", ".h5", ".hdf5", ".idx", ".tar", ".gz", ".zip"),
     *(".py", ".sh", ".out", ".err", ".prof", ".trace", ".model", ".nsys-rep", ".sqsh", ".sif", ".png"),
 }
-_PATHS = {"out", "output", "outdir", "logdir", "dir", "dirs", "directory", "path", "paths", "folder", "file", "filename", "filepath"}
+_PATHS = {"out", "output", "outputs", "dir", "dirs", "directory", "path", "paths", "folder", "file", "filename"}
+_PATH_ENDS = re.compile(r"(?!profile$)\w*(dir|file|folder|path)")
+"""Matches parts of names such as `workdir` and `logfile`."""
 _SAVES = {"save", "saves", "checkpoint", "checkpoints", "ckpt", "ckpts"}
 """Parts of names that say what an option is for, whatever its value."""
 _NO_SAVES = {"no", "disable", "skip", "without", "activation", "activations", "gradient", "grad"}
@@ -54,6 +60,8 @@ class StatedOption:
         """Return its words with another value."""
         if self.name == self.words[0] and self.value == self.name:
             return (value,)
+        if _GLUED.fullmatch(self.words[0]):
+            return (f"{self.name}{value}",)
         joint = self.words[0].partition("=")[0]
         return (f"{joint}={value}",) if "=" in self.words[0] else (joint, value)
 
@@ -72,7 +80,27 @@ def program_at(words: Sequence[str]) -> int:
             return index
         if word.endswith((".py", ".sh")) and not _OPTION.match(word) and not _ASSIGNMENT.match(word):
             return index
-    return next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word) and PurePath(word).name != "env"), 0)
+    front = (_ASSIGNMENT.match(word) or PurePath(word).name == "env" or _is_of_env(words, index) for index, word in enumerate(words))
+    return next((index for index, is_front in enumerate(front) if not is_front), 0)
+
+
+def folder_of(words: Sequence[str]) -> Path:
+    """Return the folder in which the program of a launch line starts, as `env -C` in front of it says; oppa's own if nothing does."""
+    front, folder = words[: max(program_at(words), 0)], Path()
+    for index, word in enumerate(front):
+        if not _is_of_env(front, index):
+            continue
+        named = word.removeprefix("--chdir=") if word.startswith("--chdir=") else word if front[index - 1] in _CHANGES_FOLDER else ""
+        folder /= named.replace("{{", "{").replace("}}", "}")
+    return folder
+
+
+def _is_of_env(words: Sequence[str], index: int) -> bool:
+    """Return whether a word is an option of `env` or the value of one."""
+    begins = next((at for at in reversed(range(index)) if PurePath(words[at]).name == "env"), index)
+    own = words[begins + 1 : index + 1]
+    is_value = [False, *(word in (*_CHANGES_FOLDER, "-u", "--unset") for word in own)]
+    return bool(own) and all(value or word.startswith("-") or _ASSIGNMENT.match(word) for value, word in zip(is_value, own, strict=False))
 
 
 def stated_options(words: Sequence[str], declared: ProgramTable, paths: Mapping[str, UserKind]) -> Iterator[StatedOption]:
@@ -89,15 +117,19 @@ def stated_options(words: Sequence[str], declared: ProgramTable, paths: Mapping[
 
 
 def stated_assignments(words: Sequence[str], paths: Mapping[str, UserKind]) -> Iterator[StatedOption]:
-    """Yield the words in front of a program: assignments of variables, options of launchers, and names of programs."""
+    """Yield the words in front of a program: assignments of variables, options of launchers, and names of programs.
+
+    A variable `OUT` is declared as `$OUT`, so that an option or a key of the same name has a kind of its own.
+    """
     environment = writes().environment
     for found in stated_options(words, writes().starter, paths):
         name, equals, value = found.words[0].partition("=")
-        if equals and _ASSIGNMENT.match(found.words[0]) and found.option is None:
+        if equals and _ASSIGNMENT.match(found.words[0]):
             is_read = any(fnmatch.fnmatchcase(name, pattern) for pattern in environment.read)
-            text = environment.set.get(name)
+            text, variable = environment.set.get(name), f"${name}"
             option = OptionTable(kind="disable", words=f"'{name}={text}'") if text is not None else None
-            yield dataclasses.replace(found, name=name, key=name, values=(value,), option=option, is_other=is_read)
+            option = OptionTable(kind=paths[variable]) if variable in paths else option
+            yield dataclasses.replace(found, name=variable, key=variable, values=(value,), option=option, is_other=is_read)
         else:
             is_profiler = PurePath(found.name).name in writes().launcher.profilers
             starts = (found.name == found.value and not is_profiler) or _starts(found.value)
@@ -111,7 +143,7 @@ def _stated(words: Sequence[str], index: int, declared: ProgramTable, paths: Map
     if not is_option and not _KEY.match(word):
         option = OptionTable(kind=paths[word]) if word in paths else None
         return StatedOption(name=word, key=word, values=(word,), words=(word,), option=option)
-    spelt, equals, value = word.partition("=")
+    spelt, equals, value = (glued["name"], "=", glued["value"]) if (glued := _GLUED.fullmatch(word)) else word.partition("=")
     name = spelt.lstrip("+~").rstrip("+")
     key, option = _declared(name, declared, paths)
     values = (value,) if equals else _values(words[index + 1 :], option)
@@ -139,6 +171,8 @@ def _values(rest: Sequence[str], option: OptionTable | None) -> tuple[str, ...]:
     kind = option.values if option else "optional"
     if kind == "none" or not rest:
         return ()
+    if kind == "switch":
+        return (rest[0],) if rest[0].lower() in _SWITCHES else ()
     if kind == "one":
         return (rest[0],)
     end = next((index for index, word in enumerate(rest) if _OPTION.match(word)), len(rest))
@@ -158,19 +192,24 @@ def _starts(value: str) -> bool:
     return _STARTER.fullmatch(PurePath(value).name) is not None or (_exists(value) and os.access(value, os.X_OK))
 
 
-def _exists(value: str) -> bool:
+def _exists(value: str, folder: Path = _HERE) -> bool:
     """Return whether there is such a file or folder; a text that no file system takes as a name is none."""
     try:
-        return Path(value).exists()
+        return (folder / value).exists()
     except (OSError, ValueError):
         return False
 
 
-def looks_like_path(value: str) -> bool:
-    """Return whether a value looks like a path: by its characters, its suffix, or because such a file exists."""
+def is_switch(value: str) -> bool:
+    """Return whether a value turns something on or off, or is empty."""
+    return value.lower() in _SWITCHES
+
+
+def looks_like_path(value: str, folder: Path = _HERE) -> bool:
+    """Return whether a value looks like a path: by its characters, its suffix, or because such a file exists in the program's folder."""
     if value.lower() in _SWITCHES or _NUMBER.fullmatch(value) or "{folder}" in value or "{cache_folder}" in value:
         return False
-    return "/" in value or value[0] in "~." or Path(value).suffix.lower() in _SUFFIXES or _exists(value)
+    return "/" in value or value[0] in "~." or Path(value).suffix.lower() in _SUFFIXES or _exists(value, folder)
 
 
 def names_a_path(name: str, value: str) -> bool:
@@ -180,7 +219,8 @@ def names_a_path(name: str, value: str) -> bool:
         return False
     if parts & _SAVES:
         return not parts & _NO_SAVES and value.lower() not in _OFF
-    return bool(parts & _PATHS) and value.lower() not in _SWITCHES and not _NUMBER.fullmatch(value)
+    is_path = name == "-o" or any(part in _PATHS or _PATH_ENDS.fullmatch(part) for part in parts)
+    return is_path and value.lower() not in _SWITCHES and not _NUMBER.fullmatch(value)
 
 
 def has_suffix(value: str) -> bool:

@@ -9,14 +9,16 @@ Words are templates, as everywhere in a launch line: `{folder}` is the trial's f
 import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from oppa.errors import UndeclaredError
 from oppa.plain_text import clipped
 from oppa.problem.stated_words import (
     StatedOption,
+    folder_of,
     has_suffix,
+    is_switch,
     looks_like_path,
     names_a_path,
     program_at,
@@ -27,6 +29,7 @@ from oppa.problem.writes_file import FileTable, KeyTable, Kind, OptionTable, Pro
 
 WRITES = "writes"
 """Folder below a trial's folder into which the program writes."""
+_HERE = Path()
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 REASONS: Mapping[Kind, str] = {
     "redirect": "a trial writes into its own folder",
@@ -133,11 +136,12 @@ def harmless(
         InputError: the framework is unknown.
     """
     declared, given, start = writes().program(framework), paths or {}, program_at(words) if is_whole else -1
+    folder = folder_of(words) if is_whole else Path()
     front = [*stated_assignments(words[: max(start, 0)], given)]
     own = [*stated_options(words[start + 1 :], declared, given)]
     stated = {each.key for each in own}
-    starter = [_piece(each, {each.key for each in front}) for each in front]
-    program = [_piece(each, stated, declared) for each in own]
+    starter = [_piece(each, {each.key for each in front}, folder) for each in front]
+    program = [_piece(each, stated, folder, declared) for each in own]
     added = [*_added(declared, stated)]
     name = [_Piece(name=word, original=(word,), trial=(word,)) for word in words[max(start, 0) : start + 1]]
     pieces = [*starter, *name, *added, *program] if declared.place == "first" else [*starter, *name, *program, *added]
@@ -155,28 +159,41 @@ def harmless(
     )
 
 
-def harmless_keys(keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None) -> HarmlessKeys:
+def harmless_keys(
+    keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None, folder: Path = _HERE
+) -> HarmlessKeys:
     """Return what trials set in a configuration file.
 
     Args:
         keys: A table under `[files]` of writes.toml, such as `deepspeed`; another name declares no key.
         content: The file's content.
         paths: Kinds that the user declares for dotted keys.
+        folder: The folder in which the program starts.
     """
     declared, given = writes().files.get(keys, FileTable()), paths or {}
     changes, unknown, files = list[WordChange](), list[UnknownPath](), list[FileInLine]()
     for name, value in _entries(content, declared):
-        key = KeyTable(kind=given[name]) if name in given else declared.keys.get(name)
+        key = KeyTable(kind=given[name]) if name in given else declared.keys.get(name) or _variable(keys, name)
         if key is None:
-            if not declared.is_other(name) and _is_unknown(name, value):
+            if not declared.is_other(name) and _is_unknown(name, value, folder):
                 unknown.append(UnknownPath(name=name, value=str(value)))
         elif key.file and isinstance(value, str):
-            files.append(FileInLine(option=name, path=value, keys=key.file))
-        elif (now := _value_of(key, name, value)) != value:
-            changes.append(WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind]))
+            files += [] if is_switch(value) or is_placeholder(value) else [FileInLine(option=name, path=value, keys=key.file)]
+        elif key.file and isinstance(value, Mapping):
+            unknown += _inside(name, key.file, value, given, folder)
+        else:
+            now = _value_of(key, name, value)
+            if key.drop and _is_unknown("", now, folder):
+                unknown.append(UnknownPath(name=name, value=str(now)))
+            changes += [WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind])] if now != value else []
     return HarmlessKeys(
         keys={each.name: each.trial[0] for each in changes}, changes=tuple(changes), unknown=tuple(unknown), files=tuple(files)
     )
+
+
+def is_placeholder(value: str) -> bool:
+    """Return whether a value is a placeholder and nothing else."""
+    return _PLACEHOLDER.fullmatch(value) is not None
 
 
 def require_known(unknown: Sequence[UnknownPath]) -> None:
@@ -191,17 +208,17 @@ def require_known(unknown: Sequence[UnknownPath]) -> None:
     )
 
 
-def _piece(stated: StatedOption, names: set[str], declared: ProgramTable | None = None) -> _Piece:
+def _piece(stated: StatedOption, names: set[str], folder: Path, declared: ProgramTable | None = None) -> _Piece:
     """Return what becomes of an option in trials; without a table it is one in front of the program."""
     option, same = stated.option, _Piece(name=stated.name, original=stated.words, trial=stated.words)
     if option is None:
-        unknown = None if stated.is_other else _unknown(stated, declared)
+        unknown = None if stated.is_other else _unknown(stated, folder, declared)
         return dataclasses.replace(same, unknown=unknown)
     if set(option.unless) & names or "{folder}" in stated.value:
         return same
     if option.drop:
         return _dropped(stated, option, same)
-    if option.file and (looks_like_path(stated.value) or _PLACEHOLDER.fullmatch(stated.value)):
+    if option.file and not is_switch(stated.value):
         return dataclasses.replace(same, file=FileInLine(option=stated.name, path=stated.value, keys=option.file))
     return dataclasses.replace(same, trial=_trial_words(stated, option), reason=REASONS[option.kind])
 
@@ -223,8 +240,10 @@ def _dropped(stated: StatedOption, option: OptionTable, same: _Piece) -> _Piece:
     if stated.value.rpartition(".")[2] in option.drop:
         return dataclasses.replace(same, trial=(), reason=REASONS[option.kind])
     named = next((name for name in option.drop if name in stated.value), None)
-    unknown = UnknownPath(name=stated.name, value=stated.value, why=f"names `{named}` in a list") if named else None
-    return dataclasses.replace(same, unknown=unknown)
+    if named is None and not looks_like_path(stated.value):
+        return same
+    why = "looks like a path" if named is None else f"names `{named}` in a list"
+    return dataclasses.replace(same, unknown=UnknownPath(name=stated.name, value=stated.value, why=why))
 
 
 def _added(declared: ProgramTable, stated: set[str]) -> Iterator[_Piece]:
@@ -237,11 +256,11 @@ def _added(declared: ProgramTable, stated: set[str]) -> Iterator[_Piece]:
             yield _Piece(name=name, original=(), trial=trial, reason=REASONS[option.kind])
 
 
-def _unknown(stated: StatedOption, declared: ProgramTable | None) -> UnknownPath | None:
+def _unknown(stated: StatedOption, folder: Path, declared: ProgramTable | None) -> UnknownPath | None:
     """Return the path that an undeclared option may name; None if it looks like none."""
     if declared is None and PurePath(stated.name).name in writes().launcher.profilers:
         return UnknownPath(name=PurePath(stated.name).name, value=stated.name, why="profiles the program")
-    value = next(filter(looks_like_path, stated.values), None)
+    value = next((each for each in stated.values if looks_like_path(each, folder)), None)
     if value is not None:
         return UnknownPath(name=stated.name, value=value)
     if declared is None or stated.name == stated.value:
@@ -263,14 +282,30 @@ def _entries(content: Mapping[str, Any], declared: FileTable, above: str = "") -
             yield name, value
 
 
-def _is_unknown(name: str, value: Any) -> bool:
+def _inside(name: str, keys: str, content: Mapping[str, Any], given: Mapping[str, UserKind], folder: Path) -> Iterator[UnknownPath]:
+    """Yield what writes in a table that stands in the place of a configuration file."""
+    below = {each.removeprefix(f"{name}."): kind for each, kind in given.items()}
+    found = harmless_keys(keys, content, paths=below, folder=folder)
+    for change in found.changes:
+        yield UnknownPath(name=f"{name}.{change.name}", value=str(change.original[0]), why="writes")
+    for each in found.unknown:
+        yield dataclasses.replace(each, name=f"{name}.{each.name}")
+
+
+def _variable(keys: str, name: str) -> KeyTable | None:
+    """Return what becomes of a variable that a file of Transformers sets under `env`; None for variables that trials do not set."""
+    text = writes().environment.set.get(name.removeprefix("env.")) if keys == "transformers" and name.startswith("env.") else None
+    return None if text is None else KeyTable(kind="disable", to=text)
+
+
+def _is_unknown(name: str, value: Any, folder: Path) -> bool:
     """Return whether a value of a file looks like a path, by itself or by its key."""
     if isinstance(value, list):
-        return any(_is_unknown("", each) for each in value)
+        return any(_is_unknown("", each, folder) for each in value)
     if isinstance(value, Mapping):
-        return any(_is_unknown(key, each) for key, each in value.items())
+        return any(_is_unknown(key, each, folder) for key, each in value.items())
     if isinstance(value, str):
-        return bool(value) and not _PLACEHOLDER.fullmatch(value) and (looks_like_path(value) or names_a_path(name, value))
+        return bool(value) and not is_placeholder(value) and (looks_like_path(value, folder) or names_a_path(name, value))
     return isinstance(value, bool) and names_a_path(name, str(value))
 
 
@@ -295,7 +330,7 @@ def _class_of(entry: Any) -> str:
 
 def _place(kind: Kind, name: str, value: str) -> str:
     """Return where trials write in place of a value: a template, with the value's suffix if it names a file."""
-    stem = re.sub(r"[^\w.-]+", "-", name.strip("-+~")) or "path"
+    stem = re.sub(r"[^\w.-]+", "-", name.strip("-+~$")) or "path"
     suffix = value[value.rindex(".") :] if has_suffix(value) else ""
     suffix = suffix if re.fullmatch(r"\.[\w-]+", suffix) and not stem.endswith(suffix) else ""
     return f"{{cache_folder}}/{stem}{suffix}" if kind == "cache" else f"{{folder}}/{WRITES}/{stem}{suffix}"

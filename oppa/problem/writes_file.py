@@ -23,7 +23,7 @@ class OptionTable(DeclaredTable):
     """Validates an option: `"--save" = { kind = "disable" }`."""
 
     kind: Kind
-    values: Literal["none", "one", "optional", "many"] = "one"
+    values: Literal["none", "switch", "one", "optional", "many"] = "one"
     words: str | None = None
     always: bool = False
     unless: tuple[str, ...] = Field(default=(), strict=False)

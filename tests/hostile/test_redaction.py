@@ -25,6 +25,9 @@ SECRET = (
     ("env", "WANDB_API_KEY=hunter2"),
     ("env", "AWS_SECRET_ACCESS_KEY=hunter2"),
     ("env", "MY_TOKEN_2=hunter2"),
+    ("env", "PASS=hunter2"),
+    ("env", "KEY=hunter2"),
+    ("env", f"TRACKER={KEY}"),
     ("env", "DB_PASSWORD_PROD=1234"),
     ("env", "SSH_PRIVATE_KEY=hunter2"),
     ("env", "GOOGLE_CREDENTIALS=hunter2"),
@@ -51,6 +54,10 @@ SECRET = (
     *((word,) for word in (HF, OPENAI, GITHUB, AWS, JWT)),
 )
 PLAIN = (
+    ("env", f"GIT_COMMIT={KEY}"),
+    ("env", "PASS=2"),
+    ("--key", "abc"),
+    ("--pass", "forward"),
     ("--tokenizer", "gpt2"),
     ("--tokenizer-type", "HuggingFaceTokenizer"),
     ("--num-tokens", "4096"),

@@ -110,6 +110,48 @@ def test_a_file_that_names_one_that_writes_is_refused(load, tmp_path):
         load('command.framework = "accelerate"', line="accelerate launch --config_file fsdp.yaml train.py --bs {micro_batch}")
 
 
+TITAN = """
+job.dump_folder = "/x/dump"
+checkpoint.enable = true
+checkpoint.folder = "ck"
+"""
+
+
+def test_a_file_is_looked_up_in_the_folder_in_which_the_program_starts(load, tmp_path):
+    (tmp_path / "proj").mkdir()
+    (tmp_path / "proj" / "c.toml").write_text(TITAN)
+    line = "env -C proj A=1 torchrun -m torchtitan.train --job.config_file c.toml --bs {micro_batch}"
+    problem = load('command.framework = "torchtitan"', line=line)
+    (file,) = problem.command.files
+    assert file.path == str(tmp_path / "proj" / "c.toml") and file.trial_keys["checkpoint.enable"] is False
+    assert "/study/trials/3/c.toml" in words(problem) and "c.toml" in words(problem.restored)
+
+
+@pytest.mark.parametrize(("option", "why"), [("--deepspeed missing.json", "missing.json"), ("--deepspeed ds", "is a file of settings")])
+def test_a_file_that_cannot_be_read_is_refused(load, option, why):
+    with pytest.raises(JobError, match=why) as error:
+        load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} {option}")
+    assert "[command.paths]" in error.value.hint
+    load(TRANSFORMERS, line=f"{LINE} {option}", settings=["command.harmless=true", 'command.paths."--deepspeed"=read'])
+
+
+def test_the_settings_of_any_program_are_examined(load, tmp_path):
+    (tmp_path / "own.yaml").write_text("train: {lr: 1.0, data_dir: /d}\noutput_dir: /x/o\n")
+    (tmp_path / "bad.yaml").write_text("train: {ckpt: /x/o}\n")
+    (file,) = load('command.framework = "plain"', line="train --config own.yaml {micro_batch}").command.files
+    assert file.trial_keys == {"output_dir": "{folder}/writes/output_dir"}
+    with pytest.raises(JobError, match=r"`train\.ckpt /x/o` looks like a path"):
+        load('command.framework = "plain"', line="train --config bad.yaml {micro_batch}")
+    for unread in ("--config bad", "--config own.py", "--config missing.yaml"):
+        assert not load('command.framework = "plain"', line=f"train {unread} {{micro_batch}}").command.files
+
+
+def test_a_file_of_trl_is_copied(load, tmp_path):
+    (tmp_path / "sft.yaml").write_text("push_to_hub: true\nlearning_rate: 1.0e-4\n")
+    (file,) = load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} --config sft.yaml").command.files
+    assert file.trial_keys == {"push_to_hub": False}
+
+
 def test_a_stored_command_is_the_same(load, tmp_path):
     (tmp_path / "ds.json").write_text('{"wandb": {"enabled": true}}')
     problem = load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} --deepspeed ds.json")

@@ -57,6 +57,7 @@ WRITES = [
     ("lightning", "--trainer.logger=WandbLogger --trainer.logger.save_dir=/mine --trainer.profiler simple", ["Wandb", "simple"]),
     ("lightning", "--ckpt_path /mine --trainer.default_root_dir /mine", ["ckpt"]),
     ("plain", "--output_dir /mine --log-dir=/mine --save_path mine.pt", []),
+    ("plain", "--push_to_hub --with_tracking true --hub-model-id me/mine --hub_always_push", ["hub", "tracking", "true"]),
 ]
 
 
@@ -116,11 +117,22 @@ def test_callbacks_that_write_are_left_out():
 UNKNOWN = [
     *("--my-dir out", "--weights w.pt", "--x /a/b", "--x ~/a", "--x ./a", "--x=../a", "--save_every 10", "--save", "--ckpt_freq 1"),
     *("--final_path p", "some/file", "hydra.dir=/x", "--checkpoint-dir c", "--trace-file t", "s3://bucket/x"),
+    *("-o/x/out", "-o out", "--workdir w", "--savedir s", "--ckptdir s", "--modeldir m", "--outputs o", "--logfile w", "-L../x"),
 ]
 KNOWN = [
     *("--lr 1e-3", "--x .5", "--gradient-checkpointing true", "--gradient_checkpoint", "--no-save", "--save false", "--output_size 10"),
-    *("--x {micro_batch}", "--config {settings}", "--my_dir {folder}/mine", "name=value", "fit", "--x -1", "--precision bf16-mixed"),
+    *(
+        "--x {micro_batch}",
+        "--config {settings}",
+        "--config llama",
+        "--my_dir {folder}/mine",
+        "name=value",
+        "fit",
+        "--x -1",
+        "--precision bf16-mixed",
+    ),
     *("--path true", "--data_dir /data", "--model_name_or_path meta-llama/Llama-3"),
+    *("--profile p", "-once", "-o 1"),
 ]
 
 
@@ -140,6 +152,20 @@ def test_a_name_of_something_that_exists_is_a_path(tmp_path, monkeypatch):
     assert not trial("plain", "--x thing")[1].unknown
     (tmp_path / "thing").mkdir()
     assert trial("plain", "--x thing")[1].unknown[0].value == "thing"
+
+
+def test_a_name_counts_in_the_folder_in_which_the_program_starts(tmp_path):
+    (tmp_path / "{proj}" / "runs").mkdir(parents=True)
+    fronts = (f"env -C {tmp_path}/{{{{proj}}}} A=1", f"env -u B --chdir={tmp_path}/{{{{proj}}}}", f"srun env -C {tmp_path} -C {{{{proj}}}}")
+    for front in fronts:
+        found = harmless("plain", [*shlex.split(front), "python", "train.py", "--x", "runs"])
+        assert [each.value for each in found.unknown] == ["runs"], front
+    assert [each.value for each in harmless("plain", [*shlex.split(fronts[0]), "train", "--x", "runs"]).unknown] == ["runs"]
+
+
+def test_a_glued_value_is_redirected_in_its_place():
+    assert trial("plain", "-o/x/out", **{"-o": "redirect"})[0][2:] == ["-o{folder}/writes/o"]
+    assert trial("plain", "-o/x/out=1", **{"-o": "read"})[0][2:] == ["-o/x/out=1"]
 
 
 def test_an_abbreviation_of_an_option_that_writes_is_unknown():
@@ -164,9 +190,15 @@ def test_a_user_declares_what_a_path_is(kind, words):
 
 
 def test_a_user_declares_a_word_and_a_variable():
-    found = harmless("plain", ["OUT=/x", "python", "train.py", "data/a.txt"], paths={"data/a.txt": "read", "OUT": "read"})
+    found = harmless("plain", ["OUT=/x", "python", "train.py", "data/a.txt"], paths={"data/a.txt": "read", "$OUT": "read"})
     assert found.unknown == () and found.changes == ()
-    assert [each.name for each in harmless("plain", ["OUT=/x", "python", "train.py"]).unknown] == ["OUT"]
+    assert [each.name for each in harmless("plain", ["OUT=/x", "python", "train.py"]).unknown] == ["$OUT"]
+
+
+def test_a_variable_and_a_key_of_the_same_name_have_kinds_of_their_own():
+    words = ["out=/x", "python", "train.py", "out=/x"]
+    assert [each.name for each in harmless("plain", words, paths={"$out": "read"}).unknown] == ["out"]
+    assert [each.name for each in harmless("plain", words, paths={"out": "read"}).unknown] == ["$out"]
 
 
 def test_launchers_keep_their_words_but_write_nothing():
@@ -262,6 +294,38 @@ def test_a_lightning_file_keeps_the_callbacks_that_write_nothing():
     saver = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"dirpath": "/c"}}
     content = {"trainer": {"callbacks": [bar, saver], "logger": {"class_path": "WandbLogger", "init_args": {"save_dir": "/w"}}}}
     assert harmless_keys("lightning", content).keys == {"trainer.callbacks": [bar], "trainer.logger": False}
+
+
+def test_a_file_of_transformers_pushes_resumes_and_reports_nothing():
+    content = {"push_to_hub": True, "resume_from_checkpoint": "/x/ck", "output_dir": "/x/o", "env": {"WANDB_MODE": "online", "A": "1"}}
+    found = harmless_keys("transformers", {**content, "learning_rate": 1e-4, "deepspeed": "ds.json", "model_name_or_path": "a/b"})
+    assert (
+        found.unknown == ()
+        and [each.path for each in found.files] == ["ds.json"]
+        and found.keys
+        == {
+            "push_to_hub": False,
+            "resume_from_checkpoint": None,
+            "output_dir": "{folder}/writes/output_dir",
+            "env.WANDB_MODE": "disabled",
+        }
+    )
+    assert [each.name for each in harmless_keys("transformers", {"env": {"OUT": "/x"}}).unknown] == ["env.OUT"]
+
+
+def test_a_table_in_the_place_of_a_file_is_examined():
+    content = {"deepspeed": {"wandb": {"enabled": True}, "zero_optimization": {"stage": 1}, "mine": "/x"}}
+    assert [each.name for each in harmless_keys("transformers", content).unknown] == ["deepspeed.wandb.enabled", "deepspeed.mine"]
+    given = {"deepspeed.wandb.enabled": "read", "deepspeed.mine": "read"}
+    assert harmless_keys("transformers", content, paths=given).unknown == ()
+
+
+def test_callbacks_that_stay_are_examined():
+    own, saver = {"class_path": "my.Saver", "init_args": {"out": "/x/o"}}, {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "/c"}}
+    content = {"trainer": {"callbacks": [own, saver]}}
+    assert [each.name for each in harmless_keys("lightning", content).unknown] == ["trainer.callbacks"]
+    assert harmless_keys("lightning", content, paths={"trainer.callbacks": "read"}).unknown == ()
+    assert trial("lightning", "'--trainer.callbacks=[{class_path: my.Saver, init_args: {out: /x/o}}]'")[1].unknown
 
 
 def test_accelerates_file_names_the_one_of_deepspeed():

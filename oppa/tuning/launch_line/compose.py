@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, get_args
 
 from oppa.errors import InputError
 from oppa.plain_text import one_line
@@ -16,8 +16,12 @@ from oppa.problem.devices import CPU, GENERIC, identify
 from oppa.problem.launch_line.batch_header import options_of
 from oppa.problem.launch_line.line import LaunchLine, Stage
 from oppa.problem.launch_line.words import Word, texts
+from oppa.problem.settings import parse_settings
 from oppa.problem.templates import spelled
+from oppa.problem.writes import harmless
+from oppa.problem.writes_file import UserKind
 from oppa.redaction import redacted
+from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line.meaning import ASSUMED, Meaning
 from oppa.tuning.launch_line.templates_of import literal, template, templates
 from oppa.units import GIB, MIB
@@ -184,7 +188,7 @@ def job_text(
     if meaning.precision:
         tables.append(("training", {"precision": "fp32" if meaning.precision == "fp32" else "bf16"}))
     tables.append(("command", {"argv": list(command.argv), "framework": meaning.writes_as or meaning.framework}))
-    tables.append(("command.paths", dict.fromkeys(_expanded(line), "read")))
+    tables.append(("command.paths", _variable_kinds(line, meaning, command, settings)))
     tables.append(("command.arguments", {} if meaning.completes else arguments))
     for file in meaning.files:
         tables.append((f"command.files.{file.name}", {"path": str(file.path.absolute()), "keys": file.keys}))
@@ -195,12 +199,36 @@ def job_text(
     return head + "".join(_table(name, values) for name, values in tables if values), notes
 
 
-def _expanded(line: LaunchLine) -> list[str]:
-    """Return the variables that a script expands into the words of the command: what they name is stated there."""
-    stages = [word for stage in line.stages for word in stage.words]
-    command = texts([*stages, *line.program_words]) if line.scripts else []
-    expanded = ((name, word.text.split()) for name, word in line.environment)
-    return [name for name, parts in expanded if parts and all(any(part in each for each in command) for part in parts)]
+def _variable_kinds(line: LaunchLine, meaning: Meaning, command: LineCommand, settings: Sequence[str]) -> dict[str, UserKind]:
+    """Return the kinds of variables that a script expands into the command; a variable follows the words that have its value."""
+    stated = table(table(parse_settings(settings), "command"), "paths")
+    paths: dict[str, UserKind] = {name: kind for name, kind in stated.items() if kind in get_args(UserKind)}
+    found = harmless(meaning.writes_as or meaning.framework, command.argv, paths=paths)
+    unknown = {each.name.removeprefix("$") for each in found.unknown if each.name.startswith("$")}
+    changed = {word: each.trial for each in found.changes for word in each.original}
+    kinds: dict[str, UserKind] = {}
+    for name, variable in line.environment if line.scripts else ():
+        if name not in unknown or not (having := _words_with(variable, line)):
+            continue
+        trials = [changed[text] for text in map(literal, texts(having)) if text in changed]
+        is_whole = len(trials) == len(having) and all(word.text.endswith(variable.text) for word in having)
+        kinds[f"${name}"] = "read" if not trials else "redirect" if is_whole and all(trials) else "disable"
+    return kinds
+
+
+def _words_with(variable: Word, line: LaunchLine) -> list[Word]:
+    """Return the words of the command that a script makes from a variable; none if a part of the variable is in no word."""
+    words = [
+        word for word in (*(word for stage in line.stages for word in stage.words), *line.program_words) if word.text not in line.typed
+    ]
+    parts = {part for part in _parts(variable) if part[0]}
+    having = [word for word in words if parts & _parts(word)]
+    return having if parts and parts <= {part for word in having for part in _parts(word)} else []
+
+
+def _parts(word: Word) -> set[tuple[str, str]]:
+    """Return the texts of a word between blanks, each with the place where it is written."""
+    return {(text, piece.origin) for piece in word.pieces for text in piece.text.split()}
 
 
 def heading(words: Sequence[str]) -> str:

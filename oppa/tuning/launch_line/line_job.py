@@ -70,6 +70,7 @@ def load_line(
     line, meaning = understand(words, environment=environment, settings=given, machine=lambda: here)
     meaning = _with_model(meaning, given)
     command = command_of(line, meaning)
+    _require_stated(command)
     _require_batch(command, meaning, given)
     device = table(given, "cluster").get("device", "")
     text, assumed = job_text(line, meaning, command, here, device=str(device), settings=settings)
@@ -79,9 +80,6 @@ def load_line(
     except InputError as error:
         raise _explained(error, meaning) from None
     _require_choice(problem, meaning)
-    if command.missing:
-        message = f"the launch line needs {', '.join(f'`{name}`' for name in dict.fromkeys(command.missing))}, which nothing here states"
-        raise InputError(message, hint="set the variable in front of the line, or write its value in the line")
     present, notes = _baseline(problem, meaning, command)
     text = _stored(study, words) or (f"{text}\n{present}" if present else text)
     problem = load_job(path, text=text, settings=settings)
@@ -110,6 +108,13 @@ def _stored(study: Path | None, words: Sequence[str]) -> str:
         return ""
     text = read_text(file)
     return text if text.startswith(heading(words)) else ""
+
+
+def _require_stated(command: LineCommand) -> None:
+    """Raise InputError if the command needs what nothing states."""
+    if command.missing:
+        message = f"the launch line needs {', '.join(f'`{name}`' for name in dict.fromkeys(command.missing))}, which nothing here states"
+        raise InputError(message, hint="set the variable in front of the line, or write its value in the line")
 
 
 def _require_batch(command: LineCommand, meaning: Meaning, settings: Mapping[str, Any]) -> None:
