@@ -261,7 +261,7 @@ class _Peeling:
             launch = self._resolved(self.path(script.text), self._words, inherited)
         else:
             shown = dataclasses.replace(script, pieces=script.pieces[:1])
-            launch = read_script(Path("sh -c"), [shown, *self._words[1:]], environment=inherited, text=text)
+            launch = read_script(Path("sh -c"), [shown, *self._words[1:]], environment=inherited, text=text, folder=self._folder)
         self._words = list(launch.words)
         self._set |= {
             name: self._set.get(name, word) if word.text == self._text_of(name) else word for name, word in launch.environment.items()
@@ -273,7 +273,7 @@ class _Peeling:
 
     def _resolved(self, path: Path, words: Sequence[Word], inherited: Mapping[str, str]) -> ScriptLaunch:
         """Return what a script starts, with the origin of the variables that the line sets in front of it."""
-        launch = read_script(path, words, environment=inherited)
+        launch = read_script(path, words, environment=inherited, folder=self._folder)
         return dataclasses.replace(launch, words=tuple(_from_line(word, self._set) for word in launch.words))
 
     def _text_of(self, name: str) -> str | None:
