@@ -16,7 +16,16 @@ from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.launch_line.batch_header import header_of
 from oppa.problem.launch_line.shell_conditions import condition_holds, joined, matches_pattern
-from oppa.problem.launch_line.shell_effects import DECLARES, arguments_at, effects_of, is_of_tools, is_setup, without_prefix
+from oppa.problem.launch_line.shell_effects import (
+    DECLARES,
+    Effects,
+    arguments_at,
+    effects_of,
+    effects_of_words,
+    is_of_tools,
+    is_setup,
+    without_prefix,
+)
 from oppa.problem.launch_line.shell_folder import FolderOfShell
 from oppa.problem.launch_line.shell_parser import parse_script
 from oppa.problem.launch_line.shell_syntax import (
@@ -230,7 +239,7 @@ class _Reading:
         elif starts_something(texts(words)) or self._is_launcher_unknown(words):
             self._launch(command, words)
         else:
-            self._forget([dataclasses.replace(command, assignments=())])
+            self._forget_by(words)
         return False
 
     def _assign(self, command: Simple, words: Sequence[Word]) -> None:
@@ -241,11 +250,17 @@ class _Reading:
         for word in words[1:] if exports and is_known else ():
             self._variables.export(word.text)
         if words and not is_known:
-            self._forget([command if any(word.text.startswith("-") for word in words[1:]) else dataclasses.replace(command, assignments=())])
+            self._forget_by(words, [assigned.name for assigned in command.assignments])
 
     def _forget(self, commands: Sequence[Command]) -> None:
         """Mark as unknown what commands that are not followed may change."""
-        effects = effects_of(commands, self._variables.copy(), self._functions)
+        self._apply(effects_of(commands, self._variables.copy(), self._functions))
+
+    def _forget_by(self, words: Sequence[Word], assigned: Sequence[str] = ()) -> None:
+        """Mark as unknown what a command may change, whose words are expanded."""
+        self._apply(effects_of_words(words, assigned, self._variables.copy(), self._functions))
+
+    def _apply(self, effects: Effects) -> None:
         effects.apply(self._variables)
         if effects.folder:
             self._place.forget()
@@ -256,7 +271,7 @@ class _Reading:
         self._refuse_launches(body, f"the function `{clipped(words[0].text)}`")
         if starts_something(texts(words[1:])):
             raise self._starts_inside(words[1:], f"the function `{clipped(words[0].text)}`", command.line)
-        self._forget([command])
+        self._forget_by(words)
 
     def _set_arguments(self, words: Sequence[Word]) -> None:
         given = texts(words[1:])

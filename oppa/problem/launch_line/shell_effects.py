@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _ELEMENT = re.compile(r"([A-Za-z_]\w*)(?:\[.*\])?\+?=", re.DOTALL)
 _OF_TOOLS = re.compile(r"\b(conda|mamba|micromamba|modulecmd|ssh-agent|pyenv|direnv|brew)\b")
 """Programs whose output a script evaluates to find its tools."""
-_SETUP = re.compile(r"activate|conda\.sh|setvars\.sh|.*profile.*|.*bashrc.*")
+_SETUP = re.compile(r"[Aa]ctivate.*|conda\.sh|setvars\.sh|.*profile.*|.*bashrc.*")
 _SYSTEM = re.compile(r"/(etc|usr|opt)/.*")
 _NESTED = 8
 
@@ -117,7 +117,7 @@ class _Collecting:
         found, name, rest = self._found, words[0].text, words[1:]
         found.names |= set(elements_of(words))
         if name in DECLARES:
-            self._add_declared(rest, assigned)
+            self._add_declared(name, rest, assigned)
         elif name == "eval":
             self._add_evaluated(rest, depth)
         elif name in ("source", "."):
@@ -134,15 +134,25 @@ class _Collecting:
             found.arguments |= name == "shift" or changes_arguments(texts(rest))
         elif name in ("cd", "pushd", "popd"):
             found.folder = True
+        elif name == "trap" and any(word.text == "DEBUG" for word in rest):
+            raise self._not_followed("`trap ... DEBUG`, whose commands run before every other")
+        elif name == "trap" and rest:
+            self._add_evaluated(rest[:1], depth)
         elif name in self._functions and name not in self._called:
             self._called.add(name)
             self.add(self._functions[name], depth + 1)
 
-    def _add_declared(self, rest: Sequence[Word], assigned: Sequence[str]) -> None:
+    def _add_declared(self, name: str, rest: Sequence[Word], assigned: Sequence[str]) -> None:
         self._found.names |= set(_names_in(rest))
         self._found.everything |= any(word.missing for word in rest)
-        if any(re.match(r"-\w*[iAnluc]", word.text) for word in rest):
+        if any(re.match(r"-\w*n", word.text) for word in rest) and name not in ("export", "local"):
+            raise self._not_followed(f"`{name} -n`, which gives a variable a second name")
+        self._found.everything |= name == "local" and any(re.match(r"-\w*n", word.text) for word in rest)
+        if any(re.match(r"-\w*[iAluc]", word.text) for word in rest):
             self._found.lasting |= {*assigned, *_names_in(rest)}
+
+    def _not_followed(self, what: str) -> InputError:
+        return InputError(f"`{self._variables.source}` has {what}", hint="give the launch line that it starts")
 
     def _add_evaluated(self, rest: Sequence[Word], depth: int) -> None:
         if any(word.missing for word in rest):
@@ -152,6 +162,15 @@ class _Collecting:
             self.add(parse_script(" ".join(texts(rest)), source=self._variables.source), depth + 1)
         except InputError:
             self._found.everything = True
+
+
+def effects_of_words(
+    words: Sequence[Word], assigned: Sequence[str], variables: Variables, functions: Mapping[str, Sequence[Command]]
+) -> Effects:
+    """Return what a command may change, apart from what the expansion of its words sets; `assigned` as after `declare`."""
+    found = Effects()
+    _Collecting(found, variables, functions).add_words(words, assigned, 0)
+    return found
 
 
 def changes_arguments(words: Sequence[str]) -> bool:
