@@ -293,24 +293,31 @@ class _Reading:
 
     def _evaluate(self, command: Simple, words: Sequence[Word]) -> bool:
         """Follow the words of `eval`; words that the shell would divide again are read as a script."""
-        text = " ".join(texts(words))
-        if not re.search(r"[^\w\s./:,@%+-]", text):
-            return self._evaluated(command, without_prefix(words))
+        divided = without_prefix(self._variables.divided(words))
+        stated = " ".join(piece.text for word in words for piece in word.pieces if not piece.missing)
+        if not re.search(r"[^\w \t./:,@%+=-]", stated) and ("=" not in stated or starts_something(texts(divided))):
+            return self._evaluated(command, divided)
         if any(word.missing for word in words):
-            if starts_something(texts(without_prefix(words))):
-                self._launch(command, without_prefix(words))
-            elif not is_of_tools(words):
-                self._variables.forget_all()
+            self._refuse_launch_of(divided, command.line)
+            self._apply(Effects(everything=not is_of_tools(words)))
             return False
+        text = " ".join(texts(words))
         self._sourced += 1
         self._refuse_many()
         self._passes_arguments |= any(word.is_typed for word in words)
         return self.script("\n" * (command.line - 1) + text)
 
+    def _refuse_launch_of(self, words: Sequence[Word], line: int) -> None:
+        if starts_something(texts(words)):
+            raise self._starts_inside(words, "an `eval` of something unknown", line)
+
     def _evaluated(self, command: Simple, words: Sequence[Word]) -> bool:
         """Follow plain words, which keep their origins."""
         if starts_something(texts(words)) and words[0].text not in self._functions:
             self._launch(command, words)
+            return False
+        if any(word.missing for word in words):
+            self._apply(Effects(everything=not is_of_tools(words)))
             return False
         return self._simple(Simple(line=command.line, words=tuple((LiteralText(text=each.text, line=command.line),) for each in words)))
 

@@ -142,6 +142,11 @@ class Variables:
             raise InputError(message, hint="give the launch line that it starts")
         return _split(found, keeps_empty=any(part.quoted for part in parts))
 
+    def divided(self, words: Sequence[Word]) -> list[Word]:
+        """Return words that are split at their blanks."""
+        fragments = ([_Fragment(piece=piece, splits=not piece.missing) for piece in each.pieces] for each in words)
+        return [word for each in fragments for word in _split(each, keeps_empty=False)]
+
     def single(self, parts: Parts) -> Word:
         """Return a word that is not split, as an assignment has it."""
         return Word(pieces=tuple(each.piece for each in self._fragments(parts)))

@@ -20,6 +20,9 @@ SCRIPTS = [
     "L=12; big() { L=24; }",
     'L=12; eval "L=24"',
     "L=12; eval L=24",
+    "L=12; eval 'echo L=24'",
+    "L=12; eval $(echo L=24)",
+    "L=12; CMD='L=24'; eval \"$CMD\"",
     'L=12; N=L; eval "$N=24"',
     'L=12; let "L=24"',
     "L=12; let L=24 H=3",
@@ -192,3 +195,68 @@ def test_changes_of_the_arguments_are_followed(script, expected, folder) -> None
 )
 def test_what_can_be_followed_is_known(script, expected, folder) -> None:
     assert read(f"{script}\n{LAYERS}\n", []) == ["--layers", expected]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "pushd proj",
+        "pushd proj; popd",
+        "pushd proj; pushd /; popd",
+        "pushd proj; cd ..; popd",
+        "cd proj; cd -",
+        "cd proj; pushd ..; popd",
+        "(cd proj)",
+        "cd proj | true",
+        "cd proj && cd ..",
+        "cd",
+        "cd $(echo proj)",
+        "pushd +1",
+        "popd",
+        "if grep -q x y; then cd proj; fi",
+        "f() { cd proj; }; f",
+        "for i in 1; do cd proj; done",
+        'eval "cd proj"',
+    ],
+)
+def test_the_folder_is_that_of_bash_or_unknown(script, folder) -> None:
+    (folder / "shown.sh").write_text(f"{script}\npwd > {shlex.quote(str(folder / 'words'))}\n")
+    subprocess.run(["bash", "shown.sh"], cwd=folder, env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=False)
+    try:
+        launch = read_script(Path("shown.sh"), typed(["shown.sh"]), environment={}, text=f"{script}\npython train.py\n")
+    except InputError as error:
+        assert "is not known" in str(error)  # noqa: PT017
+        return
+    assert (folder / (launch.folder or "")).resolve() == Path((folder / "words").read_text().strip())
+
+
+def test_pushd_changes_the_folder_and_popd_restores_it(folder) -> None:
+    def started_in(script: str) -> Path | None:
+        return read_script(Path("s.sh"), typed(["s.sh"]), environment={}, text=f"{script}\npython train.py\n").folder
+
+    assert (started_in("pushd proj"), started_in("cd /; pushd proj; popd")) == (Path("proj"), Path("/"))
+
+
+def test_a_sourced_file_is_that_of_the_folder_of_the_line(folder) -> None:
+    launch = read_script(Path("s.sh"), typed(["s.sh"]), environment={}, text=f"source e3.sh\n{LAYERS}", folder=Path("proj"))
+    assert launch.words[-1].text == "33"
+
+
+@pytest.mark.parametrize("script", ['CMD="python train.py --a 1"; eval "$CMD"', "CMD=\"python train.py --a 'x y'\"; eval $CMD"])
+def test_the_program_of_eval_is_found(script, folder) -> None:
+    assert read(script, []) in (["--a", "1"], ["--a", "x y"])
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("CMD=\"python train.py --a 'x y' $(hostname)\"; eval $CMD", "inside an `eval` of something unknown"),
+        ("f() { python train.py; }; f; python other.py", "inside the function `f`"),
+        ('f() { "$@"; }; f python train.py; python other.py', "inside the function `f`"),
+        ("if python train.py; then echo; fi", "condition is unknown"),
+        ("f() { L=1; }; cd $X; python train.py", "folder of `python train.py` is not known, because of `cd"),
+    ],
+)
+def test_a_launch_that_is_not_followed_is_refused(script, message, folder) -> None:
+    with pytest.raises(InputError, match=message):
+        read_script(Path("s.sh"), typed(["s.sh"]), environment={}, text=script)
