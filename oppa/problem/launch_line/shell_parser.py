@@ -7,7 +7,18 @@ from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounds import DEEPEST
 from oppa.problem.launch_line.shell_lexer import ASSIGNED, Lexer, Token
-from oppa.problem.launch_line.shell_syntax import FUNCTION, SUBSHELL, Assigned, CaseCommand, Command, Conditional, LiteralText, Opaque, Parts, Simple
+from oppa.problem.launch_line.shell_syntax import (
+    FUNCTION,
+    SUBSHELL,
+    Assigned,
+    CaseCommand,
+    Command,
+    Conditional,
+    LiteralText,
+    Opaque,
+    Parts,
+    Simple,
+)
 
 
 def parse_script(text: str, *, source: str) -> tuple[Command, ...]:

@@ -23,7 +23,9 @@ from oppa.redaction import is_secret
 _PARAMETER = re.compile(
     r"(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!])(?P<index>\[[^\]]*\])?(?:(?P<how>:?[-=+?]|##?|%%?|//?)(?P<rest>.*))?", re.DOTALL
 )
-_SHELLS_OWN = re.compile(r"BASH\w*|OPT(ARG|IND)|RANDOM|SECONDS|EPOCH\w+|LINENO|PPID|E?UID|HOSTNAME|PIPESTATUS|REPLY|OLDPWD|DIRSTACK|[?!$#*@-]")
+_SHELLS_OWN = re.compile(
+    r"BASH\w*|OPT(ARG|IND)|RANDOM|SECONDS|EPOCH\w+|LINENO|PPID|E?UID|HOSTNAME|PIPESTATUS|REPLY|OLDPWD|DIRSTACK|[?!$#*@-]"
+)
 """Variables that the shell sets, so that a default does not stand for them."""
 _LASTING = frozenset(["HOME", "USER", "LOGNAME", "PATH", "SHELL"])
 """Variables of the environment that files with settings leave as they are."""

@@ -73,7 +73,7 @@ SCRIPTS = [
     "L=12; if let L=24; then :; fi",
     "L=12; for i in 1; do eval L=24; done",
     "L=12; for i in 1; do L+=4; done; L+=5",
-    "for i in 1; do L=4; done; [ -z \"$L\" ] && L=9",
+    'for i in 1; do L=4; done; [ -z "$L" ] && L=9',
     "for i in 1; do : ${L:=24}; done; : ${L:=12}",
     "L=${OPTIND:-4}",
     "[[ abc =~ b ]]; L=${BASH_REMATCH[0]:-4}",
@@ -171,7 +171,7 @@ def test_arguments_are_those_of_bash_or_unknown(script, folder) -> None:
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("set -- --bs 4 \"$@\"", ["--bs", "4", "--one", "2"]),
+        ('set -- --bs 4 "$@"', ["--bs", "4", "--one", "2"]),
         ("shift 2", []),
         ("eval 'set -- \"a b\" c'", ["a b", "c"]),
         ("set -eux -o pipefail; grep -q x y || true", ["--one", "2"]),
