@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from oppa.errors import InputError
 from oppa.plain_text import clipped
@@ -41,19 +41,14 @@ from oppa.problem.launch_line.shell_syntax import (
     every_command,
 )
 from oppa.problem.launch_line.shell_values import Variables
+from oppa.problem.launch_line.starting_words import is_launcher_unknown, only_checks, starts_something
 from oppa.problem.launch_line.words import Word, texts, word
 
 MOST_SCRIPTS = 8
 """Most scripts that lead from the launch line to the program."""
 _HINT = "give the launch line that it starts: `oppa tune -- torchrun ...`"
-STARTERS = frozenset(
-    ["torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "bash", "sh", "zsh", "uv", "numactl", "apptainer", "singularity"]
-)
-"""Programs that start others; `python` in all its spellings is among them, too."""
 _SUCCEEDS = frozenset(["export", "echo", ":", "set", "cd", "pushd", "source", ".", "module"])
 """Commands that are taken to succeed: without their success a script has no values to follow."""
-_CHECKS = re.compile(r"-(c|-version|V)")
-_HARMLESS_MODULES = frozenset(["pip", "venv", "json.tool", "http.server", "site"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,20 +96,6 @@ def read_script(
     return dataclasses.replace(reading.launches[0], header=header_of(text))
 
 
-def starts_something(words: Sequence[str]) -> bool:
-    """Return whether a command may start a training job."""
-    names = [PurePath(word).name for word in words]
-    if not names:
-        return False
-    if re.fullmatch(r"python[0-9.]*", names[0]):
-        first = next((word for word in words[1:] if not re.fullmatch(r"-[uOBIEsPq]+", word)), "")
-        module = words[2] if len(words) > 2 and words[1] == "-m" else ""
-        return not _CHECKS.fullmatch(first) and module not in _HARMLESS_MODULES and first != ""
-    if names[0] in ("srun", "mpirun") and (inner := [name for name in names[1:] if not name.startswith("-")]):
-        return inner[-1] not in ("hostname", "nvidia-smi") and "hostname" not in inner
-    return names[0] in STARTERS or names[0].endswith(".sh") or (names[0] in ("env", "conda", "poetry") and "run" in names[1:2])
-
-
 class _Reading:
     """Follows the commands of a script."""
 
@@ -151,7 +132,7 @@ class _Reading:
         """Follow commands that `&&`, `||` and `|` join; what a pipe joins runs in subshells."""
         runs: bool | None = True
         status: bool | None = True
-        joint = "\n"
+        joint, before = "\n", commands[0]
         for command in commands:
             if joint in ("&&", "||"):
                 runs = status if joint == "&&" or status is None else not status
@@ -236,7 +217,7 @@ class _Reading:
             self._place.change(words, self._variables)
         elif name in ("shift", "set"):
             self._set_arguments(words)
-        elif starts_something(texts(words)) or self._is_launcher_unknown(words):
+        elif starts_something(texts(words)) or is_launcher_unknown(words):
             self._launch(command, words)
         else:
             self._forget_by(words)
@@ -247,8 +228,8 @@ class _Reading:
         for assigned in command.assignments:
             self._variables.assign(assigned, exports=exports)
         is_known = all(not word.missing and re.fullmatch(r"[A-Za-z_]\w*|-[fxrga]+", word.text) for word in words[1:])
-        for word in words[1:] if exports and is_known else ():
-            self._variables.export(word.text)
+        for each in words[1:] if exports and is_known else ():
+            self._variables.export(each.text)
         if words and not is_known:
             self._forget_by(words, [assigned.name for assigned in command.assignments])
 
@@ -298,18 +279,14 @@ class _Reading:
         if not re.search(r"[^\w \t./:,@%+=-]", stated) and ("=" not in stated or starts_something(texts(divided))):
             return self._evaluated(command, divided)
         if any(word.missing for word in words):
-            self._refuse_launch_of(divided, command.line)
+            if starts_something(texts(divided)):
+                raise self._starts_inside(divided, "an `eval` of something unknown", command.line)
             self._apply(Effects(everything=not is_of_tools(words)))
             return False
         text = " ".join(texts(words))
-        self._sourced += 1
-        self._refuse_many()
+        self._count_script()
         self._passes_arguments |= any(word.is_typed for word in words)
         return self.script("\n" * (command.line - 1) + text)
-
-    def _refuse_launch_of(self, words: Sequence[Word], line: int) -> None:
-        if starts_something(texts(words)):
-            raise self._starts_inside(words, "an `eval` of something unknown", line)
 
     def _evaluated(self, command: Simple, words: Sequence[Word]) -> bool:
         """Follow plain words, which keep their origins."""
@@ -320,11 +297,6 @@ class _Reading:
             self._apply(Effects(everything=not is_of_tools(words)))
             return False
         return self._simple(Simple(line=command.line, words=tuple((LiteralText(text=each.text, line=command.line),) for each in words)))
-
-    @staticmethod
-    def _is_launcher_unknown(words: Sequence[Word]) -> bool:
-        """Return whether the program itself is missing, and a Python file or a launcher follows."""
-        return bool(words[0].missing) and any(word.text.endswith(".py") for word in words[1:])
 
     def _launch(self, command: Simple, words: Sequence[Word]) -> None:
         own = {assigned.name: self._variables.single(assigned.value) for assigned in command.assignments}
@@ -346,8 +318,7 @@ class _Reading:
         if words[0].missing or not found.is_file() or found.suffix not in (".sh", ".env", "", ".bash", ".conf"):
             self._variables.forget_all()
             return False
-        self._sourced += 1
-        self._refuse_many()
+        self._count_script()
         outer, arguments = self._variables.source, (self._variables.arguments, self._variables.arguments_unknown)
         self._variables.source = found.name
         if words[1:]:
@@ -358,7 +329,8 @@ class _Reading:
             self._variables.arguments, self._variables.arguments_unknown = arguments
         return self._exits
 
-    def _refuse_many(self) -> None:
+    def _count_script(self) -> None:
+        self._sourced += 1
         if self._sourced > MOST_SCRIPTS:
             raise InputError(f"`{self._variables.source}` reads more than {MOST_SCRIPTS} scripts", hint=_HINT)
 
@@ -420,14 +392,10 @@ class _Reading:
         before, self._variables = self._variables, self._variables.copy()
         for each in every_command(body):
             words = self._words(each) if isinstance(each, Simple) else []
-            if words and starts_something(texts(words)) and not _only_checks(texts(words)):
+            if words and starts_something(texts(words)) and not only_checks(texts(words)):
                 raise self._starts_inside(words, kind, each.line)
         self._variables = before
 
     def _starts_inside(self, words: Sequence[Word], kind: str, line: int) -> InputError:
         shown = clipped(" ".join(texts(words)[:4]))
         return InputError(f"`{self._variables.source}` starts `{shown}` inside {kind}, at line {line}", hint=_HINT)
-
-
-def _only_checks(words: Sequence[str]) -> bool:
-    return bool(words) and words[0] in ("bash", "sh") and "-c" not in words and len(words) < 2

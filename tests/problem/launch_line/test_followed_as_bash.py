@@ -225,7 +225,7 @@ def test_the_folder_is_that_of_bash_or_unknown(script, folder) -> None:
     try:
         launch = read_script(Path("shown.sh"), typed(["shown.sh"]), environment={}, text=f"{script}\npython train.py\n")
     except InputError as error:
-        assert "is not known" in str(error)  # noqa: PT017
+        assert "is not known" in str(error)
         return
     assert (folder / (launch.folder or "")).resolve() == Path((folder / "words").read_text().strip())
 
