@@ -83,16 +83,15 @@ def read_script(
     Raises:
         InputError: it cannot be read, starts nothing or several things, or its launch depends on something unknown.
     """
-    shown = path.name
     text = read_text(path, hint="name a shell script") if text is None else text
-    variables = Variables(source=shown, arguments=words[1:], environment=environment, script=words[0])
+    variables = Variables(source=path.name, arguments=words[1:], environment=environment, script=words[0])
     reading = _Reading(variables, folder or Path())
     reading.script(text)
     if not reading.launches:
-        raise InputError(f"`{shown}` starts no program that oppa recognises", hint=_HINT)
+        raise InputError(f"`{path.name}` starts no program that oppa recognises", hint=_HINT)
     if len(reading.launches) > 1:
         places = ", ".join(f"`{clipped(' '.join(texts(each.words)[:4]))}` at {each.source}" for each in reading.launches[:3])
-        raise InputError(f"`{shown}` starts several things: {places}", hint=_HINT)
+        raise InputError(f"`{path.name}` starts several things: {places}", hint=_HINT)
     return dataclasses.replace(reading.launches[0], header=header_of(text))
 
 

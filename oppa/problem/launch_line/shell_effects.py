@@ -25,7 +25,7 @@ _NESTED = 8
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Effects:
-    """What commands may change."""
+    """Variables, arguments and a folder that commands may change."""
 
     names: set[str] = dataclasses.field(default_factory=set)
     lasting: set[str] = dataclasses.field(default_factory=set)
