@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
-from oppa.problem.launch_line.batch_header import header_of, variables_of
+from oppa.problem.launch_line.batch_header import SHORT, exported_by, header_of, options_of, variables_of
 from oppa.problem.launch_line.script import MOST_SCRIPTS, ScriptLaunch, read_script
 from oppa.problem.launch_line.starters import (
     FOREIGN,
@@ -25,7 +25,7 @@ from oppa.problem.launch_line.starters import (
     python_option_takes_value,
     takes_value,
 )
-from oppa.problem.launch_line.words import Word, texts, typed
+from oppa.problem.launch_line.words import Word, texts, typed, word
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 MOST_WORDS = 10_000
@@ -185,6 +185,8 @@ class _Peeling:
         words += [self._words.pop(0) for _ in range(min(starter.operands, len(self._words)))]
         if starter.name == "env":
             self._environment_of(options)
+        if starter.name == "srun":
+            self._step(options)
         self._stages.append(Stage(name=starter.name, kind=starter.kind, words=tuple(words), options=tuple(options)))
         if starter.kind == "launcher" and self._words and not self._starts_python_itself(options):
             return self._made(self._words.pop(0), is_module=is_module)
@@ -235,9 +237,32 @@ class _Peeling:
             raise InputError("`sbatch` names no script", hint="give the launch line that the script starts")
         path = self.path(self._words[0].text)
         requested = (*header_of(read_text(path, hint="name the batch script")), *options)
-        self._inherited = {**self._inherited, **variables_of(requested)}
+        stated = options_of(requested)
+        self._export(stated.get("export"))
+        self._inherited = {**self._inherited, **variables_of(stated)}
+        if "chdir" in stated:
+            self._words[0] = word(str(path.absolute()))
+            self._folder = self.path(stated["chdir"])
         self._script(path.name)
         self._header = requested
+
+    def _step(self, options: Sequence[tuple[str, Word | None]]) -> None:
+        """Take what options of `srun` change for the programs behind it: their variables and their folder."""
+        stated = {SHORT.get(name, name): value.text for name, value in options if value is not None and not value.missing}
+        self._export(stated.get("export"))
+        self._inherited = {**self._inherited, **variables_of(stated)}
+        if "chdir" in stated:
+            if not Path(stated["chdir"]).is_absolute():
+                hint = "give the whole path of the folder"
+                raise InputError(f"`srun --chdir={clipped(stated['chdir'])}` depends on the folder of Slurm", hint=hint)
+            self._folder = Path(stated["chdir"])
+
+    def _export(self, value: str | None) -> None:
+        """Set the variables of `--export`; without `ALL` in it the others are not passed on."""
+        passes_on, given = exported_by(value)
+        if not passes_on:
+            self._inherited, self._set = {}, {}
+        self._set |= {name: word(text) for name, text in given.items()}
 
     def _script(self, name: str) -> None:
         """Replace a shell script by the command that it starts."""
@@ -261,7 +286,7 @@ class _Peeling:
             launch = self._resolved(self.path(script.text), self._words, inherited)
         else:
             shown = dataclasses.replace(script, pieces=script.pieces[:1])
-            launch = read_script(Path("sh -c"), [shown, *self._words[1:]], environment=inherited, text=text)
+            launch = read_script(Path("sh -c"), [shown, *self._words[1:]], environment=inherited, text=text, folder=self._folder)
         self._words = list(launch.words)
         self._set |= {
             name: self._set.get(name, word) if word.text == self._text_of(name) else word for name, word in launch.environment.items()
@@ -273,7 +298,7 @@ class _Peeling:
 
     def _resolved(self, path: Path, words: Sequence[Word], inherited: Mapping[str, str]) -> ScriptLaunch:
         """Return what a script starts, with the origin of the variables that the line sets in front of it."""
-        launch = read_script(path, words, environment=inherited)
+        launch = read_script(path, words, environment=inherited, folder=self._folder)
         return dataclasses.replace(launch, words=tuple(_from_line(word, self._set) for word in launch.words))
 
     def _text_of(self, name: str) -> str | None:

@@ -5,31 +5,50 @@ that start nothing of a training job, such as `mkdir`, are passed over. A script
 something unknown, is refused.
 """
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from oppa.errors import InputError
 from oppa.plain_text import clipped
-from oppa.problem.bounded_text import read_text
+from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.launch_line.batch_header import header_of
+from oppa.problem.launch_line.shell_conditions import condition_holds, joined, matches_pattern
+from oppa.problem.launch_line.shell_effects import (
+    DECLARES,
+    Effects,
+    arguments_at,
+    effects_of,
+    effects_of_words,
+    is_of_tools,
+    is_setup,
+    without_prefix,
+)
+from oppa.problem.launch_line.shell_folder import FolderOfShell
 from oppa.problem.launch_line.shell_parser import parse_script
-from oppa.problem.launch_line.shell_syntax import CaseCommand, Command, Conditional, Opaque, Simple
-from oppa.problem.launch_line.shell_values import Variables, condition_holds, matches_pattern
+from oppa.problem.launch_line.shell_syntax import (
+    FUNCTION,
+    SUBSHELL,
+    CaseCommand,
+    Command,
+    Conditional,
+    Expansion,
+    LiteralText,
+    Opaque,
+    Simple,
+    every_command,
+)
+from oppa.problem.launch_line.shell_values import Variables
+from oppa.problem.launch_line.starting_words import is_launcher_unknown, only_checks, starts_something
 from oppa.problem.launch_line.words import Word, texts, word
 
 MOST_SCRIPTS = 8
 """Most scripts that lead from the launch line to the program."""
 _HINT = "give the launch line that it starts: `oppa tune -- torchrun ...`"
-STARTERS = frozenset(
-    ["torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "bash", "sh", "zsh", "uv", "numactl", "apptainer", "singularity"]
-)
-"""Programs that start others; `python` in all its spellings is among them, too."""
-_AFTER = frozenset(["exec", "time", "nohup", "command", "builtin", "then", "do", "!"])
-"""Words before a command that change nothing about what it starts."""
-_CHECKS = re.compile(r"-(c|-version|V)")
-_HARMLESS_MODULES = frozenset(["pip", "venv", "json.tool", "http.server", "site"])
+_SUCCEEDS = frozenset(["export", "echo", ":", "set", "cd", "pushd", "source", ".", "module"])
+"""Commands that are taken to succeed: without their success a script has no values to follow."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +68,9 @@ class ScriptLaunch:
     """Options in lines that begin with `#SBATCH`."""
 
 
-def read_script(path: Path, words: Sequence[Word], *, environment: Mapping[str, str], text: str | None = None) -> ScriptLaunch:
+def read_script(
+    path: Path, words: Sequence[Word], *, environment: Mapping[str, str], text: str | None = None, folder: Path | None = None
+) -> ScriptLaunch:
     """Return what a script starts.
 
     Args:
@@ -57,72 +78,109 @@ def read_script(path: Path, words: Sequence[Word], *, environment: Mapping[str, 
         words: The script's own word, and its arguments.
         environment: Variables that it inherits.
         text: Its text; None: it is read from `path`.
+        folder: The folder that it starts in; None for that of oppa.
 
     Raises:
         InputError: it cannot be read, starts nothing or several things, or its launch depends on something unknown.
     """
-    shown = path.name
     text = read_text(path, hint="name a shell script") if text is None else text
-    variables = Variables(source=shown, arguments=words[1:], environment=environment, script=words[0])
-    reading = _Reading(variables, path.parent)
-    reading.follow(parse_script(text, source=shown))
+    variables = Variables(source=path.name, arguments=words[1:], environment=environment, script=words[0])
+    reading = _Reading(variables, folder or Path())
+    reading.script(text)
     if not reading.launches:
-        raise InputError(f"`{shown}` starts no program that oppa recognises", hint=_HINT)
+        raise InputError(f"`{path.name}` starts no program that oppa recognises", hint=_HINT)
     if len(reading.launches) > 1:
         places = ", ".join(f"`{clipped(' '.join(texts(each.words)[:4]))}` at {each.source}" for each in reading.launches[:3])
-        raise InputError(f"`{shown}` starts several things: {places}", hint=_HINT)
+        raise InputError(f"`{path.name}` starts several things: {places}", hint=_HINT)
     return dataclasses.replace(reading.launches[0], header=header_of(text))
-
-
-def starts_something(words: Sequence[str]) -> bool:
-    """Return whether a command may start a training job."""
-    names = [PurePath(word).name for word in words]
-    if not names:
-        return False
-    if re.fullmatch(r"python[0-9.]*", names[0]):
-        first = next((word for word in words[1:] if not re.fullmatch(r"-[uOBIEsPq]+", word)), "")
-        module = words[2] if len(words) > 2 and words[1] == "-m" else ""
-        return not _CHECKS.fullmatch(first) and module not in _HARMLESS_MODULES and first != ""
-    if names[0] in ("srun", "mpirun") and (inner := [name for name in names[1:] if not name.startswith("-")]):
-        return inner[-1] not in ("hostname", "nvidia-smi") and "hostname" not in inner
-    return names[0] in STARTERS or names[0].endswith(".sh") or (names[0] in ("env", "conda", "poetry") and "run" in names[1:2])
 
 
 class _Reading:
     """Follows the commands of a script."""
 
-    def __init__(self, variables: Variables, folder: Path) -> None:
+    def __init__(self, variables: Variables, start: Path) -> None:
         self.launches: list[ScriptLaunch] = []
-        self._variables, self._base = variables, folder
-        self._folder: Path | None = None
+        self._variables, self._place = variables, FolderOfShell(start)
+        self._functions: dict[str, list[Command]] = {}
         self._sourced = 0
+        self._exits = self._passes_arguments = False
+
+    def script(self, text: str) -> bool:
+        """Follow the text of a script; return whether it ends with `exit` or `return`."""
+        commands = parse_script(text, source=self._variables.source)
+        for each in every_command(commands):
+            if isinstance(each, Opaque) and each.kind == FUNCTION:
+                self._functions.setdefault(each.names[0], []).extend(each.body)
+        return self.follow(commands)
 
     def follow(self, commands: Sequence[Command]) -> bool:
         """Follow commands; return whether the script ends with one of them."""
-        runs: bool | None = True
-        for command in commands:
-            if runs is True:
-                if self._command(command):
-                    return True
-            elif runs is None:
-                self._unknown(command, [command])
-            runs = self._goes_on(command, runs)
+        start = 0
+        for number, command in enumerate(commands, 1):
+            if command.ended_by in ("&&", "||", "|") and number < len(commands):
+                continue
+            listed, start = commands[start:number], number
+            if command.ended_by == "&":
+                with self._subshell():
+                    self._list(listed)
+            elif self._list(listed):
+                return True
         return False
 
-    def _goes_on(self, command: Command, runs: bool | None) -> bool | None:
-        """Return whether the next command runs, after `&&` and `||`; None if that is unknown.
+    def _list(self, commands: Sequence[Command]) -> bool:
+        """Follow commands that `&&`, `||` and `|` join; what a pipe joins runs in subshells."""
+        runs: bool | None = True
+        status: bool | None = True
+        joint, before = "\n", commands[0]
+        for command in commands:
+            if joint in ("&&", "||"):
+                runs = status if joint == "&&" or status is None else not status
+                if status is None and joint == "&&" and self._may_launch(command, before):
+                    runs = True
+            if runs is None:
+                self._unknown(command, [command])
+                status = None
+            elif runs:
+                if "|" in (joint, command.ended_by):
+                    with self._subshell():
+                        self._command(command)
+                elif self._command(command):
+                    return True
+                status = self._status(command)
+            joint, before = command.ended_by, command
+        return False
 
-        A command that is no test counts as successful.
-        """
-        joint = command.ended_by if isinstance(command, Simple) else "\n"
-        if joint not in ("&&", "||"):
-            return True
-        if not isinstance(command, Simple) or runs is not True:
-            return runs
+    def _may_launch(self, command: Command, before: Command) -> bool:
+        """Return whether a command starts something after one that is no test: without its success nothing is started."""
+        if not isinstance(command, Simple) or not isinstance(before, Simple):
+            return False
+        first, words = self._words(before), self._words(command)
+        return starts_something(texts(words)) and not (first and first[0].text in ("[", "[[", "test"))
+
+    def _status(self, command: Command) -> bool | None:
+        """Return whether a command that ran succeeded; None if that is unknown."""
+        if not isinstance(command, Simple):
+            return None
         words = [self._variables.single(parts) for parts in command.words]
-        is_test = bool(words) and words[0].text in ("[", "[[", "test", "true", "false")
-        holds = condition_holds(words) if is_test else True
-        return holds if joint == "&&" or holds is None else not holds
+        if not words:
+            return True if not any(isinstance(part, Expansion) for each in command.assignments for part in each.value) else None
+        if words[0].text in ("[", "[[", "test", "true", "false"):
+            return self._test(words)
+        return True if words[0].text in _SUCCEEDS else None
+
+    def _test(self, words: Sequence[Word]) -> bool | None:
+        if any(self._variables.may_be_stated(each) for each in words):
+            return None
+        return condition_holds(words, self._place.path)
+
+    @contextlib.contextmanager
+    def _subshell(self) -> Iterator[None]:
+        """Follow commands with variables and a folder that change apart from those of the script."""
+        outer, place, exits = self._variables, self._place, self._exits
+        self._variables, self._place = outer.copy(), place.copy()
+        yield
+        outer.counts_also(self._variables)
+        self._variables, self._place, self._exits = outer, place, exits
 
     def _command(self, command: Command) -> bool:
         match command:
@@ -135,73 +193,151 @@ class _Reading:
             case Opaque():
                 return self._opaque(command)
 
+    def _words(self, command: Simple) -> list[Word]:
+        return without_prefix([each for parts in command.words for each in self._variables.fields(parts)])
+
     def _simple(self, command: Simple) -> bool:
         """Follow a simple command; return whether the script ends with it."""
-        words = [each for parts in command.words for each in self._variables.fields(parts)]
-        while words and words[0].text in _AFTER:
-            words = words[1:]
+        words = self._words(command)
         name = words[0].text if words else ""
-        if name in ("", "export", "declare", "readonly", "local", "typeset"):
-            for assigned in command.assignments:
-                self._variables.assign(assigned, exports=name == "export")
-            for word in words[1:] if name == "export" else ():
-                self._variables.export(word.text)
+        if not name or name in DECLARES:
+            self._assign(command, words)
             return False
         if name == "eval":
-            words = words[1:]
-        match words[0].text if words else "":
-            case "cd" if len(words) > 1 and not words[1].missing:
-                self._folder = (self._folder or Path()) / words[1].text
-                self._variables.set("PWD", words[1])
-            case "source" | "." if len(words) > 1:
-                self._source(words[1:])
-            case "exit" | "return":
-                return True
-            case "shift":
-                self._variables.arguments = self._variables.arguments[1:]
-            case "read" | "unset" | "mapfile" | "readarray":
-                self._variables.forget((word.text for word in words[1:] if not word.text.startswith("-")), f"`{words[0].text}`")
-            case _ if words and (starts_something(texts(words)) or self._is_launcher_unknown(words)):
-                self._launch(command, words)
+            return self._evaluate(command, words[1:])
+        if name in self._functions:
+            self._call(command, words)
+        elif name in ("source", ".") and len(words) > 1:
+            return self._source(words[1:])
+        elif name in ("exit", "return"):
+            self._exits = name == "exit"
+            return True
+        elif name in ("cd", "pushd", "popd"):
+            self._place.change(words, self._variables)
+        elif name in ("shift", "set"):
+            self._set_arguments(words)
+        elif starts_something(texts(words)) or is_launcher_unknown(words):
+            self._launch(command, words)
+        else:
+            self._forget_by(words)
         return False
 
-    @staticmethod
-    def _is_launcher_unknown(words: Sequence[Word]) -> bool:
-        """Return whether the program itself is missing, and a Python file or a launcher follows."""
-        return bool(words[0].missing) and any(word.text.endswith(".py") for word in words[1:])
+    def _assign(self, command: Simple, words: Sequence[Word]) -> None:
+        exports = bool(words) and (words[0].text == "export" or any(re.fullmatch(r"-\w*x\w*", word.text) for word in words[1:]))
+        for assigned in command.assignments:
+            self._variables.assign(assigned, exports=exports)
+        is_known = all(not word.missing and re.fullmatch(r"[A-Za-z_]\w*|-[fxrga]+", word.text) for word in words[1:])
+        for each in words[1:] if exports and is_known else ():
+            self._variables.export(each.text)
+        if words and not is_known:
+            self._forget_by(words, [assigned.name for assigned in command.assignments])
+
+    def _forget(self, commands: Sequence[Command]) -> None:
+        """Mark as unknown what commands that are not followed may change."""
+        self._apply(effects_of(commands, self._variables.copy(), self._functions))
+
+    def _forget_by(self, words: Sequence[Word], assigned: Sequence[str] = ()) -> None:
+        """Mark as unknown what a command may change, whose words are expanded."""
+        self._apply(effects_of_words(words, assigned, self._variables.copy(), self._functions))
+
+    def _apply(self, effects: Effects) -> None:
+        effects.apply(self._variables)
+        if effects.folder:
+            self._place.forget()
+
+    def _call(self, command: Simple, words: Sequence[Word]) -> None:
+        """Mark as unknown what a function may set; raise InputError if it may start the program."""
+        body = self._functions[words[0].text]
+        self._refuse_launches(body, f"the function `{clipped(words[0].text)}`")
+        if starts_something(texts(words[1:])):
+            raise self._starts_inside(words[1:], f"the function `{clipped(words[0].text)}`", command.line)
+        self._forget_by(words)
+
+    def _set_arguments(self, words: Sequence[Word]) -> None:
+        given = texts(words[1:])
+        if any(word.missing for word in words[1:]):
+            self._variables.forget_arguments()
+        elif words[0].text == "shift":
+            count = whole_number(given[0]) if given else 1
+            if count is None:
+                self._variables.forget_arguments()
+            elif count <= len(self._variables.arguments) and not self._variables.arguments_unknown:
+                self._variables.arguments = self._variables.arguments[count:]
+        else:
+            at = arguments_at(given)
+            for each in given[: at or len(given)]:
+                if re.fullmatch(r"[-+]\w*a\w*", each) or each == "allexport":
+                    self._variables.exports_all = each != "allexport" and each[0] == "-"
+            if at is not None:
+                self._variables.arguments, self._variables.arguments_unknown = tuple(words[1 + at :]), False
+
+    def _evaluate(self, command: Simple, words: Sequence[Word]) -> bool:
+        """Follow the words of `eval`; words that the shell would divide again are read as a script."""
+        divided = without_prefix(self._variables.divided(words))
+        stated = " ".join(piece.text for word in words for piece in word.pieces if not piece.missing)
+        if not re.search(r"[^\w \t./:,@%+=-]", stated) and ("=" not in stated or starts_something(texts(divided))):
+            return self._evaluated(command, divided)
+        if any(word.missing for word in words):
+            if starts_something(texts(divided)):
+                raise self._starts_inside(divided, "an `eval` of something unknown", command.line)
+            self._apply(Effects(everything=not is_of_tools(words)))
+            return False
+        text = " ".join(texts(words))
+        self._count_script()
+        self._passes_arguments |= any(word.is_typed for word in words)
+        return self.script("\n" * (command.line - 1) + text)
+
+    def _evaluated(self, command: Simple, words: Sequence[Word]) -> bool:
+        """Follow plain words, which keep their origins."""
+        if starts_something(texts(words)) and words[0].text not in self._functions:
+            self._launch(command, words)
+            return False
+        if any(word.missing for word in words):
+            self._apply(Effects(everything=not is_of_tools(words)))
+            return False
+        return self._simple(Simple(line=command.line, words=tuple((LiteralText(text=each.text, line=command.line),) for each in words)))
 
     def _launch(self, command: Simple, words: Sequence[Word]) -> None:
         own = {assigned.name: self._variables.single(assigned.value) for assigned in command.assignments}
-        source = f"{self._variables.source}:{command.line}"
-        takes = any(word.is_typed for word in words) or not self._variables.arguments
+        takes = self._passes_arguments or any(word.is_typed for word in words) or not self._variables.arguments
         launch = ScriptLaunch(
             words=tuple(words),
             environment={**self._variables.exported, **own},
-            folder=self._folder,
-            source=source,
+            folder=self._place.folder_of(clipped(" ".join(texts(words)[:4]))),
+            source=f"{self._variables.source}:{command.line}",
             takes_arguments=takes,
         )
         self.launches.append(launch)
 
-    def _source(self, words: Sequence[Word]) -> None:
-        path = Path(words[0].text)
-        found = next((each for each in (path, self._base / path) if each.is_file()), None) if not words[0].missing else None
-        if found is None or found.suffix not in (".sh", ".env", "", ".bash"):
-            return
+    def _source(self, words: Sequence[Word]) -> bool:
+        """Follow another script; one that is not here or no script may set everything. Return whether the script ends."""
+        found = self._place.path / words[0].text
+        if is_setup(words[0].text):
+            return False
+        if words[0].missing or not found.is_file() or found.suffix not in (".sh", ".env", "", ".bash", ".conf"):
+            self._variables.forget_all()
+            return False
+        self._count_script()
+        outer, arguments = self._variables.source, (self._variables.arguments, self._variables.arguments_unknown)
+        self._variables.source = found.name
+        if words[1:]:
+            self._variables.arguments, self._variables.arguments_unknown = tuple(words[1:]), any(word.missing for word in words[1:])
+        self.script(read_text(found, hint=_HINT))
+        self._variables.source = outer
+        if words[1:]:
+            self._variables.arguments, self._variables.arguments_unknown = arguments
+        return self._exits
+
+    def _count_script(self) -> None:
         self._sourced += 1
         if self._sourced > MOST_SCRIPTS:
             raise InputError(f"`{self._variables.source}` reads more than {MOST_SCRIPTS} scripts", hint=_HINT)
-        if re.fullmatch(r"activate|conda\.sh|.*profile.*|.*bashrc.*", found.name):
-            return
-        outer, self._variables.source = self._variables.source, found.name
-        self.follow(parse_script(read_text(found, hint=_HINT), source=found.name))
-        self._variables.source = outer
 
     def _conditional(self, command: Conditional) -> bool:
         for condition, body in command.branches:
             holds = self._holds(condition)
             if holds is None:
-                self._unknown(command, [inner for _, each in command.branches for inner in each])
+                self._unknown(command, [command])
                 return False
             if holds:
                 return self.follow(body)
@@ -213,7 +349,7 @@ class _Reading:
             spelled = [self._variables.single(each).text for each in patterns]
             matches = None if word.missing else matches_pattern(word.text, spelled)
             if matches is None:
-                self._unknown(command, [inner for _, each in command.branches for inner in each])
+                self._unknown(command, [command])
                 return False
             if matches:
                 return self.follow(body)
@@ -230,57 +366,35 @@ class _Reading:
                 return None
             words = [self._variables.single(parts) for parts in each.words]
             names = texts(words)
-            result = condition_holds([word("["), *words] if inside and names[:1] != ["[["] else words)
+            result = self._test([word("["), *words] if inside and names[:1] != ["[["] else words)
             inside = (inside or names[:1] == ["[["]) and names[-1:] != ["]]"]
-            found = _joined(found, joint, result)
+            found = joined(found, joint, result)
             joint = each.ended_by
         return found
 
     def _opaque(self, command: Opaque) -> bool:
         if command.kind == "{":
             return self.follow(command.body)
-        self._unknown(command, command.body)
+        if command.kind == SUBSHELL:
+            with self._subshell():
+                self.follow(command.body)
+        elif command.kind != FUNCTION:
+            self._unknown(command, [command])
         return False
 
     def _unknown(self, command: Command, body: Sequence[Command]) -> None:
         """Mark what commands that may or may not run would set; raise InputError if one of them may start the program."""
-        kind = command.kind if isinstance(command, Opaque) else "a branch whose condition is unknown"
-        names: list[str] = []
-        for each in _all(body):
-            names += [assigned.name for assigned in each.assignments]
-            words = [word for parts in each.words for word in self._variables.fields(parts)]
-            if kind != "a function" and starts_something(texts(words)) and not _only_checks(texts(words)):
-                message = f"`{self._variables.source}` starts `{clipped(' '.join(texts(words)[:4]))}` inside {kind}, at line {each.line}"
-                raise InputError(message, hint=_HINT)
-        if kind != "a function":
-            self._variables.forget(names, kind)
+        self._refuse_launches(body, command.kind if isinstance(command, Opaque) else "a branch whose condition is unknown")
+        self._forget(body)
 
+    def _refuse_launches(self, body: Sequence[Command], kind: str) -> None:
+        before, self._variables = self._variables, self._variables.copy()
+        for each in every_command(body):
+            words = self._words(each) if isinstance(each, Simple) else []
+            if words and starts_something(texts(words)) and not only_checks(texts(words)):
+                raise self._starts_inside(words, kind, each.line)
+        self._variables = before
 
-def _joined(before: bool | None, joint: str, result: bool | None) -> bool | None:
-    """Return the truth of two tests that `&&`, `||` or nothing joins."""
-    if joint == "&&":
-        return False if before is False or result is False else None if before is None or result is None else True
-    if joint == "||":
-        return True if before is True or result is True else None if before is None or result is None else False
-    return result
-
-
-def _only_checks(words: Sequence[str]) -> bool:
-    return bool(words) and words[0] in ("bash", "sh") and "-c" not in words and len(words) < 2
-
-
-def _all(commands: Sequence[Command]) -> Iterator[Simple]:
-    """Yield the simple commands inside commands."""
-    for command in commands:
-        match command:
-            case Simple():
-                yield command
-            case Conditional():
-                for condition, body in command.branches:
-                    yield from _all(condition)
-                    yield from _all(body)
-            case CaseCommand():
-                for _, body in command.branches:
-                    yield from _all(body)
-            case Opaque():
-                yield from _all(command.body)
+    def _starts_inside(self, words: Sequence[Word], kind: str, line: int) -> InputError:
+        shown = clipped(" ".join(texts(words)[:4]))
+        return InputError(f"`{self._variables.source}` starts `{shown}` inside {kind}, at line {line}", hint=_HINT)

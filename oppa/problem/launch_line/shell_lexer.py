@@ -40,6 +40,8 @@ class Lexer:
         self._text, self._source = text.replace("\\\r\n", "").replace("\r\n", "\n"), source
         self._at, self._line = 0, 1
         self._here: list[str] = []
+        self._in_test = False
+        """True inside `[[ ... ]]`, where `<` compares."""
 
     def tokens(self) -> list[Token]:
         """Return all tokens; raises InputError for a text that is no shell script."""
@@ -52,9 +54,14 @@ class Lexer:
                 break
             if self._text.startswith(("<(", ">("), self._at):
                 raise self._error("it has a process substitution")
-            if match := _HERE.match(self._text, self._at):
+            if self._text.startswith("((", self._at) and self._arithmetic(found):
+                continue
+            if match := None if self._in_test else _HERE.match(self._text, self._at):
                 self._here.append(match[2])
                 self._at = match.end()
+            elif self._in_test and self._text[self._at] in "<>":
+                found.append(Token(operator="", parts=(LiteralText(text=self._text[self._at], line=self._line),), line=self._line))
+                self._at += 1
             elif (match := _REDIRECTION.match(self._text, self._at)) and match[0].strip("0123456789"):
                 self._at = match.end()
                 self._skip_blanks()
@@ -63,12 +70,25 @@ class Lexer:
                 found.append(Token(operator=match[0][:2].replace("|&", "|"), parts=(), line=self._line))
                 self._at = match.end()
                 if match[0] == "\n":
-                    self._line += 1
+                    self._line, self._in_test = self._line + 1, False
                     self._skip_here_documents()
             else:
                 line = self._line
                 found.append(Token(operator="", parts=self._word(), line=line))
+                self._in_test = found[-1].bare == "[[" or (self._in_test and found[-1].bare != "]]")
         return [*found, Token(operator="\n", parts=(), line=self._line)]
+
+    def _arithmetic(self, found: list[Token]) -> bool:
+        """Read the command `((...))` as `let "..."`; return whether it is one."""
+        end = self._balanced(self._at, "()")
+        if self._text[end - 2 : end] != "))":
+            return False
+        body = self._text[self._at + 2 : end - 2]
+        for text, quoted in (("let", False), (body, True)):
+            found.append(Token(operator="", parts=(LiteralText(text=text, line=self._line, quoted=quoted),), line=self._line))
+        self._line += body.count("\n")
+        self._at = end
+        return True
 
     def _skip_blanks(self) -> None:
         while self._at < len(self._text):

@@ -7,7 +7,18 @@ from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounds import DEEPEST
 from oppa.problem.launch_line.shell_lexer import ASSIGNED, Lexer, Token
-from oppa.problem.launch_line.shell_syntax import Assigned, CaseCommand, Command, Conditional, LiteralText, Opaque, Parts, Simple
+from oppa.problem.launch_line.shell_syntax import (
+    FUNCTION,
+    SUBSHELL,
+    Assigned,
+    CaseCommand,
+    Command,
+    Conditional,
+    LiteralText,
+    Opaque,
+    Parts,
+    Simple,
+)
 
 
 def parse_script(text: str, *, source: str) -> tuple[Command, ...]:
@@ -24,45 +35,76 @@ class _Parser:
 
     def block(self, ends: Sequence[str]) -> tuple[Command, ...]:
         """Return the commands up to a word or an operator in `ends`, or to the end of the script."""
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise InputError(f"`{clipped(self._source)}` is nested more than {DEEPEST} deep", hint="give the launch line that it starts")
+        self._deepen()
         found: list[Command] = []
         while self._at < len(self._tokens):
             token = self._tokens[self._at]
             if token.bare in ends or token.operator in ends:
                 break
-            if token.operator:
+            if token.operator and token.operator != "(":
                 self._at += 1
                 continue
-            found.append(self._command(token))
+            found.append(self._ended(self._command(token)))
         self._depth -= 1
         return tuple(found)
 
+    def _deepen(self) -> None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise InputError(f"`{clipped(self._source)}` is nested more than {DEEPEST} deep", hint="give the launch line that it starts")
+
+    def _ended(self, command: Command) -> Command:
+        """Return a command with the operator that follows it."""
+        following = self._tokens[self._at].operator if self._at < len(self._tokens) else "\n"
+        return dataclasses.replace(command, ended_by=following or "\n")
+
     def _command(self, token: Token) -> Command:
+        if token.operator == "(":
+            self._at += 1
+            body = self.block((")",))
+            self._at += 1
+            return Opaque(line=token.line, kind=SUBSHELL, body=body)
         match token.bare:
             case "if":
                 return self._conditional(token.line)
             case "for" | "while" | "until" | "select":
-                self._skip_to("do")
-                return Opaque(line=token.line, kind=f"a `{token.bare}` loop", body=self._closed("done"))
+                return self._loop(token)
             case "case":
                 return self._case(token.line)
             case "function":
                 self._at += 2
-                return self._function(token.line)
+                return self._function(token.line, self._tokens[self._at - 1].bare if self._at <= len(self._tokens) else "")
             case "{":
                 self._at += 1
                 return Opaque(line=token.line, kind="{", body=self._closed("}"))
         following = self._tokens[self._at + 1 : self._at + 3]
         if token.bare and not token.bare.endswith("=") and [each.operator for each in following] == ["(", ")"]:
             self._at += 1
-            return self._function(token.line)
+            return self._function(token.line, token.bare)
         return self._simple()
 
-    def _function(self, line: int) -> Command:
-        self._skip_to("{")
-        return Opaque(line=line, kind="a function", body=self._closed("}"))
+    def _loop(self, token: Token) -> Command:
+        """Return a loop with its condition among its commands, and with its variable."""
+        self._at += 1
+        names: tuple[str, ...] = ()
+        if token.bare in ("for", "select"):
+            names = (self._tokens[self._at].bare,) if self._at < len(self._tokens) else ()
+            arithmetic = [self._simple()] if names == ("let",) else []
+            self._skip_to("do")
+            return Opaque(line=token.line, kind=f"a `{token.bare}` loop", body=(*arithmetic, *self._closed("done")), names=names)
+        condition = self._closed("do")
+        return Opaque(line=token.line, kind=f"a `{token.bare}` loop", body=(*condition, *self._closed("done")))
+
+    def _function(self, line: int, name: str) -> Command:
+        """Return a function; its body is a group, a subshell or another compound command."""
+        if [each.operator for each in self._tokens[self._at : self._at + 2]] == ["(", ")"]:
+            self._at += 2
+        while self._at < len(self._tokens) and self._tokens[self._at].operator == "\n":
+            self._at += 1
+        self._deepen()
+        body = (self._command(self._tokens[self._at]),) if self._at < len(self._tokens) else ()
+        self._depth -= 1
+        return Opaque(line=line, kind=FUNCTION, body=body, names=(name,))
 
     def _case(self, line: int) -> Command:
         word = self._tokens[self._at + 1].parts if self._at + 1 < len(self._tokens) else ()
@@ -118,12 +160,11 @@ class _Parser:
         while self._at < len(self._tokens) and not (token := self._tokens[self._at]).operator:
             self._at += 1
             made = self._assigned(token) if not words or (words[0][:1] and _declares(words[0])) else None
-            if (made and not words) or made:
+            if made:
                 assignments.append(made)
             else:
                 words.append(token.parts)
-        ended_by = self._tokens[self._at].operator if self._at < len(self._tokens) else "\n"
-        return Simple(line=line, assignments=tuple(assignments), words=tuple(words), ended_by=ended_by)
+        return Simple(line=line, assignments=tuple(assignments), words=tuple(words))
 
     def _assigned(self, token: Token) -> Assigned | None:
         first = token.parts[0] if token.parts else None

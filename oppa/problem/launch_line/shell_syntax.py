@@ -4,6 +4,7 @@ A command that this subset lacks, such as a loop or a function, is `Opaque`, so 
 """
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +46,13 @@ class Assigned:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Simple:
-    """A simple command: assignments, then words; `ended_by` is the operator that follows it."""
+    """A simple command: assignments, then words."""
 
     line: int
     assignments: tuple[Assigned, ...] = ()
     words: tuple[Parts, ...] = ()
     ended_by: str = "\n"
+    """The operator that follows the command."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,7 @@ class Conditional:
 
     line: int
     branches: tuple[tuple[tuple["Command", ...], tuple["Command", ...]], ...]
+    ended_by: str = "\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +71,41 @@ class CaseCommand:
     line: int
     word: Parts
     branches: tuple[tuple[tuple[Parts, ...], tuple["Command", ...]], ...]
+    ended_by: str = "\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Opaque:
-    """A loop, a function or another compound command, with the commands inside."""
+    """A loop, a function, a group, a subshell or another compound command, with the commands inside."""
 
     line: int
     kind: str
     body: tuple["Command", ...] = ()
+    names: tuple[str, ...] = ()
+    """The name of a function, or the variable of a loop."""
+    ended_by: str = "\n"
 
 
 Command = Simple | Conditional | CaseCommand | Opaque
+
+FUNCTION, SUBSHELL = "a function", "a subshell"
+
+
+def parts_of(command: Command) -> Iterator[Command]:
+    """Yield the commands directly inside a command."""
+    match command:
+        case Conditional():
+            for condition, body in command.branches:
+                yield from (*condition, *body)
+        case CaseCommand():
+            for _, body in command.branches:
+                yield from body
+        case Opaque():
+            yield from command.body
+
+
+def every_command(commands: Sequence[Command]) -> Iterator[Command]:
+    """Yield commands and all commands inside them."""
+    for command in commands:
+        yield command
+        yield from every_command(tuple(parts_of(command)))

@@ -3,11 +3,12 @@
 Nothing is run. What no assignment and no variable of the environment states stays in the word as the script has it, marked as missing.
 """
 
+import copy
 import dataclasses
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from oppa.errors import InputError
 from oppa.plain_text import clipped
@@ -22,11 +23,14 @@ from oppa.redaction import is_secret
 _PARAMETER = re.compile(
     r"(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!])(?P<index>\[[^\]]*\])?(?:(?P<how>:?[-=+?]|##?|%%?|//?)(?P<rest>.*))?", re.DOTALL
 )
-_SET_LATER = re.compile(
-    r"(SLURM|SLURMD|SRUN|PMI|PMIX|PBS|LSB|OMPI|MPI|FLUX|PALS|KUBERNETES|VC|PET|CUDA)_\w+|(LOCAL_|NODE_|GROUP_)?RANK|HOSTNAME|RANDOM"
-    r"|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NNODES|NODELIST|PIPESTATUS|SECONDS|EPOCHREALTIME"
+_SHELLS_OWN = re.compile(
+    r"BASH\w*|OPT(ARG|IND)|RANDOM|SECONDS|EPOCH\w+|LINENO|PPID|E?UID|HOSTNAME|PIPESTATUS|REPLY|OLDPWD|DIRSTACK|[?!$#*@-]"
 )
-"""Variables that a scheduler, a launcher or the shell sets, so that one without a value here may have one there."""
+"""Variables that the shell sets, so that a default does not stand for them."""
+_LASTING = frozenset(["HOME", "USER", "LOGNAME", "PATH", "SHELL"])
+"""Variables of the environment that files with settings leave as they are."""
+_SETS = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9]*")
 _BLANKS = re.compile(r"([ \t\n]+)")
 
 
@@ -47,25 +51,29 @@ class Variables:
         self._environment = environment
         self._set: dict[str, tuple[Word, ...]] = {}
         self._unknown: dict[str, str] = {}
+        self._kept_unknown: set[str] = set()
+        self._all_unknown = self.arguments_unknown = self.exports_all = False
         self._expanded = 0
 
     def assign(self, assigned: Assigned, *, exports: bool = False) -> None:
         """Set a variable to a word, or to the words of an array; `+=` adds to it."""
+        name = assigned.name
+        if name in self._kept_unknown or (assigned.adds and self.is_unknown(name)) or _has_subscripts(assigned):
+            self.forget([name])
+            return
+        before = self._set.get(name, ())
         if assigned.array is not None:
             value = tuple(word for parts in assigned.array for word in self.fields(parts))
-            self._set[assigned.name] = (*self._set.get(assigned.name, ()), *value) if assigned.adds else value
+            self._set[name] = (*before, *value) if assigned.adds else value
         else:
-            value = (self.single(assigned.value),)
-            if assigned.adds:
-                before = self._set.get(assigned.name, ())
-                joined = Word(pieces=(*(piece for each in before for piece in each.pieces), *value[0].pieces))
-                value = (joined,)
-            self._set[assigned.name] = value
-        self._unknown.pop(assigned.name, None)
-        if exports or assigned.name in self.exported:
-            self.export(assigned.name)
+            added = self.single(assigned.value)
+            first = self._value(name, "") or [] if assigned.adds else []
+            self._set[name] = (Word(pieces=(*first, *added.pieces)), *(before[1:] if len(before) > 1 else ()))
+        self._unknown.pop(name, None)
+        if exports or self.exports_all or name in self.exported:
+            self.export(name)
 
-    def set(self, name: str, value: Word) -> None:
+    def put(self, name: str, value: Word) -> None:
         """Set a variable to a word."""
         self._set[name] = (value,)
 
@@ -74,22 +82,72 @@ class Variables:
         if value := self._set.get(name):
             self.exported[name] = value[0]
 
-    def forget(self, names: Iterable[str], why: str) -> None:
-        """Mark variables as unknown, because a command that is not run may set them."""
+    def forget(self, names: Iterable[str], *, lasting: bool = False) -> None:
+        """Mark variables as unknown, because a command that is not followed may set them; `lasting`: later values are unknown, too."""
         for name in names:
             self._set.pop(name, None)
-            self.exported.pop(name, None)
-            self._unknown[name] = why
+            if name in self.exported:
+                self.exported[name] = self._missing(f"${name}")
+            self._unknown[name] = ""
+            if lasting:
+                self._kept_unknown.add(name)
+
+    def forget_all(self) -> None:
+        """Mark all variables as unknown, because a file that is not read may set them."""
+        self.forget([*self._set, *self.exported])
+        self._all_unknown = True
+
+    def forget_arguments(self) -> None:
+        """Mark the script's arguments as unknown."""
+        self.arguments, self.arguments_unknown = (self._missing("$@"),), True
+
+    def _missing(self, text: str) -> Word:
+        return Word(pieces=(WordPiece(text=text, origin=self.source, missing=True),))
 
     def is_unknown(self, name: str) -> bool:
-        """Return whether a command that is not run may have set the variable."""
-        return name in self._unknown
+        """Return whether a command that is not followed may have set the variable."""
+        if name in "@*#" or (whole_number(name) is not None and name != "0"):
+            return self.arguments_unknown
+        return name in self._unknown or (self._all_unknown and name not in self._set and name not in _LASTING)
+
+    def copy(self) -> Self:
+        """Return variables that change apart from these, as those of a subshell do."""
+        made = copy.copy(self)
+        made.exported, made._set, made._unknown = dict(self.exported), dict(self._set), dict(self._unknown)
+        made._kept_unknown = set(self._kept_unknown)
+        return made
+
+    def changed_by(self, parts: Parts) -> set[str]:
+        """Return the variables that the expansion of a word sets, as `${A:=1}` and `$((A++))` do."""
+        expansions = [part for part in parts if isinstance(part, Expansion)]
+        found = {match[1] for part in expansions if part.kind == "variable" and (match := re.match(r"([A-Za-z_]\w*):?=", part.body))}
+        return found | {name for part in expansions for name in (set_by_arithmetic(part.body) if part.kind == "arithmetic" else ())}
+
+    def counts_also(self, other: Self) -> None:
+        """Count what a subshell's variables expanded to."""
+        self._expanded = max(self._expanded, other._expanded)
+
+    def may_be_stated(self, each: Word) -> bool:
+        """Return whether something that is missing in a word may have a value in the shell, other than by a scheduler."""
+        named = (re.fullmatch(r"\$\{?([A-Za-z_]\w*|[0-9]+|[@*#])\}?", piece.text) for piece in each.pieces if piece.missing)
+        return any(name is not None and (self.is_unknown(name[1]) or name[1] in self._environment) for name in named)
 
     def fields(self, parts: Parts) -> list[Word]:
         """Return the words that a word of the script becomes: none, one or several."""
         if (whole := self._array_alone(parts)) is not None:
             return list(whole)
-        return _split(self._fragments(parts), keeps_empty=any(part.quoted for part in parts))
+        found = self._fragments(parts)
+        if ("IFS" in self._set or "IFS" in self._unknown) and any(
+            each.splits and not _PLAIN_VALUE.fullmatch(each.piece.text) for each in found
+        ):
+            message = f"`{clipped(self.source)}` sets IFS, which divides `{clipped(found[0].piece.text)}` at other characters than blanks"
+            raise InputError(message, hint="give the launch line that it starts")
+        return _split(found, keeps_empty=any(part.quoted for part in parts))
+
+    def divided(self, words: Sequence[Word]) -> list[Word]:
+        """Return words that are split at their blanks."""
+        fragments = ([_Fragment(piece=piece, splits=not piece.missing) for piece in each.pieces] for each in words)
+        return [word for each in fragments for word in _split(each, keeps_empty=False)]
 
     def single(self, parts: Parts) -> Word:
         """Return a word that is not split, as an assignment has it."""
@@ -157,7 +215,7 @@ class Variables:
         if stated:
             assert value is not None
             return value
-        if how.endswith(("-", "=")) and not self.is_unknown(name):
+        if how.endswith(("-", "=")) and not self.is_unknown(name) and not _SHELLS_OWN.fullmatch(name):
             found = self._text(rest, part, depth)
             if how.endswith("="):
                 self._set[name] = (Word(pieces=tuple(found)),)
@@ -180,7 +238,7 @@ class Variables:
 
         A secret of the environment counts as not stated, so that no file has it; trials inherit it.
         """
-        if name in self._unknown:
+        if self.is_unknown(name):
             return None
         if name == "0":
             return list(self.script.pieces)
@@ -205,6 +263,7 @@ class Variables:
         commands = parse_script(f': "{part.body.replace(chr(34), "")}"', source=self.source)
         words = commands[0].words if commands and isinstance(commands[0], Simple) else ()
         pieces = [each.piece for each in self._fragments(words[1], depth + 1)] if len(words) > 1 else []
+        self.forget(set_by_arithmetic(part.body))
         text = re.sub(r"[A-Za-z_]\w*", lambda found: self._number(found[0]), "".join(piece.text for piece in pieces))
         if any(piece.missing for piece in pieces) or (number := compute(text)) is None:
             return []
@@ -218,11 +277,23 @@ class Variables:
         """Return the folder of the script, for the usual ways to ask for it; nothing for any other command."""
         origin = f"{self.source}:{part.line}"
         if re.fullmatch(r"\s*pwd\s*", part.body):
-            return [WordPiece(text=str(Path.cwd()), origin=origin)]
+            return list(self._set["PWD"][0].pieces) if "PWD" in self._set else [WordPiece(text=str(Path.cwd()), origin=origin)]
         asks = r'.*dirname\s+(?:--\s+)?"?\$(?:\{BASH_SOURCE\[0\]\}|BASH_SOURCE|0|\{0\}|\{BASH_SOURCE\})"?.*'
-        if re.fullmatch(asks, part.body, re.DOTALL) and not any(piece.missing for piece in self.script.pieces):
+        has_moved = "PWD" in self._set and not Path(self.script.text).is_absolute()
+        if re.fullmatch(asks, part.body, re.DOTALL) and not has_moved and not any(piece.missing for piece in self.script.pieces):
             return [WordPiece(text=str(Path(self.script.text).absolute().parent), origin=origin)]
         return []
+
+
+def set_by_arithmetic(text: str) -> list[str]:
+    """Return the variables that an arithmetic expression sets, such as `N` in `N += 1`."""
+    return [before or after for before, after in _SETS.findall(text)]
+
+
+def _has_subscripts(assigned: Assigned) -> bool:
+    """Return whether an array is given by subscripts, as in `([1]=a)`."""
+    firsts = (parts[0] for parts in assigned.array or () if parts)
+    return any(isinstance(each, LiteralText) and not each.quoted and re.match(r"\[.*", each.text) for each in firsts)
 
 
 def _trimmed(value: list[WordPiece] | None, how: str, rest: str) -> list[WordPiece]:
@@ -264,74 +335,3 @@ def _split(fragments: Sequence[_Fragment], *, keeps_empty: bool) -> list[Word]:
                 words[-1].append(dataclasses.replace(each.piece, text=text))
     found = [Word(pieces=tuple(pieces)) for pieces in words if pieces]
     return found or ([Word(pieces=())] if keeps_empty else [])
-
-
-def condition_holds(words: Sequence[Word]) -> bool | None:
-    """Return whether a test such as `[ -n "$A" ]` holds; None if that depends on something unknown.
-
-    A variable that is set nowhere is empty, as in the shell, unless a scheduler may set it.
-    """
-    given = ["".join(_tested(piece) or "" for piece in each.pieces) for each in words]
-    if not given or any(_tested(piece) is None for each in words for piece in each.pieces):
-        return None
-    if given[0] in ("[", "[["):
-        given = given[1:-1] if given[-1] in ("]", "]]") else given[1:]
-    elif given[0] == "test":
-        given = given[1:]
-    elif len(given) == 1:
-        return {"true": True, ":": True, "false": False}.get(given[0])
-    else:
-        return None
-    negated = given[:1] == ["!"]
-    found = _holds(given[1:] if negated else given)
-    return found if found is None else found != negated
-
-
-def _tested(piece: WordPiece) -> str | None:
-    """Return the text of a piece in a test; None if it is unknown."""
-    if not piece.missing:
-        return piece.text
-    named = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", piece.text)
-    return "" if named and not _SET_LATER.fullmatch(named[1]) else None
-
-
-def _holds(test: Sequence[str]) -> bool | None:
-    match list(test):
-        case ["-z", text]:
-            return not text
-        case ["-n", text] | [text]:
-            return bool(text)
-        case ["-f", path]:
-            return Path(path).is_file() or None  # a file that is not here may be on the cluster
-        case ["-d", path]:
-            return Path(path).is_dir() or None
-        case ["-e", path]:
-            return Path(path).exists() or None
-        case [left, ("=" | "=="), right]:
-            return left == right if not re.search(r"[*?\[]", right) else None
-        case [left, "!=", right]:
-            return left != right if not re.search(r"[*?\[]", right) else None
-        case [left, ("-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge") as how, right]:
-            first, second = whole_number(left), whole_number(right)
-            if first is None or second is None:
-                return None
-            return bool(_COMPARED[how](first, second))
-        case _:
-            return None
-
-
-def matches_pattern(text: str, patterns: Iterable[str]) -> bool | None:
-    """Return whether a text matches one of the patterns of a `case`; None if a pattern is more than text, `*`, or a prefix with `*`."""
-    for pattern in patterns:
-        if (
-            pattern == "*"
-            or pattern == text
-            or (pattern.endswith("*") and text.startswith(pattern[:-1]) and not re.search(r"[*?\[]", pattern[:-1]))
-        ):
-            return True
-        if re.search(r"[*?\[]", pattern.removesuffix("*")):
-            return None
-    return False
-
-
-_COMPARED = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from oppa.errors import InputError
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.detect import Machine
-from oppa.problem.launch_line.batch_header import SHORT, options_of
+from oppa.problem.launch_line.batch_header import SHORT, gpus_of, options_of
 from oppa.problem.launch_line.line import LaunchLine, Stage
 from oppa.problem.launch_line.words import Word
 from oppa.tuning.launch_line.meaning import LineDevices
@@ -27,11 +27,22 @@ def devices_of(line: LaunchLine, machine: Machine, environment: Mapping[str, str
     if launcher is not None and launcher.name == "torchrun":
         found = _torchrun(launcher, machine)
     hosts = _hosts(step, header, environment)
+    _compare_hosts(step, launcher, found)
     if step is not None and launcher is None:
         found = _ranks_of_step(step, header, hosts, environment)
     elif hosts is not None and found.hosts == 1 and not (launcher is not None and launcher.has("nnodes")):
         found = dataclasses.replace(found, hosts=hosts)
     return dataclasses.replace(found, gpu=_gpu(step, header))
+
+
+def _compare_hosts(step: Stage | None, launcher: Stage | None, found: LineDevices) -> None:
+    """Raise InputError if a step of Slurm has another number of hosts than the launcher in it."""
+    given = step.value("N", "nodes") if step is not None else None
+    if given is None or given.missing or launcher is None or not launcher.has("nnodes"):
+        return
+    if (hosts := _number(given, "--nodes")) != found.hosts:
+        message = f"the step has {hosts} hosts (`--nodes {given.text}`), but the launcher in it waits for {found.hosts} (`--nnodes`)"
+        raise InputError(message, hint="give both the same number")
 
 
 def _torchrun(launcher: Stage, machine: Machine) -> LineDevices:
@@ -76,14 +87,17 @@ def _hosts(step: Stage | None, header: Mapping[str, str], environment: Mapping[s
     if step is None and "nodes" not in header:
         return None
     text = header.get("nodes") or environment.get("SLURM_JOB_NUM_NODES", "")
-    return whole_number(text.partition("-")[0])
+    least, dash, most = text.partition("-")
+    if dash and least != most:
+        raise InputError(f"`--nodes={text}` is a range, so its trials could not be compared", hint="give one number of hosts")
+    return whole_number(least)
 
 
 def _gpu(step: Stage | None, header: Mapping[str, str]) -> str:
     """Return the kind of GPU that options of Slurm name, as in `--gres=gpu:h100:8`; empty if none does."""
     stated = [value.text for name, value in (step.options if step else ()) if value is not None and ("gpus" in name or name == "gres")]
     stated += [value for name, value in header.items() if "gpus" in name or name == "gres"]
-    kinds = [match[1] for text in stated if (match := re.search(r"(?:^|gpu:)([A-Za-z][\w-]*?):\d+$", text)) and match[1] != "gpu"]
+    kinds = [match[1] for text in stated if (match := re.search(r"(?:^|gpu:)([A-Za-z][\w-]*?):\d+(?:[,(]|$)", text)) and match[1] != "gpu"]
     return kinds[0] if kinds else ""
 
 
@@ -91,7 +105,7 @@ def gpus_in_header(words: tuple[str, ...]) -> int | None:
     """Return the GPUs of a host that a batch script's header requests; None if it requests none."""
     header = options_of(words)
     for name in ("gpus-per-node", "gres", "gpus-per-task"):
-        if number := whole_number(header.get(name, "").rpartition(":")[2]):
+        if number := gpus_of(header.get(name, "")):
             return number
     return None
 

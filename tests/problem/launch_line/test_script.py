@@ -77,7 +77,8 @@ def test_the_folder_that_a_script_changes_to_is_kept() -> None:
     assert launch("cd /data && torchrun t.py").folder == Path("/data")
 
 
-def test_other_scripts_that_it_reads_set_its_variables(tmp_path) -> None:
+def test_other_scripts_that_it_reads_set_its_variables(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "env.sh").write_text("TP=4\n")
     text = "source env.sh\ntorchrun t.py $TP"
     found = read_script(tmp_path / "run.sh", typed(["run.sh"]), environment={}, text=text)

@@ -182,3 +182,15 @@ def test_a_secret_of_the_environment_reaches_no_file(job) -> None:
     assert "0123456789abcdef0123" not in made.text and "A=1" in made.problem.command.argv
     with pytest.raises(InputError, match=r"\$HF_TOKEN"):
         job("sh run.sh", {"run.sh": f"{TRAINER} --note $HF_TOKEN\n"}, environment={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx"})
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("#SBATCH -N 2-4\nsrun TRAINER", "is a range"),
+        ("#SBATCH -N 4\nsrun -N 2 torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 train.py", "has 2 hosts"),
+    ],
+)
+def test_a_number_of_hosts_that_is_not_one_is_refused(script, message, job) -> None:
+    with pytest.raises(InputError, match=message):
+        job("sbatch run.sh", {"run.sh": script.replace("TRAINER", TRAINER)}, machine=CPUS)
