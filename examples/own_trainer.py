@@ -27,6 +27,7 @@ parser.add_argument("--shard", action="store_true")
 parser.add_argument("--samples", type=int, default=6400)
 parser.add_argument("--width", type=int, default=64)
 parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
+parser.add_argument("--save-every", type=int, default=5000, help="samples between two checkpoints")
 options = parser.parse_args()
 
 run = oppa_client.open_run({"batch": "both", "micro_batch": True, "restart": True, "elastic": True})
@@ -79,6 +80,10 @@ if run and run.resume:
 plan = run.plan if run else alone
 while not run.leaving if run else plan.progress < options.samples:
     micro_batches = plan.micro_batches(rank, ranks)
+    if plan.fills(ranks):
+        statistics.resume()
+    else:
+        statistics.pause()  # an empty micro-batch has no gradient to measure
     total = torch.zeros(())
     for numbers in micro_batches:
         last = numbers is micro_batches[-1]
@@ -98,7 +103,10 @@ while not run.leaving if run else plan.progress < options.samples:
     optimizer.zero_grad()
     if run:
         run.step(samples=plan.global_batch, loss=total.item(), noise=statistics.report(), learning_rate=optimizer.param_groups[0]["lr"])
-        plan = run.plan
+        taken, plan = plan.progress, run.plan
+        if not run.leaving and plan.progress // options.save_every > taken // options.save_every:
+            with run.paused("saving"):
+                run.saved(save(plan.step, model, optimizer))
     else:
         plan = dataclasses.replace(alone, step=plan.step + 1, progress=plan.progress + plan.global_batch)
 if run:

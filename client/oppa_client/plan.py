@@ -73,6 +73,10 @@ class Plan:
         largest = -(-self.global_batch // replicas)
         return parts(self.share(replica, replicas), max(1, -(-largest // self.micro_batch)))
 
+    def fills(self, replicas: int) -> bool:
+        """Return True if no micro-batch of a replica is empty; the gradients of an empty one cannot be measured."""
+        return all(self.micro_batches(replicas - 1, replicas))
+
 
 def parts(numbers: range, count: int) -> list[range]:
     """Return consecutive parts of a range, of which the last ones are shorter by one if it does not divide."""

@@ -1,7 +1,8 @@
 """Train under oppa's supervision: the program opens the run, takes its batch from the plan, reports each step, and leaves when asked.
 
 Only files of the attempt's folder are exchanged (`run_files`), on local or network file systems. Nothing waits for oppa: if it is gone,
-training goes on with the last plan.
+training goes on with the last plan. Rank 0 goes on if the file system refuses a file. Any other rank tries again, because a plan that it
+misses would divide the ranks, and ends the attempt after `READ_S`.
 
 All ranks change together, without a message between them. Rank 0 ends step s, and writes the first step of a new plan, at least s + 2,
 before it begins step s + 1. No rank can end step s + 1 before rank 0 has begun it, because the gradients of a step need all ranks. So each
@@ -14,7 +15,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ ABILITIES = {"batch": "none", "micro_batch": False, "restart": False, "elastic":
 BATCH = ("both", "up", "down", "none")
 PAUSE_S = 3600.0
 """Seconds that a pause may last, unless the program states another limit."""
+READ_S, RETRY_S = 60.0, 0.1
+"""Seconds for which a rank tries again what the file system refuses but all ranks need, and the seconds between two tries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +75,11 @@ class Run:
         attempt: Content of attempt.json, or what stands for it in a trial.
         lead: Further steps by which a plan is announced ahead, for loaders that prefetch.
         in_trial: True in a trial, which oppa ends after some steps.
+        read_s: Seconds for which a rank tries again to read a plan that the file system refuses.
     """
 
-    def __init__(self, trial: Trial, attempt: dict[str, Any], *, lead: int = 0, in_trial: bool = False) -> None:
-        self._trial, self._attempt, self._in_trial = trial, attempt, in_trial
+    def __init__(self, trial: Trial, attempt: dict[str, Any], *, lead: int = 0, in_trial: bool = False, read_s: float = READ_S) -> None:
+        self._trial, self._attempt, self._in_trial, self._read_s = trial, attempt, in_trial, read_s
         self._lead = lead + (trial.world > 1)
         self._terms, self._coming = Terms.of(attempt["plan"]), list[Terms]()
         self._step, self._samples = int(attempt["step"]), int(attempt["samples"])
@@ -130,7 +134,7 @@ class Run:
         learning_rate: float | None = None,
         memory_bytes: int | None = None,
     ) -> None:
-        """End an optimizer step on every rank; rank 0 reports it. Never wait.
+        """End an optimizer step on every rank; rank 0 reports it. Wait only if the file system refuses what all ranks need.
 
         Args:
             samples: Samples that all ranks together took in this step, as the program counts them.
@@ -142,7 +146,7 @@ class Run:
             memory_bytes: Peak memory so far, maximum over ranks.
 
         Raises:
-            ContractError: this rank learns of a new plan only after that has begun; the attempt has to end.
+            ContractError: this rank cannot read the plans, or learns of a new one only after that has begun; the attempt has to end.
         """
         begin_s = time.perf_counter()
         seconds = max(1e-9, begin_s - (self._began_s or begin_s) - self._paused_s)
@@ -238,33 +242,58 @@ class Run:
             self._write(run_files.PAUSED, {"label": "leaving", "until": leaving.until})
 
     def _exchange(self, line: dict[str, Any]) -> None:
-        """Report a step and answer oppa's requests on rank 0, and read the plans of rank 0 on every rank."""
+        """Report a step and answer oppa's requests on rank 0; read on the others what rank 0 has announced."""
         folder = self._trial.folder
-        if self._trial.rank == 0:
-            self._lines.append(line)
+        if self._trial.rank:
+            self._insist(lambda: self._read(run_files.names_in(folder)))
+            return
+        self._lines.append(line)
         names = run_files.names_in(folder)
-        if self._trial.rank == 0:
-            self._answer(names)
+        self._insist(lambda: self._read(names))  # there is something only if the program has restarted itself
+        self._answer(names)
+
+    def _read(self, names: set[str]) -> None:
+        """Read the plans and the request to leave that this rank does not have yet."""
+        folder = self._trial.folder
         while (name := run_files.PLAN.format(self._newest.number + 1)) in names:
             self._announced(Terms.of(run_files.read(folder, name)))
         if run_files.LEAVING in names and self._leaving_from == math.inf:
             self._must_leave(run_files.read(folder, run_files.LEAVING))
 
     def _answer(self, names: set[str]) -> None:
-        """Write the first step of what oppa has asked for; rank 0 has ended a step and begun no other."""
+        """Announce the first step of what oppa has asked for; rank 0 has ended a step and begun no other."""
         asked = run_files.ASKED.format(self._newest.number + 1)
         if asked in names:
             first = max(self._step + self._lead, self._newest.from_step + 1)
             request = run_files.read(self._trial.folder, asked)
             terms = self._newest.changed(request, from_step=first, seen=self._samples_before(first))
-            name = run_files.PLAN.format(terms.number)
-            run_files.write(self._trial.folder, name, terms.to_dict())
-            names.add(name)
-        if run_files.LEAVE in names and run_files.LEAVING not in names:
+            self._announce(run_files.PLAN.format(terms.number), terms.to_dict())
+            self._announced(terms)
+        if run_files.LEAVE in names and self._leaving_from == math.inf:
             request = run_files.read(self._trial.folder, run_files.LEAVE)
             values = {"from_step": self._step + self._lead, "reason": request["reason"], "until": time.time() + request["deadline_s"]}
-            run_files.write(self._trial.folder, run_files.LEAVING, values)
-            names.add(run_files.LEAVING)
+            self._announce(run_files.LEAVING, values)
+            self._must_leave(values)
+
+    def _announce(self, name: str, values: dict[str, Any]) -> None:
+        """Write a file that all ranks follow; raise OSError only while no rank can have seen it."""
+        run_files.draft(self._trial.folder, name, values)
+        # A refused rename may have happened nevertheless, as on a network file system.
+        self._insist(lambda: run_files.write(self._trial.folder, name, values))
+
+    def _insist(self, exchange: Callable[[], None]) -> None:
+        """Try an exchange that all ranks need until the file system accepts it; raise ContractError after `read_s`."""
+        until = time.monotonic() + self._read_s
+        while True:
+            try:
+                exchange()
+                return
+            except OSError as error:
+                self.errors += 1
+                if time.monotonic() >= until:
+                    cause = f"the file system has refused a file of the run for {self._read_s:g} s ({error})"
+                    raise ContractError(f"{cause}: rank {self._trial.rank} has no plan for step {self._step}") from error
+            time.sleep(RETRY_S)
 
     def _samples_before(self, step: int) -> int:
         """Return the samples that will be taken before a coming step, under the plans that are known."""

@@ -58,9 +58,14 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 def write(folder: Path, name: str, values: dict[str, Any]) -> None:
     """Write a file so that readers find all of it or none; raises OSError."""
-    draft = folder / f".{name}.{os.getpid()}"
-    draft.write_text(json.dumps(values) + "\n")
-    draft.replace(folder / name)
+    draft(folder, name, values).replace(folder / name)
+
+
+def draft(folder: Path, name: str, values: dict[str, Any]) -> Path:
+    """Write what a file will have to a hidden one, and return its path; raises OSError."""
+    path = folder / f".{name}.{os.getpid()}"
+    path.write_text(json.dumps(values) + "\n")
+    return path
 
 
 class Lines:

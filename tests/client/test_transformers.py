@@ -122,6 +122,39 @@ def test_the_checkpoint_of_a_run_outlives_a_limit_that_keeps_the_best_one_alone(
     assert list(evaluations(seen)) == [2, 4, 6]
 
 
+def test_without_samples_the_last_step_is_a_whole_one(attempt_at):
+    folder = attempt_at("run", total_samples=None)
+    train(trainer(folder, max_steps=-1, num_train_epochs=0.5, eval_strategy="no"))  # 25 samples
+    assert [line["samples"] for line in reported(folder)] == [8, 8, 8, 8]
+    assert json.loads((folder / "left.json").read_text())["reason"] == "finished"
+
+
+class DeathError(RuntimeError):
+    """Ends a rank while it saves."""
+
+
+class DiesWhileItSaves(Watched):
+    """Fails once its second checkpoint is saved and oppa has not been given it."""
+
+    def _stated(self):
+        if self.state.global_step == 4:
+            raise DeathError
+        return super()._stated()
+
+
+def test_a_death_before_a_checkpoint_is_stated_leaves_the_one_before(attempt_at):
+    kept = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1, "eval_strategy": "no"}
+    first = attempt_at("first", total_samples=48)
+    with pytest.raises(DeathError):
+        train(trainer(first, DiesWhileItSaves, **kept))
+    stated = json.loads((first / "saved-2.json").read_text())["checkpoint"]
+    assert not (first / "saved-4.json").exists() and (first / "output" / "checkpoint-2" / "oppa_position.json").exists()
+    assert stated.endswith("checkpoint-2")
+    whole = attempt_at("whole", total_samples=48)
+    train(trainer(whole, **kept))
+    assert [path.name for path in (whole / "output").iterdir()] == ["checkpoint-6"]
+
+
 class Doubled(Trainer):
     """Doubles each loss."""
 

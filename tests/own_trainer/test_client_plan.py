@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from oppa_client.plan import Rate, Terms, parts
 
+from oppa.control.own_trainer.contract import RateTerms
 from oppa.problem.training import RunOptions
 from oppa.training.run.learning_rate import Followed, learning_rate
 from tests.own_trainer.folders import terms
@@ -63,6 +64,28 @@ def test_the_learning_rate_follows_the_batch_as_in_the_trainer_of_oppa(batches, 
             expected = learning_rate(options, base=1.0, reference_batch=8, batch=range(seen, seen + batch), total=None, followed=followed)
             assert plan.at(step, seen, None).learning_rate_factor == pytest.approx(expected, rel=1e-12)
             seen, step = seen + batch, step + 1
+
+
+@given(
+    batch=SIZES,
+    before=SIZES,
+    reference=SIZES,
+    exponent=st.floats(0, 1),
+    damping=st.integers(0, 10),
+    since=st.integers(0, 1000),
+    further=st.integers(0, 1000),
+)
+def test_oppa_and_the_client_have_the_same_factor_of_the_learning_rate(batch, before, reference, exponent, damping, since, further):
+    values = {"reference_batch": float(reference), "exponent": exponent, "damping": damping, "batch": float(before), "since": since}
+    client, ours = Rate(**values), RateTerms.model_validate(values)
+    assert client.factor(batch, since + further) == ours.factor(batch, since + further)
+    assert client.followed(batch, since + further) == ours.followed(batch, since + further)
+
+
+@given(size=st.integers(0, 40), micro_batch=st.integers(1, 7), replicas=st.integers(1, 6))
+def test_a_step_fills_its_micro_batches_unless_one_of_any_replica_is_empty(size, micro_batch, replicas):
+    plan = Terms(1, 0, 40, micro_batch, 1, Rate()).at(0, 0, size)
+    assert plan.fills(replicas) == all(all(plan.micro_batches(replica, replicas)) for replica in range(replicas))
 
 
 def test_terms_are_read_as_they_were_written_and_later_keys_are_left_out():

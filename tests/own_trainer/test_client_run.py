@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 
 import hypothesis.strategies as st
@@ -62,6 +63,39 @@ def test_a_rank_that_learns_of_a_plan_too_late_ends_the_attempt(tmp_path):
     first.step(samples=8)
     with pytest.raises(ContractError, match="plan 2 began with step 2, but this rank is at step 4"):
         second.step(samples=8)
+
+
+def test_a_rank_whose_read_is_refused_waits_and_takes_the_same_step_as_the_others(tmp_path):
+    attempt(tmp_path)
+    first, second = ranks(tmp_path, 2)
+    ask(tmp_path, 2, 16)
+    step_all([second, first, first])  # the second rank has read nothing yet
+    away = tmp_path.with_name("away")
+    tmp_path.rename(away)
+    back = threading.Timer(0.3, away.rename, [tmp_path])
+    back.start()
+    second.step(samples=8)
+    back.join()
+    assert second.errors > 0 and first.plan == second.plan and second.plan.global_batch == 16
+
+
+@pytest.mark.parametrize("refused", ["plan-2.json", "leaving.json"])
+def test_a_rank_that_cannot_read_what_is_announced_ends_the_attempt_before_the_next_step(tmp_path, refused):
+    attempt(tmp_path)
+    _, second = ranks(tmp_path, 2, read_s=0.2)
+    (tmp_path / refused).mkdir()  # reading a folder is refused
+    with pytest.raises(ContractError, match=r"refused a file of the run for 0\.2 s .* rank 1 has no plan for step 1"):
+        second.step(samples=8)
+
+
+def test_rank_0_goes_on_with_the_last_plan_if_a_new_one_cannot_be_written(tmp_path):
+    attempt(tmp_path)
+    first, second = ranks(tmp_path, 2, read_s=0.2)
+    ask(tmp_path, 2, 16)
+    (tmp_path / f".plan-2.json.{os.getpid()}").mkdir()  # no file can have this name
+    for _ in range(3):
+        step_all([first, second])
+    assert first.errors == 3 and first.plan == second.plan and first.plan.global_batch == 8
 
 
 def test_all_ranks_leave_before_the_same_step(tmp_path):

@@ -17,9 +17,9 @@ CLOSE = 1e-4
 """Losses agree to the rounding of sums in another order; the largest difference seen is 3e-7."""
 
 
-def train(folder, setting="", devices=2, samples=640, **options):
+def train(folder, setting="", *words, devices=2, samples=640, **options):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"]
-    command += [str(EXAMPLES / "own_trainer.py"), "--checkpoints", "{folder}/../../trained", "--width", "16"]
+    command += [str(EXAMPLES / "own_trainer.py"), "--checkpoints", "{folder}/../../trained", "--width", "16", *words]
     keys = [f"train.samples={samples}", f"cluster.devices_per_host={devices}", "limits.device_lock=false", "train.least_batch=1"]
     return api.train(EXAMPLES / "own_trainer.toml", setting, run=folder, settings=keys, command=command, **options)
 
@@ -40,6 +40,14 @@ def test_a_run_that_stops_in_mid_epoch_and_goes_on_with_another_dp_and_sharded_e
     whole = train(tmp_path / "whole", begin, **more)
     assert whole.finished and ledger.require_whole(whole.lines) == ledger.require_whole(sharded.lines) == 640
     assert losses(tmp_path / "moved") == pytest.approx(losses(tmp_path / "whole"), abs=CLOSE)
+
+
+def test_a_last_step_in_which_a_rank_has_no_sample_is_taken_and_checkpoints_come_on_the_way(tmp_path):
+    result = train(tmp_path / "run", "micro_batch=8", "--save-every", "40", samples=97)
+    assert result.finished and result.outcome.attempts == 1, result.outcome.last
+    assert [line["samples"] for line in ledger.read(tmp_path / "run") if line["event"] == ledger.STEP][-1] == [96, 97]
+    assert sorted(path.name for path in (tmp_path / "run" / "trained").iterdir()) == ["step-2", "step-3", "step-4"]
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())[-1] == "step-4"
 
 
 def test_the_example_job_is_read_and_its_launch_line_names_both_layouts():

@@ -24,10 +24,10 @@ class MeasuredSteps:
 
     def begin(self, plan: Plan, replicas: int) -> None:
         """Measure the coming step, unless a rank has an empty micro-batch: its gradient is none."""
-        smallest = plan.micro_batches(replicas - 1, replicas)
-        if not all(smallest) and not self.statistics.paused:
+        filled = plan.fills(replicas)
+        if not filled and not self.statistics.paused:
             self.statistics.pause()
-        elif all(smallest) and self.statistics.paused:
+        elif filled and self.statistics.paused:
             self.statistics.resume()
 
     def end(self, plan: Plan, sizes: list[int], counts: list[int] | None, items: float | None) -> dict[str, Any] | None:

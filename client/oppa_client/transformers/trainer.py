@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import transformers
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
-from transformers.trainer_utils import get_last_checkpoint, seed_worker
+from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints, seed_worker
 
 from oppa_client import run_files
 from oppa_client.plan import Plan
@@ -280,13 +281,27 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             super()._save_checkpoint(model, trial)
             return
         with self._paused("saving"):
-            super()._save_checkpoint(model, trial)
+            # Older checkpoints go last: until this one is complete and stated, the run resumes from one of them.
+            with self._no_limit():
+                super()._save_checkpoint(model, trial)
             checkpoint = self._checkpoint(trial)
             if self.args.should_save:
                 run_files.write(checkpoint, POSITION, self._stated())
             self.accelerator.wait_for_everyone()
             self.oppa_run.saved(checkpoint)
+            if self.args.should_save:
+                limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
+                rotate_checkpoints(str(checkpoint.parent), limit, best, use_mtime=True)
         self._saved_at = self.state.global_step, len(self.state.log_history)
+
+    @contextlib.contextmanager
+    def _no_limit(self) -> Iterator[None]:
+        """Keep all checkpoints inside the context."""
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            yield
+        finally:
+            self.args.save_total_limit = limit
 
     def _checkpoint(self, trial: Any = None) -> Path:
         return Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
@@ -323,10 +338,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
                 self.control = self.callback_handler.on_save(self.args, state, self.control)
             checkpoint = self._checkpoint(trial)
         taken = (at.samples - at.start) * state.max_steps / max(1, state.global_step - self._initial_global_step)
-        # With a limit of 1, the Trainer would now remove all checkpoints but the best one.
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        output = super()._finalize_training(trial, taken, start_time)
-        self.args.save_total_limit = limit
+        with self._no_limit():  # with a limit of 1, the Trainer would now remove all checkpoints but the best one
+            output = super()._finalize_training(trial, taken, start_time)
         if self._measured:
             self._measured.statistics.close()
         run.leave(checkpoint, finished=run.total_samples is None and at.is_done)

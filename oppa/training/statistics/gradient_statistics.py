@@ -74,9 +74,9 @@ class GradientStatistics:
             InputError: if `tokens` is empty, has a value that is not positive, or does not match the backward passes
                 (`GradientNorms.take`).
         """
-        mine = self.own(tokens)
         if self.paused:
             return self.noise_scale
+        mine = self.own(tokens)
         if self._layout.group is not None:
             dist.all_reduce(mine, group=self._layout.group)
         return self.take_in(mine.cpu(), loss_scale=loss_scale)

@@ -1,0 +1,60 @@
+"""The loop and the measurement of docs/own-trainer.md run as they are shown, also in a last step in which a rank has no sample."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.own_trainer.folders import LAYOUT, attempt
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-trainer.md"
+SAMPLES = [[[0, 1], [2, 3], [8, 9], [10, 11], [16]], [[4, 5], [6, 7], [12, 13], [14, 15], []]]
+"""Samples of each micro-batch of both ranks."""
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.fixture(params=[0, 1])
+def names(request, tmp_path, monkeypatch):
+    """Return what the page's code uses, on one of two ranks; the last of the 17 samples is a step of its own."""
+    attempt(tmp_path, total_samples=17)
+    (tmp_path / "trial.json").write_text(json.dumps({"configuration": {**LAYOUT, "dp": 2}}))
+    for name, value in {"OPPA_TRIAL": str(tmp_path), "RANK": str(request.param), "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
+    model = nn.Linear(4, 1)
+    taken = []
+
+    def train(numbers):
+        loss = model(torch.ones(len(numbers), 4)).sum()
+        (loss / 17).backward()
+        taken.append(list(numbers))
+        return loss.item()
+
+    def save():
+        checkpoint = tmp_path / "checkpoint"
+        checkpoint.mkdir(exist_ok=True)
+        return checkpoint
+
+    values = {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "rank": request.param, "ranks": 2, "taken": taken}
+    return values | {"train": train, "save": save, "load": None, "due": lambda progress: progress == 8, "mean_loss": 1.0}
+
+
+def run_page(names, code):
+    exec(compile(code, str(PAGE), "exec"), names)
+
+
+def test_the_loop_and_its_measurement_take_every_sample_and_leave(names, tmp_path):
+    loop, measurement = BLOCKS
+    begin, before_backward, after_backward = measurement.split("...\n")
+    run_page(names, begin)
+    backward = names["train"]
+    names |= {"train": lambda numbers: (run_page(names, before_backward), backward(numbers))[1]}
+    names["optimizer"].register_step_pre_hook(lambda *_: run_page(names, after_backward.splitlines()[0]))  # without the second run.step
+    run_page(names, loop)
+    assert names["run"].plan.progress == 17 and names["run"].leaving.reason == "finished"
+    assert (tmp_path / "left.json").exists() == (tmp_path / "saved-1.json").exists() == (names["rank"] == 0)
+    assert names["taken"] == SAMPLES[names["rank"]]
