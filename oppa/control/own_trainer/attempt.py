@@ -167,20 +167,20 @@ class OwnAttempt:
 
     def _read_plans(self) -> None:
         for number in itertools.count(self.plan.number + 1):
-            name = contract.PLAN.format(number)
-            plan = contract.read_record(PlanTerms, self.folder, name)
+            plan = contract.read_record(PlanTerms, self.folder, contract.PLAN.format(number))
             if plan is None:
                 return
-            if plan.number != number or number not in self._configurations:
-                self._restore(plan, name)
-            self._check.announced(plan)
+            self._check.announced(plan, self._asked(number))
 
-    def _restore(self, plan: PlanTerms, name: str) -> None:
-        """Learn of a plan that an earlier process of oppa asked for."""
-        if plan.number != self.plan.number + 1 or not (self.folder / contract.ASKED.format(plan.number)).exists():
-            raise TrainingError(f"the trainer announced `{name}`, which nobody asked for", hint="leave the files of plans to `oppa_client`")
-        sizes = {"global_batch": plan.global_batch, "micro_batch": plan.micro_batch}
-        self._configurations[plan.number] = Configuration.from_dict({**self.configuration.to_dict(), **sizes})
+    def _asked(self, number: int) -> Configuration:
+        """Return the configuration that was asked for as a plan, maybe by an earlier process of oppa."""
+        if number not in self._configurations:
+            sizes = contract.read_asked(self.folder, number)
+            if sizes is None:
+                message = f"the trainer announced `{contract.PLAN.format(number)}`, which nobody asked for"
+                raise TrainingError(message, hint="leave the files of plans to `oppa_client`")
+            self._configurations[number] = Configuration.from_dict({**self.configuration.to_dict(), **sizes})
+        return self._configurations[number]
 
     def _new_saved(self) -> list[SavedState]:
         """Return the checkpoints that were stated since the last call, by their steps."""

@@ -262,6 +262,19 @@ def ask_for(folder: Path, number: int, configuration: Configuration) -> None:
     write_json(folder / ASKED.format(number), {"number": number, **_sizes(configuration)})
 
 
+class _Asked(_Record):
+    """The content of asked-N.json, as far as oppa reads it again."""
+
+    global_batch: Positive
+    micro_batch: Positive
+
+
+def read_asked(folder: Path, number: int) -> dict[str, int] | None:
+    """Return the batch and micro-batch that were asked for as a plan; None if they were not. Raises MeasurementError."""
+    asked = read_record(_Asked, folder, ASKED.format(number))
+    return None if asked is None else asked.model_dump()
+
+
 def ask_to_leave(folder: Path, reason: str, deadline_s: float) -> None:
     """Ask the trainer to save and leave within `deadline_s` seconds."""
     write_json(folder / LEAVE, {"reason": reason, "deadline_s": min(deadline_s, math.ldexp(1, 40))})

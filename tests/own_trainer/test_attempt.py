@@ -1,0 +1,88 @@
+"""oppa reads the folder of an attempt, which the trainer writes: what contradicts oppa's requests ends the attempt."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oppa.control.own_trainer import contract
+from oppa.control.own_trainer.attempt import OwnAttempt
+from oppa.control.own_trainer.contract import AttemptTerms, PlanTerms
+from oppa.control.own_trainer.run_book import RunBook
+from oppa.errors import TrainingError
+from oppa.training.run.run_controller import ControllerDecision
+from oppa.training.run.run_folder import RunSpec, new_attempt
+from tests.own_trainer.folders import ranks
+from tests.own_trainer.own_runs import OwnRun
+
+
+class Followed:
+    """An attempt of rank 0 of a program, and oppa's view of its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        own = OwnRun(folder, train=["keep=3"])
+        self.own, first = own, own.configuration()
+        spec = RunSpec(uuid="u", problem=own.problem, configuration=first)
+        spec.write(own.run)
+        self.book = RunBook(own.run, spec)
+        self.folder = new_attempt(own.run)
+        self.terms = AttemptTerms(
+            run="u",
+            configuration=first,
+            total_samples=None,
+            step=0,
+            samples=0,
+            checkpoint=None,
+            saved_by=None,
+            plan=PlanTerms.first(first, own.problem.run_options),
+            leave_timeout_s=60.0,
+        )
+        self.terms.write(self.folder)
+        (self.folder / "trial.json").write_text("{}")
+        self.attempt = OwnAttempt(self.folder, self.terms, self.book)
+        (self.program,) = ranks(self.folder, 1)
+
+    def step(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.program.step(samples=self.program.plan.global_batch)
+
+    def save(self, name: str) -> Path:
+        path = self.own.folder.parent / name
+        path.write_text(str(self.program.plan.step))
+        self.program.saved(path)
+        return path
+
+    def ask(self, batch: int) -> None:
+        self.attempt.ask(ControllerDecision(configuration=self.own.configuration(batch), reason="test"))
+
+
+@pytest.fixture
+def followed(tmp_path):
+    made = Followed(tmp_path)
+    yield made
+    made.book.close()
+
+
+def test_a_plan_that_was_asked_for_is_taken(followed):
+    followed.step(3)
+    followed.ask(16)
+    followed.step(3)
+    followed.attempt.read()
+    assert followed.attempt.configuration.global_batch == 16 and followed.attempt.step == 6
+
+
+@pytest.mark.parametrize(
+    "other", [{"global_batch": 24}, {"micro_batch": 2}, {"accumulation": 9}, {"rate": {"damping": 7}}, {"rate": {"batch": 16.0}}]
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_plan_that_differs_from_what_was_asked_for_is_refused(followed, other, restarted):
+    followed.step(3)
+    followed.ask(16)
+    followed.step(1)
+    plan = followed.folder / contract.PLAN.format(2)
+    values = json.loads(plan.read_text())
+    values |= {**other, "rate": values["rate"] | other.get("rate", {})}
+    plan.write_text(json.dumps(values))
+    attempt = OwnAttempt(followed.folder, followed.terms, followed.book) if restarted else followed.attempt
+    with pytest.raises(TrainingError, match=r"announced a plan 2 .* asked for"):
+        attempt.read()
