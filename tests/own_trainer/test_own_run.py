@@ -98,6 +98,14 @@ def test_a_trainer_that_contradicts_its_plan_is_refused_with_the_numbers(tmp_pat
     assert re.search(cause, result.outcome.last.cause), result.outcome.last.cause
 
 
+def test_a_trainer_that_dies_once_it_has_left_has_left_nevertheless(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, "--misbehave", "aborts", samples=6000)
+    result = own.train("recompute=none", table=own.table(tmp_path / "t", LAYOUTS), policy="goodput")
+    assert result.finished and result.outcome.attempts == 2 and own.samples() == list(range(6000))
+    failures = [line["failure"] for line in ledger.read(own.run) if line["event"] == "left_badly"]
+    assert own.events(ledger.CHANGED) and len(failures) == 2 and all("SIGABRT" in failure for failure in failures)
+
+
 def test_a_trainer_that_saves_nothing_when_asked_is_ended_at_its_deadline(tmp_path):
     own = OwnRun(tmp_path, "--misbehave", "saves-nothing", samples=10**6, train=["leave_timeout='1 s'"])
     result = own.train(callback=StopBehind(5))
