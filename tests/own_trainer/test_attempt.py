@@ -1,5 +1,7 @@
 """oppa reads the folder of an attempt, which the trainer writes: what contradicts oppa's requests ends the attempt."""
 
+import contextlib
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,11 +9,12 @@ import pytest
 
 from oppa.control.own_trainer import contract
 from oppa.control.own_trainer.attempt import OwnAttempt
+from oppa.control.own_trainer.checkpoint_record import newest_record
 from oppa.control.own_trainer.contract import AttemptTerms, PlanTerms
 from oppa.control.own_trainer.run_book import RunBook
 from oppa.errors import TrainingError
 from oppa.training.run.run_controller import ControllerDecision
-from oppa.training.run.run_folder import RunSpec, new_attempt
+from oppa.training.run.run_folder import RunSpec, checkpoints, new_attempt
 from tests.own_trainer.folders import ranks
 from tests.own_trainer.own_runs import OwnRun
 
@@ -41,6 +44,14 @@ class Followed:
         (self.folder / "trial.json").write_text("{}")
         self.attempt = OwnAttempt(self.folder, self.terms, self.book)
         (self.program,) = ranks(self.folder, 1)
+
+    def resumed(self, terms: AttemptTerms) -> OwnAttempt:
+        """Begin another attempt."""
+        self.folder, self.terms = new_attempt(self.own.run), terms
+        terms.write(self.folder)
+        (self.folder / "trial.json").write_text("{}")
+        (self.program,) = ranks(self.folder, 1)
+        return OwnAttempt(self.folder, terms, self.book)
 
     def step(self, steps: int = 1) -> None:
         for _ in range(steps):
@@ -86,3 +97,30 @@ def test_a_plan_that_differs_from_what_was_asked_for_is_refused(followed, other,
     attempt = OwnAttempt(followed.folder, followed.terms, followed.book) if restarted else followed.attempt
     with pytest.raises(TrainingError, match=r"announced a plan 2 .* asked for"):
         attempt.read()
+
+
+def test_a_checkpoint_that_takes_the_place_of_an_earlier_one_is_refused_and_resumes_at_its_own_step(followed):
+    for _ in range(2):
+        followed.step(2)
+        followed.save("latest.pt")
+        if followed.program.plan.step == 2:
+            followed.attempt.read()
+    with pytest.raises(TrainingError, match="after 4 steps, which held the state after 2 steps") as raised:
+        followed.attempt.read()
+    assert "a path of its own" in raised.value.hint
+    assert newest_record(followed.own.run).step == 4 and len(checkpoints(followed.own.run)) == 1
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_only_for_its_own_step_may_the_checkpoint_of_a_resume_be_stated_again(followed, steps):
+    followed.step(2)
+    path = followed.save("latest.pt")
+    followed.attempt.read()
+    plan = followed.terms.plan.resumed(followed.terms.configuration, number=2, step=2, samples=16)
+    terms = dataclasses.replace(followed.terms, step=2, samples=16, checkpoint=str(path), plan=plan)
+    resumed = followed.resumed(terms)
+    assert followed.program.resume.step == 2
+    followed.step(steps)
+    followed.save("latest.pt")
+    with pytest.raises(TrainingError, match="held the state after 2 steps") if steps else contextlib.nullcontext():
+        resumed.read()

@@ -66,6 +66,8 @@ class OwnAttempt:
         )
         self._lines = LineReader(folder / MEASUREMENTS)
         self._saved: set[str] = set()
+        self._paths = {} if terms.checkpoint is None else {terms.checkpoint: terms.step}
+        """Step of each checkpoint."""
         self._configurations = {terms.plan.number: terms.configuration}
         self._decisions: dict[int, ControllerDecision] = {}
         self._asked_at = (0, 0.0)
@@ -204,5 +206,10 @@ class OwnAttempt:
         if not state.is_present:
             message = f"the trainer stated the checkpoint `{state.checkpoint}`, which does not exist"
             raise TrainingError(message, hint="call `run.saved` and `run.leave` after the checkpoint is complete")
+        before = self._paths.setdefault(state.checkpoint, state.step)
         if state.step >= self._seen or state.step == self.terms.step:
             self._book.saved(state, self._configurations.get(state.plan.number, self.configuration))
+        if before != state.step:
+            self._book.replaced(before)
+            message = f"the trainer stated `{state.checkpoint}` after {state.step} steps, which held the state after {before} steps"
+            raise TrainingError(message, hint="give each checkpoint a path of its own")

@@ -5,6 +5,7 @@ The lines are those of the built-in trainer, so that reports, plans and the live
 
 import dataclasses
 import math
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -151,6 +152,10 @@ class RunBook:
         self._ledger.sync()
         record.write(self.folder, keep=self.run.problem.run_options.keep)
         self.note(RECORDED, checkpoint=checkpoint_of(self.folder, state.step).name, place=state.checkpoint)
+
+    def replaced(self, step: int) -> None:
+        """Remove the record of a checkpoint in whose place the trainer has written another one."""
+        shutil.rmtree(checkpoint_of(self.folder, step), ignore_errors=True)
 
     def ended(self, *, finished: bool) -> None:
         """Write down the end of the run."""
