@@ -1,7 +1,6 @@
 """oppa reads the folder of an attempt, which the trainer writes: what contradicts oppa's requests ends the attempt."""
 
 import contextlib
-import dataclasses
 import json
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from oppa.control.own_trainer.attempt import OwnAttempt
 from oppa.control.own_trainer.checkpoint_record import newest_record
 from oppa.control.own_trainer.contract import AttemptTerms, PlanTerms
 from oppa.control.own_trainer.run_book import RunBook
-from oppa.errors import TrainingError
+from oppa.errors import MeasurementError, TrainingError
 from oppa.training.run.run_controller import ControllerDecision
 from oppa.training.run.run_folder import RunSpec, checkpoints, new_attempt
 from tests.own_trainer.folders import ranks
@@ -117,10 +116,39 @@ def test_only_for_its_own_step_may_the_checkpoint_of_a_resume_be_stated_again(fo
     path = followed.save("latest.pt")
     followed.attempt.read()
     plan = followed.terms.plan.resumed(followed.terms.configuration, number=2, step=2, samples=16)
-    terms = dataclasses.replace(followed.terms, step=2, samples=16, checkpoint=str(path), plan=plan)
+    terms = followed.terms.model_copy(update={"step": 2, "samples": 16, "checkpoint": str(path), "plan": plan})
     resumed = followed.resumed(terms)
     assert followed.program.resume.step == 2
     followed.step(steps)
     followed.save("latest.pt")
     with pytest.raises(TrainingError, match="held the state after 2 steps") if steps else contextlib.nullcontext():
         resumed.read()
+
+
+def test_a_path_that_no_file_system_takes_is_a_missing_checkpoint(followed):
+    followed.step(5)
+    state = contract.SavedState(checkpoint="/" + "x" * 300, step=5, samples=40, plan=followed.terms.plan)
+    (followed.folder / "saved-5.json").write_text(state.model_dump_json())
+    with pytest.raises(TrainingError, match="which does not exist"):
+        followed.attempt.read()
+
+
+def test_a_request_that_cannot_be_written_fails_the_attempt(followed):
+    (followed.folder / contract.LEAVE).mkdir()
+    (followed.folder / contract.ASKED.format(2)).mkdir()
+    with pytest.raises(MeasurementError, match=r"`leave\.json` cannot be written"):
+        followed.attempt.ask_to_leave("stop")
+    with pytest.raises(MeasurementError, match=r"`asked-2\.json` cannot be written"):
+        followed.ask(16)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"total_samples": "x"}, {"leave_timeout_s": None}, {"step": -1}, {"plan": {}}, {"configuration": {"dp": "y"}}, {"saved_by": 3}],
+)
+def test_terms_that_the_trainer_has_overwritten_are_damaged(followed, wrong):
+    assert AttemptTerms.read(followed.folder) == followed.terms
+    path = followed.folder / "attempt.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    with pytest.raises(MeasurementError, match=r"`attempt\.json` is wrong"):
+        AttemptTerms.read(followed.folder)
