@@ -152,3 +152,26 @@ def test_terms_that_the_trainer_has_overwritten_are_damaged(followed, wrong):
     path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
     with pytest.raises(MeasurementError, match=r"`attempt\.json` is wrong"):
         AttemptTerms.read(followed.folder)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_trainer_that_begins_again_within_its_attempt_fails_it_and_another_may_follow(followed, asked):
+    followed.step(1)
+    followed.attempt.read()
+    followed.step(2)
+    if asked:
+        followed.attempt.read()
+        followed.ask(16)
+    (followed.program,) = ranks(followed.folder, 1)
+    followed.step(1)
+    with pytest.raises(MeasurementError, match="began again at step 0, after it had taken 3 steps") as raised:
+        followed.attempt.read()
+    assert "--max-restarts" in raised.value.hint
+
+
+def test_two_starts_between_two_reads_are_seen(followed):
+    followed.step(1)
+    (followed.program,) = ranks(followed.folder, 1)
+    followed.step(1)
+    with pytest.raises(MeasurementError, match="began again at step 0"):
+        followed.attempt.read()

@@ -105,10 +105,11 @@ class OwnAttempt:
         # What is written last is read first: a checkpoint comes after its steps, and a step after its plan.
         left = contract.read_record(LeftState, self.folder, contract.LEFT) if self.left is None else None
         saved = self._new_saved()
-        lines = self._new_lines()
+        reports = [contract.parse_record(StepReport, line, MEASUREMENTS) for line in self._new_lines()]
+        self._check.require_one_start(reports)  # before the plans, which begin again too
         self._read_plans()
-        for line in lines:
-            self._take(contract.parse_record(StepReport, line, MEASUREMENTS))
+        for report in reports:
+            self._take(report)
         for state in saved:
             self._keep(state)
         if self.is_done and not self.leaving_s:

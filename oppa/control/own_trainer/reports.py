@@ -4,10 +4,11 @@ A trainer that contradicts its plan is refused with the numbers, because its lat
 """
 
 import dataclasses
+from collections.abc import Sequence
 from itertools import pairwise
 
 from oppa.control.own_trainer.contract import PlanTerms, SavedState, StepReport
-from oppa.errors import TrainingError
+from oppa.errors import MeasurementError, TrainingError
 from oppa.problem.configuration import Configuration
 
 KEPT = 100_000
@@ -41,6 +42,7 @@ class ReportCheck:
 
     def __init__(self, plan: PlanTerms, *, step: int, samples: int, total: int | None, seq_len: int | None, resumes: bool) -> None:
         self.plan, self.step, self.samples = plan, step, samples
+        self._first = step
         self._coming: list[PlanTerms] = []
         self._total, self._seq_len, self._resumes = total, seq_len, resumes
         self._ends = {step: samples}
@@ -77,6 +79,15 @@ class ReportCheck:
         plans = [self.plan, *self._coming]
         begins = [self.step, *(max(self.step, min(step, plan.from_step)) for plan in self._coming), max(self.step, step)]
         return self.samples + sum(plan.global_batch * (end - begin) for plan, (begin, end) in zip(plans, pairwise(begins), strict=True))
+
+    def require_one_start(self, reports: Sequence[StepReport]) -> None:
+        """Raise MeasurementError, which another attempt may follow, if new reports begin again at the first step of the attempt."""
+        step = self.step
+        for report in reports:
+            if report.step == self._first < step:
+                message = f"the trainer began again at step {self._first}, after it had taken {step} steps"
+                raise MeasurementError(message, hint="remove `--max-restarts` from the launch line: oppa restarts the trainer")
+            step = report.step + 1
 
     def taken(self, report: StepReport) -> CheckedStep:
         """Return a step with its samples; raises TrainingError if the report contradicts its plan."""
