@@ -33,6 +33,15 @@ def test_a_stop_saves_and_the_same_call_goes_on(tmp_path):
     assert own.weight() == pytest.approx(whole.weight(), abs=1e-12)
 
 
+def test_a_resumed_run_follows_the_rule_of_the_learning_rate_that_is_stated_now(tmp_path):
+    own = OwnRun(tmp_path, samples=400, train=["reference_batch=2", "scaling='sqrt'"])
+    own.train(callback=StopBehind(5))
+    own.settings = ["train.reference_batch=8", "train.scaling='linear'"]
+    assert own.train().finished
+    rates = [line["learning_rate"] for line in own.events(ledger.STEP)]
+    assert rates[0] == pytest.approx(0.2) and rates[-1] == pytest.approx(0.1)
+
+
 FAST = {(8, "none"): 100.0, (16, "none"): 95.0, (32, "none"): 90.0}
 """Steps per second of a table in which larger batches pay, if gradients are noisy."""
 LAYOUTS = {(8, "none"): 100.0, (8, "full"): 900.0}

@@ -89,6 +89,12 @@ class PlanTerms(_Record):
             rate = rate.model_copy(update={"batch": rate.followed(self.global_batch, samples), "since": samples})
         return PlanTerms(number=number, from_step=step, rate=rate, **_sizes(configuration))
 
+    def under(self, options: RunOptions) -> "PlanTerms":
+        """Return the plan under the rule of the learning rate that the options state; only what the rate has followed stays."""
+        rule = {"exponent": SCALINGS[options.scaling], "damping": options.damping}
+        reference = float(options.reference_batch or self.rate.reference_batch)
+        return self.model_copy(update={"rate": self.rate.model_copy(update={"reference_batch": reference, **rule})})
+
     @property
     def text(self) -> str:
         """Return a description for errors."""

@@ -121,7 +121,7 @@ class _Supervisor:
         configuration = self._configuration(record, asked)
         plan = PlanTerms.first(configuration, options) if record is None else record.plan
         if record is not None:
-            plan = plan.resumed(configuration, number=plan.number + 1, step=record.step, samples=record.samples)
+            plan = plan.resumed(configuration, number=plan.number + 1, step=record.step, samples=record.samples).under(options)
         terms = AttemptTerms(
             run=self._run.uuid,
             configuration=configuration,
