@@ -12,6 +12,7 @@ from oppa.control.own_trainer.checkpoint_record import newest_record
 from oppa.control.own_trainer.contract import AttemptTerms, PlanTerms
 from oppa.control.own_trainer.run_book import RunBook
 from oppa.errors import MeasurementError, TrainingError
+from oppa.training.run import ledger
 from oppa.training.run.run_controller import ControllerDecision
 from oppa.training.run.run_folder import RunSpec, checkpoints, new_attempt
 from tests.own_trainer.folders import ranks
@@ -175,3 +176,24 @@ def test_two_starts_between_two_reads_are_seen(followed):
     followed.step(1)
     with pytest.raises(MeasurementError, match="began again at step 0"):
         followed.attempt.read()
+
+
+def test_a_checkpoint_that_is_saved_again_elsewhere_is_the_one_to_resume(followed):
+    followed.step(2)
+    first = followed.save("first.pt")
+    followed.attempt.read()
+    second = followed.save("second.pt")
+    first.unlink()
+    followed.attempt.read()
+    assert newest_record(followed.own.run).checkpoint == str(second)
+
+
+def test_of_many_new_checkpoints_the_newest_ones_are_recorded_and_older_ones_may_be_gone(followed):
+    for step in range(1, 41):
+        followed.step(1)
+        path = followed.save(f"{step}.pt")
+        if step <= 37:
+            path.unlink()
+    followed.attempt.read()
+    recorded = [line["checkpoint"] for line in ledger.read(followed.own.run) if line["event"] == "recorded"]
+    assert recorded == ["step-38", "step-39", "step-40"]

@@ -1,6 +1,8 @@
 """Follow one attempt of a user's own trainer: read its reports, ask for other batches, and ask it to leave."""
 
+import contextlib
 import itertools
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,8 @@ ANSWER_STEPS, ANSWER_S = 50, 30.0
 """Steps and seconds within which the trainer's rank 0 answers a request, which `oppa_client` does at the end of a step."""
 MOST_READS = 64
 """Most reads of new lines at once, each of at most `trial_folder.CALL_BYTES`."""
+MOST_STATES = 64
+"""Most checkpoints that are recorded at once, each with a write to disk."""
 EARLIER = "asked for by an earlier process of oppa"
 """Reason of a change that this process has not asked for."""
 
@@ -65,7 +69,8 @@ class OwnAttempt:
             resumes=terms.checkpoint is not None,
         )
         self._lines = LineReader(folder / MEASUREMENTS)
-        self._saved: set[str] = set()
+        self._saved: dict[str, tuple[int, int]] = {}
+        """Time and inode of each statement of a checkpoint that was read; the trainer may replace it."""
         self._paths = {} if terms.checkpoint is None else {terms.checkpoint: terms.step}
         """Step of each checkpoint."""
         self._configurations = {terms.plan.number: terms.configuration}
@@ -186,12 +191,15 @@ class OwnAttempt:
         return self._configurations[number]
 
     def _new_saved(self) -> list[SavedState]:
-        """Return the checkpoints that were stated since the last call, by their steps."""
-        found = []
-        for path in self.folder.glob(contract.SAVED):
-            if path.name not in self._saved and (state := contract.read_record(SavedState, self.folder, path.name)) is not None:
-                self._saved.add(path.name)
-                found.append(state)
+        """Return the checkpoints that were stated since the last call, by their steps: as many of the newest as the run keeps."""
+        found, most = [], min(MOST_STATES, self._book.run.problem.run_options.keep)
+        for path in sorted(self.folder.glob(contract.SAVED), key=_number_of)[-most:]:
+            with contextlib.suppress(FileNotFoundError):
+                facts = path.lstat()
+                version = facts.st_mtime_ns, facts.st_ino
+                if self._saved.get(path.name) != version and (state := contract.read_record(SavedState, self.folder, path.name)):
+                    self._saved[path.name] = version
+                    found.append(state)
         return sorted(found, key=lambda state: state.step)
 
     def _require_left(self, left: LeftState) -> None:
@@ -214,3 +222,9 @@ class OwnAttempt:
             self._book.replaced(before)
             message = f"the trainer stated `{state.checkpoint}` after {state.step} steps, which held the state after {before} steps"
             raise TrainingError(message, hint="give each checkpoint a path of its own")
+
+
+def _number_of(saved: Path) -> int:
+    """Return the steps that the name of a stated checkpoint has; -1 for a name that is not the client's."""
+    found = re.fullmatch(r"saved-(\d{1,16})\.json", saved.name, re.ASCII)
+    return int(found[1]) if found else -1
