@@ -5,6 +5,7 @@ import re
 import pytest
 
 from oppa import api
+from oppa.control.own_trainer.advice import is_first_run
 from oppa.errors import CheckpointError, InputError, JobError
 from oppa.training.run import ledger
 from oppa.training.run.supervision import FRUITLESS
@@ -147,6 +148,25 @@ def test_a_first_run_is_advised_and_the_next_one_acts(tmp_path):
     own.run = tmp_path / "second"
     second = own.train(table=table, policy="goodput")
     assert first.advice is not None and second.advice is None and second.worth["changed"]
+
+
+def test_the_first_run_under_a_policy_is_advised_though_its_folder_was_trained_without_one(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, samples=1500)
+    own.job.write_text(own.job.read_text().replace("advise = false", ""))
+    assert own.train(callback=StopBehind(5)).outcome.ending.value == "stopped"
+    table = own.table(tmp_path / "t", FAST)
+    result = own.train(table=table, policy="goodput")
+    assert result.finished and result.advice is not None and not own.events(ledger.CHANGED)
+
+
+def test_only_runs_under_a_policy_count_as_earlier_ones(tmp_path):
+    own = OwnRun(tmp_path, samples=64)
+    own.job.write_text(own.job.read_text().replace("advise = false", ""))
+    own.train()
+    assert is_first_run(tmp_path / "second", own.problem)
+    own.run = tmp_path / "third"
+    own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
+    assert not is_first_run(tmp_path / "second", own.problem)
 
 
 def test_frozen_samples_and_bounds_of_the_batch_hold(tmp_path):
