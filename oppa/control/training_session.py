@@ -314,8 +314,6 @@ def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
     """
     advise = problem.run_options.advise
     if not (folder / SPEC).exists():
-        if problem.command is not None and (options.make or options.control) and advise is None:
-            advise = is_first_run(folder, problem)
         run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=first_configuration(problem, options))
     else:
         run = RunSpec.read(folder)
@@ -325,6 +323,8 @@ def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
         present = run.configuration if same_size else _default(problem)
         run = dataclasses.replace(run, problem=problem, configuration=options.asked or present)
         _require_trainable(problem, run.configuration)
+    if problem.command is not None and (options.make or options.control) and advise is None:
+        advise = is_first_run(folder, problem)
     reference = problem.run_options.reference_batch or problem.global_batch
     run_options = dataclasses.replace(problem.run_options, reference_batch=reference, advise=advise)
     run = dataclasses.replace(run, problem=dataclasses.replace(problem, run_options=run_options), policy=options.policy)

@@ -96,6 +96,8 @@ def train(rank, options, barrier, shares):
         checkpoint = save(options, rank, weight, run)
         barrier.wait()
         run.leave(checkpoint)
+        if options.misbehave == "aborts":
+            os.abort()
 
 
 def save(options, rank, weight, run):

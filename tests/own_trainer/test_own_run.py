@@ -5,6 +5,7 @@ import re
 import pytest
 
 from oppa import api
+from oppa.control.own_trainer.advice import is_first_run
 from oppa.errors import CheckpointError, InputError, JobError
 from oppa.training.run import ledger
 from oppa.training.run.supervision import FRUITLESS
@@ -31,6 +32,15 @@ def test_a_stop_saves_and_the_same_call_goes_on(tmp_path):
     whole = OwnRun(tmp_path / "whole", samples=400)
     assert whole.train().finished
     assert own.weight() == pytest.approx(whole.weight(), abs=1e-12)
+
+
+def test_a_resumed_run_follows_the_rule_of_the_learning_rate_that_is_stated_now(tmp_path):
+    own = OwnRun(tmp_path, samples=400, train=["reference_batch=2", "scaling='sqrt'"])
+    own.train(callback=StopBehind(5))
+    own.settings = ["train.reference_batch=8", "train.scaling='linear'"]
+    assert own.train().finished
+    rates = [line["learning_rate"] for line in own.events(ledger.STEP)]
+    assert rates[0] == pytest.approx(0.2) and rates[-1] == pytest.approx(0.1)
 
 
 FAST = {(8, "none"): 100.0, (16, "none"): 95.0, (32, "none"): 90.0}
@@ -98,6 +108,14 @@ def test_a_trainer_that_contradicts_its_plan_is_refused_with_the_numbers(tmp_pat
     assert re.search(cause, result.outcome.last.cause), result.outcome.last.cause
 
 
+def test_a_trainer_that_dies_once_it_has_left_has_left_nevertheless(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, "--misbehave", "aborts", samples=6000)
+    result = own.train("recompute=none", table=own.table(tmp_path / "t", LAYOUTS), policy="goodput")
+    assert result.finished and result.outcome.attempts == 2 and own.samples() == list(range(6000))
+    failures = [line["failure"] for line in ledger.read(own.run) if line["event"] == "left_badly"]
+    assert own.events(ledger.CHANGED) and len(failures) == 2 and all("SIGABRT" in failure for failure in failures)
+
+
 def test_a_trainer_that_saves_nothing_when_asked_is_ended_at_its_deadline(tmp_path):
     own = OwnRun(tmp_path, "--misbehave", "saves-nothing", samples=10**6, train=["leave_timeout='1 s'"])
     result = own.train(callback=StopBehind(5))
@@ -130,6 +148,25 @@ def test_a_first_run_is_advised_and_the_next_one_acts(tmp_path):
     own.run = tmp_path / "second"
     second = own.train(table=table, policy="goodput")
     assert first.advice is not None and second.advice is None and second.worth["changed"]
+
+
+def test_the_first_run_under_a_policy_is_advised_though_its_folder_was_trained_without_one(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, samples=1500)
+    own.job.write_text(own.job.read_text().replace("advise = false", ""))
+    assert own.train(callback=StopBehind(5)).outcome.ending.value == "stopped"
+    table = own.table(tmp_path / "t", FAST)
+    result = own.train(table=table, policy="goodput")
+    assert result.finished and result.advice is not None and not own.events(ledger.CHANGED)
+
+
+def test_only_runs_under_a_policy_count_as_earlier_ones(tmp_path):
+    own = OwnRun(tmp_path, samples=64)
+    own.job.write_text(own.job.read_text().replace("advise = false", ""))
+    own.train()
+    assert is_first_run(tmp_path / "second", own.problem)
+    own.run = tmp_path / "third"
+    own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
+    assert not is_first_run(tmp_path / "second", own.problem)
 
 
 def test_frozen_samples_and_bounds_of_the_batch_hold(tmp_path):

@@ -61,6 +61,15 @@ def test_a_restart_and_a_change_between_steps_lead_to_the_same_learning_rate(bat
         assert client_plan.Terms.of(ours.model_dump()) == theirs
 
 
+def test_a_plan_takes_the_rule_of_the_learning_rate_from_the_present_options():
+    damped = PlanTerms.first(EIGHT, RunOptions(damping=5)).resumed(
+        Configuration(dp=1, global_batch=16, micro_batch=4), number=2, step=4, samples=32
+    )
+    now = damped.under(RunOptions(reference_batch=4, scaling="linear", damping=3)).rate
+    assert (now.reference_batch, now.exponent, now.damping, now.batch, now.since) == (4, 1.0, 3, 8, 32)
+    assert damped.under(RunOptions(damping=5)) == damped  # without a reference batch of its own, the run keeps its first
+
+
 def test_steps_take_consecutive_samples_and_the_last_is_cut():
     checked = check(total=20)
     assert [checked.taken(report(step, size)).samples for step, size in enumerate((8, 8, 4))] == [range(8), range(8, 16), range(16, 20)]

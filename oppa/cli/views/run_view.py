@@ -284,6 +284,8 @@ def _event(line: Line) -> str:
             return f"{where} advice: [cyan]{escape(_after(line))}[/], {escape(line['reason'])}"
         case "held_back":
             return f"{where} [yellow]{escape(_after(line))} is held back[/]: {escape(line['failure'])}"
+        case "left_badly":
+            return f"{where} [yellow]the trainer failed after it had left[/]: {escape(line['failure'])}; its checkpoint is complete"
         case "recorded":
             return f"{where} the trainer saved {escape(line['place'])}"
         case "saved":

@@ -60,7 +60,7 @@ def _ratio(line: Line) -> float | None:
 
 
 def is_first_run(folder: Path, problem: Problem) -> bool:
-    """Return True if no other run next to this one has taken a step of the same job under the same launch line."""
+    """Return True if no other run next to this one has taken a step of the same job under the same launch line and a policy."""
     return not any(_is_run_of(other, problem) for other in folder.absolute().parent.glob("*") if other.name != folder.name)
 
 
@@ -70,6 +70,7 @@ def _is_run_of(folder: Path, problem: Problem) -> bool:
     try:
         run = RunSpec.read(folder)
         same = (run.problem.name, run.problem.command) == (problem.name, problem.command)
-        return same and ledger.first_step(folder, 0) is not None
+        decided = bool(run.policy) or run.problem.run_options.advise is not None  # a running service's policy has no name here
+        return same and decided and ledger.first_step(folder, 0) is not None
     except InputError:  # a damaged run proves nothing
         return False

@@ -1,6 +1,8 @@
 """Follow one attempt of a user's own trainer: read its reports, ask for other batches, and ask it to leave."""
 
+import contextlib
 import itertools
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,8 @@ ANSWER_STEPS, ANSWER_S = 50, 30.0
 """Steps and seconds within which the trainer's rank 0 answers a request, which `oppa_client` does at the end of a step."""
 MOST_READS = 64
 """Most reads of new lines at once, each of at most `trial_folder.CALL_BYTES`."""
+MOST_STATES = 64
+"""Most checkpoints that are recorded at once, each with a write to disk."""
 EARLIER = "asked for by an earlier process of oppa"
 """Reason of a change that this process has not asked for."""
 
@@ -65,7 +69,10 @@ class OwnAttempt:
             resumes=terms.checkpoint is not None,
         )
         self._lines = LineReader(folder / MEASUREMENTS)
-        self._saved: set[str] = set()
+        self._saved: dict[str, tuple[int, int]] = {}
+        """Time and inode of each statement of a checkpoint that was read; the trainer may replace it."""
+        self._paths = {} if terms.checkpoint is None else {terms.checkpoint: terms.step}
+        """Step of each checkpoint."""
         self._configurations = {terms.plan.number: terms.configuration}
         self._decisions: dict[int, ControllerDecision] = {}
         self._asked_at = (0, 0.0)
@@ -103,10 +110,11 @@ class OwnAttempt:
         # What is written last is read first: a checkpoint comes after its steps, and a step after its plan.
         left = contract.read_record(LeftState, self.folder, contract.LEFT) if self.left is None else None
         saved = self._new_saved()
-        lines = self._new_lines()
+        reports = [contract.parse_record(StepReport, line, MEASUREMENTS) for line in self._new_lines()]
+        self._check.require_one_start(reports)  # before the plans, which begin again too
         self._read_plans()
-        for line in lines:
-            self._take(contract.parse_record(StepReport, line, MEASUREMENTS))
+        for report in reports:
+            self._take(report)
         for state in saved:
             self._keep(state)
         if self.is_done and not self.leaving_s:
@@ -167,28 +175,31 @@ class OwnAttempt:
 
     def _read_plans(self) -> None:
         for number in itertools.count(self.plan.number + 1):
-            name = contract.PLAN.format(number)
-            plan = contract.read_record(PlanTerms, self.folder, name)
+            plan = contract.read_record(PlanTerms, self.folder, contract.PLAN.format(number))
             if plan is None:
                 return
-            if plan.number != number or number not in self._configurations:
-                self._restore(plan, name)
-            self._check.announced(plan)
+            self._check.announced(plan, self._asked(number))
 
-    def _restore(self, plan: PlanTerms, name: str) -> None:
-        """Learn of a plan that an earlier process of oppa asked for."""
-        if plan.number != self.plan.number + 1 or not (self.folder / contract.ASKED.format(plan.number)).exists():
-            raise TrainingError(f"the trainer announced `{name}`, which nobody asked for", hint="leave the files of plans to `oppa_client`")
-        sizes = {"global_batch": plan.global_batch, "micro_batch": plan.micro_batch}
-        self._configurations[plan.number] = Configuration.from_dict({**self.configuration.to_dict(), **sizes})
+    def _asked(self, number: int) -> Configuration:
+        """Return the configuration that was asked for as a plan, maybe by an earlier process of oppa."""
+        if number not in self._configurations:
+            sizes = contract.read_asked(self.folder, number)
+            if sizes is None:
+                message = f"the trainer announced `{contract.PLAN.format(number)}`, which nobody asked for"
+                raise TrainingError(message, hint="leave the files of plans to `oppa_client`")
+            self._configurations[number] = Configuration.from_dict({**self.configuration.to_dict(), **sizes})
+        return self._configurations[number]
 
     def _new_saved(self) -> list[SavedState]:
-        """Return the checkpoints that were stated since the last call, by their steps."""
-        found = []
-        for path in self.folder.glob(contract.SAVED):
-            if path.name not in self._saved and (state := contract.read_record(SavedState, self.folder, path.name)) is not None:
-                self._saved.add(path.name)
-                found.append(state)
+        """Return the checkpoints that were stated since the last call, by their steps: as many of the newest as the run keeps."""
+        found, most = [], min(MOST_STATES, self._book.run.problem.run_options.keep)
+        for path in sorted(self.folder.glob(contract.SAVED), key=_number_of)[-most:]:
+            with contextlib.suppress(FileNotFoundError):
+                facts = path.lstat()
+                version = facts.st_mtime_ns, facts.st_ino
+                if self._saved.get(path.name) != version and (state := contract.read_record(SavedState, self.folder, path.name)):
+                    self._saved[path.name] = version
+                    found.append(state)
         return sorted(found, key=lambda state: state.step)
 
     def _require_left(self, left: LeftState) -> None:
@@ -204,5 +215,16 @@ class OwnAttempt:
         if not state.is_present:
             message = f"the trainer stated the checkpoint `{state.checkpoint}`, which does not exist"
             raise TrainingError(message, hint="call `run.saved` and `run.leave` after the checkpoint is complete")
+        before = self._paths.setdefault(state.checkpoint, state.step)
         if state.step >= self._seen or state.step == self.terms.step:
             self._book.saved(state, self._configurations.get(state.plan.number, self.configuration))
+        if before != state.step:
+            self._book.replaced(before)
+            message = f"the trainer stated `{state.checkpoint}` after {state.step} steps, which held the state after {before} steps"
+            raise TrainingError(message, hint="give each checkpoint a path of its own")
+
+
+def _number_of(saved: Path) -> int:
+    """Return the steps that the name of a stated checkpoint has; -1 for a name that is not the client's."""
+    found = re.fullmatch(r"saved-(\d{1,16})\.json", saved.name, re.ASCII)
+    return int(found[1]) if found else -1

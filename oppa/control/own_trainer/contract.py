@@ -4,9 +4,7 @@ The trainer's side is `client/oppa_client/run_files.py`, which describes each fi
 bounded and validated.
 """
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -17,6 +15,7 @@ from oppa.errors import MeasurementError
 from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
+from oppa.protocol.messages import AnySetting
 from oppa.regular_file import parse_json
 from oppa.training.run.learning_rate import SCALINGS, Followed
 from oppa.trials import trial_folder, untrusted_file
@@ -89,6 +88,12 @@ class PlanTerms(_Record):
         if configuration.global_batch != self.global_batch:
             rate = rate.model_copy(update={"batch": rate.followed(self.global_batch, samples), "since": samples})
         return PlanTerms(number=number, from_step=step, rate=rate, **_sizes(configuration))
+
+    def under(self, options: RunOptions) -> "PlanTerms":
+        """Return the plan under the rule of the learning rate that the options state; only what the rate has followed stays."""
+        rule = {"exponent": SCALINGS[options.scaling], "damping": options.damping}
+        reference = float(options.reference_batch or self.rate.reference_batch)
+        return self.model_copy(update={"rate": self.rate.model_copy(update={"reference_batch": reference, **rule})})
 
     @property
     def text(self) -> str:
@@ -169,8 +174,11 @@ class SavedState(_Record):
 
     @property
     def is_present(self) -> bool:
-        """Return True unless the checkpoint is a path on which nothing is."""
-        return "://" in self.checkpoint or Path(self.checkpoint).exists()
+        """Return True unless the checkpoint is a path on which nothing is, or which the file system refuses."""
+        try:
+            return "://" in self.checkpoint or Path(self.checkpoint).exists()
+        except OSError:  # a name that is too long, or a folder that may not be searched
+            return False
 
 
 class LeftState(SavedState):
@@ -219,49 +227,56 @@ def read_abilities(folder: Path) -> Abilities | None:
     return spoken.abilities
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptTerms:
+class AttemptTerms(_Record):
     """The content of attempt.json, which oppa writes before an attempt starts."""
 
     run: str
-    configuration: Configuration
-    total_samples: int | None
-    step: int
-    samples: int
+    configuration: AnySetting
+    total_samples: Count | None
+    step: Count
+    samples: Count
     checkpoint: str | None
-    saved_by: Configuration | None
+    saved_by: AnySetting | None
     """Configuration of the ranks that saved the checkpoint."""
     plan: PlanTerms
-    leave_timeout_s: float
+    leave_timeout_s: Annotated[float, Field(ge=0, allow_inf_nan=True)]
 
     def write(self, folder: Path) -> None:
         """Write the file; raises OSError."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         versions = {"protocol": PROTOCOL, "oldest": OLDEST, "oppa": __version__, "attempt": int(folder.name)}
-        plain = {"configuration": self.configuration.to_dict(), "saved_by": self.saved_by and self.saved_by.to_dict()}
-        write_json(folder / trial_folder.ATTEMPT, {**values, **versions, **plain, "plan": self.plan.model_dump()})
+        write_json(folder / trial_folder.ATTEMPT, {**self.model_dump(), **versions})
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """Return the terms of an earlier attempt; None if the folder has none. Raises MeasurementError if they are damaged."""
-        text = untrusted_file.read(folder / trial_folder.ATTEMPT, limit_bytes=FILE_BYTES)
-        if text is None:
-            return None
-        try:
-            values: Mapping[str, Any] = parse_json(text)
-            saved_by = values["saved_by"] and Configuration.checked(values["saved_by"])
-            own = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-            configuration, plan = Configuration.checked(values["configuration"]), PlanTerms.model_validate(values["plan"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise MeasurementError(f"`{folder / trial_folder.ATTEMPT}` is damaged: {error!r:.200}") from None
-        return cls(**{**own, "configuration": configuration, "saved_by": saved_by, "plan": plan})
+        return read_record(cls, folder, trial_folder.ATTEMPT)
 
 
 def ask_for(folder: Path, number: int, configuration: Configuration) -> None:
-    """Ask the trainer for another batch, as plan number `number`."""
-    write_json(folder / ASKED.format(number), {"number": number, **_sizes(configuration)})
+    """Ask the trainer for another batch, as plan number `number`; raises MeasurementError if that cannot be written."""
+    _request(folder / ASKED.format(number), {"number": number, **_sizes(configuration)})
 
 
 def ask_to_leave(folder: Path, reason: str, deadline_s: float) -> None:
-    """Ask the trainer to save and leave within `deadline_s` seconds."""
-    write_json(folder / LEAVE, {"reason": reason, "deadline_s": min(deadline_s, math.ldexp(1, 40))})
+    """Ask the trainer to save and leave within `deadline_s` seconds; raises MeasurementError if that cannot be written."""
+    _request(folder / LEAVE, {"reason": reason, "deadline_s": min(deadline_s, math.ldexp(1, 40))})
+
+
+def _request(path: Path, values: dict[str, Any]) -> None:
+    try:
+        write_json(path, values)
+    except OSError as error:
+        raise MeasurementError(f"`{path.name}` cannot be written: {error.strerror}") from error
+
+
+class _Asked(_Record):
+    """The content of asked-N.json, as far as oppa reads it again."""
+
+    global_batch: Positive
+    micro_batch: Positive
+
+
+def read_asked(folder: Path, number: int) -> dict[str, int] | None:
+    """Return the batch and micro-batch that were asked for as a plan; None if they were not. Raises MeasurementError."""
+    asked = read_record(_Asked, folder, ASKED.format(number))
+    return None if asked is None else asked.model_dump()

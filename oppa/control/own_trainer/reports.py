@@ -4,9 +4,12 @@ A trainer that contradicts its plan is refused with the numbers, because its lat
 """
 
 import dataclasses
+from collections.abc import Sequence
+from itertools import pairwise
 
 from oppa.control.own_trainer.contract import PlanTerms, SavedState, StepReport
-from oppa.errors import TrainingError
+from oppa.errors import MeasurementError, TrainingError
+from oppa.problem.configuration import Configuration
 
 KEPT = 100_000
 """Last steps of which a checkpoint may be; a trainer takes millions."""
@@ -39,6 +42,7 @@ class ReportCheck:
 
     def __init__(self, plan: PlanTerms, *, step: int, samples: int, total: int | None, seq_len: int | None, resumes: bool) -> None:
         self.plan, self.step, self.samples = plan, step, samples
+        self._first = step
         self._coming: list[PlanTerms] = []
         self._total, self._seq_len, self._resumes = total, seq_len, resumes
         self._ends = {step: samples}
@@ -49,11 +53,41 @@ class ReportCheck:
         """Return the newest plan that rank 0 has announced."""
         return self._coming[-1] if self._coming else self.plan
 
-    def announced(self, plan: PlanTerms) -> None:
-        """Take up a plan that begins with a coming step; raises TrainingError if it begins in the past."""
+    def announced(self, plan: PlanTerms, asked: Configuration) -> None:
+        """Take up a plan that begins with a coming step.
+
+        Args:
+            plan: What the trainer has announced.
+            asked: The configuration that it was asked for.
+
+        Raises:
+            TrainingError: the plan begins in the past, or differs from what was asked for.
+        """
         if plan.from_step < self.step:
             raise TrainingError(f"the trainer announced that {plan.text}, after it had taken {self.step} steps", hint=HINT)
+        number, step = self.newest.number + 1, plan.from_step
+        due = self.newest.resumed(asked, number=number, step=step, samples=self._samples_at(step))
+        if plan != due:
+            ours, theirs = due.model_dump(), plan.model_dump()
+            differ = [f"`{name} = {value}`, not {ours[name]}" for name, value in theirs.items() if value != ours[name]]
+            message = f"the trainer announced a plan {number} that it was not asked for: {'; '.join(differ)}"
+            raise TrainingError(message, hint="leave the files of plans to `oppa_client`")
         self._coming.append(plan)
+
+    def _samples_at(self, step: int) -> int:
+        """Return the samples that will be taken before a coming step, under the plans that are known."""
+        plans = [self.plan, *self._coming]
+        begins = [self.step, *(max(self.step, min(step, plan.from_step)) for plan in self._coming), max(self.step, step)]
+        return self.samples + sum(plan.global_batch * (end - begin) for plan, (begin, end) in zip(plans, pairwise(begins), strict=True))
+
+    def require_one_start(self, reports: Sequence[StepReport]) -> None:
+        """Raise MeasurementError, which another attempt may follow, if new reports begin again at the first step of the attempt."""
+        step = self.step
+        for report in reports:
+            if report.step == self._first < step:
+                message = f"the trainer began again at step {self._first}, after it had taken {step} steps"
+                raise MeasurementError(message, hint="remove `--max-restarts` from the launch line: oppa restarts the trainer")
+            step = report.step + 1
 
     def taken(self, report: StepReport) -> CheckedStep:
         """Return a step with its samples; raises TrainingError if the report contradicts its plan."""

@@ -5,6 +5,7 @@ The lines are those of the built-in trainer, so that reports, plans and the live
 
 import dataclasses
 import math
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,8 +21,9 @@ from oppa.training.run.ledger import Ledger, Line
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import RunSpec, checkpoint_of
 
-ADVISED, HELD_BACK, RECORDED = "advised", "held_back", "recorded"
-"""Events of the ledger: a decision that was only advised, one that a bound of the user held back, and a checkpoint of the trainer."""
+ADVISED, HELD_BACK, RECORDED, LEFT_BADLY = "advised", "held_back", "recorded", "left_badly"
+"""Events of the ledger: a decision that was only advised, one that a bound of the user held back, a checkpoint of the trainer, and a failure
+of its processes after they had left."""
 REPEATED = 10
 """Steps after which the same decision is written down again."""
 _UNKNOWN = NoiseReport(health="too_few_samples")
@@ -150,6 +152,10 @@ class RunBook:
         self._ledger.sync()
         record.write(self.folder, keep=self.run.problem.run_options.keep)
         self.note(RECORDED, checkpoint=checkpoint_of(self.folder, state.step).name, place=state.checkpoint)
+
+    def replaced(self, step: int) -> None:
+        """Remove the record of a checkpoint in whose place the trainer has written another one."""
+        shutil.rmtree(checkpoint_of(self.folder, step), ignore_errors=True)
 
     def ended(self, *, finished: bool) -> None:
         """Write down the end of the run."""

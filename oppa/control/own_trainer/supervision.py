@@ -16,7 +16,7 @@ from oppa.control.own_trainer.attempt import OwnAttempt
 from oppa.control.own_trainer.bounds import ChangeLimits, way_of
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord, newest_record
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms, StepReport
-from oppa.control.own_trainer.run_book import LayoutMove, RunBook
+from oppa.control.own_trainer.run_book import LEFT_BADLY, LayoutMove, RunBook
 from oppa.errors import MeasurementError, TrainingError
 from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
@@ -121,7 +121,7 @@ class _Supervisor:
         configuration = self._configuration(record, asked)
         plan = PlanTerms.first(configuration, options) if record is None else record.plan
         if record is not None:
-            plan = plan.resumed(configuration, number=plan.number + 1, step=record.step, samples=record.samples)
+            plan = plan.resumed(configuration, number=plan.number + 1, step=record.step, samples=record.samples).under(options)
         terms = AttemptTerms(
             run=self._run.uuid,
             configuration=configuration,
@@ -172,6 +172,9 @@ class _Supervisor:
         if result.outcome == "completed" and attempt.left is None:
             cause = f"the trainer ended after {attempt.step} steps without calling `run.leave`"
             return dataclasses.replace(result, outcome="failed", cause=cause)
+        if attempt.left is not None and result.outcome not in ("completed", "interrupted"):  # its checkpoint is complete
+            self._book.note(LEFT_BADLY, failure=result.cause)
+            return dataclasses.replace(result, outcome="completed")
         return result
 
     def _tick(self, attempt: OwnAttempt) -> None:

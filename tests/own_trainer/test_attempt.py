@@ -1,0 +1,199 @@
+"""oppa reads the folder of an attempt, which the trainer writes: what contradicts oppa's requests ends the attempt."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from oppa.control.own_trainer import contract
+from oppa.control.own_trainer.attempt import OwnAttempt
+from oppa.control.own_trainer.checkpoint_record import newest_record
+from oppa.control.own_trainer.contract import AttemptTerms, PlanTerms
+from oppa.control.own_trainer.run_book import RunBook
+from oppa.errors import MeasurementError, TrainingError
+from oppa.training.run import ledger
+from oppa.training.run.run_controller import ControllerDecision
+from oppa.training.run.run_folder import RunSpec, checkpoints, new_attempt
+from tests.own_trainer.folders import ranks
+from tests.own_trainer.own_runs import OwnRun
+
+
+class Followed:
+    """An attempt of rank 0 of a program, and oppa's view of its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        own = OwnRun(folder, train=["keep=3"])
+        self.own, first = own, own.configuration()
+        spec = RunSpec(uuid="u", problem=own.problem, configuration=first)
+        spec.write(own.run)
+        self.book = RunBook(own.run, spec)
+        self.folder = new_attempt(own.run)
+        self.terms = AttemptTerms(
+            run="u",
+            configuration=first,
+            total_samples=None,
+            step=0,
+            samples=0,
+            checkpoint=None,
+            saved_by=None,
+            plan=PlanTerms.first(first, own.problem.run_options),
+            leave_timeout_s=60.0,
+        )
+        self.terms.write(self.folder)
+        (self.folder / "trial.json").write_text("{}")
+        self.attempt = OwnAttempt(self.folder, self.terms, self.book)
+        (self.program,) = ranks(self.folder, 1)
+
+    def resumed(self, terms: AttemptTerms) -> OwnAttempt:
+        """Begin another attempt."""
+        self.folder, self.terms = new_attempt(self.own.run), terms
+        terms.write(self.folder)
+        (self.folder / "trial.json").write_text("{}")
+        (self.program,) = ranks(self.folder, 1)
+        return OwnAttempt(self.folder, terms, self.book)
+
+    def step(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.program.step(samples=self.program.plan.global_batch)
+
+    def save(self, name: str) -> Path:
+        path = self.own.folder.parent / name
+        path.write_text(str(self.program.plan.step))
+        self.program.saved(path)
+        return path
+
+    def ask(self, batch: int) -> None:
+        self.attempt.ask(ControllerDecision(configuration=self.own.configuration(batch), reason="test"))
+
+
+@pytest.fixture
+def followed(tmp_path):
+    made = Followed(tmp_path)
+    yield made
+    made.book.close()
+
+
+def test_a_plan_that_was_asked_for_is_taken(followed):
+    followed.step(3)
+    followed.ask(16)
+    followed.step(3)
+    followed.attempt.read()
+    assert followed.attempt.configuration.global_batch == 16 and followed.attempt.step == 6
+
+
+@pytest.mark.parametrize(
+    "other", [{"global_batch": 24}, {"micro_batch": 2}, {"accumulation": 9}, {"rate": {"damping": 7}}, {"rate": {"batch": 16.0}}]
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_plan_that_differs_from_what_was_asked_for_is_refused(followed, other, restarted):
+    followed.step(3)
+    followed.ask(16)
+    followed.step(1)
+    plan = followed.folder / contract.PLAN.format(2)
+    values = json.loads(plan.read_text())
+    values |= {**other, "rate": values["rate"] | other.get("rate", {})}
+    plan.write_text(json.dumps(values))
+    attempt = OwnAttempt(followed.folder, followed.terms, followed.book) if restarted else followed.attempt
+    with pytest.raises(TrainingError, match=r"announced a plan 2 .* asked for"):
+        attempt.read()
+
+
+def test_a_checkpoint_that_takes_the_place_of_an_earlier_one_is_refused_and_resumes_at_its_own_step(followed):
+    for _ in range(2):
+        followed.step(2)
+        followed.save("latest.pt")
+        if followed.program.plan.step == 2:
+            followed.attempt.read()
+    with pytest.raises(TrainingError, match="after 4 steps, which held the state after 2 steps") as raised:
+        followed.attempt.read()
+    assert "a path of its own" in raised.value.hint
+    assert newest_record(followed.own.run).step == 4 and len(checkpoints(followed.own.run)) == 1
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_only_for_its_own_step_may_the_checkpoint_of_a_resume_be_stated_again(followed, steps):
+    followed.step(2)
+    path = followed.save("latest.pt")
+    followed.attempt.read()
+    plan = followed.terms.plan.resumed(followed.terms.configuration, number=2, step=2, samples=16)
+    terms = followed.terms.model_copy(update={"step": 2, "samples": 16, "checkpoint": str(path), "plan": plan})
+    resumed = followed.resumed(terms)
+    assert followed.program.resume.step == 2
+    followed.step(steps)
+    followed.save("latest.pt")
+    with pytest.raises(TrainingError, match="held the state after 2 steps") if steps else contextlib.nullcontext():
+        resumed.read()
+
+
+def test_a_path_that_no_file_system_takes_is_a_missing_checkpoint(followed):
+    followed.step(5)
+    state = contract.SavedState(checkpoint="/" + "x" * 300, step=5, samples=40, plan=followed.terms.plan)
+    (followed.folder / "saved-5.json").write_text(state.model_dump_json())
+    with pytest.raises(TrainingError, match="which does not exist"):
+        followed.attempt.read()
+
+
+def test_a_request_that_cannot_be_written_fails_the_attempt(followed):
+    (followed.folder / contract.LEAVE).mkdir()
+    (followed.folder / contract.ASKED.format(2)).mkdir()
+    with pytest.raises(MeasurementError, match=r"`leave\.json` cannot be written"):
+        followed.attempt.ask_to_leave("stop")
+    with pytest.raises(MeasurementError, match=r"`asked-2\.json` cannot be written"):
+        followed.ask(16)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"total_samples": "x"}, {"leave_timeout_s": None}, {"step": -1}, {"plan": {}}, {"configuration": {"dp": "y"}}, {"saved_by": 3}],
+)
+def test_terms_that_the_trainer_has_overwritten_are_damaged(followed, wrong):
+    assert AttemptTerms.read(followed.folder) == followed.terms
+    path = followed.folder / "attempt.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    with pytest.raises(MeasurementError, match=r"`attempt\.json` is wrong"):
+        AttemptTerms.read(followed.folder)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_trainer_that_begins_again_within_its_attempt_fails_it_and_another_may_follow(followed, asked):
+    followed.step(1)
+    followed.attempt.read()
+    followed.step(2)
+    if asked:
+        followed.attempt.read()
+        followed.ask(16)
+    (followed.program,) = ranks(followed.folder, 1)
+    followed.step(1)
+    with pytest.raises(MeasurementError, match="began again at step 0, after it had taken 3 steps") as raised:
+        followed.attempt.read()
+    assert "--max-restarts" in raised.value.hint
+
+
+def test_two_starts_between_two_reads_are_seen(followed):
+    followed.step(1)
+    (followed.program,) = ranks(followed.folder, 1)
+    followed.step(1)
+    with pytest.raises(MeasurementError, match="began again at step 0"):
+        followed.attempt.read()
+
+
+def test_a_checkpoint_that_is_saved_again_elsewhere_is_the_one_to_resume(followed):
+    followed.step(2)
+    first = followed.save("first.pt")
+    followed.attempt.read()
+    second = followed.save("second.pt")
+    first.unlink()
+    followed.attempt.read()
+    assert newest_record(followed.own.run).checkpoint == str(second)
+
+
+def test_of_many_new_checkpoints_the_newest_ones_are_recorded_and_older_ones_may_be_gone(followed):
+    for step in range(1, 41):
+        followed.step(1)
+        path = followed.save(f"{step}.pt")
+        if step <= 37:
+            path.unlink()
+    followed.attempt.read()
+    recorded = [line["checkpoint"] for line in ledger.read(followed.own.run) if line["event"] == "recorded"]
+    assert recorded == ["step-38", "step-39", "step-40"]
