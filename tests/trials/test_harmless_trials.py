@@ -52,6 +52,8 @@ LINES = {
     ),
 }
 DECLARED = {"transformers": ("--export", "redirect"), "plain": ("--weights", "redirect")}
+SILENT = ("accelerate",)
+"""Their trials write nothing, as saving and tracking are off."""
 NEEDS = {"transformers": "transformers", "accelerate": "accelerate", "lightning": "typeshed_client", "deepspeed": "deepspeed"}
 FILES = """
 [command.files.ds]
@@ -98,7 +100,7 @@ def test_trials_change_no_byte_and_the_line_itself_does(framework: str, folder: 
             result = run_trial(launcher, folder / "s" / "trials" / str(number), spec, limits=LIMITS)
             assert (result.outcome, result.steps) == ("completed", 4), (result.cause, result.traceback)
     assert digest(folder) == before
-    assert list((folder / "s" / "trials").rglob("writes/*"))
+    assert framework in SILENT or list((folder / "s" / "trials").rglob("writes/*"))
     assert connections.read() == "" and connections.processes() > 2
     write_files(folder / "best", export("torchrun", problem, chosen[0]))
     ran = subprocess.run(["sh", "best/run.sh"], capture_output=True, text=True, timeout=250, check=False)
