@@ -49,7 +49,6 @@ def profile(
         EnvironmentLackingError: a program, package or device is missing.
         KeyboardInterrupt: the user stopped the profile; its table is valid, and the same call resumes it.
     """
-    from oppa.problem.batches import over, parse_batches
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import Keeper, make_profiler, seconds_of_all
@@ -58,11 +57,7 @@ def profile(
 
     if not 0 < loss < 1:
         raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
-    batches = parse_batches(global_batch) if isinstance(global_batch, str) else tuple(global_batch)
-    problem = dataclasses.replace(
-        of := over(problem_of(job), batches), limits=dataclasses.replace(of.limits, trials=None, wall_time_s=None)
-    )
-    problem = with_limits(problem, trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
+    problem = with_limits(_over_batches(job, global_batch), trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
     setup = Setup.of(problem, None, alone=resume is None)
     problem, candidates, folder = setup.problem, setup.candidates, Path(table)
     facts = session_facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
@@ -75,3 +70,12 @@ def profile(
         if found is None:
             raise nothing_feasible(executor.study, problem)
         return ProfileResult(folder=folder, ended=ended, table=found, exhaustive_s=seconds_of_all(profiler))
+
+
+def _over_batches(job: str | Path | Problem, global_batch: str | Sequence[int]) -> Problem:
+    """Return the problem over several batches, without the job's own limits of trials and time, which are for `tune`."""
+    from oppa.problem.batches import over, parse_batches
+
+    batches = parse_batches(global_batch) if isinstance(global_batch, str) else tuple(global_batch)
+    problem = over(problem_of(job), batches)
+    return dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, trials=None, wall_time_s=None))

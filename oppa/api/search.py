@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import TuneResult
     from oppa.tuning.plan import TunePlan
-    from oppa.tuning.session import Callback, Setup
+    from oppa.tuning.session import Callback, SessionOptions, Setup
     from oppa.tuning.transfer import TransferredPrior
 
 
@@ -51,17 +51,11 @@ def tune(
         KeyboardInterrupt: the user stopped the search, which the same study resumes.
     """
     from oppa.tuning.launch_line.line_job import LineJob
-    from oppa.tuning.nothing_feasible import nothing_feasible
-    from oppa.tuning.outcomes import TuneResult
     from oppa.tuning.plan import expectation, is_expected
-    from oppa.tuning.result import find_winner, verification_s
-    from oppa.tuning.search import search
-    from oppa.tuning.session import SessionOptions, new_folder, open_session
-    from oppa.tuning.stopping import make_rule
+    from oppa.tuning.session import SessionOptions, new_folder
 
     setup = _setup(job, designer, launcher, alone=resume is None, trials=trials, max_gpu_hours=max_gpu_hours)
-    problem, candidates = setup.problem, setup.candidates
-    folder = Path(study) if study is not None else new_folder(problem.name)
+    problem, folder = setup.problem, Path(study) if study is not None else new_folder(setup.problem.name)
     facts = session_facts(problem, "tune", resume, designer=designer, seed=seed)
     again = resume(folder) if resume else ()
     transfer = _transferred(problem, own=folder)
@@ -73,10 +67,24 @@ def tune(
         from oppa.tuning.proxy.ladder import climb
 
         return climb(setup, dataclasses.replace(options, again=(), expected=None), designer, beliefs)
+    return _searched(setup, options, designer, line=job if isinstance(job, LineJob) else None)
+
+
+def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line: "LineJob | None") -> "TuneResult":
+    """Search at full size, and verify the winner; the study keeps the job of a launch line."""
+    from oppa.tuning.nothing_feasible import nothing_feasible
+    from oppa.tuning.outcomes import TuneResult
+    from oppa.tuning.result import find_winner, verification_s
+    from oppa.tuning.search import search
+    from oppa.tuning.session import open_session
+    from oppa.tuning.stopping import make_rule
+
+    problem, candidates = setup.problem, setup.candidates
+    beliefs = options.transfer.beliefs if options.transfer else None
     with open_session(setup, options) as executor:
-        if isinstance(job, LineJob):
-            job.store(executor.study.folder)
-        made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=beliefs)
+        if line is not None:
+            line.store(executor.study.folder)
+        made = designers.make_designer(designer, problem, candidates, seed=options.seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
         reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
         ended = search(executor, candidates, made, rule, reserve=reserve)

@@ -58,12 +58,8 @@ def train(
     from oppa.table import Table
     from oppa.tuning.resolve_configuration import resolve_with_table
 
-    profiled, source = Table.read(Path(table)) if table else None, job if isinstance(job, Problem) else Path(job)
+    profiled, source, settings = Table.read(Path(table)) if table else None, *_source(job, settings, command)
     named = configuration if isinstance(configuration, str) else ""
-    if command:
-        if isinstance(source, Problem) or source.is_dir():
-            raise InputError(f"`{shlex.join(command)}` needs a job file", hint="name the job file, or remove the launch line")
-        source, settings = load_job(source, settings=settings, command=command), ()
     problem, usual = resolve_with_table(source, named, profiled, changes=settings)
     asked = usual if named or (isinstance(source, Path) and source.is_dir()) else None
     if not isinstance(configuration, str):
@@ -79,6 +75,16 @@ def train(
         tell=tell,
     )
     return supervised(problem, options, _run_folder(problem, options, run), callback)
+
+
+def _source(job: str | Path | Problem, settings: Sequence[str], command: Sequence[str]) -> tuple[Path | Problem, Sequence[str]]:
+    """Return the job and the settings that are left to apply; a launch line is part of the job."""
+    source = job if isinstance(job, Problem) else Path(job)
+    if not command:
+        return source, settings
+    if isinstance(source, Problem) or source.is_dir():
+        raise InputError(f"`{shlex.join(command)}` needs a job file", hint="name the job file, or remove the launch line")
+    return load_job(source, settings=settings, command=command), ()
 
 
 def _run_folder(problem: Problem, options: "TrainOptions", run: str | Path | None) -> Path:

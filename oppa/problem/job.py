@@ -61,12 +61,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     line = read_inline_choices(argv or (job.command.argv if job.command else ()))
     command = _command(job, line.words, path.parent)
     runner = catalog.find("runners", COMMAND if command else job.runner.name, base=path.parent)
-    if command is None and (job.model is None or job.batch is None):
-        lacking, hint = ("[model]", MODEL_HINT) if job.model is None else ("[batch]", "add `[batch]` with `global_batch = ...`")
-        raise JobError(f"the job lacks {lacking}", hint=hint)
-    if job.batch is None and command and "micro_batch" in command.parameters:
-        hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
-        raise JobError("the launch line names `micro_batch`, but the job has no [batch]", hint=hint)
+    _require_stated(job, command)
     facts = facts_of(model, global_batch, cluster, training)
     plain = command is not None and command.is_plain({*job.space.parameters, *line.choices})
     space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command, plain=plain)
@@ -94,6 +89,16 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         proxy=job.proxy.record() if job.proxy else None,
         baseline=_baseline(space, job.baseline, line),
     )
+
+
+def _require_stated(job: JobFile, command: LaunchCommand | None) -> None:
+    """Raise JobError if the job lacks a model or a batch that its runner or its launch line needs."""
+    if command is None and (job.model is None or job.batch is None):
+        lacking, hint = ("[model]", MODEL_HINT) if job.model is None else ("[batch]", "add `[batch]` with `global_batch = ...`")
+        raise JobError(f"the job lacks {lacking}", hint=hint)
+    if job.batch is None and command and "micro_batch" in command.parameters:
+        hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
+        raise JobError("the launch line names `micro_batch`, but the job has no [batch]", hint=hint)
 
 
 def _replace_launcher(declared: dict[str, Any], given: Mapping[str, Any]) -> None:

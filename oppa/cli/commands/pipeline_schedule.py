@@ -46,7 +46,7 @@ def pipeline_schedule(
     from oppa.pipeline.costs_file import choose, read_profiled
 
     if out:
-        pass  # before the search: without matplotlib it is refused
+        import oppa.report.plotting  # noqa: F401 (before the search: without matplotlib it is refused)
 
     options = read_options(PipelineOptions, changes or ())
     sizes, found_times = options.search.chunks, read_profiled(times, weight_memory=options.times.weight_memory)
