@@ -102,7 +102,7 @@ class HarmlessKeys:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """Holds words of the line, those of a trial in their place, and what is to be said about them."""
+    """Holds words of the line, those of a trial in their place, and what was found in them."""
 
     name: str
     original: tuple[str, ...]
