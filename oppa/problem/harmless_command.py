@@ -65,16 +65,19 @@ def _files(
         keys = _keys(kinds.get(name, ""), Path(file.path), {**dict.fromkeys(file.keys, "read"), **paths}, folder)
         files[name] = dataclasses.replace(file, trial_keys=dict(keys.keys))
         changes += keys.changes
+    copies = dict[str, str]()
     for each in (each for each in found.files if not is_placeholder(each.path)):
         path = folder / without_escapes(each.path)
         if each.keys == PLAIN and not (path.suffix in _SUFFIXES and path.is_file()):
             continue
         keys = _keys(each.keys, path, paths, folder)
         if keys.keys:
-            name = _free_name(each, files)
-            files[name] = ConfigFile(name=name, path=os.path.realpath(path), keys={}, trial_keys=dict(keys.keys))
+            real = os.path.realpath(path)
+            name = copies.setdefault(real, _free_name(each, files))
+            earlier = files[name].trial_keys if name in files else {}  # a second option names the file
+            files[name] = ConfigFile(name=name, path=real, keys={}, trial_keys={**earlier, **keys.keys})
             words = [_renamed(word, each, f"{{{name}}}") for word in words]
-            changes += keys.changes
+            changes += [change for change in keys.changes if change not in changes]
     return tuple(files.values()), tuple(words), changes
 
 
