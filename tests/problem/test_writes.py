@@ -225,6 +225,12 @@ def test_a_folder_in_front_starts_no_program(tmp_path):
     assert harmless("plain", ["wrapper", "--quiet", sys.executable, "train.py"]).unknown == ()
 
 
+@pytest.mark.parametrize("start", ["conda run -p", "mpirun --prefix", "mpirun -wdir", "apptainer exec --home", "uv run --cache-dir"])
+def test_a_folder_that_a_starter_reads_is_known(start, tmp_path):
+    words = [*start.split(), str(tmp_path), "python", "train.py"]
+    assert harmless("plain", words).words == tuple(words) and harmless("plain", words).unknown == ()
+
+
 def test_a_profiler_in_front_is_unknown():
     assert [each.name for each in harmless("plain", shlex.split("/opt/nsys profile -o x python train.py")).unknown] == ["nsys"]
 
