@@ -26,11 +26,11 @@ _REFERENCE = re.compile(
 )
 """Matches values that are no secrets: variables, paths, placeholders of a template, special tokens, switches."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-"""Matches names as variables of the environment have them."""
-_WHOLE = re.compile(r"PASS|KEY")
+"""Matches names of environment variables."""
+_SECRET_VARIABLE = re.compile(r"PASS|KEY")
 """Matches variables that hold a secret, though the same name of an option may be about anything."""
 _HEXADECIMAL = re.compile(r"[0-9a-f]{40}")
-"""Matches values with the shape of the key of a tracker."""
+"""Matches values with the shape of a tracker's key."""
 _COMMIT = re.compile(r"(^|_)(commit|sha1?|hash|head|rev|revision|ref|version|digest|checksum)(_|$)")
 """Matches names of variables for the commit of a repository, which looks the same."""
 _NUMBER = re.compile(r"[-+]?[0-9.]+")
@@ -72,7 +72,7 @@ def is_secret(name: str, value: str) -> bool:
 
 def _is_secret_variable(name: str, words: str, value: str) -> bool:
     """Return whether a variable of the environment holds a secret that an option of the same name would not."""
-    if _WHOLE.fullmatch(name):
+    if _SECRET_VARIABLE.fullmatch(name):
         return _NUMBER.fullmatch(value) is None
     return _HEXADECIMAL.fullmatch(value) is not None and _COMMIT.search(words) is None
 

@@ -1,6 +1,6 @@
 """Leave the environment that a tool made for oppa alone, so that programs do not start on it.
 
-`uvx` and `uv run` put the folder of oppa's commands first on PATH. A user's `torchrun` would then be the one beside oppa's own torch.
+`uvx` and `uv run` put the folder of oppa's commands first on PATH. A user's `torchrun` would then be that of oppa's own environment.
 """
 
 import os

@@ -85,7 +85,7 @@ class CommandTable(DeclaredTable):
         """Return whether trials write into their own folders; a named framework implies it.
 
         Raises:
-            JobError: paths are declared, and trials write what the launch line says.
+            JobError: paths are declared, and trials start the launch line as it stands.
         """
         found = self.framework is not None if self.harmless is None else self.harmless
         if self.paths and not found:

@@ -6,6 +6,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Value
 from oppa.problem.problem import Problem
+from oppa.problem.templates import without_escapes
 from oppa.units import format_bytes, format_count
 
 Triple = tuple[int, int, int]
@@ -42,7 +43,7 @@ def changes(problem: Problem) -> list[str]:
 
 def _change(name: str, original: str, trial: str, reason: str) -> str:
     """Return a change in words; braces are those of the program, not of a template."""
-    before, after = (text.replace("{{", "{").replace("}}", "}") for text in (original, trial))
+    before, after = without_escapes(original), without_escapes(trial)
     if not original:
         return f"{after} is added: {reason}"
     shown = before if before.startswith(name) else f"{name} = {before}"

@@ -14,6 +14,7 @@ from oppa.problem.command import ConfigFile, LaunchCommand, Originals, argument_
 from oppa.problem.declaration import parse
 from oppa.problem.space import SearchSpace
 from oppa.problem.stated_words import folder_of
+from oppa.problem.templates import without_escapes
 from oppa.problem.writes import (
     FileInLine,
     HarmlessArguments,
@@ -64,16 +65,19 @@ def _files(
         keys = _keys(kinds.get(name, ""), Path(file.path), {**dict.fromkeys(file.keys, "read"), **paths}, folder)
         files[name] = dataclasses.replace(file, trial_keys=dict(keys.keys))
         changes += keys.changes
+    copies = dict[str, str]()
     for each in (each for each in found.files if not is_placeholder(each.path)):
-        path = folder / each.path.replace("{{", "{").replace("}}", "}")
+        path = folder / without_escapes(each.path)
         if each.keys == PLAIN and not (path.suffix in _SUFFIXES and path.is_file()):
             continue
         keys = _keys(each.keys, path, paths, folder)
         if keys.keys:
-            name = _free_name(each, files)
-            files[name] = ConfigFile(name=name, path=os.path.realpath(path), keys={}, trial_keys=dict(keys.keys))
-            words = [word.replace(each.path, f"{{{name}}}") if word.endswith(each.path) else word for word in words]
-            changes += keys.changes
+            real = os.path.realpath(path)
+            name = copies.setdefault(real, _free_name(each, files))
+            earlier = files[name].trial_keys if name in files else {}  # a second option names the file
+            files[name] = ConfigFile(name=name, path=real, keys={}, trial_keys={**earlier, **keys.keys})
+            words = [_renamed(word, each, f"{{{name}}}") for word in words]
+            changes += [change for change in keys.changes if change not in changes]
     return tuple(files.values()), tuple(words), changes
 
 
@@ -107,6 +111,13 @@ def _content(path: Path) -> Mapping[str, Any]:
     else:
         content = parse_yaml(text, hint=_HINT)
     return content if isinstance(content, Mapping) else {}
+
+
+def _renamed(word: str, file: FileInLine, placeholder: str) -> str:
+    """Return a word with a placeholder in place of a file's path; the path is the whole word, or what follows its option or `=`."""
+    front = word.removesuffix(file.path)
+    is_named = front != word and (front in ("", file.option) or front.endswith("="))
+    return f"{front}{placeholder}" if is_named else word
 
 
 def _free_name(file: FileInLine, taken: Mapping[str, ConfigFile]) -> str:

@@ -7,29 +7,31 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
+from oppa.problem.launch_line.starters import MODULES, PYTHON, STARTERS
+from oppa.problem.templates import without_escapes
 from oppa.problem.writes_file import OptionTable, ProgramTable, UserKind, writes
 
 _OPTION = re.compile(r"-{1,2}[A-Za-z]")
 _KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/-]*=")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_STARTER = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|uv")
-_LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}
-"""Modules that start a program, and are none themselves."""
 _GLUED = re.compile(r"(?P<name>-[A-Za-z])(?P<value>[/~.].*)")
 """Matches an option of one letter with a path as its value: `-o/x/out`."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _CHANGES_FOLDER = ("-C", "--chdir")
-_HERE = Path()
+HERE = Path()
+"""The folder that oppa runs in."""
 _SUFFIXES = {
     *(".json", ".jsonl", ".yaml", ".yml", ".toml", ".txt", ".log", ".csv", ".tsv", ".parquet", ".arrow", ".db", ".sqlite", ".xml", ".html"),
     *(".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npy", ".npz", ".pkl", ".pickle", ".h5", ".hdf5", ".idx", ".tar", ".gz", ".zip"),
     *(".py", ".sh", ".out", ".err", ".prof", ".trace", ".model", ".nsys-rep", ".sqsh", ".sif", ".png"),
 }
+_OF_TRIALS = ("{folder}", "{cache_folder}")
+"""Folders of trials, of which no path needs a declaration."""
 _PATHS = {"out", "output", "outputs", "dir", "dirs", "directory", "path", "paths", "folder", "file", "filename"}
 _PATH_ENDS = re.compile(r"(?!profile$)\w*(dir|file|folder|path)")
 """Matches parts of names such as `workdir` and `logfile`."""
 _SAVES = {"save", "saves", "checkpoint", "checkpoints", "ckpt", "ckpts"}
-"""Parts of names that say what an option is for, whatever its value."""
+"""Parts of names that show what an option is for, whatever its value."""
 _NO_SAVES = {"no", "disable", "skip", "without", "activation", "activations", "gradient", "grad"}
 """Parts of names that mean that nothing is saved, or no file."""
 _OFF = {"false", "no", "none", "null", "off", "never", "0", "-1"}
@@ -75,8 +77,8 @@ def program_at(words: Sequence[str]) -> int:
         return -1
     for index, word in enumerate(words):
         before = words[index - 1] if index else ""
-        is_module = before in ("-m", "--module") and _MODULE.fullmatch(word) and word not in _LAUNCHERS
-        if is_module and any(_STARTER.fullmatch(PurePath(each).name) for each in words[:index]):
+        is_module = before in ("-m", "--module") and _MODULE.fullmatch(word) and word not in MODULES
+        if is_module and any(_starts_modules(PurePath(each).name) for each in words[:index]):
             return index
         if word.endswith((".py", ".sh")) and not _OPTION.match(word) and not _ASSIGNMENT.match(word):
             return index
@@ -85,13 +87,13 @@ def program_at(words: Sequence[str]) -> int:
 
 
 def folder_of(words: Sequence[str]) -> Path:
-    """Return the folder in which the program of a launch line starts, as `env -C` in front of it says; oppa's own if nothing does."""
+    """Return the folder in which the program of a launch line starts: that of `env -C` in front of it, else oppa's own."""
     front, folder = words[: max(program_at(words), 0)], Path()
     for index, word in enumerate(front):
         if not _is_of_env(front, index):
             continue
         named = word.removeprefix("--chdir=") if word.startswith("--chdir=") else word if front[index - 1] in _CHANGES_FOLDER else ""
-        folder /= named.replace("{{", "{").replace("}}", "}")
+        folder /= without_escapes(named)
     return folder
 
 
@@ -131,8 +133,7 @@ def stated_assignments(words: Sequence[str], paths: Mapping[str, UserKind]) -> I
             option = OptionTable(kind=paths[variable]) if variable in paths else option
             yield dataclasses.replace(found, name=variable, key=variable, values=(value,), option=option, is_other=is_read)
         else:
-            is_profiler = PurePath(found.name).name in writes().launcher.profilers
-            starts = (found.name == found.value and not is_profiler) or _starts(found.value)
+            starts = (found.name == found.value and not is_profiler(found.name)) or _starts(found.value)
             yield dataclasses.replace(found, is_other=found.is_other or (starts and found.option is None))
 
 
@@ -172,7 +173,7 @@ def _values(rest: Sequence[str], option: OptionTable | None) -> tuple[str, ...]:
     if kind == "none" or not rest:
         return ()
     if kind == "switch":
-        return (rest[0],) if rest[0].lower() in _SWITCHES else ()
+        return (rest[0],) if is_switch(rest[0]) else ()
     if kind == "one":
         return (rest[0],)
     end = next((index for index, word in enumerate(rest) if _OPTION.match(word)), len(rest))
@@ -189,10 +190,17 @@ def _below(rest: Sequence[str], name: str) -> Sequence[str]:
 
 def _starts(value: str) -> bool:
     """Return whether a word is the name of a program, as after an option without a value."""
-    return _STARTER.fullmatch(PurePath(value).name) is not None or (_exists(value) and os.access(value, os.X_OK))
+    name = PurePath(value).name
+    is_program = _exists(value) and not Path(value).is_dir() and os.access(value, os.X_OK)
+    return is_program or name in STARTERS or PYTHON.fullmatch(name) is not None
 
 
-def _exists(value: str, folder: Path = _HERE) -> bool:
+def _starts_modules(name: str) -> bool:
+    """Return whether the word after `-m` is a module of Python if a program of this name is in front of it."""
+    return PYTHON.fullmatch(name) is not None or name == "uv" or (name in STARTERS and STARTERS[name].module)
+
+
+def _exists(value: str, folder: Path = HERE) -> bool:
     """Return whether there is such a file or folder; a text that no file system takes as a name is none."""
     try:
         return (folder / value).exists()
@@ -205,24 +213,34 @@ def is_switch(value: str) -> bool:
     return value.lower() in _SWITCHES
 
 
-def looks_like_path(value: str, folder: Path = _HERE) -> bool:
+def is_profiler(word: str) -> bool:
+    """Return whether a word names a program that profiles others, and writes files by itself."""
+    return PurePath(word).name in writes().launcher.profilers
+
+
+def looks_like_path(value: str, folder: Path = HERE) -> bool:
     """Return whether a value looks like a path: by its characters, its suffix, or because such a file exists in the program's folder."""
-    if value.lower() in _SWITCHES or _NUMBER.fullmatch(value) or "{folder}" in value or "{cache_folder}" in value:
+    if is_switch(value) or _NUMBER.fullmatch(value) or _is_of_trials(value):
         return False
     return "/" in value or value[0] in "~." or Path(value).suffix.lower() in _SUFFIXES or _exists(value, folder)
 
 
 def names_a_path(name: str, value: str) -> bool:
-    """Return whether an option's name says that it is for a path, or that something is saved."""
+    """Return whether an option's name is that of a path, or of something that is saved."""
     parts = set(re.split(r"[-_.]+", name.lower()))
-    if "{folder}" in value or "{cache_folder}" in value or name.endswith("class_path"):  # the path of a class, as jsonargparse has it
+    if _is_of_trials(value) or name.endswith("class_path"):  # the path of a class, as jsonargparse has it
         return False
     if parts & _SAVES:
         return not parts & _NO_SAVES and value.lower() not in _OFF
     is_path = name == "-o" or any(part in _PATHS or _PATH_ENDS.fullmatch(part) for part in parts)
-    return is_path and value.lower() not in _SWITCHES and not _NUMBER.fullmatch(value)
+    return is_path and not is_switch(value) and not _NUMBER.fullmatch(value)
 
 
 def has_suffix(value: str) -> bool:
     """Return whether a value names a file by a known suffix."""
     return Path(value).suffix.lower() in _SUFFIXES
+
+
+def _is_of_trials(value: str) -> bool:
+    """Return whether a value is below a folder of trials."""
+    return any(folder in value for folder in _OF_TRIALS)

@@ -39,6 +39,11 @@ def names_in(template: str) -> Iterator[str]:
     return (name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
 
 
+def without_escapes(template: str) -> str:
+    """Return a template with single braces in place of the doubled ones, which are literal."""
+    return template.replace("{{", "{").replace("}}", "}")
+
+
 def check_template(template: str, known: Collection[str] | None = None) -> None:
     """Raise JobError if a template is malformed, or has a placeholder that is not among the known ones; None: all are known."""
     try:

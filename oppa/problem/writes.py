@@ -1,7 +1,7 @@
 """Make a launch line harmless: in trials it writes into the trial's folder, loads nothing, and reports to no tracker.
 
 `runners/command/writes.toml` declares what the options of each framework do. Words that it does not declare, and that look like a path,
-are unknown: whoever calls refuses them until the user declares them.
+are unknown: oppa refuses the line until the user declares them.
 
 Words are templates, as everywhere in a launch line: `{folder}` is the trial's folder, and literal braces are doubled.
 """
@@ -15,9 +15,11 @@ from typing import Any
 from oppa.errors import UndeclaredError
 from oppa.plain_text import clipped
 from oppa.problem.stated_words import (
+    HERE,
     StatedOption,
     folder_of,
     has_suffix,
+    is_profiler,
     is_switch,
     looks_like_path,
     names_a_path,
@@ -29,7 +31,6 @@ from oppa.problem.writes_file import FileTable, KeyTable, Kind, OptionTable, Pro
 
 WRITES = "writes"
 """Folder below a trial's folder into which the program writes."""
-_HERE = Path()
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 REASONS: Mapping[Kind, str] = {
     "redirect": "a trial writes into its own folder",
@@ -101,7 +102,7 @@ class HarmlessKeys:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """Holds words of the line, those of a trial in their place, and what is to be said about them."""
+    """Holds words of the line, those of a trial in their place, and what was found in them."""
 
     name: str
     original: tuple[str, ...]
@@ -160,7 +161,7 @@ def harmless(
 
 
 def harmless_keys(
-    keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None, folder: Path = _HERE
+    keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None, folder: Path = HERE
 ) -> HarmlessKeys:
     """Return what trials set in a configuration file.
 
@@ -258,7 +259,7 @@ def _added(declared: ProgramTable, stated: set[str]) -> Iterator[_Piece]:
 
 def _unknown(stated: StatedOption, folder: Path, declared: ProgramTable | None) -> UnknownPath | None:
     """Return the path that an undeclared option may name; None if it looks like none."""
-    if declared is None and PurePath(stated.name).name in writes().launcher.profilers:
+    if declared is None and is_profiler(stated.name):
         return UnknownPath(name=PurePath(stated.name).name, value=stated.name, why="profiles the program")
     value = next((each for each in stated.values if looks_like_path(each, folder)), None)
     if value is not None:

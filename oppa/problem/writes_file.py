@@ -93,7 +93,7 @@ class FileTable(DeclaredTable):
 
 
 class EnvironmentTable(DeclaredTable):
-    """Validates the variables that trials get, and those that a launch line may assign as it likes."""
+    """Validates the variables that trials get, and those to which a launch line may assign any value."""
 
     set: dict[str, str] = Field(default_factory=dict)
     read: tuple[str, ...] = Field(default=(), strict=False)
@@ -119,6 +119,7 @@ class WritesFile(DeclaredTable):
         return self.launcher.joined(())
 
     def _chain(self, framework: str) -> Iterator[ProgramTable]:
+        """Yield a framework's table, and those that it names in `also`."""
         yield self.frameworks[framework]
         for name in self.frameworks[framework].also:
             yield from self._chain(name)

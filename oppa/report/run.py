@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa.control.own_trainer.run_book import ADVISED, HELD_BACK
 from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
 from oppa.report.charts import Chart
@@ -124,13 +125,12 @@ def _speed(steps: Sequence[Line], configuration: str) -> Series:
 
 def _changes(events: Sequence[Line]) -> Section:
     """Return the section on the changes of batch and layout, and their reasons."""
-    words = {ledger.CHANGED: "changed", ledger.ROLLED_BACK: "rolled back"}
-    words |= {"undone": "undone", "refused": "refused", "advised": "advised", "held_back": "held back"}
+    shown = (ledger.CHANGED, ledger.ROLLED_BACK, "undone", "refused", ADVISED, HELD_BACK)
     rows = [
         (
             line["step"],
             f"{line['samples']:,}",
-            words[line["event"]],
+            line["event"].replace("_", " "),
             _named(line["before"]),
             _named(line["after"], line.get("local_batches", ())),
             format_seconds(math.fsum(line["seconds"].values())),
@@ -138,7 +138,7 @@ def _changes(events: Sequence[Line]) -> Section:
             line.get("failure") or line.get("reason") or "",
         )
         for line in events
-        if line["event"] in words
+        if line["event"] in shown
     ]
     text = "Batch sizes and layouts change between two steps." if rows else "The configuration did not change."
     return Section(title="Changes", text=text, columns=(">step", ">samples", "what", "from", "to", ">took", ">goodput", "why"), rows=rows)

@@ -1,4 +1,4 @@
-"""Lists the verifications of a study in a table."""
+"""List the verifications of a study in a table."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ COLUMNS = (">verification", "date", "status", "verdict", "changed since the stud
 
 def section(verifications: Sequence[PastVerification]) -> Section:
     """Return the table of a study's verifications, oldest first."""
-    text = "`oppa verify` measured the winner and its reference again."
+    text = "oppa verify measured the winner and its reference again, as after an upgrade."
     return Section(title="Verified again", text=text, columns=COLUMNS, rows=[row(each) for each in verifications])
 
 

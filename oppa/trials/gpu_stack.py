@@ -1,6 +1,6 @@
-"""Finds what trials run on below torch: the NVIDIA driver, the NCCL that a program's own interpreter loads, and the container image.
+"""Find what trials run on below torch: the NVIDIA driver, the NCCL that a program's own interpreter loads, and the container image.
 
-Each of them is empty where nothing states it. The driver is that of the host which starts the study.
+Each of them is empty if nothing states it. The driver is that of the host which starts the study.
 """
 
 import itertools
@@ -43,6 +43,7 @@ def image(words: Sequence[str] = (), environment: Mapping[str, str] = os.environ
 
 
 def _option(words: Sequence[str]) -> str:
+    """Return the image that an option of `srun` names; empty if there is none."""
     for word, following in itertools.pairwise([*words, ""]):
         if word == IMAGE_OPTION:
             return following
@@ -52,6 +53,7 @@ def _option(words: Sequence[str]) -> str:
 
 
 def _stamp(file: Path) -> str:
+    """Return the size and the time of change of an image's file, as they follow its path; empty if it is no file here."""
     try:
         found = file.stat()
     except (OSError, ValueError):  # a name in a registry, or a path outside the container

@@ -1,7 +1,6 @@
 """Monitor a running trial from outside: its steps, its silences and its time."""
 
 import contextlib
-import json
 import math
 import statistics
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from oppa.errors import MeasurementError, StudyError
+from oppa.regular_file import parse_json
 from oppa.trials import trial_folder, untrusted_file
 from oppa.trials.trial_folder import Measurement, Outcome, TrialSpec
 from oppa.trials.verdict import Sign, TrialVerdict
@@ -94,12 +94,10 @@ class TrialMonitor:
 
     def _is_paused(self) -> bool:
         """Return True if the program evaluates or saves, within the time that it states for that."""
-        if not (self._folder / trial_folder.PAUSED).exists():
-            return False
         try:
             text = untrusted_file.read(self._folder / trial_folder.PAUSED, limit_bytes=trial_folder.LINE_BYTES)
-            return text is not None and time.time() < float(json.loads(text)["until"])
-        except (MeasurementError, ValueError, KeyError, TypeError):
+            return text is not None and time.time() < float(parse_json(text)["until"])
+        except (MeasurementError, ValueError, KeyError, TypeError, OverflowError):
             return False
 
     def _end(self, outcome: Outcome, cause: str) -> None:

@@ -94,6 +94,21 @@ def test_a_file_that_the_line_names_is_copied_if_it_writes(load, tmp_path):
     assert problem.restored.command.files == () and "--deepspeed=ds.json" in words(problem.restored)
 
 
+def test_a_file_that_two_options_name_has_one_copy(load, tmp_path):
+    (tmp_path / "ds.json").write_text('{"wandb": {"enabled": true}}')
+    line = "torchrun train.py --deepspeed=ds.json --deepspeed_config ./ds.json {micro_batch}"
+    problem = load('command.framework = "deepspeed"', line=line)
+    (file,) = problem.command.files
+    assert words(problem)[2:5] == ["--deepspeed=/study/trials/3/ds.json", "--deepspeed_config", "/study/trials/3/ds.json"]
+    assert file.trial_keys == {"wandb.enabled": False} and len(problem.command.originals.changes) == 1
+
+
+def test_only_the_words_that_name_a_file_are_those_of_its_copy(load, tmp_path):
+    (tmp_path / "ds.json").write_text('{"wandb": {"enabled": true}}')
+    found = words(load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} --train_file data/ds.json --deepspeed ds.json"))
+    assert "data/ds.json" in found and "/study/trials/3/ds.json" in found
+
+
 def test_a_file_of_the_job_keeps_the_keys_that_the_user_sets(load, tmp_path):
     (tmp_path / "ds.json").write_text('{"csv_monitor": {"enabled": true}, "mine": {"dir": "/x"}}')
     files = '[command.files.ds]\npath = "ds.json"\nkeys = { "mine.dir" = "{folder}", train_micro_batch_size_per_gpu = "{micro_batch}" }'

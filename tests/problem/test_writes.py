@@ -1,6 +1,7 @@
 """A launch line in trials: what it writes is redirected or off, and what is not understood is named."""
 
 import shlex
+import sys
 
 import pytest
 
@@ -209,6 +210,25 @@ def test_launchers_keep_their_words_but_write_nothing():
     assert found.unknown == () and "--container-image=/i.sqsh --container-mounts=/lustre python -u -m torch.distributed.run" in text
     assert "logs/" not in text and "/l " not in text and "/x" not in text
     assert "--log-dir {folder}/writes/log-dir -m pretrain" in text
+
+
+@pytest.mark.parametrize("start", ["-m accelerate launch", "-m accelerate.commands.launch", "-m deepspeed", "-m torch.distributed.run"])
+def test_a_module_that_starts_the_program_has_its_own_options(start):
+    found = harmless("plain", shlex.split(f"python {start} --log-dir /l train.py --log_dir /p"))
+    assert found.words[-5:] == ("--log-dir", "{folder}/writes/log-dir", "train.py", "--log_dir", "{folder}/writes/log_dir")
+    assert found.unknown == ()
+
+
+def test_a_folder_in_front_starts_no_program(tmp_path):
+    words = ["wrapper", "--results", str(tmp_path), "python", "train.py"]
+    assert [each.name for each in harmless("plain", words).unknown] == ["--results"]
+    assert harmless("plain", ["wrapper", "--quiet", sys.executable, "train.py"]).unknown == ()
+
+
+@pytest.mark.parametrize("start", ["conda run -p", "mpirun --prefix", "mpirun -wdir", "apptainer exec --home", "uv run --cache-dir"])
+def test_a_folder_that_a_starter_reads_is_known(start, tmp_path):
+    words = [*start.split(), str(tmp_path), "python", "train.py"]
+    assert harmless("plain", words).words == tuple(words) and harmless("plain", words).unknown == ()
 
 
 def test_a_profiler_in_front_is_unknown():

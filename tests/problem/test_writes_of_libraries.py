@@ -1,4 +1,4 @@
-"""The declaration knows what the libraries' own parsers know, and its words are words that these parsers take.
+"""The declaration has the options of the libraries' own parsers, and its words are words that these parsers take.
 
 Libraries that are not installed are skipped.
 """

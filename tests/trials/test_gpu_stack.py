@@ -25,7 +25,7 @@ TORCH = {
     "cuda/__init__.py": "from . import nccl\n",
     "cuda/nccl.py": "def version():\n    return (2, 27, 3)\n",
 }
-"""What an interpreter asks of torch, as a build for CUDA answers it."""
+"""Files of a torch for CUDA that state its versions."""
 
 
 @pytest.fixture

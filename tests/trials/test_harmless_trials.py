@@ -5,6 +5,7 @@ under a hook that records connections to other machines.
 """
 
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -118,9 +119,4 @@ def _settings(framework: str) -> list[str]:
 
 
 def _trackers() -> str:
-    sys.path.insert(0, str(PROGRAMS))
-    try:
-        import writing
-    finally:
-        sys.path.remove(str(PROGRAMS))
-    return "--report_to tensorboard" if writing.HAS_TENSORBOARD else ""
+    return "--report_to tensorboard" if runpy.run_path(str(PROGRAMS / "writing.py"))["HAS_TENSORBOARD"] else ""

@@ -7,7 +7,7 @@ HAS_WANDB, HAS_TENSORBOARD = (importlib.util.find_spec(name) is not None for nam
 
 
 def start_tracker(folder):
-    """Begin a run of W&B on rank 0, offline unless the environment says otherwise."""
+    """Begin a run of W&B on rank 0, offline unless the environment states another mode."""
     if HAS_WANDB and os.environ.get("RANK", "0") == "0":
         import wandb
 

@@ -1,0 +1,41 @@
+"""A program that states until when it evaluates or saves does not hang; no other text in that file ends the tuner."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from oppa.trials import trial_folder
+from oppa.trials.monitor import TrialMonitor
+from tests.trials.conftest import script_spec
+
+OTHERS = ("", "[", "[]", "1", "{}", '{"until": null}', '{"until": NaN}', '{"until": 1' + "0" * 400 + "}", "[" * 60_000, '{"until": 0}')
+
+
+def silent(folder: Path, *, hang_s: float) -> TrialMonitor:
+    """Return the monitor of a trial whose program has taken a step, and no other for `hang_s`."""
+    (folder / trial_folder.MEASUREMENTS).write_text('{"step": 0, "step_time_s": 1e-9, "memory_bytes": 1}\n')
+    found = TrialMonitor(folder, script_spec(), limit_s=1e9, hang_s=hang_s, stop_rule=None, on_step=lambda _: None)
+    found.poll()
+    time.sleep(hang_s)
+    return found
+
+
+def test_a_silent_program_hangs_unless_it_is_paused(tmp_path: Path) -> None:
+    paused, monitor = tmp_path / trial_folder.PAUSED, silent(tmp_path, hang_s=0.3)
+    paused.write_text(json.dumps({"until": time.time() + 1e6}))
+    monitor.check_time()
+    assert monitor.must_end is None
+    paused.unlink()
+    time.sleep(0.3)
+    monitor.check_time()
+    assert monitor.must_end is not None
+
+
+@pytest.mark.parametrize("text", OTHERS, ids=range(len(OTHERS)))
+def test_any_other_text_is_no_pause(text: str, tmp_path: Path) -> None:
+    monitor = silent(tmp_path, hang_s=0.0)
+    (tmp_path / trial_folder.PAUSED).write_text(text)
+    monitor.check_time()
+    assert monitor.must_end is not None
