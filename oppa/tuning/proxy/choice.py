@@ -78,11 +78,16 @@ def promising(problem: Problem, candidates: Candidates) -> NDArray[np.intp]:
     return np.flatnonzero(fits & close)
 
 
+def proposed_hosts(hosts: int) -> list[int]:
+    """Return the numbers of hosts that are proposed for a job on so many, the fewest first."""
+    least = min(LEAST_HOSTS, max(1, hosts // 2))
+    return [each for each in divisors(hosts) if least <= each <= max(least, hosts // SMALLER)]
+
+
 def _rungs(problem: Problem, stated: ProxyChoice) -> Iterator[Rung]:
     """Yield the smaller sizes that may be proposed: the most layers first, so that only replicas are lacking, and the fewest hosts."""
     hosts, layers = problem.cluster.hosts, problem.model.layers
-    least = min(LEAST_HOSTS, max(1, hosts // 2))
-    few = [stated.hosts] if stated.hosts else [each for each in divisors(hosts) if least <= each <= max(least, hosts // SMALLER)]
+    few = [stated.hosts] if stated.hosts else proposed_hosts(hosts)
     kept = [stated.layers] if stated.layers else [layers] if uncut_layers(problem) else divisors(layers)[::-1]
     for each in kept:
         for some in few:
