@@ -19,6 +19,7 @@ from oppa.tuning.likeness import Distance
 from oppa.tuning.pooling import CoefficientEvidence, pooled
 from oppa.tuning.surrogate_summary import posterior_beliefs
 
+OTHERS = "name studies of the same device with completed trials, or remove `designer.transfer`"
 ALIKE = Distance(framework=False, precision=False, model_doublings=0.0, cluster_doublings=0.0)
 
 
@@ -90,10 +91,8 @@ def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrio
     for folder in folders:
         try:
             lesson = lesson_of(folder, problem)
-        except StudyError:
-            raise
         except InputError as error:
-            if len(folders) == 1:
+            if isinstance(error, StudyError) or len(folders) == 1:
                 raise
             skipped[str(folder)] = error.message.removeprefix(f"the study `{folder}` ").removeprefix("is ")
             continue
@@ -103,11 +102,8 @@ def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrio
             lessons[lesson.uuid] = lesson
     if not lessons:
         reasons = "; ".join(f"`{name}`: {reason}" for name, reason in skipped.items())
-        raise InputError(f"none of the {len(folders)} studies under `designer.transfer` can be used: {reasons}", hint=_OTHERS)
+        raise InputError(f"none of the {len(folders)} studies under `designer.transfer` can be used: {reasons}", hint=OTHERS)
     return combined(problem, list(lessons.values()), skipped)
-
-
-_OTHERS = "name studies of the same device with completed trials, or remove `designer.transfer`"
 
 
 def study_folders(names: Sequence[str], *, own: Path | None = None) -> list[Path]:
