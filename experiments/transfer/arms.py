@@ -54,7 +54,7 @@ ARMS: Mapping[str, Callable[[str, int], Sequence[StudyLesson]]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRun:
-    """The run of an arm, and the weight of each study that it started from."""
+    """Holds the run of an arm, and the weight of each study that it started from."""
 
     run: Run
     weights: Mapping[str, float]

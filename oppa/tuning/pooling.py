@@ -29,7 +29,7 @@ NOTHING = 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CoefficientEvidence:
-    """The trials of a study alone: where they put the logarithm of a coefficient, and how unlike the job is."""
+    """States what the trials of a study alone show: where they put the logarithm of a coefficient, and how unlike the job is."""
 
     place: float
     variance: float
@@ -58,7 +58,7 @@ class CoefficientEvidence:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PooledCoefficient:
-    """A coefficient's distribution for a job, and the share of its precision that each study gives; the rest is the prior's."""
+    """Holds a coefficient's distribution for a job, and the share of its precision that each study gives; the rest is the prior's."""
 
     belief: Belief
     shares: tuple[float, ...]

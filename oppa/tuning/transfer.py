@@ -25,7 +25,7 @@ ALIKE = Distance(framework=False, precision=False, model_doublings=0.0, cluster_
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StudyLesson:
-    """The coefficients of a study before and after its trials, and its distance from the job."""
+    """Holds the coefficients of a study before and after its trials, and its distance from the job."""
 
     name: str
     """Folder of the study."""
@@ -37,7 +37,7 @@ class StudyLesson:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UsedStudy:
-    """A study that the search starts from."""
+    """Describes a study that the search starts from."""
 
     name: str
     distance: Distance
@@ -52,7 +52,7 @@ class UsedStudy:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransferredPrior:
-    """The coefficients that a search starts from, the studies that they are from, and why others were left out."""
+    """Holds the coefficients that a search starts from, the studies that they are from, and why others were left out."""
 
     beliefs: Mapping[str, Belief]
     used: tuple[UsedStudy, ...]

@@ -26,7 +26,7 @@ SHOWN, LEAST_SHOWN = 0.9, 0.5
 PROMISING = math.exp(2 * math.hypot(RATE_LAYOUT, RATE_RESIDUAL))
 """Ratio of predicted step times up to which a candidate may be the fastest: two standard deviations of the prior's own errors."""
 SMALLER = 16
-"""Ratio of a job's hosts to the most of a proposed size, if it has so many: 30 trials there cost what two cost at full size."""
+"""Ratio of a job's hosts to the most of a proposed size, if it has so many. There, 30 trials cost what two cost at full size."""
 LEAST_HOSTS = 2
 """Hosts of a proposed size, so that it shows the link between hosts."""
 

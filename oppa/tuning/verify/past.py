@@ -25,7 +25,7 @@ UNFINISHED = "unfinished"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PastVerification:
-    """A verification as its folder describes it."""
+    """Holds a verification as its folder describes it."""
 
     number: int
     folder: Path

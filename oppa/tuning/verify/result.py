@@ -27,7 +27,7 @@ OPEN = ("unclear", "not_compared")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """The verdicts on the winner of a study and its reference, both measured again in turn."""
+    """Holds the verdicts on the winner of a study and its reference, both measured again in turn."""
 
     study: Path
     number: int

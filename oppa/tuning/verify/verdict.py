@@ -27,7 +27,7 @@ WORDS_OF_OBJECTIVE: dict[str, str] = {"as_fast": "as good", "slower": "worse", "
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationVerdict:
-    """The verdict on one configuration."""
+    """Holds the verdict on one configuration."""
 
     role: str
     """`winner`, `baseline` or `default`."""
