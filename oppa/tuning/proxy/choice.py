@@ -41,15 +41,18 @@ def choose(problem: Problem, candidates: Candidates) -> Proxy:
     _check(problem, stated)
     if stated.hosts is not None and (stated.layers is not None or uncut_layers(problem)):
         return proxy_of(problem, candidates, _rung(problem, stated, stated.hosts, stated.layers or problem.model.layers))
-    wanted, seen = promising(problem, candidates), list[tuple[float, Proxy]]()
+    wanted, seen, refused = promising(problem, candidates), list[tuple[float, Proxy]](), list[InputError]()
     for rung in _rungs(problem, stated):
         try:
             found = proxy_of(problem, candidates, rung)
-        except InputError:  # no configuration is legal there
+        except InputError as error:  # no configuration is legal there, or the job cannot be cut to it
+            refused.append(error)
             continue
         seen.append((shown(found, wanted), found))
         if seen[-1][0] >= SHOWN:
             return found
+    if refused and not seen:
+        raise refused[0]
     share, best = max(seen, key=lambda each: each[0], default=(0.0, None))
     if best is None or share < LEAST_SHOWN:
         hint = "state the hosts and the layers of [proxy], or remove it"
