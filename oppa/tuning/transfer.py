@@ -86,6 +86,8 @@ def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrio
         InputError: no study can be used; a study of another device, without measurements, or against the cost model cannot.
     """
     folders = study_folders(problem.search_options.transfer, own=own)
+    if not folders:
+        raise InputError("`designer.transfer` names no study but the search's own", hint=OTHERS)
     lessons: dict[str, StudyLesson] = {}
     skipped: dict[str, str] = {}
     for folder in folders:
