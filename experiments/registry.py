@@ -27,8 +27,9 @@ DYNAMIX = ("8", "16", "32")
 ELASTIC = ("small", "medium", "large")
 """Models whose jobs scale up and down on the simulated cluster (FlexTrain's table 2)."""
 
-TRANSFERRED = ("1B-8", "8B-4", "8B-16", "qwen2-1.5b", "moe", "copus-32b", "1B-64", "8B-64")
-"""Tasks whose searches start from other studies."""
+_SIMULATED_TARGETS = ("qwen2-1.5b", "moe", "copus-32b")
+TRANSFERRED = ("1B-8", "8B-4", "8B-16", *_SIMULATED_TARGETS, "1B-64", "8B-64")
+"""Tasks whose searches start from other studies: of the suite `replay`, or simulated jobs."""
 _SOURCES = ("bert", "vit", "moe-16e", "llama-2-7b", "copus-13b", "copus-3b")
 """Simulated jobs that are only sources of such studies."""
 PROXY = ("llama-2-7b", "mixtral-8x7b", "long-8b-32k", "fsdp-7b")
@@ -72,7 +73,7 @@ _SIMULATOR = Declared(
 _TRANSFER = Declared(
     files=(
         *NANOTRON.files,
-        *(simulated_job(name).as_posix() for name in (*TRANSFERRED[3:6], *_SOURCES)),
+        *(simulated_job(name).as_posix() for name in (*_SIMULATED_TARGETS, *_SOURCES)),
         *("runners/simulated/runner.toml", "search_spaces/colossalai.toml", "search_spaces/megatron.toml"),
         *(f"priors/clusters/{name}.toml" for name in ("A100-40GB", "A5000", "H100-PCIe")),
         *(f"priors/hardware/{name}.toml" for name in ("A100-40GB", "A5000", "H100-PCIe")),

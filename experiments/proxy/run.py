@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from experiments.proxy.tasks import TwoSizes, load
-from oppa.bench.run_designer import TrialRecord, run_designer
+from oppa.bench.run_designer import TrialRecord, observation, run_designer
 from oppa.simulator.benchmark_task import BenchmarkTask
-from oppa.tuning.designer import Observation
 from oppa.tuning.designers.oppa import Oppa
 from oppa.tuning.proxy.upward import ATTEMPTS, Upward
 from oppa.tuning.spending import gpu_hours
@@ -68,7 +67,8 @@ def compare(sizes: TwoSizes, seed: int, trials: int = TRIALS) -> TwoSizeComparis
     rule = make_rule("sure", full.problem.limits)
     plain = run_designer(full, Oppa(full.problem, full.candidates, seed=seed), rule, seed=seed, trials=trials)
     below = run_designer(small, Oppa(small.problem, small.candidates, seed=seed), rule, seed=seed, trials=trials)
-    upward = Upward(full.problem, full.candidates, proxy, [_observation(each) for each in below])
+    observed = [observation(each.candidate, each.result, each.prediction) for each in below]
+    upward = Upward(full.problem, full.candidates, proxy, observed)
     above = run_designer(full, upward, rule, seed=seed, trials=ATTEMPTS)
     spent = hours(small, below), hours(full, above)
     return TwoSizeComparison(
@@ -140,14 +140,3 @@ def read_log(out: Path | None) -> dict[tuple[str, int], TwoSizeComparison]:
 def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a comparison, as JSON has lists for its tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-
-
-def _observation(record: TrialRecord) -> Observation:
-    measured = record.result.estimate
-    return Observation.of_result(
-        record.candidate,
-        record.result,
-        rate=measured.steps_per_s if measured else None,
-        variance=measured.variance if measured else None,
-        prediction=record.prediction,
-    )

@@ -13,7 +13,7 @@ from oppa.problem.job import load_job
 from oppa.problem.training import ProxyChoice
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.simulator import Simulator
-from oppa.tuning.proxy.choice import LEAST_HOSTS, SHOWN, SMALLER, choose, promising, shown
+from oppa.tuning.proxy.choice import SHOWN, choose, promising, proposed_hosts, shown
 from oppa.tuning.proxy.stand_ins import Proxy, configuration_at, images
 
 HOSTS: Mapping[str, int] = dict(zip(PROXY, (64, 64, 32, 32), strict=True))
@@ -34,11 +34,8 @@ class TwoSizes:
 
 def load(name: str) -> TwoSizes:
     """Return a task by name; raises InputError for an unknown one."""
-    if name in HOSTS:
-        return _simulated(name)
-    if name in PROXY_MEASURED:
-        return _replayed(name)
-    raise InputError(f"`{name}` is not a task", hint=f"use some of {', '.join(TASKS)}")
+    names_of([name])
+    return _simulated(name) if name in HOSTS else _replayed(name)
 
 
 def _simulated(name: str) -> TwoSizes:
@@ -58,9 +55,7 @@ def _replayed(name: str) -> TwoSizes:
     """Return a replayed task with the fewest nodes that `choose` would take, or the most that it would consider."""
     tasks = {task.name: task for task in load_suite("replay")}
     full, model = tasks[name], name.partition("-")[0]
-    hosts = full.problem.cluster.hosts
-    least = min(LEAST_HOSTS, max(1, hosts // 2))
-    fewer = [f"{model}-{few}" for few in (1, 2, 4, 8, 16, 32) if least <= few <= max(least, hosts // SMALLER)]
+    fewer = [f"{model}-{few}" for few in proposed_hosts(full.problem.cluster.hosts)]
     wanted = promising(full.problem, full.candidates)
     proxies = [(tasks[each], _listed_proxy(full, tasks[each])) for each in fewer]
     shares = [shown(proxy, wanted) for _, proxy in proxies]

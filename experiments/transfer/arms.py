@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from experiments.transfer.cases import CASES, task
-from oppa.bench.run_designer import TrialRecord, run_designer
+from oppa.bench.run_designer import TrialRecord, observation, run_designer
 from oppa.bench.runs import Run
 from oppa.problem.problem import Problem
 from oppa.random_streams import stream
@@ -54,7 +54,7 @@ ARMS: Mapping[str, Callable[[str, int], Sequence[StudyLesson]]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRun:
-    """The run of an arm, and the weight of each study that it started from."""
+    """Holds the run of an arm, and the weight of each study that it started from."""
 
     run: Run
     weights: Mapping[str, float]
@@ -88,14 +88,8 @@ def _study(name: str, seed: int) -> StudyLesson | None:
     source = task(name)
     records = _search(source, Oppa(source.problem, source.candidates, seed=ELDER + seed), ELDER + seed)
     designer = Oppa(source.problem, source.candidates, seed=0)
-    designer.update([_seen(each) for each in records])
+    designer.update([observation(each.candidate, each.result, None) for each in records])
     return lesson(designer, name) if designer.averaged_rate.likeliest is designer.log_rate else None
-
-
-def _seen(record: TrialRecord) -> Observation:
-    measured = record.result.estimate
-    rate, variance = (measured.steps_per_s, measured.variance) if measured else (None, None)
-    return Observation.of_result(record.candidate, record.result, rate=rate, variance=variance, prediction=None)
 
 
 def _misleading(target: str, seed: int) -> StudyLesson:

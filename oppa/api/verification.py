@@ -24,7 +24,7 @@ def verify(
     Args:
         study: Folder of the study, which may have been measured in another environment.
         rounds: Trials of each configuration, which take turns. None: the repeats of the study.
-        margin: Share of the throughput up to which a change is none. None: 0.05.
+        margin: Largest change, as a share of the throughput, that does not count. None: 0.05.
         max_gpu_hours: Hours of all devices together that the verification may take. None: those of the whole study.
         settings: Changes of the study's limits or launcher, such as `limits.trial_time=5 min`.
         callback: Watches the session.

@@ -58,16 +58,7 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
         simulated = task.simulator.simulate_trial(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
         limit_s = time_limit_s(prediction, [each.result for each in records], task.problem.limits)
         result = within(run_simulated(simulated, against(rule, seen)), limit_s)
-        measured = result.estimate
-        seen.append(
-            Observation.of_result(
-                candidate,
-                result,
-                rate=measured.steps_per_s if measured else None,
-                variance=measured.variance if measured else None,
-                prediction=prediction,
-            )
-        )
+        seen.append(observation(candidate, result, prediction))
         resumed = time.perf_counter()
         designer.update(seen[-1:])
         thinking_s = time.perf_counter() - resumed + thought - start
@@ -83,3 +74,10 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
             )
         )
     return records
+
+
+def observation(candidate: int, result: TrialResult, prediction: Prediction | None) -> Observation:
+    """Return what a designer observes of a simulated trial."""
+    measured = result.estimate
+    rate, variance = (measured.steps_per_s, measured.variance) if measured else (None, None)
+    return Observation.of_result(candidate, result, rate=rate, variance=variance, prediction=prediction)

@@ -2,7 +2,7 @@
 
 A coefficient has its value in each job. Jobs that have nothing in common draw it twice from its prior, so its logarithms differ by twice
 the prior's variance. Another framework, or another precision, counts as one such draw. Sizes differ by degrees: as in a random walk, each
-doubling adds the same variance. The range that the prior's sources cover counts as one draw.
+doubling adds the same variance. The widest range of sizes within one source of the prior counts as one draw.
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ from oppa.cost.beliefs import framework_of
 from oppa.problem.problem import Problem
 
 MODEL_DOUBLINGS = 9.0
-"""Doublings of model size that the sources of `priors/` cover: 125 million to 70 billion parameters."""
+"""Doublings of model size within the runs of llm-foundry, the widest range of one source: 125 million to 70 billion parameters."""
 CLUSTER_DOUBLINGS = 6.0
-"""Doublings of cluster size that they cover: 8 to 512 devices, on 1 to 64 hosts."""
+"""Doublings of cluster size within the runs of nanotron: 8 to 512 devices, on 1 to 64 hosts."""
 DRAWS = 2.0
 """Variance by which two independent draws of a coefficient differ, in variances of its prior."""
 

@@ -32,7 +32,7 @@ class TunePlan:
     first: Configuration | None
     """Configuration of the first trial of a new study."""
     expected: "Expectation | None" = None
-    """The expected cost and gain at full size alone; None if the prior says nothing about the job."""
+    """The expected cost and gain at full size alone; None if the prior does not cover the job."""
     transfer: "TransferredPrior | None" = None
     """The studies that the search starts from; None if there are none."""
     proxy: "ProxyPlan | None" = None
@@ -55,22 +55,15 @@ class TunePlan:
 
 
 def expectation(setup: Setup, designer: str, beliefs: "Mapping[str, Belief] | None" = None) -> "Expectation | None":
-    """Return what a search is expected to cost and to gain; None if the prior says nothing about the job.
+    """Return what a search is expected to cost and to gain; None if the prior does not cover the job.
 
     Args:
         designer: Name of the designer, which decides whether trials end early.
         beliefs: Coefficients learned elsewhere.
     """
-    problem = setup.problem
-    if not problem.has_prior:
+    if not setup.problem.has_prior:
         return None
-    from oppa.tuning.expectation import expect
-
-    rule = problem.search_options.stopping or designers.STOPPING.get(designer, "never")
-    try:
-        return expect(problem, setup.candidates, startup_s=_simulated_start(setup), stops_early=rule != "never", beliefs=beliefs)
-    except InputError:  # the cost model lacks the device, the framework or the precision
-        return None
+    return _expected(setup.problem, setup.candidates, designer, startup_s=_simulated_start(setup), beliefs=beliefs)
 
 
 def smaller_size(setup: Setup) -> "ProxyPlan | None":
@@ -119,15 +112,27 @@ def plan_elsewhere(problem: Problem, designer: str, why: str) -> TunePlan:
         designer: Name of the designer, which decides whether trials end early.
         why: What is lacking here.
     """
+    candidates = problem.candidates()
+    expected = _expected(problem, candidates, designer) if problem.has_prior else None
+    return TunePlan(problem=problem, candidates=candidates, launcher=f"not here: {why}", first=problem.baseline, expected=expected)
+
+
+def _expected(
+    problem: Problem,
+    candidates: Candidates,
+    designer: str,
+    *,
+    startup_s: tuple[float, float] | None = None,
+    beliefs: "Mapping[str, Belief] | None" = None,
+) -> "Expectation | None":
+    """Return the expected cost and gain of a search; None if the cost model lacks the device, the framework or the precision."""
     from oppa.tuning.expectation import expect
 
-    candidates = problem.candidates()
     rule = problem.search_options.stopping or designers.STOPPING.get(designer, "never")
     try:
-        expected = expect(problem, candidates, stops_early=rule != "never") if problem.has_prior else None
-    except InputError:  # the cost model lacks the device, the framework or the precision
-        expected = None
-    return TunePlan(problem=problem, candidates=candidates, launcher=f"not here: {why}", first=problem.baseline, expected=expected)
+        return expect(problem, candidates, startup_s=startup_s, stops_early=rule != "never", beliefs=beliefs)
+    except InputError:
+        return None
 
 
 def _simulated_start(setup: Setup) -> tuple[float, float] | None:

@@ -24,12 +24,12 @@ from oppa.tuning.surrogate_summary import IDENTIFIED
 ELSEWHERE = 0.1
 """Standard deviation of another job's coefficient around this one, in log units, however well this one was learned."""
 NOTHING = 1e-9
-"""Share of the prior's precision below which trials tell nothing of a coefficient."""
+"""Share of the prior's precision below which trials show nothing of a coefficient."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CoefficientEvidence:
-    """The trials of a study alone: where they put the logarithm of a coefficient, and how unlike the job is."""
+    """States what the trials of a study alone show: where they put the logarithm of a coefficient, and how unlike the job is."""
 
     place: float
     variance: float
@@ -42,7 +42,7 @@ class CoefficientEvidence:
 
     @classmethod
     def of(cls, before: Belief, after: Belief, unlike: float) -> Self | None:
-        """Return the evidence in a study's posterior; None if its trials tell nothing of the coefficient."""
+        """Return the evidence in a study's posterior; None if its trials show nothing of the coefficient."""
         prior, posterior = before.spread**-2, max(after.spread, math.sqrt(NOTHING) * before.spread) ** -2
         precision = posterior - prior
         if precision < NOTHING * prior:
@@ -58,14 +58,14 @@ class CoefficientEvidence:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PooledCoefficient:
-    """A coefficient's distribution for a job, and the share of its precision that each study gives; the rest is the prior's."""
+    """Holds a coefficient's distribution for a job, and the share of its precision that each study gives; the rest is the prior's."""
 
     belief: Belief
     shares: tuple[float, ...]
 
 
 def pooled(prior: Belief, studies: Sequence[CoefficientEvidence | None], source: str) -> PooledCoefficient:
-    """Return the coefficient of a job by its prior and by what studies of other jobs tell of it.
+    """Return the coefficient of a job by its prior and by what studies of other jobs show of it.
 
     The median stays between those of the prior and of the studies. No study makes the spread wider than the prior's.
     """

@@ -66,7 +66,7 @@ class Spending:
 def spending(study: Study, problem: Problem) -> Spending:
     """Return what all sessions of a study have spent, on a smaller size as well; a trial that runs now is not included."""
     below, own = nested_study(study.folder), spending_on(study.trials(), problem, idle_s=study.idle_s())
-    return dataclasses.replace(own, proxy_s=below.device_seconds / problem.cluster.devices) if below else own
+    return dataclasses.replace(own, proxy_s=below.seconds_on(problem.cluster)) if below else own
 
 
 def spending_on(trials: Sequence[Trial], problem: Problem, *, idle_s: float = 0.0) -> Spending:

@@ -19,12 +19,13 @@ from oppa.tuning.likeness import Distance
 from oppa.tuning.pooling import CoefficientEvidence, pooled
 from oppa.tuning.surrogate_summary import posterior_beliefs
 
+OTHERS = "name studies of the same device with completed trials, or remove `designer.transfer`"
 ALIKE = Distance(framework=False, precision=False, model_doublings=0.0, cluster_doublings=0.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StudyLesson:
-    """The coefficients of a study before and after its trials, and its distance from the job."""
+    """Holds the coefficients of a study before and after its trials, and its distance from the job."""
 
     name: str
     """Folder of the study."""
@@ -36,7 +37,7 @@ class StudyLesson:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UsedStudy:
-    """A study that the search starts from."""
+    """Describes a study that the search starts from."""
 
     name: str
     distance: Distance
@@ -51,7 +52,7 @@ class UsedStudy:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransferredPrior:
-    """The coefficients that a search starts from, the studies that they are from, and why others were left out."""
+    """Holds the coefficients that a search starts from, the studies that they are from, and why others were left out."""
 
     beliefs: Mapping[str, Belief]
     used: tuple[UsedStudy, ...]
@@ -85,15 +86,15 @@ def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrio
         InputError: no study can be used; a study of another device, without measurements, or against the cost model cannot.
     """
     folders = study_folders(problem.search_options.transfer, own=own)
+    if not folders:
+        raise InputError("`designer.transfer` names no study but the search's own", hint=OTHERS)
     lessons: dict[str, StudyLesson] = {}
     skipped: dict[str, str] = {}
     for folder in folders:
         try:
             lesson = lesson_of(folder, problem)
-        except StudyError:
-            raise
         except InputError as error:
-            if len(folders) == 1:
+            if isinstance(error, StudyError) or len(folders) == 1:
                 raise
             skipped[str(folder)] = error.message.removeprefix(f"the study `{folder}` ").removeprefix("is ")
             continue
@@ -103,11 +104,8 @@ def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrio
             lessons[lesson.uuid] = lesson
     if not lessons:
         reasons = "; ".join(f"`{name}`: {reason}" for name, reason in skipped.items())
-        raise InputError(f"none of the {len(folders)} studies under `designer.transfer` can be used: {reasons}", hint=_OTHERS)
+        raise InputError(f"none of the {len(folders)} studies under `designer.transfer` can be used: {reasons}", hint=OTHERS)
     return combined(problem, list(lessons.values()), skipped)
-
-
-_OTHERS = "name studies of the same device with completed trials, or remove `designer.transfer`"
 
 
 def study_folders(names: Sequence[str], *, own: Path | None = None) -> list[Path]:

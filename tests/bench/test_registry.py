@@ -16,6 +16,7 @@ from experiments.registry import COPUS, OVERHEAD, POLLUX, PROFILED, SHORT, TRANS
 from experiments.timings.overhead import SIZES
 from experiments.transfer import cases
 from oppa import catalog
+from oppa.bench.checkout import NAMES, commands
 from oppa.bench.ci import COMPARISONS
 from oppa.bench.declared import SIMULATED, content_hash, simulated_job
 from oppa.bench.registry import benchmarks, inputs
@@ -42,6 +43,10 @@ SIMULATED_RECORDS = {"results/search/simulated", "results/ci", "results/stopping
 
 def test_every_command_is_in_the_list_and_the_other_way_round() -> None:
     assert {command.name for command in bench.registered_commands} == {*benchmarks(), "all"}
+
+
+def test_an_installed_package_names_every_experiment() -> None:
+    assert set(NAMES) == set(commands())
 
 
 def test_every_record_is_a_benchmarks_or_a_studys() -> None:

@@ -71,13 +71,19 @@ def test_its_slopes_are_central_differences(process, seed) -> None:
     units = step * torch.eye(len(shift), dtype=shift.dtype)
     central = torch.stack([(process.cost.at(shift + u, ALL) - process.cost.at(shift - u, ALL)) / (2 * step) for u in units], dim=1)
     torch.testing.assert_close(value, process.cost.at(shift, ALL))
-    torch.testing.assert_close(slopes, central, rtol=0, atol=1e-3)  # forward differences, and bends where a maximum changes sides
+    torch.testing.assert_close(slopes, central, rtol=0, atol=1e-3)  # it bends where a maximum changes sides
 
 
 def test_each_candidate_has_its_own_value_however_many_there_are(process) -> None:
     value, slopes = process.cost.linearised(process.shift)
     many, often = process.cost.linearised(process.shift, ALL.repeat(600))  # more than one chunk
     torch.testing.assert_close((many, often), (value.repeat(600), slopes.repeat(600, 1)))
+
+
+def test_its_slopes_are_the_same_in_inference_mode(process) -> None:
+    expected = process.cost.linearised(process.shift, ALL)
+    with torch.inference_mode():
+        torch.testing.assert_close(process.cost.linearised(process.shift, ALL), expected)
 
 
 def test_before_it_has_learned_it_believes_the_cost_model(process, name) -> None:

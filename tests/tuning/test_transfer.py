@@ -151,6 +151,8 @@ def test_several_studies_count_each_once(study_of, problem, make_planted, tmp_pa
     assert found.skipped == {str(tmp_path / "study-3"): f"it is a copy of `{first}`"}
     assert all(found.beliefs[key].spread == pytest.approx(named.beliefs[key].spread) for key in found.beliefs)
     assert [each.name for each in transferred(pattern, own=second).used] == [str(first)]
+    with pytest.raises(InputError, match="names no study but the search's own"):
+        transferred(starting_from(problem, second), own=second)
 
 
 def test_studies_that_cannot_be_used_are_left_out_with_a_note(study_of, problem, make_planted) -> None:

@@ -8,7 +8,7 @@ import typer
 from oppa.cli.job_options import Changes
 
 ROUNDS = "Trials of each configuration, which take turns. The default is the study's number of repeats."
-SHARE = "Share of the throughput up to which a change is none; 0.05 by default."
+SHARE = "Largest change, as a share of the throughput, that does not count; 0.05 by default."
 HOURS = "Hours of all devices together that the verification may take. The default is the limit of the whole study."
 DRY_RUN = "Print what would be measured, what changed since the study, and the expected cost; start nothing."
 REGRESSION, OPEN = 4, 1

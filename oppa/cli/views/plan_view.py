@@ -1,6 +1,7 @@
 """Print the plan of `oppa tune --dry-run`."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
@@ -11,6 +12,9 @@ from oppa.tuning.device_budget import limit_in_words
 from oppa.tuning.plan import TunePlan
 from oppa.tuning.spending import unit
 from oppa.units import format_hours, format_seconds
+
+if TYPE_CHECKING:  # it loads torch
+    from oppa.tuning.proxy.plan import ProxyPlan
 
 
 def print_plan(plan: TunePlan) -> None:
@@ -23,7 +27,7 @@ def print_plan(plan: TunePlan) -> None:
     if plan.first is not None:
         rows["first"] = plan.first.id + (", the baseline" if plan.first == problem.baseline else "")
     rows |= dict(expected_lines(plan.expected)) if plan.expected else {}
-    rows = with_proxy(rows, plan) if plan.proxy else rows
+    rows = _with_proxy(rows, plan, plan.proxy) if plan.proxy else rows
     lines = [
         problem_lines(problem, plan.candidates),
         *transfer_lines(plan.transfer),
@@ -34,11 +38,10 @@ def print_plan(plan: TunePlan) -> None:
     warn_if_it_does_not_pay(plan.expected)
 
 
-def with_proxy(rows: Mapping[str, str], plan: TunePlan) -> dict[str, str]:
+def _with_proxy(rows: Mapping[str, str], plan: TunePlan, smaller: "ProxyPlan") -> dict[str, str]:
     """Return the rows of a plan with its smaller size, and with the cost of both sizes before that of the full size alone."""
-    assert plan.proxy is not None
-    rung, hours = plan.proxy.rung, plan.proxy.expected
-    shown = f"{len(plan.proxy.proxy.candidates):,} configurations stand for {plan.proxy.matched:,} of {len(plan.candidates):,}"
+    rung, hours = smaller.rung, smaller.expected
+    shown = f"{len(smaller.proxy.candidates):,} configurations stand for {smaller.matched:,} of {len(plan.candidates):,}"
     size = f"{rung.hosts} hosts, {rung.layers} layers, a global batch of {rung.global_batch}: {shown}"
     found = {**rows, "proxy": size}
     if hours is not None and "cost" in rows:

@@ -39,7 +39,7 @@ def verification(problem: Problem, candidates: Candidates, startup_s: tuple[floa
 
 
 def expected_hours(proxy: Proxy, problem: Problem, candidates: Candidates, startup_s: tuple[float, float] | None = None) -> Interval | None:
-    """Return the expected GPU-hours of both sizes together; None if the prior says nothing.
+    """Return the expected GPU-hours of both sizes together; None if the prior does not cover the job.
 
     Both ends of the interval assume that both sizes are at theirs.
     """

@@ -26,7 +26,7 @@ SHOWN, LEAST_SHOWN = 0.9, 0.5
 PROMISING = math.exp(2 * math.hypot(RATE_LAYOUT, RATE_RESIDUAL))
 """Ratio of predicted step times up to which a candidate may be the fastest: two standard deviations of the prior's own errors."""
 SMALLER = 16
-"""Ratio of a job's hosts to the most of a proposed size, if it has so many. A search there costs little beyond the full-size trials."""
+"""Ratio of a job's hosts to the most of a proposed size, if it has so many. There, 30 trials cost what two cost at full size."""
 LEAST_HOSTS = 2
 """Hosts of a proposed size, so that it shows the link between hosts."""
 
@@ -41,15 +41,18 @@ def choose(problem: Problem, candidates: Candidates) -> Proxy:
     _check(problem, stated)
     if stated.hosts is not None and (stated.layers is not None or uncut_layers(problem)):
         return proxy_of(problem, candidates, _rung(problem, stated, stated.hosts, stated.layers or problem.model.layers))
-    wanted, seen = promising(problem, candidates), list[tuple[float, Proxy]]()
+    wanted, seen, refused = promising(problem, candidates), list[tuple[float, Proxy]](), list[InputError]()
     for rung in _rungs(problem, stated):
         try:
             found = proxy_of(problem, candidates, rung)
-        except InputError:  # no configuration is legal there
+        except InputError as error:  # no configuration is legal there, or the job cannot be cut to it
+            refused.append(error)
             continue
         seen.append((shown(found, wanted), found))
         if seen[-1][0] >= SHOWN:
             return found
+    if refused and not seen:
+        raise refused[0]
     share, best = max(seen, key=lambda each: each[0], default=(0.0, None))
     if best is None or share < LEAST_SHOWN:
         hint = "state the hosts and the layers of [proxy], or remove it"
@@ -78,11 +81,16 @@ def promising(problem: Problem, candidates: Candidates) -> NDArray[np.intp]:
     return np.flatnonzero(fits & close)
 
 
+def proposed_hosts(hosts: int) -> list[int]:
+    """Return the numbers of hosts that are proposed for a job on so many, the fewest first."""
+    least = min(LEAST_HOSTS, max(1, hosts // 2))
+    return [each for each in divisors(hosts) if least <= each <= max(least, hosts // SMALLER)]
+
+
 def _rungs(problem: Problem, stated: ProxyChoice) -> Iterator[Rung]:
     """Yield the smaller sizes that may be proposed: the most layers first, so that only replicas are lacking, and the fewest hosts."""
     hosts, layers = problem.cluster.hosts, problem.model.layers
-    least = min(LEAST_HOSTS, max(1, hosts // 2))
-    few = [stated.hosts] if stated.hosts else [each for each in divisors(hosts) if least <= each <= max(least, hosts // SMALLER)]
+    few = [stated.hosts] if stated.hosts else proposed_hosts(hosts)
     kept = [stated.layers] if stated.layers else [layers] if uncut_layers(problem) else divisors(layers)[::-1]
     for each in kept:
         for some in few:

@@ -28,7 +28,7 @@ from oppa.tuning.proxy.upward import Upward
 from oppa.tuning.result import find_winner, verification_s
 from oppa.tuning.search import search
 from oppa.tuning.session import SessionOptions, Setup, open_session
-from oppa.tuning.spending import HOUR_S
+from oppa.tuning.spending import spending_on
 from oppa.tuning.stopping import StopTest, make_rule
 
 
@@ -52,7 +52,7 @@ def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping
     made = Upward(problem, candidates, proxy, observations, beliefs=beliefs)
     reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
     below = nested_study(options.folder)
-    elsewhere_s = below.device_seconds / problem.cluster.devices if below else 0.0
+    elsewhere_s = below.seconds_on(problem.cluster) if below else 0.0
     with open_session(setup, dataclasses.replace(options, elsewhere_s=elsewhere_s)) as executor:
         ended = search(executor, candidates, made, rule, reserve=reserve)
         found = find_winner(executor, candidates, made)
@@ -80,8 +80,8 @@ def _search_smaller(
     Raises:
         InfeasibleError: no configuration could run there.
     """
-    spent_hours = _spent_s(options.folder) * setup.problem.cluster.devices / HOUR_S
-    problem = limited(proxy, setup.problem, setup.candidates, spent_at_full_size=spent_hours)
+    spent = _spent_at_full_size(setup.problem, options.folder)
+    problem = limited(proxy, setup.problem, setup.candidates, spent_at_full_size=spent)
     request = setup.request if setup.runner.in_process else setup.request.resolve(problem.cluster)
     smaller = dataclasses.replace(setup, problem=problem, candidates=proxy.candidates, request=request)
     nested = dataclasses.replace(options, folder=options.folder / FOLDER, part_of=options.folder, expected=None)
@@ -95,9 +95,9 @@ def _search_smaller(
         return [Observation.of(trial, proxy.candidates) for trial in trials]
 
 
-def _spent_s(folder: Path) -> float:
-    """Return the seconds for which earlier sessions held all devices at full size."""
+def _spent_at_full_size(problem: Problem, folder: Path) -> float:
+    """Return the GPU-hours that earlier sessions of a study spent at full size."""
     if not (folder / FILE).is_file():
         return 0.0
     with Study(folder) as study:
-        return sum(trial.seconds for trial in study.trials()) + study.idle_s()
+        return spending_on(study.trials(), problem, idle_s=study.idle_s()).gpu_hours

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from oppa.problem.cluster import Cluster
 from oppa.problem.problem import Problem
 from oppa.study import Study
 from oppa.study.database import FILE
@@ -20,7 +21,11 @@ class NestedStudy:
     problem: Problem
     trials: int
     device_seconds: float
-    """Seconds of one device: what all its devices were held for, added up."""
+    """Seconds for which its devices were held, summed over the devices."""
+
+    def seconds_on(self, cluster: Cluster) -> float:
+        """Return the seconds of all devices of a cluster that cost as much."""
+        return self.device_seconds / cluster.devices
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""

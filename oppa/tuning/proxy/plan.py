@@ -18,7 +18,7 @@ class ProxyPlan:
 
     proxy: Proxy
     expected: Interval | None
-    """Expected GPU-hours of both sizes together; None if the prior says nothing about the job."""
+    """Expected GPU-hours of both sizes together; None if the prior does not cover the job."""
 
     @property
     def rung(self) -> Rung:

@@ -46,10 +46,6 @@ class Proxy:
         """Return which full-size candidates have a stand-in, shape (N,)."""
         return self.stand_in >= 0
 
-    def stands_for(self, index: int) -> NDArray[np.intp]:
-        """Return the positions of the full-size candidates that one of the proxy's stands for."""
-        return np.flatnonzero(self.stand_in == index)
-
 
 def proxy_of(problem: Problem, candidates: Candidates, rung: Rung) -> Proxy:
     """Return a job at a smaller size, restricted to the stand-ins of its candidates.

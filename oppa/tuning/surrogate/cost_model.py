@@ -58,26 +58,27 @@ class CostModel:
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """Return the value at candidates, by number, shape (n,). The shift is common to all, or each has its own, shape (n, k)."""
-        parts = self._parts(rows, CHUNK)
+        parts = self._parts(rows)
         shifts = shift.split(CHUNK) if shift.dim() == 2 else [shift[None]] * len(parts)
         return torch.cat([self._value(part, own) for part, own in zip(parts, shifts, strict=True)])
 
+    @torch.inference_mode(False)
+    @torch.enable_grad()
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k).
 
         Each candidate gets a copy of the shift. No candidate depends on the copy of another, so one backward pass gives all slopes.
         """
-        values, slopes = zip(*(self._differentiated(part, shift) for part in self._parts(rows, CHUNK)), strict=True)
+        values, slopes = zip(*(self._differentiated(part, shift) for part in self._parts(rows)), strict=True)
         return torch.cat(values), torch.cat(slopes)
 
-    def _parts(self, rows: Tensor | slice, size: int) -> list[Workload]:
+    def _parts(self, rows: Tensor | slice) -> list[Workload]:
         work = self._work.take(rows)
-        return [work.take(slice(start, start + size)) for start in range(0, len(work), size)]
+        return [work.take(slice(start, start + CHUNK)) for start in range(0, len(work), CHUNK)]
 
-    @torch.inference_mode(False)
-    @torch.enable_grad()
     def _differentiated(self, work: Workload, shift: Tensor) -> tuple[Tensor, Tensor]:
-        own = shift.clone().expand(len(work), -1).clone().requires_grad_()
+        """Return the value of n candidates and its slopes, shapes (n,) and (n, k)."""
+        own = shift.expand(len(work), -1).clone().requires_grad_()
         value = self._value(work, own)
         (slopes,) = torch.autograd.grad(value.sum(), own)
         return value.detach(), slopes

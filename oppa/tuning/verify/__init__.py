@@ -1,5 +1,5 @@
 """Measures the winner and the reference of a finished study again, as after an upgrade, and compares them with the study.
 
-A verification is a study of its own in the folder `verifications/NNN` of the study that it verifies. Its trials, its sessions, its software
-and its budget are apart, so the study itself goes on as if nobody had verified it.
+A verification is a study of its own in the folder `verifications/NNN` of the study that it verifies. It has its own trials, sessions,
+software and budget, so the study itself goes on unchanged.
 """

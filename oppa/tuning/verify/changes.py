@@ -15,7 +15,7 @@ SHOWN = 4
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentChange:
-    """A difference between what a study was measured on and what it is verified on."""
+    """Names a difference between what a study was measured on and what it is verified on."""
 
     name: str
     then: str

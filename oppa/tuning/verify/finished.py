@@ -19,7 +19,7 @@ WINNER, DATE = "winner", "%Y-%m-%d %H:%M UTC"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedStudy:
-    """A study whose winner is known."""
+    """Holds a study whose winner is known."""
 
     folder: Path
     problem: Problem

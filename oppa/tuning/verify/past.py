@@ -15,6 +15,7 @@ from oppa.regular_file import read_json
 from oppa.study import Study
 from oppa.study.database import FILE, disk_errors
 from oppa.trials.orphans import end_orphans
+from oppa.tuning.verify.changes import EnvironmentChange
 from oppa.tuning.verify.finished import require_idle
 
 FOLDER, VERDICT = "verifications", "verdict.json"
@@ -25,7 +26,7 @@ UNFINISHED = "unfinished"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PastVerification:
-    """A verification as its folder describes it."""
+    """Holds a verification as its folder describes it."""
 
     number: int
     folder: Path
@@ -110,7 +111,8 @@ def _read(number: int, folder: Path) -> PastVerification:
     try:
         values = read_json(folder / VERDICT)
         texts = {name: plain_text(values[name]) for name in ("date", "status", "summary")}
-        changed = tuple(plain_text(f"{each['name']} {each['then']} -> {each['now']}") for each in values["changed"])
+        changes = (EnvironmentChange(name=each["name"], then=each["then"], now=each["now"]) for each in values["changed"])
+        changed = tuple(plain_text(str(each)) for each in changes)
     except (OSError, ValueError, TypeError, KeyError):
         summary = f"it has no verdict; its trials are in `{folder}`"
         return PastVerification(number=number, folder=folder, date="", status=UNFINISHED, summary=summary, changed=(), values={})

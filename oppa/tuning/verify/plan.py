@@ -17,7 +17,7 @@ LEAST_ROUNDS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPlan:
-    """The plan of a verification."""
+    """Holds the plan of a verification."""
 
     finished: FinishedStudy
     setup: Setup

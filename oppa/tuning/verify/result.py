@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from oppa.problem.configuration import Configuration
 from oppa.problem.objective import Objective
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
@@ -26,7 +27,7 @@ OPEN = ("unclear", "not_compared")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """The verdicts on the winner of a study and its reference, both measured again in turn."""
+    """Holds the verdicts on the winner of a study and its reference, both measured again in turn."""
 
     study: Path
     number: int
@@ -60,7 +61,7 @@ class VerifyResult:
         """Return the result of a verification whose trials have ended."""
         finished, trials, problem = plan.finished, study.trials(), plan.setup.problem
 
-        def verdict(configuration: Any) -> ConfigurationVerdict:
+        def verdict(configuration: Configuration) -> ConfigurationVerdict:
             own = [trial for trial in trials if trial.configuration == configuration]
             then = finished.found.repeats[configuration]
             return judge(finished.roles[configuration], configuration, then=then, now=own, margin=plan.margin)

@@ -33,7 +33,7 @@ def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int)
 
 
 def measured_again(finished: FinishedStudy, trials: Sequence[Trial]) -> SearchResult:
-    """Return the finding with the repeats of a verification; configurations that no longer run have none."""
+    """Return the study's result with the repeats of a verification in place of its own; configurations that no longer run have none."""
     ran = {
         each: tuple(trial for trial in trials if trial.configuration == each and trial.feasible)
         for each in finished.contenders

@@ -27,7 +27,7 @@ WORDS_OF_OBJECTIVE: dict[str, str] = {"as_fast": "as good", "slower": "worse", "
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationVerdict:
-    """The verdict on one configuration."""
+    """Holds the verdict on one configuration."""
 
     role: str
     """`winner`, `baseline` or `default`."""
@@ -50,7 +50,7 @@ class ConfigurationVerdict:
             return f"no longer runs: {self.cause}" if self.verdict == "no_longer_runs" else f"cannot be compared: {self.cause}"
         words = WORDS if objective.is_throughput else WORDS_OF_OBJECTIVE
         if self.verdict == "unclear":
-            return f"may be {words['slower']}: {changed(self.ratio)}; more rounds would tell"
+            return f"may be {words['slower']}: {changed(self.ratio)}; more rounds would show"
         word = words[self.verdict]
         return f"{word}: {changed(self.ratio)}" if self.verdict == "as_fast" else f"{word} by {difference(self.ratio)}"
 
@@ -102,9 +102,9 @@ def verdict_on(ratio: Interval, margin: float) -> Verdict:
     return "faster" if ratio.low > 1 and ratio.value > 1 + margin else "as_fast"
 
 
-def overtaken(winner_over_reference: SpeedUp | None, margin: float) -> bool:
+def overtaken(winner_over_reference: SpeedUp, margin: float) -> bool:
     """Return whether the reference is now faster than the winner, beyond noise and margin."""
-    return winner_over_reference is not None and verdict_on(winner_over_reference.ratio, margin) == "slower"
+    return verdict_on(winner_over_reference.ratio, margin) == "slower"
 
 
 def difference(ratio: Interval) -> str:

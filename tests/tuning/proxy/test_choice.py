@@ -71,6 +71,12 @@ def test_a_launch_line_must_name_the_batch_that_changes(tmp_path) -> None:
     require_cuttable(job, Rung(hosts=2, layers=6, global_batch=64))
 
 
+def test_a_size_that_cannot_be_proposed_is_refused_with_its_reason(tmp_path) -> None:
+    job = program(tmp_path, '"--layers=12"')
+    with pytest.raises(InputError, match=r"does not name `\{global_batch\}`, which is 32"):
+        choose(stated(job), job.candidates())
+
+
 def test_a_job_without_a_prior_has_no_smaller_size(tmp_path) -> None:
     text = 'cluster = {devices_per_host = 2}\ncommand = {argv = ["python", "train.py", "--workers={workers=1:1,2}"]}\n'
     job = problem_of(text, tmp_path)

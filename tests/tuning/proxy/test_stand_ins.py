@@ -53,7 +53,6 @@ def test_every_configuration_of_the_proxy_stands_for_one_at_least(job, full, hos
     proxy = proxy_of(job, full, rung(job, hosts, layers))
     assert len(proxy.stand_in) == len(full)
     assert set(proxy.stand_in[proxy.matched]) == set(range(len(proxy.candidates)))
-    assert sum(len(proxy.stands_for(at)) for at in range(len(proxy.candidates))) == proxy.matched.sum()
 
 
 def test_at_its_own_size_each_configuration_stands_for_itself(job, full) -> None:
