@@ -111,8 +111,8 @@ def print_ended(result: TrainResult) -> int:
     print_outcome(result.folder, result.outcome, result.lines)
     if result.worth:
         print_worth(result.worth)
-    if result.advice:
-        print_advice(result.advice)
+    if advice := result.advice:
+        print_advice(advice)
     if result.table and result.refined:
         print_refined(result.table, result.refined, result.observations, result.folder / "table")
     if result.outcome.ending in (Ending.STOPPED, Ending.REVOKED):
