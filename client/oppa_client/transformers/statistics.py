@@ -23,7 +23,7 @@ class MeasuredSteps:
             statistics.noise_scale = type(statistics.noise_scale).from_dict(stated)
 
     def begin(self, plan: Plan, replicas: int) -> None:
-        """Measure the coming step, unless a rank has an empty micro-batch: its gradient is none."""
+        """Measure the coming step, unless a rank has an empty micro-batch, which has no gradient."""
         if plan.fills(replicas):
             self.statistics.resume()
         else:

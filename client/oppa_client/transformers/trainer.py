@@ -186,7 +186,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             if index:
                 self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
             self._empty = size == 0
-            # A mean loss counts by its share of the step's samples; all micro-batches alike make this their number.
+            # `training_step` divides a mean loss by this, so a micro-batch counts by its share of the step's samples.
             self.current_gradient_accumulation_steps = plan.global_batch / (size * replicas) if size else 1
             losses += self._backward(model, inputs, items, is_last=index == len(sizes) - 1)
         tokens = None if items is None else int(items)
@@ -304,7 +304,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         return Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
 
     def _paused(self, label: str) -> contextlib.AbstractContextManager[None]:
-        """Return a context that is no step time; once the run leaves, it is paused already."""
+        """Return a context whose time is no step time; a run that leaves is paused already."""
         run = self.oppa_run
         if run is None or run.leaving:
             return contextlib.nullcontext()
