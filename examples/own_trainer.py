@@ -5,6 +5,7 @@ The lines for oppa are those with `run` and `plan`. Outside oppa the loop trains
 
 import argparse
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -41,7 +42,16 @@ width = options.width
 model = nn.Sequential(nn.Linear(32, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 10))
 model = fully_shard(model) if options.shard else DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-alone = oppa_client.Plan(1, 0, options.global_batch, options.micro_batch, 1, 1.0, 0, 0)  # the plan outside oppa
+alone = oppa_client.Plan(  # the plan outside oppa
+    number=1,
+    from_step=0,
+    global_batch=options.global_batch,
+    micro_batch=options.micro_batch,
+    accumulation=1,
+    learning_rate_factor=1.0,
+    step=0,
+    progress=0,
+)
 statistics = GradientStatistics(model)
 
 
@@ -69,10 +79,16 @@ def save(step, model, optimizer):
     return checkpoint
 
 
+@functools.lru_cache(maxsize=2)
+def order(epoch):
+    """Return the places of an epoch's samples; each epoch has an order of its own."""
+    return torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch)).tolist()
+
+
 def sample(number):
-    """Return the place of a sample, counted from the start of the run; each epoch has an order of its own."""
-    epoch, place = divmod(number, len(data))
-    return int(torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))[place])
+    """Return the place of a sample, counted from the start of the run."""
+    epoch, index = divmod(number, len(data))
+    return order(epoch)[index]
 
 
 if run and run.resume:
@@ -95,7 +111,7 @@ while not run.leaving if run else plan.progress < options.samples:
         loss = nn.functional.cross_entropy(model(data[own]), labels[own], reduction="sum") / plan.global_batch
         (loss * ranks).backward()  # replicas are averaged
         total += loss.detach()
-    noise_scale = statistics.step([len(numbers) for numbers in micro_batches])
+    statistics.step([len(numbers) for numbers in micro_batches])
     dist.all_reduce(total)
     for group in optimizer.param_groups:
         group["lr"] = 3e-3 * plan.learning_rate_factor

@@ -85,7 +85,8 @@ class Run:
         self._step, self._samples = int(attempt["step"]), int(attempt["samples"])
         self._lines = Lines(trial.folder / run_files.MEASUREMENTS)
         self._leaving: Leaving | None = None
-        self._leaving_from = math.inf
+        self._due: tuple[int, Leaving] | None = None
+        """First step before which to leave, and why."""
         self._began_s: float | None = None
         self._paused_s = 0.0
         self._resumed = attempt["checkpoint"] is None
@@ -257,7 +258,7 @@ class Run:
         folder = self._trial.folder
         while (name := run_files.PLAN.format(self._newest.number + 1)) in names:
             self._announced(Terms.of(run_files.read(folder, name)))
-        if run_files.LEAVING in names and self._leaving_from == math.inf:
+        if run_files.LEAVING in names and self._due is None:
             self._must_leave(run_files.read(folder, run_files.LEAVING))
 
     def _answer(self, names: set[str]) -> None:
@@ -269,7 +270,7 @@ class Run:
             terms = self._newest.changed(request, from_step=first, seen=self._samples_before(first))
             self._announce(run_files.PLAN.format(terms.number), terms.to_dict())
             self._announced(terms)
-        if run_files.LEAVE in names and self._leaving_from == math.inf:
+        if run_files.LEAVE in names and self._due is None:
             request = run_files.read(self._trial.folder, run_files.LEAVE)
             values = {"from_step": self._step + self._lead, "reason": request["reason"], "until": time.time() + request["deadline_s"]}
             self._announce(run_files.LEAVING, values)
@@ -313,14 +314,14 @@ class Run:
     def _must_leave(self, values: dict[str, Any]) -> None:
         if values["from_step"] < self._step:
             raise ContractError(_late("the request to leave", values["from_step"], self._step))
-        self._leaving_from, self._due = values["from_step"], Leaving(values["reason"], values["until"])
+        self._due = values["from_step"], Leaving(values["reason"], values["until"])
 
     def _take_up(self) -> None:
-        """Bring the plan into force that begins with the next step, and the request to leave before it."""
+        """Bring the plan into force that begins with the next step, and a request to leave before that step."""
         while self._coming and self._coming[0].from_step <= self._step:
             self._terms = self._coming.pop(0)
-        if self._leaving is None and self._step >= self._leaving_from:
-            self._leave_now(self._due)
+        if self._leaving is None and self._due is not None and self._step >= self._due[0]:
+            self._leave_now(self._due[1])
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
         try:

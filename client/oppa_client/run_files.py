@@ -50,18 +50,17 @@ def names_in(folder: Path) -> set[str]:
         return {entry.name for entry in entries}
 
 
-def read(folder: Path, name: str) -> dict[str, Any]:
+def read(folder: Path, name: str) -> Any:
     """Return the content of a file; raises OSError if there is none."""
-    values: dict[str, Any] = json.loads((folder / name).read_text())
-    return values
+    return json.loads((folder / name).read_text())
 
 
-def write(folder: Path, name: str, values: dict[str, Any]) -> None:
+def write(folder: Path, name: str, values: Any) -> None:
     """Write a file so that readers find all of it or none; raises OSError."""
     draft(folder, name, values).replace(folder / name)
 
 
-def draft(folder: Path, name: str, values: dict[str, Any]) -> Path:
+def draft(folder: Path, name: str, values: Any) -> Path:
     """Write what a file will have to a hidden one, and return its path; raises OSError."""
     path = folder / f".{name}.{os.getpid()}"
     path.write_text(json.dumps(values) + "\n")

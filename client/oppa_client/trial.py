@@ -15,7 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from oppa_client import run_files
 from oppa_client.failures import ran_out_of_memory
+
+SPEC, STOP, LAST_STEP, OUTCOME = "trial.json", "stop", "last_step", "outcome.json"
+"""Files of a trial's folder: what to run, oppa's request to end, the number of the last step by rank 0, and how the trial ended."""
 
 
 class Trial:
@@ -23,7 +27,7 @@ class Trial:
 
     def __init__(self, folder: str | os.PathLike[str], *, rank: int = 0, world: int = 1) -> None:
         self.folder, self.rank, self.world = Path(folder), rank, world
-        self.spec: dict[str, Any] = json.loads((self.folder / "trial.json").read_text())
+        self.spec: dict[str, Any] = run_files.read(self.folder, SPEC)
         self.next_step = 0
 
     def require_its_ranks(self) -> None:
@@ -60,27 +64,23 @@ class Trial:
         """Report one optimizer step without checking for the end; rank 0 calls it if the ranks agree by themselves on when to end."""
         line = {"step": self.next_step, "step_time_s": step_time_s, "memory_bytes": memory_bytes, **facts}
         self.next_step += 1
-        with (self.folder / "measurements.jsonl").open("a") as file:
+        with (self.folder / run_files.MEASUREMENTS).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def _last_step(self, step: int) -> int:
         """Return the number of the last step, as far as it is known after `step`."""
         if self.world == 1:
             return step if self.stop_requested() else step + 1
-        name = self.folder / "last_step"
-        if self.rank == 0 and self.stop_requested() and not self._lists("last_step"):
-            draft = self.folder / ".last_step"
-            draft.write_text(str(step + 1))
-            draft.rename(name)
-        return int(name.read_text()) if self._lists("last_step") else step + 1
+        names = run_files.names_in(self.folder)
+        if LAST_STEP in names:
+            return int(run_files.read(self.folder, LAST_STEP))
+        if self.rank == 0 and STOP in names:
+            run_files.write(self.folder, LAST_STEP, step + 1)
+        return step + 1
 
     def stop_requested(self) -> bool:
         """Return True if oppa has requested that the trial end at a step boundary."""
-        return self._lists("stop")
-
-    def _lists(self, name: str) -> bool:
-        """Return True if the folder lists this file. A network file system caches that a file is missing, but reads a folder anew."""
-        return self.folder / name in self.folder.iterdir()
+        return STOP in run_files.names_in(self.folder)
 
     def end(self, outcome: str = "completed", *, cause: str = "", rank: int | None = None, error: BaseException | None = None) -> None:
         """Report how the trial ended: `completed`, `out_of_memory` or `failed`. Only the first report of all ranks counts."""
@@ -88,10 +88,9 @@ class Trial:
         if error is not None:  # with all arguments, which Python 3.9 requires
             values["cause"] = cause or traceback.format_exception_only(type(error), error)[0].strip()
             values["traceback"] = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        draft = self.folder / f".outcome.{os.getpid()}"
-        draft.write_text(json.dumps(values) + "\n")
+        draft = run_files.draft(self.folder, OUTCOME, values)
         try:
-            os.link(draft, self.folder / "outcome.json")
+            os.link(draft, self.folder / OUTCOME)
         except FileExistsError:
             pass
         finally:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.trainers.reference import reference_losses
+from experiments.trainers.stop_after import StopAfter
 from oppa import api, catalog
 from oppa.control.own_trainer.contract import LEFT
-from oppa.control.training_session import RunCallback, TrainResult
+from oppa.control.training_session import TrainResult
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
@@ -24,19 +25,21 @@ from oppa.report.record import Section
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
+from oppa.training.run.run_folder import ATTEMPTS
+from oppa.trials.trial_folder import MEASUREMENTS
 
 WIDTH, SAMPLES = 64, 6400
 STEP_S, MOST_OVERHEAD = 0.2, 0.005
 """Seconds of the step to which the client's cost is related, and the largest share of it."""
 CLOSE = 1e-4
-"""Largest difference of losses whose sums are added up in another order."""
-NAMES = ("fsdp2",)
-"""Trainers that are compared."""
+"""Largest difference of losses that are summed in another order."""
+NAME = "fsdp2"
+"""Name of the trainer that is compared."""
 DIFFERENT, SHARDED = "micro_batch=8", "micro_batch=8,zero_stage=3"
 STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 3): 0.8}
 """Steps per second, by batch and ZeRO stage, of a table whose largest batch is the fastest under FSDP2.
 
-They are far too low, so that a restart pays in a run of seconds.
+They are far below measured ones, so that a restart pays within a run of seconds.
 """
 UNSURE = 1.0
 """Standard deviation of their logarithms: step times of one row then say little about the others."""
@@ -78,16 +81,13 @@ class TrainerComparison:
 
 
 def trainer_figures(repeats: int) -> dict[str, Any]:
-    """Return the comparison of each trainer as JSON values."""
-    return {"integrations": {name: _compared(repeats).to_dict() for name in NAMES}}
+    """Return the comparison as JSON values."""
+    return {"integrations": {NAME: _compared(repeats).to_dict()}}
 
 
 def trainers(repeats: int) -> list[Section]:
-    """Return the comparison of each trainer as a table."""
-    return [_section(name, _compared(repeats)) for name in NAMES]
-
-
-def _section(name: str, found: TrainerComparison) -> Section:
+    """Return the comparison as a table."""
+    found = _compared(repeats)
     costs = sorted(found.statistics_costs)
     rows = [
         ("changes of the batch between two steps", str(found.live_changes)),
@@ -98,7 +98,7 @@ def _section(name: str, found: TrainerComparison) -> Section:
         ("gradient statistics, relative cost", f"{statistics.median(costs):+.1%} ({costs[0]:+.1%} to {costs[-1]:+.1%})"),
     ]
     text = f"Losses count as equal up to {CLOSE:g}. The client may take {MOST_OVERHEAD:.1%} of a step."
-    return Section(title=f"An own trainer under {name}", text=text, columns=("figure", ">value"), rows=rows)
+    return [Section(title=f"An own trainer under {NAME}", text=text, columns=("figure", ">value"), rows=rows)]
 
 
 @functools.cache
@@ -109,8 +109,8 @@ def _compared(repeats: int) -> TrainerComparison:
         staged = changed.trained(DIFFERENT + ",global_batch=16", table=changed.table(), policy="stagewise")
         steps, client_s = _steps(staged), changed.client_s()
         moved = _Trainer(Path(folder) / "moved")
-        moved.trained(DIFFERENT, callback=_StopBehind(20), finished=False)
-        moved.trained(DIFFERENT, devices=1, callback=_StopBehind(20), finished=False)
+        moved.trained(DIFFERENT, callback=StopAfter(20), finished=False)
+        moved.trained(DIFFERENT, devices=1, callback=StopAfter(20), finished=False)
         resumed = _steps(moved.trained(SHARDED))
         costs = _statistics_costs(max(2, repeats))
     restarts = sum("start" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
@@ -132,19 +132,6 @@ def _steps(result: TrainResult) -> list[Line]:
 
 def _difference(steps: Sequence[Line]) -> float:
     return max(abs(float(line["loss"]) - loss) for line, loss in zip(steps, reference_losses(steps, WIDTH), strict=True))
-
-
-class _StopBehind(RunCallback):
-    """Asks a run to stop after so many steps."""
-
-    def __init__(self, steps: int) -> None:
-        self._left = steps
-
-    def stepped(self, measurement: object) -> None:
-        self._left -= 1
-
-    def stop_requested(self) -> bool:
-        return self._left <= 0
 
 
 class _Trainer:
@@ -169,8 +156,8 @@ class _Trainer:
 
     def client_s(self) -> float:
         """Return the seconds of `run.step` in each step of the run's last attempt."""
-        last = max((self._folder / "attempts").iterdir())
-        steps = sum(1 for _ in (last / "measurements.jsonl").open())
+        last = max((self._folder / ATTEMPTS).iterdir())
+        steps = sum(1 for _ in (last / MEASUREMENTS).open())
         return float(json.loads((last / LEFT).read_text())["client_s"]) / steps
 
     def table(self) -> Path:

@@ -33,7 +33,7 @@ class ServiceReport:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunService:
-    """The control service of one run.
+    """Runs the control service of one run, or advertises the one that the user named.
 
     Args:
         run: The run, in `folder`.
@@ -64,8 +64,8 @@ class RunService:
             yield
             return
         started, run, policy = time.time(), self.run, self.run.policy
-        named = "" if policy.partition(",")[0] in LEARNED else policy  # weights have no name that tells them apart
-        service = Service(self.folder / "control", ControllerFactory(self.table, self.make, policy=named))
+        name = "" if policy.partition(",")[0] in LEARNED else policy  # weights have no name that distinguishes them
+        service = Service(self.folder / "control", ControllerFactory(self.table, self.make, policy=name))
         try:
             with serve_in_thread(service) as port, self._advertised(ServiceAddress(run.uuid, port, service.tokens.of_job(run.uuid))):
                 self.controlled(service.live_page(port))

@@ -119,6 +119,7 @@ class TrainResult:
         steps = [line for line in self.lines if line["event"] == ledger.STEP]
         last = steps[-1] if steps else {}
         held_out = [line["loss"] for line in self.lines if line["event"] == ledger.VALIDATED]
+        advice = self.advice
         return {
             "run": str(self.folder),
             "ending": self.outcome.ending.value,
@@ -131,7 +132,7 @@ class TrainResult:
             "validation_loss": held_out[-1] if held_out else None,
             "checkpoint": next(map(str, checkpoints(self.folder)), None),
             "worth": self.worth or None,
-            **({"advice": self.advice.to_dict()} if self.advice else {}),
+            **({"advice": advice.to_dict()} if advice else {}),
         }
 
 

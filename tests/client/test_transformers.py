@@ -88,10 +88,11 @@ def test_gradients_are_measured_as_in_a_plain_loop_and_the_estimate_goes_on(atte
     first = attempt_at("first", total_samples=48)
     train(trainer(first, Measured, leave_at=2))
     require_reports(first)
-    train(trainer(attempt_at("second", before=first, total_samples=48), Measured))
+    second = attempt_at("second", before=first, total_samples=48)
+    train(trainer(second, Measured))
     whole = attempt_at("whole", total_samples=48)
     train(trainer(whole, Measured))
-    assert [line["noise"] for line in reported(first / "../second")] == [line["noise"] for line in reported(whole)[3:]]
+    assert [line["noise"] for line in reported(second)] == [line["noise"] for line in reported(whole)[3:]]
 
 
 def test_random_numbers_go_on_where_a_run_left(attempt_at):

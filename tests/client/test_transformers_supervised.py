@@ -5,10 +5,11 @@ import sys
 import pytest
 import torch
 
+from experiments.trainers.stop_after import StopAfter
 from oppa.training.run import ledger
 from tests.client import trainer_program
 from tests.client.by_hand import order
-from tests.own_trainer.own_runs import OwnRun, StopBehind
+from tests.own_trainer.own_runs import OwnRun
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ def supervised(folder, samples):
 
 def test_a_stop_saves_and_the_same_call_goes_on_to_the_end(tmp_path):
     own = supervised(tmp_path, samples=100)
-    stopped = own.train(callback=StopBehind(2))
+    stopped = own.train(callback=StopAfter(2))
     taken = ledger.require_whole(stopped.lines)
     assert stopped.outcome.ending.value == "stopped" and 0 < taken < 100, stopped.outcome.last
     result = own.train()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa import api
-from oppa.control.training_session import RunCallback, TrainResult
+from oppa.control.training_session import TrainResult
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
@@ -108,16 +108,3 @@ class OwnRun:
     def weight(self) -> float:
         newest = max(self.folder.glob("checkpoint-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
         return float(json.loads(newest.read_text())["weight"])
-
-
-class StopBehind(RunCallback):
-    """Asks a run to stop after so many steps."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps, self._last = 0, steps
-
-    def stepped(self, measurement: object) -> None:
-        self.steps += 1
-
-    def stop_requested(self) -> bool:
-        return self.steps >= self._last

@@ -41,7 +41,7 @@ def test_ranks_that_are_one_step_apart_at_most_never_differ_in_a_step(data, tmp_
         assert len({each[number] for each in seen if number in each}) == 1
 
 
-def test_a_plan_begins_where_rank_0_says_and_announced_ahead_by_the_lead(tmp_path):
+def test_a_plan_begins_at_the_step_that_rank_0_announced_ahead_by_the_lead(tmp_path):
     attempt(tmp_path)
     runs = ranks(tmp_path, 2, lead=2)
     ask(tmp_path, 2, 16)

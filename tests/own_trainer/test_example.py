@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments.trainers.stop_after import StopAfter
 from oppa import api
 from oppa.problem.job import load_job
 from oppa.training.run import ledger
-from tests.own_trainer.own_runs import StopBehind
 
 pytestmark = pytest.mark.slow
 
@@ -29,15 +29,15 @@ def losses(folder):
 
 
 def test_a_run_that_stops_in_mid_epoch_and_goes_on_with_another_dp_and_sharded_equals_one_that_does_not(tmp_path):
-    begin, more = "micro_batch=8", {"samples": 640}
-    stopped = train(tmp_path / "moved", begin, **more, callback=StopBehind(4))
+    begin = "micro_batch=8"
+    stopped = train(tmp_path / "moved", begin, callback=StopAfter(4))
     seen = ledger.require_whole(stopped.lines)
     assert stopped.outcome.ending.value == "stopped" and 0 < seen < 640
-    alone = train(tmp_path / "moved", begin, devices=1, **more, callback=StopBehind(3))
+    alone = train(tmp_path / "moved", begin, devices=1, callback=StopAfter(3))
     assert ledger.require_whole(alone.lines) > seen, alone.outcome.last
-    sharded = train(tmp_path / "moved", "micro_batch=8,zero_stage=3", **more)
+    sharded = train(tmp_path / "moved", "micro_batch=8,zero_stage=3")
     assert sharded.finished, sharded.outcome.last
-    whole = train(tmp_path / "whole", begin, **more)
+    whole = train(tmp_path / "whole", begin)
     assert whole.finished and ledger.require_whole(whole.lines) == ledger.require_whole(sharded.lines) == 640
     assert losses(tmp_path / "moved") == pytest.approx(losses(tmp_path / "whole"), abs=CLOSE)
 

@@ -4,12 +4,13 @@ import re
 
 import pytest
 
+from experiments.trainers.stop_after import StopAfter
 from oppa import api
 from oppa.control.own_trainer.advice import is_first_run
 from oppa.errors import CheckpointError, InputError, JobError
 from oppa.training.run import ledger
 from oppa.training.run.supervision import FRUITLESS
-from tests.own_trainer.own_runs import OwnRun, StopBehind
+from tests.own_trainer.own_runs import OwnRun
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ def test_a_trainer_is_trained_to_its_end_and_its_ledger_is_whole(tmp_path):
 
 def test_a_stop_saves_and_the_same_call_goes_on(tmp_path):
     own = OwnRun(tmp_path, samples=400)
-    stopped = own.train(callback=StopBehind(5))
+    stopped = own.train(callback=StopAfter(5))
     assert stopped.outcome.ending.value == "stopped" and 0 < ledger.require_whole(stopped.lines) < 400
     result = own.train()
     assert result.finished and own.samples() == list(range(400))
@@ -36,7 +37,7 @@ def test_a_stop_saves_and_the_same_call_goes_on(tmp_path):
 
 def test_a_resumed_run_follows_the_rule_of_the_learning_rate_that_is_stated_now(tmp_path):
     own = OwnRun(tmp_path, samples=400, train=["reference_batch=2", "scaling='sqrt'"])
-    own.train(callback=StopBehind(5))
+    own.train(callback=StopAfter(5))
     own.settings = ["train.reference_batch=8", "train.scaling='linear'"]
     assert own.train().finished
     rates = [line["learning_rate"] for line in own.events(ledger.STEP)]
@@ -118,14 +119,14 @@ def test_a_trainer_that_dies_once_it_has_left_has_left_nevertheless(tmp_path):
 
 def test_a_trainer_that_saves_nothing_when_asked_is_ended_at_its_deadline(tmp_path):
     own = OwnRun(tmp_path, "--misbehave", "saves-nothing", samples=10**6, train=["leave_timeout='1 s'"])
-    result = own.train(callback=StopBehind(5))
+    result = own.train(callback=StopAfter(5))
     assert result.outcome.ending.value == "failed"
     assert "saved nothing within 1" in result.outcome.last.cause and "asked to leave (stop)" in result.outcome.last.cause
 
 
 def test_a_trainer_that_does_not_read_its_checkpoint_is_refused(tmp_path):
     own = OwnRun(tmp_path, "--misbehave", "no-resume", samples=400)
-    own.train(callback=StopBehind(5))
+    own.train(callback=StopAfter(5))
     result = own.train()
     assert result.outcome.ending.value == "failed" and "without reading `run.resume`" in result.outcome.last.cause
 
@@ -153,7 +154,7 @@ def test_a_first_run_is_advised_and_the_next_one_acts(tmp_path):
 def test_the_first_run_under_a_policy_is_advised_though_its_folder_was_trained_without_one(tmp_path):
     own = OwnRun(tmp_path, *NOISY, samples=1500)
     own.job.write_text(own.job.read_text().replace("advise = false", ""))
-    assert own.train(callback=StopBehind(5)).outcome.ending.value == "stopped"
+    assert own.train(callback=StopAfter(5)).outcome.ending.value == "stopped"
     table = own.table(tmp_path / "t", FAST)
     result = own.train(table=table, policy="goodput")
     assert result.finished and result.advice is not None and not own.events(ledger.CHANGED)
@@ -225,7 +226,7 @@ def test_a_trainer_that_dies_again_and_again_without_a_checkpoint_is_given_up(tm
 
 def test_a_checkpoint_that_is_gone_is_an_error_and_nothing_is_trained_again(tmp_path):
     own = OwnRun(tmp_path, samples=400)
-    own.train(callback=StopBehind(5))
+    own.train(callback=StopAfter(5))
     for path in own.folder.glob("checkpoint-*"):
         path.unlink()
     with pytest.raises(CheckpointError, match="is gone"):

@@ -21,7 +21,9 @@ class Position:
     samples: int
     total: int
     reference: float
-    before: int = 0
+    start: int = dataclasses.field(init=False)
+    """Samples taken before the first step of this process."""
+    before: int = dataclasses.field(init=False)
     """Samples taken before the last step."""
 
     def __post_init__(self) -> None:

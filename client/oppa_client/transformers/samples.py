@@ -62,18 +62,18 @@ class StepBatches:
     def load(self, plan: Plan, replica: int, replicas: int) -> tuple[list[int], list[Any]]:
         """Return the size of each micro-batch of a replica, and its inputs; an empty one has the inputs of another sample."""
         parts = plan.micro_batches(replica, replicas)
-        wanted = self._elements(plan, replica, replicas)
+        elements = self._elements(plan, parts)
         ahead, self._ahead = self._ahead, None
-        inputs = list(ahead if ahead is not None and wanted == self.elements else self._begin(wanted))
+        inputs = list(ahead if ahead is not None and elements == self.elements else self._begin(elements))
         if self.loader.num_workers:
             following = dataclasses.replace(plan, progress=plan.progress + plan.global_batch)
-            self._ahead = self._begin(self._elements(following, replica, replicas))
+            self._ahead = self._begin(self._elements(following, following.micro_batches(replica, replicas)))
         return [len(part) for part in parts], inputs
 
     def _begin(self, elements: list[list[int]]) -> Iterator[Any]:
         self.elements = elements
         return iter(self.loader)
 
-    def _elements(self, plan: Plan, replica: int, replicas: int) -> list[list[int]]:
-        parts = plan.micro_batches(replica, replicas)
+    def _elements(self, plan: Plan, parts: list[range]) -> list[list[int]]:
+        """Return the elements of micro-batches; an empty one has the first sample of the step."""
         return [self.order.of(part if len(part) else plan.samples[:1]) for part in parts]

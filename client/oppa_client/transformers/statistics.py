@@ -23,12 +23,11 @@ class MeasuredSteps:
             statistics.noise_scale = type(statistics.noise_scale).from_dict(stated)
 
     def begin(self, plan: Plan, replicas: int) -> None:
-        """Measure the coming step, unless a rank has an empty micro-batch: its gradient is none."""
-        filled = plan.fills(replicas)
-        if not filled and not self.statistics.paused:
-            self.statistics.pause()
-        elif filled and self.statistics.paused:
+        """Measure the coming step, unless a rank has an empty micro-batch, which has no gradient."""
+        if plan.fills(replicas):
             self.statistics.resume()
+        else:
+            self.statistics.pause()
 
     def end(self, plan: Plan, sizes: list[int], counts: list[int] | None, items: float | None) -> dict[str, Any] | None:
         """Return the report of a step after its last backward pass; None if it was not measured.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,20 +13,18 @@ import torch
 import transformers
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
-from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints, seed_worker
+from transformers.trainer_utils import rotate_checkpoints, seed_worker
 
 from oppa_client import run_files
 from oppa_client.plan import Plan
 from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
+from oppa_client.transformers.checkpoints import POSITION, require_steady, stated_in
 from oppa_client.transformers.progress import Position, SampleFlow
 from oppa_client.transformers.samples import SampleOrder, StepBatches
 from oppa_client.transformers.statistics import MeasuredSteps
+from oppa_client.transformers.support import require_supported
 
-TESTED = "5.23"
-"""Version of Transformers whose `Trainer` this module extends; a run under oppa refuses others, because it replaces inner methods."""
-POSITION = "oppa_position.json"
-"""File of a checkpoint that states how far the run was."""
 ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
 
 
@@ -59,9 +56,9 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             raise ContractError("a run under oppa is one training: call `train` once")
         self.oppa_run = run = open_run(ABILITIES)
         if run is None:
-            _require_steady(resume_from_checkpoint, self.args.output_dir)
+            require_steady(resume_from_checkpoint, self.args.output_dir)
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
-        self._require_supported()
+        require_supported(self)
         resume = run.resume
         self._position = self._found_position()
         flow = SampleFlow(self._position)
@@ -165,7 +162,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             if self.accelerator.scaler is not None:
                 raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
             resume = self.oppa_run.resume if self.oppa_run else None
-            self._measured = MeasuredSteps(statistics, _stated_in(Path(resume.checkpoint))["noise_scale"] if resume else None)
+            self._measured = MeasuredSteps(statistics, stated_in(Path(resume.checkpoint))["noise_scale"] if resume else None)
 
     def _report(self, model: Any, further: list[Any], facts: tuple[Any, float | None]) -> None:
         """Log, evaluate and save if it is due; a run that leaves early leaves the evaluation to the next attempt."""
@@ -189,7 +186,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             if index:
                 self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
             self._empty = size == 0
-            # A mean loss counts by its share of the step's samples; all micro-batches alike make this their number.
+            # `training_step` divides a mean loss by this, so a micro-batch counts by its share of the step's samples.
             self.current_gradient_accumulation_steps = plan.global_batch / (size * replicas) if size else 1
             losses += self._backward(model, inputs, items, is_last=index == len(sizes) - 1)
         tokens = None if items is None else int(items)
@@ -307,7 +304,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         return Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
 
     def _paused(self, label: str) -> contextlib.AbstractContextManager[None]:
-        """Return a context that is no step time; once the run leaves, it is paused already."""
+        """Return a context whose time is no step time; a run that leaves is paused already."""
         run = self.oppa_run
         if run is None or run.leaving:
             return contextlib.nullcontext()
@@ -316,7 +313,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the random numbers of a rank; ranks in another number get streams of their own."""
-        if self.oppa_run is None or checkpoint is None or _stated_in(Path(checkpoint))["world_size"] == self.args.world_size:
+        if self.oppa_run is None or checkpoint is None or stated_in(Path(checkpoint))["world_size"] == self.args.world_size:
             super()._load_rng_state(checkpoint)
         else:
             words = (self.args.seed, self._position.samples, self.args.process_index)
@@ -354,7 +351,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         own = args.max_steps * reference if args.max_steps > 0 else args.num_train_epochs * len(self.train_dataset)
         at = Position(run.resume.samples if run.resume else 0, run.total_samples or math.ceil(own), reference)
         if run.resume:
-            stated, order = _stated_in(Path(run.resume.checkpoint)), self._order()
+            stated, order = stated_in(Path(run.resume.checkpoint)), self._order()
             same = {"samples": at.samples, "size": order.size, "seed": order.seed}
             if differing := [name for name, value in same.items() if stated[name] != value]:
                 name = differing[0]
@@ -372,38 +369,3 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         args = self.args
         seed = args.seed if args.data_seed is None else args.data_seed
         return SampleOrder(len(self.train_dataset), None if args.train_sampling_strategy == "sequential" else seed)
-
-    def _require_supported(self) -> None:
-        """Raise ContractError if something does not go with a changing batch."""
-        args, parallel = self.args, (self.get_tp_size(), self.get_cp_size(), self.get_sp_size())
-        mean_of_ranks = args.world_size > 1 and not args.average_tokens_across_devices
-        obstacles = {
-            f"transformers {transformers.__version__}": not transformers.__version__.startswith(f"{TESTED}."),
-            "a `train_dataset` without a length": not hasattr(self.train_dataset, "__len__"),
-            f"`train_sampling_strategy = {args.train_sampling_strategy!r}`": args.train_sampling_strategy not in ("random", "sequential"),
-            "`auto_find_batch_size`": args.auto_find_batch_size,
-            "`save_only_model`": args.save_only_model,
-            "`average_tokens_across_devices = False`": mean_of_ranks,
-            "DeepSpeed": self.is_deepspeed_enabled,
-            "FSDP": self.is_fsdp_enabled or bool(args.fsdp) or self.is_distributed_loading_by_transformers,
-            "tensor, context or sequence parallelism": math.prod(parallel) > 1,
-            "`torch.nn.DataParallel`": args.n_gpu > 1,
-        }
-        if found := [name for name, present in obstacles.items() if present]:
-            known = f"`OppaTrainer` follows a plan under DDP with transformers {TESTED}; see docs/transformers.md"
-            raise ContractError(f"the batch cannot change with {found[0]}: {known}")
-
-
-def _stated_in(checkpoint: Path) -> dict[str, Any]:
-    if not (checkpoint / POSITION).is_file():
-        raise ContractError(f"the checkpoint `{checkpoint}` has no `{POSITION}`: it was not saved under oppa, or is not complete")
-    return run_files.read(checkpoint, POSITION)
-
-
-def _require_steady(checkpoint: str | bool | None, output_dir: str | None) -> None:
-    """Raise ContractError if a `Trainer` that counts steps would resume a checkpoint whose batch has changed."""
-    place = get_last_checkpoint(output_dir) if checkpoint is True and output_dir and Path(output_dir).is_dir() else checkpoint
-    if isinstance(place, str) and (Path(place) / POSITION).is_file():
-        samples = json.loads((Path(place) / POSITION).read_text())["samples"]
-        cause = f"the checkpoint `{place}` was saved under oppa after {samples} samples, which the plain `Trainer` cannot find again"
-        raise ContractError(f"{cause}: resume it with `oppa train`, or load its weights with `from_pretrained`")

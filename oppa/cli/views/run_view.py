@@ -52,11 +52,9 @@ def print_run(run: RunSpec, folder: Path) -> None:
 
 def _advises(run: RunSpec) -> str:
     """Return the line that a policy only advises; empty if it acts."""
-    return (
-        "\n[bold]policy[/] it advises, and changes nothing; `--set train.advise=false` lets it act"
-        if run.problem.run_options.advise
-        else ""
-    )
+    if not run.problem.run_options.advise:
+        return ""
+    return "\n[bold]policy[/] advises, and changes nothing; `--set train.advise=false` lets it act"
 
 
 def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None:
@@ -111,8 +109,8 @@ def print_ended(result: TrainResult) -> int:
     print_outcome(result.folder, result.outcome, result.lines)
     if result.worth:
         print_worth(result.worth)
-    if result.advice:
-        print_advice(result.advice)
+    if advice := result.advice:
+        print_advice(advice)
     if result.table and result.refined:
         print_refined(result.table, result.refined, result.observations, result.folder / "table")
     if result.outcome.ending in (Ending.STOPPED, Ending.REVOKED):

@@ -1,6 +1,7 @@
 """Decide which changes are open to a trainer: by what it declares, and by the bounds that the user sets in [train]."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from oppa.control.own_trainer.contract import Abilities
@@ -34,7 +35,7 @@ def open_rows(table: Table, present: Configuration, able: Abilities, options: Ru
     Raises:
         TableError: no row is left.
     """
-    least, most = options.least_batch or 1, options.largest_batch or 2**62
+    least, most = options.least_batch or 1, options.largest_batch or math.inf
 
     def is_open(configuration: Configuration) -> bool:
         within = least <= configuration.global_batch <= most

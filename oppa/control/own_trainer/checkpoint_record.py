@@ -20,7 +20,7 @@ FILE = "own.json"
 
 
 class CheckpointRecord(SavedState):
-    """A checkpoint of the trainer, with the configuration that saved it."""
+    """States a checkpoint of the trainer, and the configuration that saved it."""
 
     model_config = ConfigDict(extra="forbid")
 

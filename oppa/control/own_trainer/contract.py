@@ -40,7 +40,7 @@ class _Record(BaseModel):
 
 
 class RateTerms(_Record):
-    """The rule by which the learning rate follows the batch."""
+    """Holds the rule by which the learning rate follows the batch."""
 
     reference_batch: Annotated[float, Field(gt=0, le=1e18)]
     exponent: Annotated[float, Field(ge=0, le=1)]
@@ -60,7 +60,7 @@ class RateTerms(_Record):
 
 
 class PlanTerms(_Record):
-    """A plan: the batch from a step on."""
+    """Holds a plan: the batch from a step on."""
 
     number: Positive
     from_step: Count
@@ -107,7 +107,7 @@ def _sizes(configuration: Configuration) -> dict[str, int]:
 
 
 class Abilities(_Record):
-    """The abilities that a trainer declares."""
+    """Lists the abilities that a trainer declares."""
 
     batch: Literal["both", "up", "down", "none"]
     """Directions in which the batch can change between two steps."""
@@ -125,7 +125,7 @@ class Abilities(_Record):
 
 
 class _Spoken(_Record):
-    """The content of abilities.json."""
+    """Holds the content of abilities.json."""
 
     protocol: Count
     oldest: Count
@@ -134,7 +134,7 @@ class _Spoken(_Record):
 
 
 class NoiseReport(_Record):
-    """Statistics of a step's gradients, in samples, as `GradientStatistics.report` returns them."""
+    """Holds statistics of a step's gradients, in samples, as `GradientStatistics.report` returns them."""
 
     noise_scale: float | None = None
     health: Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")] = "healthy"
@@ -145,7 +145,7 @@ class NoiseReport(_Record):
 
 
 class StepReport(_Record):
-    """A line of `measurements.jsonl`: one optimizer step."""
+    """Holds a line of `measurements.jsonl`: one optimizer step."""
 
     step: Count
     step_time_s: Annotated[float, Field(ge=1e-9, le=1e9)]
@@ -164,7 +164,7 @@ class StepReport(_Record):
 
 
 class SavedState(_Record):
-    """A complete checkpoint: the content of `saved-N.json`."""
+    """States a complete checkpoint: the content of `saved-N.json`."""
 
     checkpoint: Annotated[str, Field(min_length=1, max_length=4000, pattern=r"^\P{Cc}*$")]
     step: Count
@@ -182,7 +182,7 @@ class SavedState(_Record):
 
 
 class LeftState(SavedState):
-    """The content of left.json: the checkpoint with which the trainer left."""
+    """States the checkpoint with which the trainer left: the content of left.json."""
 
     reason: Annotated[str, Field(max_length=40)]
     client_s: Seconds = 0.0
@@ -228,7 +228,7 @@ def read_abilities(folder: Path) -> Abilities | None:
 
 
 class AttemptTerms(_Record):
-    """The content of attempt.json, which oppa writes before an attempt starts."""
+    """Holds the content of attempt.json, which oppa writes before an attempt starts."""
 
     run: str
     configuration: AnySetting
@@ -270,7 +270,7 @@ def _request(path: Path, values: dict[str, Any]) -> None:
 
 
 class _Asked(_Record):
-    """The content of asked-N.json, as far as oppa reads it again."""
+    """Holds the content of asked-N.json, as far as oppa reads it again."""
 
     global_batch: Positive
     micro_batch: Positive

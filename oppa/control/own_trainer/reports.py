@@ -12,13 +12,13 @@ from oppa.errors import MeasurementError, TrainingError
 from oppa.problem.configuration import Configuration
 
 KEPT = 100_000
-"""Last steps of which a checkpoint may be; a trainer takes millions."""
+"""Number of the newest steps whose samples and seconds are kept for checkpoints; a trainer takes millions of steps."""
 HINT = "take `samples` from `run.plan` in each step, and report what all ranks took; see docs/own-trainer.md"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedStep:
-    """A step that agrees with its plan."""
+    """Holds a step that agrees with its plan."""
 
     report: StepReport
     samples: range

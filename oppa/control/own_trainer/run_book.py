@@ -3,7 +3,6 @@
 The lines are those of the built-in trainer, so that reports, plans and the live page read both.
 """
 
-import dataclasses
 import math
 import shutil
 import time
@@ -29,20 +28,8 @@ REPEATED = 10
 _UNKNOWN = NoiseReport(health="too_few_samples")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutMove:
-    """A change of configuration by a restart, from the request to the first step in the new layout."""
-
-    before: Configuration
-    decision: ControllerDecision
-    asked_s: float
-    """Monotonic seconds at which the trainer was asked to leave."""
-    left_s: float = 0.0
-    """Monotonic seconds at which it had left."""
-
-
 class RunBook:
-    """Keeps the ledger of a run, and tells its controller.
+    """Keeps the ledger of a run, and reports to its controller.
 
     Args:
         folder: Folder of the run, which this process holds.
@@ -108,8 +95,8 @@ class RunBook:
             global_batch=configuration.global_batch,
             micro_batch=configuration.micro_batch,
             **{name: getattr(facts, name) for name in recorded},
-            signal=_finite(noise.signal),
-            noise=_finite(noise.noise),
+            signal=noise.signal,
+            noise=noise.noise,
             updated=not report.skipped,
             plan=checked.plan.number,
             paused_s=report.paused_s,
@@ -184,7 +171,3 @@ class RunBook:
 def _factor(checked: CheckedStep) -> float:
     """Return the factor of the learning rate that the plan states for a step."""
     return checked.plan.rate.factor(checked.plan.global_batch, checked.samples.start + checked.plan.global_batch)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -16,7 +16,7 @@ from oppa.control.own_trainer.attempt import OwnAttempt
 from oppa.control.own_trainer.bounds import ChangeLimits, way_of
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord, newest_record
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms, StepReport
-from oppa.control.own_trainer.run_book import LEFT_BADLY, LayoutMove, RunBook
+from oppa.control.own_trainer.run_book import LEFT_BADLY, RunBook
 from oppa.errors import MeasurementError, TrainingError
 from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
@@ -41,6 +41,22 @@ class OpenController(Protocol):
             change_s: Expected seconds of a restart: those that the first start took.
         """
         ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _LayoutMove:
+    """Holds a change of configuration by a restart, from the request to the first step in the new layout."""
+
+    before: Configuration
+    decision: ControllerDecision
+    asked_s: float
+    """Monotonic seconds at which the trainer was asked to leave."""
+    left_s: float = 0.0
+    """Monotonic seconds at which it had left."""
+
+    def seconds(self, now_s: float) -> dict[str, float]:
+        """Return the seconds that the trainer took to leave, and those of the start up to now."""
+        return {"save": self.left_s - self.asked_s, "start": now_s - self.left_s}
 
 
 class _OverError(Exception):
@@ -70,9 +86,9 @@ class _Supervisor:
         self._launcher, self._book, self._listener, self._open = launcher, book, listener, open_controller
         self._folder, self._run = book.folder, book.run
         self._limits = ChangeLimits(book.run.problem.run_options)
-        self._move: LayoutMove | None = None
+        self._move: _LayoutMove | None = None
         """The change of layout in progress."""
-        self._undone: tuple[LayoutMove, dict[str, float], str] | None = None
+        self._undone: tuple[_LayoutMove, dict[str, float], str] | None = None
         """A change of layout that has failed, its seconds, and why; the next attempt returns to the layout before."""
         self._is_connected = self._is_last = False
         self._began_s = 0.0
@@ -103,10 +119,10 @@ class _Supervisor:
 
     def _catch_up(self) -> None:
         """Write down what the trainer reported after an earlier process of oppa was killed."""
-        numbers = sorted(path.name for path in (self._folder / ATTEMPTS).glob("[0-9]*"))
-        if not numbers:
+        attempts = (path for path in (self._folder / ATTEMPTS).glob("[0-9]*") if path.name.isdigit())
+        last = max(attempts, key=lambda path: int(path.name), default=None)
+        if last is None:
             return
-        last = self._folder / ATTEMPTS / numbers[-1]
         lines = ledger.standing(ledger.read(self._folder))
         steps = [line for line in lines if line["event"] == ledger.STEP]
         with contextlib.suppress(MeasurementError, TrainingError):  # what is damaged is lost, as after any failure
@@ -205,7 +221,7 @@ class _Supervisor:
         now_s = time.monotonic()
         if (move := self._move) is not None:
             self._move = None
-            self._book.changed(move.before, move.decision, {"save": move.left_s - move.asked_s, "start": now_s - move.left_s})
+            self._book.changed(move.before, move.decision, move.seconds(now_s))
         if not self._is_connected and attempt.abilities is not None:
             self._is_connected = True
             self._book.controller = self._open(attempt.configuration, attempt.abilities, now_s - self._began_s)
@@ -215,8 +231,7 @@ class _Supervisor:
         move, self._move = self._move, None
         if move is None or not move.left_s or self._is_last:
             return False
-        seconds = {"save": move.left_s - move.asked_s, "start": time.monotonic() - move.left_s}
-        self._undone = move, seconds, f"the trainer did not resume in the new layout: {result.cause}"
+        self._undone = move, move.seconds(time.monotonic()), f"the trainer did not resume in the new layout: {result.cause}"
         return True
 
     def _follow(self, decision: ControllerDecision, attempt: OwnAttempt) -> None:
@@ -240,7 +255,7 @@ class _Supervisor:
         if way == "live":
             attempt.ask(decision)
         else:
-            self._move = LayoutMove(before=present, decision=decision, asked_s=time.monotonic())
+            self._move = _LayoutMove(before=present, decision=decision, asked_s=time.monotonic())
             attempt.ask_to_leave("layout")
 
     def _ending(self, attempt: OwnAttempt, result: TrialResult) -> Ending | None:

@@ -1,0 +1,34 @@
+"""Refuse versions of Transformers, and arguments of its `Trainer`, with which the batch cannot change."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import transformers
+
+from oppa_client.run_files import ContractError
+
+TESTED = "5.23"
+"""Version of Transformers whose `Trainer` is extended; a run under oppa refuses others, because it replaces inner methods."""
+
+
+def require_supported(trainer: Any) -> None:
+    """Raise ContractError if something of a `Trainer` does not go with a changing batch."""
+    args, parallel = trainer.args, (trainer.get_tp_size(), trainer.get_cp_size(), trainer.get_sp_size())
+    mean_of_ranks = args.world_size > 1 and not args.average_tokens_across_devices
+    obstacles = {
+        f"transformers {transformers.__version__}": not transformers.__version__.startswith(f"{TESTED}."),
+        "a `train_dataset` without a length": not hasattr(trainer.train_dataset, "__len__"),
+        f"`train_sampling_strategy = {args.train_sampling_strategy!r}`": args.train_sampling_strategy not in ("random", "sequential"),
+        "`auto_find_batch_size`": args.auto_find_batch_size,
+        "`save_only_model`": args.save_only_model,
+        "`average_tokens_across_devices = False`": mean_of_ranks,
+        "DeepSpeed": trainer.is_deepspeed_enabled,
+        "FSDP": trainer.is_fsdp_enabled or bool(args.fsdp) or trainer.is_distributed_loading_by_transformers,
+        "tensor, context or sequence parallelism": math.prod(parallel) > 1,
+        "`torch.nn.DataParallel`": args.n_gpu > 1,
+    }
+    if found := [name for name, present in obstacles.items() if present]:
+        known = f"`OppaTrainer` follows a plan under DDP with transformers {TESTED}; see docs/transformers.md"
+        raise ContractError(f"the batch cannot change with {found[0]}: {known}")
