@@ -28,7 +28,7 @@ from oppa.training.run.ledger import Line
 from oppa.training.run.run_folder import ATTEMPTS
 from oppa.trials.trial_folder import MEASUREMENTS
 
-WIDTH, SAMPLES = 64, 6400
+WIDTH, SAMPLES = 64, 16_000
 STEP_S, MOST_OVERHEAD = 0.2, 0.005
 """Seconds of the step to which the client's cost is related, and the largest share of it."""
 CLOSE = 1e-4
