@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from oppa.atomic_write import write_atomically
 from oppa.errors import InputError, JobError, UndeclaredError
 from oppa.problem import baseline
 from oppa.problem.bounded_text import read_text
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.detect import Machine, this_machine
 from oppa.problem.inline_choices import read_inline_choices
 from oppa.problem.job import load_job
@@ -18,9 +19,10 @@ from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings
 from oppa.study.database import disk_errors
+from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line.compose import LineCommand, command_of, heading, job_text
-from oppa.tuning.launch_line.meaning import Meaning
+from oppa.tuning.launch_line.meaning import EditedFile, Meaning
 from oppa.tuning.launch_line.understand import understand
 
 FILE = "job.toml"
@@ -44,6 +46,14 @@ class LineJob:
         with disk_errors(folder):
             if not (folder / FILE).exists():
                 write_atomically(folder / FILE, self.text.encode())
+
+    def files_of(self, configuration: Configuration) -> Iterator[tuple[EditedFile, dict[str, Value]]]:
+        """Yield the files that the line names, each with its keys in a configuration, without keys that only trials set."""
+        command, values = self.problem.restored.command, values_outside_trials(self.problem, configuration)
+        rewritten = {file.name: file.rewritten(values) for file in command.files} if command else {}
+        for file in self.meaning.files:
+            templates = {key for key, to in file.keys.items() if isinstance(to, str | Mapping)}
+            yield file, {key: value for key, value in rewritten.get(file.name, {}).items() if key in templates}
 
 
 def load_line(
