@@ -20,8 +20,7 @@ from oppa.errors import InputError
 from oppa.problem.detect import Machine
 from oppa.report.record import markdown
 from oppa.tuning.launch_line.line_job import LineJob, load_line
-from oppa.tuning.launch_line.meaning import Meaning
-from oppa.tuning.launch_line.recognise import TITLES
+from oppa.tuning.launch_line.meaning import TITLES, Meaning
 from oppa.tuning.launch_line.understand import understand
 
 CASES = Path(__file__).parents[1] / "tests" / "published" / "launch_lines"

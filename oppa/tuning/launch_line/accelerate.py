@@ -148,7 +148,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     file, choices, facts = _edited(effective, path, settings, sources)
     return Meaning(
         framework="accelerate",
-        title="accelerate",
         writes_as="transformers" if is_trainer else "",
         evidence=evidence,
         devices=sources.devices,
@@ -168,7 +167,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         facts=tuple(facts),
         conflicts=tuple(effective.conflicts),
         hints=tuple(hints),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )
 
 

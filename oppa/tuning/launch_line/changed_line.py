@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from oppa.problem.configuration import Configuration
@@ -11,6 +11,7 @@ from oppa.problem.templates import spelled
 from oppa.redaction import redacted
 from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.launch_line.line_job import LineJob
+from oppa.tuning.launch_line.templates_of import PLACEHOLDER
 
 Mark = Literal["", "changed", "added", "removed"]
 
@@ -157,8 +158,7 @@ def _spelled(name: str, values: Sequence[str]) -> list[str]:
 def _filled(words: Sequence[str], problem: Problem, configuration: Configuration) -> list[str]:
     """Return the words with the placeholders that the user typed filled in."""
     known = {name: spelled(value) for name, value in values_outside_trials(problem, configuration).items()}
-    pattern = re.compile(r"\{([A-Za-z_]\w*)(?:=[^{}]*)?\}")
-    return [pattern.sub(lambda found: known.get(found[1], found[0]), word) for word in words]
+    return [PLACEHOLDER.sub(lambda found: known.get(found[1], found[0]), word) for word in words]
 
 
 def _of_placeholders(problem: Problem, configuration: Configuration) -> list[LineChange]:

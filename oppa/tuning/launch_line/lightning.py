@@ -94,7 +94,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     )
     return Meaning(
         framework="lightning",
-        title="LightningCLI",
         evidence=evidence,
         devices=sources.devices,
         global_batch=micro * steps * count if micro and count else None,
@@ -115,5 +114,5 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         else {"format": "lightning", "batches_per_step": str(steps)},
         added=() if completes else _BAR,
         hints=tuple(hints),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )

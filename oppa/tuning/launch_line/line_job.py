@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line.compose import LineCommand, command_of, heading, job_text
 from oppa.tuning.launch_line.meaning import EditedFile, Meaning
+from oppa.tuning.launch_line.templates_of import placeholders
 from oppa.tuning.launch_line.understand import understand
 
 FILE = "job.toml"
-_NAMED = re.compile(r"\{(\w+)(?:=[^{}]*)?\}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +128,7 @@ def _require_stated(command: LineCommand) -> None:
 
 def _require_batch(command: LineCommand, meaning: Meaning, settings: Mapping[str, Any]) -> None:
     """Raise InputError if the line names the micro-batch, and nothing states the batch that it divides."""
-    names = {name for word in command.argv for name in _NAMED.findall(word)}
+    names = {name for word in command.argv for name in placeholders(word)}
     if meaning.global_batch or "batch" in settings or not names & {"micro_batch", "num_microbatches"}:
         return
     hint = "state the sequences of a step, which your program holds by accumulation: `--set batch.global_batch=64`"

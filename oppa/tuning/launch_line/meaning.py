@@ -12,10 +12,19 @@ from typing import Any
 
 from oppa.problem.configuration import Value
 
+TITLES: Mapping[str, str] = {
+    "megatron": "Megatron-LM",
+    "megatron-bridge": "Megatron-Bridge",
+    "torchtitan": "torchtitan",
+    "deepspeed": "DeepSpeed",
+    "accelerate": "accelerate",
+    "transformers": "Transformers Trainer",
+    "lightning": "LightningCLI",
+    "plain": "a program of your own",
+}
+"""Usual names of frameworks, by their keys."""
 ASSUMED = "assumed"
 """Origin of a value that nothing states; it serves predictions alone."""
-Choices = Mapping[str, Any]
-"""Values of `[space.parameters]`."""
 Arguments = Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]]
 
 
@@ -73,8 +82,6 @@ class Meaning:
 
     framework: str
     """Key of the framework, such as `megatron`."""
-    title: str
-    """Its usual name."""
     writes_as: str = ""
     """Framework that declares what the program writes; empty: the same."""
     evidence: str
@@ -98,12 +105,12 @@ class Meaning:
     words: tuple[str, ...] = ()
     arguments: Arguments = dataclasses.field(default_factory=dict)
     files: tuple[EditedFile, ...] = ()
-    choices: Choices = dataclasses.field(default_factory=dict)
+    choices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Values of `[space.parameters]`."""
     steps: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Contents of `[command.steps]`; empty: oppa recognises the format."""
     added: tuple[str, ...] = ()
     """Words that every trial has besides, so that its steps can be read."""
-    kept: tuple[StatedFact, ...] = ()
     facts: tuple[StatedFact, ...] = ()
     """Further facts to show."""
     conflicts: tuple[LineConflict, ...] = ()
@@ -112,6 +119,11 @@ class Meaning:
     """Expansions that nothing states, though a trial needs it."""
     hints: tuple[str, ...] = ()
     """Things that the user can add for more."""
+
+    @property
+    def title(self) -> str:
+        """Return the framework's usual name."""
+        return TITLES[self.framework]
 
     @property
     def stated_model(self) -> dict[str, Value]:

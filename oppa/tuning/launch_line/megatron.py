@@ -60,7 +60,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     conflicts = [LineConflict(about="steps of growing batches", taken="no ramp-up in trials", other=options.value("--rampup-batch-size"))]
     return Meaning(
         framework="megatron",
-        title="Megatron-LM",
         evidence=evidence,
         devices=devices,
         model=model,
@@ -80,7 +79,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         added=("--log-interval", "1", "--exit-interval", "{steps}"),
         conflicts=tuple(conflicts) if "--rampup-batch-size" in options else (),
         notes=tuple(notes),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )
 
 

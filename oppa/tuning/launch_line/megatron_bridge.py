@@ -38,7 +38,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     fixed = {name: size for name, size in settings.items() if name in ("cp", "ep")}
     return Meaning(
         framework="megatron-bridge",
-        title="Megatron-Bridge",
         evidence=evidence,
         devices=sources.devices,
         global_batch=stated,
@@ -51,5 +50,5 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         added=(f"{_INTERVAL}=1",),
         notes=tuple(f"{name} = {size} stays as it is" for name, size in fixed.items()),
         hints=tuple(hints),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )

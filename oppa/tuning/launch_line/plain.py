@@ -21,14 +21,13 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     present: dict[str, Value] = dict(inline.present)
     return Meaning(
         framework="plain",
-        title="a program of your own",
         evidence=evidence,
         devices=sources.devices,
         settings=present,
         origins=dict.fromkeys(present, "line"),
         words=tuple(words),
         hints=tuple(_options_to_name(sources)) if not present else (),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )
 
 

@@ -135,7 +135,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     facts = [StatedFact(name="file", value=file.text, origin=file.origin)] if file else []
     return Meaning(
         framework="torchtitan",
-        title="torchtitan",
         evidence=evidence,
         devices=sources.devices,
         model=model,
@@ -154,7 +153,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         added=() if completes else ("--metrics.log_freq", "1"),
         facts=tuple(facts),
         conflicts=tuple(effective.differences()),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )
 
 

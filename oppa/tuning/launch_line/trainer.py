@@ -119,7 +119,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     model, origin, hints = arguments.model(sources)
     meaning = Meaning(
         framework="transformers",
-        title="Transformers Trainer",
         evidence=evidence,
         devices=devices,
         model=model,
@@ -132,7 +131,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         added=("--logging_steps", "1"),
         steps={"format": "hf-trainer"},
         hints=tuple(hints),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )
     if (option := options.get("deepspeed")) and option.values:
         return _by_deepspeed(meaning, sources, arguments)
