@@ -19,7 +19,7 @@ from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevice
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
 from oppa.tuning.launch_line.sources import LineSources, at
 from oppa.tuning.launch_line.templates_of import names_placeholders, templates
-from oppa.tuning.launch_line.trainer import TrainerArguments
+from oppa.tuning.launch_line.trainer import ACCUMULATED, BATCH_WORDS, MICRO, TRAINER_ADDED, TRAINER_STEPS, TrainerArguments
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"
@@ -118,64 +118,58 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     assert launcher is not None
     effective, path = effective_of(launcher, sources)
     settings, origins = _settings(effective, sources.devices)
-    arguments: dict[str, Any] = {}
-    hints: list[str] = []
-    words = templates(sources.line.arguments)
-    global_batch, batch_origin, model, model_origin = None, "", dict[str, Value](), ""
-    added: tuple[str, ...] = ()
-    steps: dict[str, str] = {}
-    if is_trainer := bool(reads_trainer_arguments(sources)):
-        trainer = TrainerArguments.of(sources)
-        model, model_origin, hints = trainer.model(sources)
-        added, steps = ("--logging_steps", "1"), {"format": "hf-trainer"}
-        if trainer.states_batch:
-            (micro, origin), (accumulated, _) = trainer.number("per_device_train_batch_size"), trainer.number("gradient_accumulation_steps")
-            settings["micro_batch"], origins["micro_batch"] = micro, origin
-            global_batch = micro * accumulated * int(settings["dp"]) if "dp" in settings else None
-            batch_origin = f"{micro} x {accumulated} x dp ({origin})"
-            arguments["micro_batch"] = [
-                "--per_device_train_batch_size",
-                "{micro_batch}",
-                "--gradient_accumulation_steps",
-                "{num_microbatches}",
-            ]
-            words = templates(trainer.options.without({"per_device_train_batch_size", "gradient_accumulation_steps", "logging_steps"}))
-        if trainer.is_on("gradient_checkpointing"):
-            settings["recompute"] = "full"
-            origins["recompute"] = trainer.origins["recompute"]
-    elif named := _placed(sources):
-        hints = [named]
-    file, choices, facts = _edited(effective, path, settings, sources)
-    return Meaning(
+    files, choices, facts = _edited(effective, path, settings, sources)
+    meaning = Meaning(
         framework="accelerate",
-        writes_as="transformers" if is_trainer else "",
         evidence=evidence,
         devices=sources.devices,
-        model=model,
-        model_origin=model_origin,
-        global_batch=global_batch,
-        batch_origin=batch_origin,
         precision={"bf16": "bf16", "fp16": "fp16", "no": "fp32"}.get(str(effective.get("mixed_precision")), ""),
         settings=settings,
         origins=origins,
-        words=tuple(words),
-        arguments=arguments,
-        files=file,
+        words=tuple(templates(sources.line.arguments)),
+        files=files,
         choices=choices,
-        steps=steps,
-        added=added,
         facts=tuple(facts),
         conflicts=tuple(effective.conflicts),
-        hints=tuple(hints),
         missing=sources.missing,
+    )
+    if reads_trainer_arguments(sources):
+        return _with_trainer(meaning, sources)
+    if names_placeholders(sources.line.arguments):
+        return meaning
+    return dataclasses.replace(meaning, hints=(_UNKNOWN_BATCH.format(program=sources.line.program_name),))
+
+
+def _with_trainer(meaning: Meaning, sources: LineSources) -> Meaning:
+    """Return the meaning of a line whose program reads the Trainer's arguments: with its model, its batch and its recomputation."""
+    trainer = TrainerArguments.of(sources)
+    model, model_origin, hints = trainer.model(sources)
+    meaning = dataclasses.replace(
+        meaning,
+        writes_as="transformers",
+        model=model,
+        model_origin=model_origin,
+        hints=tuple(hints),
+        steps=TRAINER_STEPS,
+        added=TRAINER_ADDED,
+    )
+    if trainer.is_on("gradient_checkpointing"):
+        meaning = _with_setting(meaning, "recompute", "full", trainer.origins["recompute"])
+    if not trainer.states_batch:
+        return meaning
+    (micro, origin), (accumulated, _) = trainer.number(MICRO), trainer.number(ACCUMULATED)
+    dp = meaning.settings.get("dp")
+    return dataclasses.replace(
+        _with_setting(meaning, "micro_batch", micro, origin),
+        global_batch=None if dp is None else micro * accumulated * int(dp),
+        batch_origin=f"{micro} x {accumulated} x dp ({origin})",
+        arguments=BATCH_WORDS,
+        words=tuple(templates(trainer.options.without({MICRO, ACCUMULATED, "logging_steps"}))),
     )
 
 
-def _placed(sources: LineSources) -> str:
-    """Return the hint that names the program's batch; empty if the user typed a placeholder."""
-    if names_placeholders(sources.line.arguments):
-        return ""
-    return _UNKNOWN_BATCH.format(program=sources.line.program_name)
+def _with_setting(meaning: Meaning, name: str, value: Value, origin: str) -> Meaning:
+    return dataclasses.replace(meaning, settings={**meaning.settings, name: value}, origins={**meaning.origins, name: origin})
 
 
 def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Value], dict[str, str]]:
