@@ -1,6 +1,6 @@
 """Read a launch line: environment assignments, wrappers, the step of a cluster, the launcher, the program and its arguments.
 
-The reading knows the syntax of the programs that start others, and no framework's meaning. A shell script in the line is resolved without
+The reading covers the syntax of the programs that start others, and no framework's options. A shell script in the line is resolved without
 running it; see `oppa.problem.launch_line.script`.
 """
 

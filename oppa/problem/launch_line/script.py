@@ -17,7 +17,6 @@ from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.launch_line.batch_header import header_of
 from oppa.problem.launch_line.shell_conditions import condition_holds, joined, matches_pattern
 from oppa.problem.launch_line.shell_effects import (
-    DECLARES,
     Effects,
     arguments_at,
     effects_of,
@@ -29,6 +28,7 @@ from oppa.problem.launch_line.shell_effects import (
 from oppa.problem.launch_line.shell_folder import FolderOfShell
 from oppa.problem.launch_line.shell_parser import parse_script
 from oppa.problem.launch_line.shell_syntax import (
+    DECLARES,
     FUNCTION,
     SUBSHELL,
     CaseCommand,

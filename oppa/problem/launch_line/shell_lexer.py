@@ -115,14 +115,6 @@ class Lexer:
         while self._at < len(self._text):
             each = self._text[self._at]
             if each in " \t\n;|&()<>":
-                if (
-                    each == "("
-                    and parts
-                    and isinstance(last := parts[-1], LiteralText)
-                    and ASSIGNED.fullmatch(last.text)
-                    and not last.quoted
-                ):
-                    break  # an array follows
                 break
             if self._text.startswith("\\\n", self._at):
                 self._at, self._line = self._at + 2, self._line + 1

@@ -8,6 +8,7 @@ from oppa.plain_text import clipped
 from oppa.problem.bounds import DEEPEST
 from oppa.problem.launch_line.shell_lexer import ASSIGNED, Lexer, Token
 from oppa.problem.launch_line.shell_syntax import (
+    DECLARES,
     FUNCTION,
     SUBSHELL,
     Assigned,
@@ -191,4 +192,4 @@ class _Parser:
 
 def _declares(parts: Parts) -> bool:
     """Return whether a word declares the assignments that follow it."""
-    return len(parts) == 1 and isinstance(parts[0], LiteralText) and parts[0].text in ("export", "declare", "local", "readonly", "typeset")
+    return len(parts) == 1 and isinstance(parts[0], LiteralText) and parts[0].text in DECLARES

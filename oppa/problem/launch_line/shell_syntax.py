@@ -88,6 +88,8 @@ class Opaque:
 
 Command = Simple | Conditional | CaseCommand | Opaque
 
+DECLARES = frozenset(["export", "declare", "readonly", "local", "typeset"])
+"""Commands whose words may be assignments."""
 FUNCTION, SUBSHELL = "a function", "a subshell"
 
 

@@ -170,8 +170,7 @@ class Variables:
             self._count(len(each.text) + 1)
         if found is None or part.quoted:
             return found
-        inner = ([_Fragment(piece=piece, splits=not piece.missing) for piece in each.pieces] for each in found)
-        return tuple(word for fragments in inner for word in _split(fragments, keeps_empty=False))
+        return tuple(self.divided(found))
 
     def _fragments(self, parts: Parts, depth: int = 0) -> list[_Fragment]:
         if depth > DEEPEST:

@@ -1,4 +1,4 @@
-"""Define a word of a launch line, of which each piece knows where it was written.
+"""Define a word of a launch line, each piece of which has the place where it was written.
 
 origin    `line` for the user's own words, `run.sh:12` for a script, `environment` for a variable of oppa's environment
 missing   what a piece needs and nothing states, such as `$SLURM_NNODES` or `$(hostname)`; the piece keeps this as its text

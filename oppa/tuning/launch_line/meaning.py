@@ -88,7 +88,7 @@ class Meaning:
     """The mark that shows that it is this framework."""
     devices: LineDevices
     model: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-    """Keys of `[model]` that are stated; empty if only the program knows its model."""
+    """Keys of `[model]` that are stated; empty if only the program defines its model."""
     model_origin: str = ""
     assumed: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     """Further keys of `[model]`, which nothing states."""

@@ -155,7 +155,7 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
     if not states_architecture(dimensions) or "seq_len" not in dimensions:
         return {}, {}, []
     if any(option in options for option in _HYBRID) or "mamba" in program or "hybrid" in program:
-        return {}, {}, ["a hybrid of several kinds of layers is no model that the prior knows"]
+        return {}, {}, ["the prior has no model of a hybrid of several kinds of layers"]
     defaults = _defaults()
     found: dict[str, Value] = {
         **dimensions,

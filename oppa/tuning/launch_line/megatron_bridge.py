@@ -1,6 +1,6 @@
 """Understand a launch line of Megatron-Bridge: overrides such as `model.tensor_model_parallel_size=2` on a recipe, a Python function.
 
-The recipe knows the model and what the line does not override, so nothing is predicted; trials decide.
+The recipe defines the model and what the line does not override. Nothing is predicted; trials decide.
 """
 
 from oppa.problem.configuration import Value

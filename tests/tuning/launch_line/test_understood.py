@@ -18,6 +18,8 @@ OPTIONS = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length
 MEGATRON = f"torchrun --nproc-per-node 8 pretrain_gpt.py {OPTIONS} --micro-batch-size 2 --global-batch-size 32"
 TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --output_dir out"
 LIGHTNING = "python train.py fit --trainer.devices 8 --trainer.strategy ddp --data.batch_size 16"
+REFUSED_THOUGH_VALID = {"deepspeed_zero3_offload_heredoc"}
+"""Lines that are refused, because a script writes the file that the program reads."""
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
@@ -38,10 +40,6 @@ def test_a_published_line_is_understood_or_refused_and_never_wrong(file, tmp_pat
     assert expected.get("global_batch", found.global_batch) == found.global_batch
     assert {**found.settings, **expected.get("baseline", {})} == dict(found.settings)
     assert {**found.model, **expected.get("model", {})} == dict(found.model)
-
-
-REFUSED_THOUGH_VALID = {"deepspeed_zero3_offload_heredoc"}
-"""Lines that are refused, because a script writes the file that the program reads."""
 
 
 @pytest.mark.parametrize(
