@@ -20,7 +20,8 @@ from oppa.problem.settings import parse_settings
 from oppa.study.database import disk_errors
 from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.formats.stated import table
-from oppa.tuning.launch_line.compose import LineCommand, command_of, heading, job_text
+from oppa.tuning.launch_line.compose import heading, job_text
+from oppa.tuning.launch_line.line_command import LineCommand, command_of
 from oppa.tuning.launch_line.meaning import EditedFile, Meaning
 from oppa.tuning.launch_line.templates_of import placeholders
 from oppa.tuning.launch_line.understand import understand
