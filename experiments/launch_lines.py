@@ -108,7 +108,7 @@ def _read(case: Mapping[str, Any]) -> PublishedLine:
     with _folder(case.get("files", {})) as folder:
         environment = {"HF_HOME": f"{folder}/no-cache", **case.get("environment", {})}
         try:
-            meaning = understand(words, environment=environment, machine=lambda: MACHINE)[1]
+            meaning = understand(words, environment=environment, machine=MACHINE)[1]
             job = load_line(words, environment=environment, machine=MACHINE)
         except InputError as raised:
             error = _first_sentence(raised.message, folder)

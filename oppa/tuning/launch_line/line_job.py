@@ -77,7 +77,7 @@ def load_line(
         InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
     """
     here, given = machine or this_machine(), parse_settings(settings)
-    line, meaning = understand(words, environment=environment, settings=given, machine=lambda: here)
+    line, meaning = understand(words, environment=environment, settings=given, machine=here)
     meaning = _with_model(meaning, given)
     command = command_of(line, meaning)
     _require_stated(command)
