@@ -14,6 +14,7 @@ from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
 from oppa.problem.launch_line.batch_header import SHORT, exported_by, header_of, options_of, variables_of
 from oppa.problem.launch_line.script import MOST_SCRIPTS, ScriptLaunch, read_script
+from oppa.problem.launch_line.shell_syntax import GIVE_LINE
 from oppa.problem.launch_line.starters import (
     FOREIGN,
     MODULES,
@@ -277,10 +278,10 @@ class _Peeling:
                 self._words.pop(0)
                 text = self._words[0].text if self._words else ""
         if not self._words:
-            raise InputError(f"`{name}` names no script", hint="give the launch line that it starts")
+            raise InputError(f"`{name}` names no script", hint=GIVE_LINE)
         script = self._words[0]
         if script.missing and text is None:
-            raise InputError(f"the script `{clipped(script.text)}` is not known", hint="give the launch line that it starts")
+            raise InputError(f"the script `{clipped(script.text)}` is not known", hint=GIVE_LINE)
         inherited = {**self._inherited, **{name: word.text for name, word in self._set.items() if not word.missing}}
         if text is None:
             launch = self._resolved(self.path(script.text), self._words, inherited)

@@ -30,6 +30,7 @@ from oppa.problem.launch_line.shell_parser import parse_script
 from oppa.problem.launch_line.shell_syntax import (
     DECLARES,
     FUNCTION,
+    GIVE_LINE,
     SUBSHELL,
     CaseCommand,
     Command,
@@ -46,7 +47,7 @@ from oppa.problem.launch_line.words import Word, texts, word
 
 MOST_SCRIPTS = 8
 """Most scripts that lead from the launch line to the program."""
-_HINT = "give the launch line that it starts: `oppa tune -- torchrun ...`"
+_HINT = f"{GIVE_LINE}: `oppa tune -- torchrun ...`"
 _SUCCEEDS = frozenset(["export", "echo", ":", "set", "cd", "pushd", "source", ".", "module"])
 """Commands that are taken to succeed: without their success a script has no values to follow."""
 
@@ -90,7 +91,7 @@ def read_script(
     if not reading.launches:
         raise InputError(f"`{path.name}` starts no program that oppa recognises", hint=_HINT)
     if len(reading.launches) > 1:
-        places = ", ".join(f"`{clipped(' '.join(texts(each.words)[:4]))}` at {each.source}" for each in reading.launches[:3])
+        places = ", ".join(f"`{_shown(each.words)}` at {each.source}" for each in reading.launches[:3])
         raise InputError(f"`{path.name}` starts several things: {places}", hint=_HINT)
     return dataclasses.replace(reading.launches[0], header=header_of(text))
 
@@ -202,10 +203,9 @@ class _Reading:
         name = words[0].text if words else ""
         if not name or name in DECLARES:
             self._assign(command, words)
-            return False
-        if name == "eval":
+        elif name == "eval":
             return self._evaluate(command, words[1:])
-        if name in self._functions:
+        elif name in self._functions:
             self._call(command, words)
         elif name in ("source", ".") and len(words) > 1:
             return self._source(words[1:])
@@ -299,15 +299,15 @@ class _Reading:
 
     def _launch(self, command: Simple, words: Sequence[Word]) -> None:
         own = {assigned.name: self._variables.single(assigned.value) for assigned in command.assignments}
-        takes = self._passes_arguments or any(word.is_typed for word in words) or not self._variables.arguments
-        launch = ScriptLaunch(
-            words=tuple(words),
-            environment={**self._variables.exported, **own},
-            folder=self._place.folder_of(clipped(" ".join(texts(words)[:4]))),
-            source=f"{self._variables.source}:{command.line}",
-            takes_arguments=takes,
+        self.launches.append(
+            ScriptLaunch(
+                words=tuple(words),
+                environment={**self._variables.exported, **own},
+                folder=self._place.folder_of(_shown(words)),
+                source=f"{self._variables.source}:{command.line}",
+                takes_arguments=self._passes_arguments or any(word.is_typed for word in words) or not self._variables.arguments,
+            )
         )
-        self.launches.append(launch)
 
     def _source(self, words: Sequence[Word]) -> bool:
         """Follow another script; one that is not here or no script may set everything. Return whether the script ends."""
@@ -396,5 +396,9 @@ class _Reading:
         self._variables = before
 
     def _starts_inside(self, words: Sequence[Word], kind: str, line: int) -> InputError:
-        shown = clipped(" ".join(texts(words)[:4]))
-        return InputError(f"`{self._variables.source}` starts `{shown}` inside {kind}, at line {line}", hint=_HINT)
+        return InputError(f"`{self._variables.source}` starts `{_shown(words)}` inside {kind}, at line {line}", hint=_HINT)
+
+
+def _shown(words: Sequence[Word]) -> str:
+    """Return the first words of a command, for an error."""
+    return clipped(" ".join(texts(words)[:4]))

@@ -25,7 +25,9 @@ TITLES: Mapping[str, str] = {
 """Usual names of frameworks, by their keys."""
 ASSUMED = "assumed"
 """Origin of a value that nothing states; it serves predictions alone."""
-Arguments = Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]]
+ArgumentWords = Sequence[str] | Mapping[str, Sequence[str]]
+"""Words that a parameter adds, or those of each value."""
+Arguments = Mapping[str, ArgumentWords]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
