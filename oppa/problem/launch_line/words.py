@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Self
 
+from oppa.plain_text import clipped
+
 LINE = "line"
 """Origin of what the user typed."""
 ENVIRONMENT = "environment"
@@ -71,3 +73,8 @@ def typed(words: Iterable[str]) -> tuple[Word, ...]:
 def texts(words: Sequence[Word]) -> list[str]:
     """Return the texts of words."""
     return [each.text for each in words]
+
+
+def first_words(words: Sequence[Word]) -> str:
+    """Return the first words of a command, short enough for an error."""
+    return clipped(" ".join(texts(words)[:4]))
