@@ -24,6 +24,10 @@ from oppa.tuning.launch_line.trainer import ACCUMULATED, BATCH_WORDS, MICRO, TRA
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"
 _FSDP = "fsdp_config."
+_OFFLOADS = {
+    "offload_optimizer": "deepspeed_config.offload_optimizer_device",
+    "offload_params": "deepspeed_config.offload_param_device",
+}
 _KEYS = {
     "num-processes": "num_processes",
     "num-machines": "num_machines",
@@ -185,7 +189,7 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
     origins = {name: effective.origin(f"{_MESH}{name}_size") for name in ("tp", "cp", "sp", "dp_replicate")}
     origins |= {"precision": effective.origin("mixed_precision"), "recompute": effective.origin(f"{_FSDP}fsdp_activation_checkpointing")}
     origins |= {"fsdp_offload": effective.origin(f"{_FSDP}fsdp_offload_params")}
-    origins |= {name: effective.origin(f"deepspeed_config.{name}_device") for name in ("offload_optimizer",)}
+    origins |= {name: effective.origin(key) for name, key in _OFFLOADS.items()}
     match effective.kind:
         case "FSDP":
             keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
@@ -198,8 +202,8 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
         case "DEEPSPEED":
             found["zero_stage"] = effective.count("deepspeed_config.zero_stage", 2) or 0
             origins["zero_stage"] = effective.origin("deepspeed_config.zero_stage") or "default of accelerate"
-            for name, key in (("offload_optimizer", "offload_optimizer_device"), ("offload_params", "offload_param_device")):
-                if (offloaded := effective.get(f"deepspeed_config.{key}")) not in (None, "none"):
+            for name, key in _OFFLOADS.items():
+                if (offloaded := effective.get(key)) not in (None, "none"):
                     found[name] = str(offloaded)
     return found, origins
 
