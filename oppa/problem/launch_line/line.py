@@ -300,7 +300,8 @@ class _Peeling:
     def _resolved(self, path: Path, words: Sequence[Word], inherited: Mapping[str, str]) -> ScriptLaunch:
         """Return what a script starts, with the origin of the variables that the line sets in front of it."""
         launch = read_script(path, words, environment=inherited, folder=self._folder)
-        return dataclasses.replace(launch, words=tuple(_from_line(word, self._set) for word in launch.words))
+        exported = {name: _from_line(value, self._set) for name, value in launch.environment.items()}
+        return dataclasses.replace(launch, words=tuple(_from_line(word, self._set) for word in launch.words), environment=exported)
 
     def _text_of(self, name: str) -> str | None:
         return self._set[name].text if name in self._set else None
