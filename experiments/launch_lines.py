@@ -20,8 +20,7 @@ from oppa.errors import InputError
 from oppa.problem.detect import Machine
 from oppa.report.record import markdown
 from oppa.tuning.launch_line.line_job import LineJob, load_line
-from oppa.tuning.launch_line.meaning import Meaning
-from oppa.tuning.launch_line.recognise import TITLES
+from oppa.tuning.launch_line.meaning import TITLES, Meaning
 from oppa.tuning.launch_line.understand import understand
 
 CASES = Path(__file__).parents[1] / "tests" / "published" / "launch_lines"
@@ -109,7 +108,7 @@ def _read(case: Mapping[str, Any]) -> PublishedLine:
     with _folder(case.get("files", {})) as folder:
         environment = {"HF_HOME": f"{folder}/no-cache", **case.get("environment", {})}
         try:
-            meaning = understand(words, environment=environment, machine=lambda: MACHINE)[1]
+            meaning = understand(words, environment=environment, machine=MACHINE)[1]
             job = load_line(words, environment=environment, machine=MACHINE)
         except InputError as raised:
             error = _first_sentence(raised.message, folder)

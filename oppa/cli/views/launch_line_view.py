@@ -1,5 +1,6 @@
 """Print what oppa understood of a launch line, and the line with the words that a search changed."""
 
+import os
 import re
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from oppa.problem.launch_line.words import Word
     from oppa.tuning.launch_line.changed_line import ChangedLine
     from oppa.tuning.launch_line.line_job import LineJob
 
@@ -67,7 +69,7 @@ def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
         model = problem.stated_model
         text = f"{model.layers} layers, width {model.hidden}, {model.heads} heads, {model.seq_len} tokens"
         rows.append(("model", text, meaning.model_origin or "--model"))
-    rows += [(f"model {name}", str(value), "assumed") for name, value in meaning.assumed.items()]
+    rows += [(f"model {name}", str(value), ASSUMED) for name, value in meaning.assumed.items()]
     if meaning.global_batch:
         rows.append(("batch", str(meaning.global_batch), meaning.batch_origin))
     if meaning.precision:
@@ -87,7 +89,7 @@ def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
 
 
 def _remarks(job: "LineJob") -> list[tuple[str, list[str], str]]:
-    """Return titled lines: what varies, what is kept, what what trials add, conflicts, notes and hints."""
+    """Return titled lines: what varies, what is kept, what trials add, conflicts, notes and hints."""
     meaning = job.meaning
     added = " ".join(meaning.added).replace("{steps}", "STEPS")
     return [
@@ -125,9 +127,8 @@ def kept_words(job: "LineJob") -> list[str]:
     return _wrapped(kept)
 
 
-def _inherited(stated: Any) -> list[str]:
-    import os
-
+def _inherited(stated: "Sequence[tuple[str, Word]]") -> list[str]:
+    """Return the families of oppa's own variables that trials inherit, without those that the line sets."""
     families = sorted({name.partition("_")[0] for name in os.environ if re.match(r"(NCCL|FI|UCX|CUDA|RCCL)_", name)})
     return [f"{family}_*" for family in families if not any(name.startswith(f"{family}_") for name, _ in stated)]
 

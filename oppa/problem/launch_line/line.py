@@ -1,6 +1,6 @@
 """Read a launch line: environment assignments, wrappers, the step of a cluster, the launcher, the program and its arguments.
 
-The reading knows the syntax of the programs that start others, and no framework's meaning. A shell script in the line is resolved without
+The reading covers the syntax of the programs that start others, and no framework's options. A shell script in the line is resolved without
 running it; see `oppa.problem.launch_line.script`.
 """
 
@@ -14,6 +14,7 @@ from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
 from oppa.problem.launch_line.batch_header import SHORT, exported_by, header_of, options_of, variables_of
 from oppa.problem.launch_line.script import MOST_SCRIPTS, ScriptLaunch, read_script
+from oppa.problem.launch_line.shell_syntax import GIVE_LINE
 from oppa.problem.launch_line.starters import (
     FOREIGN,
     MODULES,
@@ -277,10 +278,10 @@ class _Peeling:
                 self._words.pop(0)
                 text = self._words[0].text if self._words else ""
         if not self._words:
-            raise InputError(f"`{name}` names no script", hint="give the launch line that it starts")
+            raise InputError(f"`{name}` names no script", hint=GIVE_LINE)
         script = self._words[0]
         if script.missing and text is None:
-            raise InputError(f"the script `{clipped(script.text)}` is not known", hint="give the launch line that it starts")
+            raise InputError(f"the script `{clipped(script.text)}` is not known", hint=GIVE_LINE)
         inherited = {**self._inherited, **{name: word.text for name, word in self._set.items() if not word.missing}}
         if text is None:
             launch = self._resolved(self.path(script.text), self._words, inherited)
@@ -299,7 +300,8 @@ class _Peeling:
     def _resolved(self, path: Path, words: Sequence[Word], inherited: Mapping[str, str]) -> ScriptLaunch:
         """Return what a script starts, with the origin of the variables that the line sets in front of it."""
         launch = read_script(path, words, environment=inherited, folder=self._folder)
-        return dataclasses.replace(launch, words=tuple(_from_line(word, self._set) for word in launch.words))
+        exported = {name: _from_line(value, self._set) for name, value in launch.environment.items()}
+        return dataclasses.replace(launch, words=tuple(_from_line(word, self._set) for word in launch.words), environment=exported)
 
     def _text_of(self, name: str) -> str | None:
         return self._set[name].text if name in self._set else None

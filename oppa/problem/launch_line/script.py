@@ -8,7 +8,7 @@ something unknown, is refused.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from oppa.errors import InputError
@@ -17,7 +17,6 @@ from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.launch_line.batch_header import header_of
 from oppa.problem.launch_line.shell_conditions import condition_holds, joined, matches_pattern
 from oppa.problem.launch_line.shell_effects import (
-    DECLARES,
     Effects,
     arguments_at,
     effects_of,
@@ -29,7 +28,9 @@ from oppa.problem.launch_line.shell_effects import (
 from oppa.problem.launch_line.shell_folder import FolderOfShell
 from oppa.problem.launch_line.shell_parser import parse_script
 from oppa.problem.launch_line.shell_syntax import (
+    DECLARES,
     FUNCTION,
+    GIVE_LINE,
     SUBSHELL,
     CaseCommand,
     Command,
@@ -37,16 +38,17 @@ from oppa.problem.launch_line.shell_syntax import (
     Expansion,
     LiteralText,
     Opaque,
+    Parts,
     Simple,
     every_command,
 )
 from oppa.problem.launch_line.shell_values import Variables
 from oppa.problem.launch_line.starting_words import is_launcher_unknown, only_checks, starts_something
-from oppa.problem.launch_line.words import Word, texts, word
+from oppa.problem.launch_line.words import Word, first_words, texts, word
 
 MOST_SCRIPTS = 8
 """Most scripts that lead from the launch line to the program."""
-_HINT = "give the launch line that it starts: `oppa tune -- torchrun ...`"
+_HINT = f"{GIVE_LINE}: `oppa tune -- torchrun ...`"
 _SUCCEEDS = frozenset(["export", "echo", ":", "set", "cd", "pushd", "source", ".", "module"])
 """Commands that are taken to succeed: without their success a script has no values to follow."""
 
@@ -90,7 +92,7 @@ def read_script(
     if not reading.launches:
         raise InputError(f"`{path.name}` starts no program that oppa recognises", hint=_HINT)
     if len(reading.launches) > 1:
-        places = ", ".join(f"`{clipped(' '.join(texts(each.words)[:4]))}` at {each.source}" for each in reading.launches[:3])
+        places = ", ".join(f"`{first_words(each.words)}` at {each.source}" for each in reading.launches[:3])
         raise InputError(f"`{path.name}` starts several things: {places}", hint=_HINT)
     return dataclasses.replace(reading.launches[0], header=header_of(text))
 
@@ -202,10 +204,9 @@ class _Reading:
         name = words[0].text if words else ""
         if not name or name in DECLARES:
             self._assign(command, words)
-            return False
-        if name == "eval":
+        elif name == "eval":
             return self._evaluate(command, words[1:])
-        if name in self._functions:
+        elif name in self._functions:
             self._call(command, words)
         elif name in ("source", ".") and len(words) > 1:
             return self._source(words[1:])
@@ -299,13 +300,12 @@ class _Reading:
 
     def _launch(self, command: Simple, words: Sequence[Word]) -> None:
         own = {assigned.name: self._variables.single(assigned.value) for assigned in command.assignments}
-        takes = self._passes_arguments or any(word.is_typed for word in words) or not self._variables.arguments
         launch = ScriptLaunch(
             words=tuple(words),
             environment={**self._variables.exported, **own},
-            folder=self._place.folder_of(clipped(" ".join(texts(words)[:4]))),
+            folder=self._place.folder_of(first_words(words)),
             source=f"{self._variables.source}:{command.line}",
-            takes_arguments=takes,
+            takes_arguments=self._passes_arguments or any(word.is_typed for word in words) or not self._variables.arguments,
         )
         self.launches.append(launch)
 
@@ -334,24 +334,24 @@ class _Reading:
             raise InputError(f"`{self._variables.source}` reads more than {MOST_SCRIPTS} scripts", hint=_HINT)
 
     def _conditional(self, command: Conditional) -> bool:
-        for condition, body in command.branches:
-            holds = self._holds(condition)
-            if holds is None:
-                self._unknown(command, [command])
-                return False
-            if holds:
-                return self.follow(body)
-        return False
+        return self._branch(command, ((self._holds(condition), body) for condition, body in command.branches))
 
     def _case(self, command: CaseCommand) -> bool:
         word = self._variables.single(command.word)
-        for patterns, body in command.branches:
+
+        def matches(patterns: Sequence[Parts]) -> bool | None:
             spelled = [self._variables.single(each).text for each in patterns]
-            matches = None if word.missing else matches_pattern(word.text, spelled)
-            if matches is None:
+            return None if word.missing else matches_pattern(word.text, spelled)
+
+        return self._branch(command, ((matches(patterns), body) for patterns, body in command.branches))
+
+    def _branch(self, command: Command, branches: Iterable[tuple[bool | None, Sequence[Command]]]) -> bool:
+        """Follow the first branch that is taken; return whether the script ends with it."""
+        for is_taken, body in branches:
+            if is_taken is None:
                 self._unknown(command, [command])
                 return False
-            if matches:
+            if is_taken:
                 return self.follow(body)
         return False
 
@@ -396,5 +396,4 @@ class _Reading:
         self._variables = before
 
     def _starts_inside(self, words: Sequence[Word], kind: str, line: int) -> InputError:
-        shown = clipped(" ".join(texts(words)[:4]))
-        return InputError(f"`{self._variables.source}` starts `{shown}` inside {kind}, at line {line}", hint=_HINT)
+        return InputError(f"`{self._variables.source}` starts `{first_words(words)}` inside {kind}, at line {line}", hint=_HINT)

@@ -13,6 +13,7 @@ _SET_LATER = re.compile(
     r"|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NNODES|NODELIST|PIPESTATUS|SECONDS|EPOCHREALTIME"
 )
 """Variables that a scheduler, a launcher or the shell sets, so that one without a value here may have one there."""
+_COMPARED = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}
 
 
 def condition_holds(words: Sequence[Word], folder: Path) -> bool | None:
@@ -81,9 +82,6 @@ def matches_pattern(text: str, patterns: Iterable[str]) -> bool | None:
         if re.search(r"[*?\[]", pattern.removesuffix("*")):
             return None
     return False
-
-
-_COMPARED = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}
 
 
 def joined(before: bool | None, joint: str, result: bool | None) -> bool | None:

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from oppa.errors import InputError
 from oppa.problem.launch_line.shell_parser import parse_script
-from oppa.problem.launch_line.shell_syntax import Command, Opaque, Simple, every_command
+from oppa.problem.launch_line.shell_syntax import DECLARES, GIVE_LINE, Command, Opaque, Simple, every_command
 from oppa.problem.launch_line.shell_values import Variables, set_by_arithmetic
 from oppa.problem.launch_line.words import Word, texts
 
 BEFORE = frozenset(["exec", "time", "nohup", "command", "builtin", "then", "do", "!"])
 """Words before a command that change nothing about what it starts."""
-DECLARES = frozenset(["export", "declare", "readonly", "local", "typeset"])
 _READS = frozenset(["read", "unset", "mapfile", "readarray", "getopts", "wait"])
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ELEMENT = re.compile(r"([A-Za-z_]\w*)(?:\[.*\])?\+?=", re.DOTALL)
@@ -152,7 +151,7 @@ class _Collecting:
             self._found.lasting |= {*assigned, *_names_in(rest)}
 
     def _not_followed(self, what: str) -> InputError:
-        return InputError(f"`{self._variables.source}` has {what}", hint="give the launch line that it starts")
+        return InputError(f"`{self._variables.source}` has {what}", hint=GIVE_LINE)
 
     def _add_evaluated(self, rest: Sequence[Word], depth: int) -> None:
         if any(word.missing for word in rest):

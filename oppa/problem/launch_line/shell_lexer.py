@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounds import DEEPEST, MOST_VALUES
-from oppa.problem.launch_line.shell_syntax import Expansion, LiteralText, Part, Parts
+from oppa.problem.launch_line.shell_syntax import GIVE_LINE, Expansion, LiteralText, Part, Parts
 
 _OPERATOR = re.compile(r"&&|\|\||;;|\|&|[\n;|&()]")
 _REDIRECTION = re.compile(r"(?:[0-9]*|&)(?:>>|>\||>&|<&|<<<|<>|>|<)")
@@ -115,14 +115,6 @@ class Lexer:
         while self._at < len(self._text):
             each = self._text[self._at]
             if each in " \t\n;|&()<>":
-                if (
-                    each == "("
-                    and parts
-                    and isinstance(last := parts[-1], LiteralText)
-                    and ASSIGNED.fullmatch(last.text)
-                    and not last.quoted
-                ):
-                    break  # an array follows
                 break
             if self._text.startswith("\\\n", self._at):
                 self._at, self._line = self._at + 2, self._line + 1
@@ -231,9 +223,7 @@ class Lexer:
         raise self._error(f"a {opening} is not closed")
 
     def _error(self, why: str) -> InputError:
-        return InputError(
-            f"line {self._line} of `{clipped(self._source)}` cannot be read: {why}", hint="give the launch line that it starts"
-        )
+        return InputError(f"line {self._line} of `{clipped(self._source)}` cannot be read: {why}", hint=GIVE_LINE)
 
 
 def _joined(parts: Sequence[Part]) -> Parts:

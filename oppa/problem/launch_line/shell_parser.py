@@ -8,7 +8,9 @@ from oppa.plain_text import clipped
 from oppa.problem.bounds import DEEPEST
 from oppa.problem.launch_line.shell_lexer import ASSIGNED, Lexer, Token
 from oppa.problem.launch_line.shell_syntax import (
+    DECLARES,
     FUNCTION,
+    GIVE_LINE,
     SUBSHELL,
     Assigned,
     CaseCommand,
@@ -51,7 +53,7 @@ class _Parser:
     def _deepen(self) -> None:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise InputError(f"`{clipped(self._source)}` is nested more than {DEEPEST} deep", hint="give the launch line that it starts")
+            raise InputError(f"`{clipped(self._source)}` is nested more than {DEEPEST} deep", hint=GIVE_LINE)
 
     def _ended(self, command: Command) -> Command:
         """Return a command with the operator that follows it."""
@@ -139,9 +141,7 @@ class _Parser:
                 self._at += 1
                 return Conditional(line=line, branches=tuple(branches))
             else:
-                raise InputError(
-                    f"line {line} of `{clipped(self._source)}`: an `if` has no `fi`", hint="give the launch line that it starts"
-                )
+                raise InputError(f"line {line} of `{clipped(self._source)}`: an `if` has no `fi`", hint=GIVE_LINE)
 
     def _skip_to(self, bare: str) -> None:
         while self._at < len(self._tokens) and self._tokens[self._at].bare != bare:
@@ -191,4 +191,4 @@ class _Parser:
 
 def _declares(parts: Parts) -> bool:
     """Return whether a word declares the assignments that follow it."""
-    return len(parts) == 1 and isinstance(parts[0], LiteralText) and parts[0].text in ("export", "declare", "local", "readonly", "typeset")
+    return len(parts) == 1 and isinstance(parts[0], LiteralText) and parts[0].text in DECLARES

@@ -88,6 +88,10 @@ class Opaque:
 
 Command = Simple | Conditional | CaseCommand | Opaque
 
+GIVE_LINE = "give the launch line that it starts"
+"""Hint of every script that cannot be followed."""
+DECLARES = frozenset(["export", "declare", "readonly", "local", "typeset"])
+"""Commands whose words may be assignments."""
 FUNCTION, SUBSHELL = "a function", "a subshell"
 
 

@@ -16,7 +16,7 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import DEEPEST, MOST_EXPANDED
 from oppa.problem.launch_line.shell_arithmetic import compute
 from oppa.problem.launch_line.shell_parser import parse_script
-from oppa.problem.launch_line.shell_syntax import Assigned, Expansion, LiteralText, Parts, Simple
+from oppa.problem.launch_line.shell_syntax import GIVE_LINE, Assigned, Expansion, LiteralText, Parts, Simple
 from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Word, WordPiece
 from oppa.redaction import is_secret
 
@@ -141,7 +141,7 @@ class Variables:
             each.splits and not _PLAIN_VALUE.fullmatch(each.piece.text) for each in found
         ):
             message = f"`{clipped(self.source)}` sets IFS, which divides `{clipped(found[0].piece.text)}` at other characters than blanks"
-            raise InputError(message, hint="give the launch line that it starts")
+            raise InputError(message, hint=GIVE_LINE)
         return _split(found, keeps_empty=any(part.quoted for part in parts))
 
     def divided(self, words: Sequence[Word]) -> list[Word]:
@@ -170,8 +170,7 @@ class Variables:
             self._count(len(each.text) + 1)
         if found is None or part.quoted:
             return found
-        inner = ([_Fragment(piece=piece, splits=not piece.missing) for piece in each.pieces] for each in found)
-        return tuple(word for fragments in inner for word in _split(fragments, keeps_empty=False))
+        return tuple(self.divided(found))
 
     def _fragments(self, parts: Parts, depth: int = 0) -> list[_Fragment]:
         if depth > DEEPEST:
@@ -194,7 +193,7 @@ class Variables:
         self._expanded += characters
         if self._expanded > MOST_EXPANDED:
             message = f"the variables of `{clipped(self.source)}` expand to more than {MOST_EXPANDED} characters"
-            raise InputError(message, hint="give the launch line that it starts")
+            raise InputError(message, hint=GIVE_LINE)
 
     def _pieces(self, part: Expansion, depth: int) -> list[WordPiece]:
         missing = [WordPiece(text=part.source, origin=f"{self.source}:{part.line}", missing=True)]

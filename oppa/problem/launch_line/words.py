@@ -1,4 +1,4 @@
-"""Define a word of a launch line, of which each piece knows where it was written.
+"""Define a word of a launch line, each piece of which has the place where it was written.
 
 origin    `line` for the user's own words, `run.sh:12` for a script, `environment` for a variable of oppa's environment
 missing   what a piece needs and nothing states, such as `$SLURM_NNODES` or `$(hostname)`; the piece keeps this as its text
@@ -7,6 +7,8 @@ missing   what a piece needs and nothing states, such as `$SLURM_NNODES` or `$(h
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Self
+
+from oppa.plain_text import clipped
 
 LINE = "line"
 """Origin of what the user typed."""
@@ -71,3 +73,8 @@ def typed(words: Iterable[str]) -> tuple[Word, ...]:
 def texts(words: Sequence[Word]) -> list[str]:
     """Return the texts of words."""
     return [each.text for each in words]
+
+
+def first_words(words: Sequence[Word]) -> str:
+    """Return the first words of a command, short enough for an error."""
+    return clipped(" ".join(texts(words)[:4]))

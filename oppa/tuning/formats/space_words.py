@@ -1,4 +1,4 @@
-"""Writes extra parameters as the words that the search space declares, and reads them from the options of a script.
+"""Write extra parameters as the words that the search space declares, and read them from the options of a script.
 
 A format whose framework is configured by options needs no list of them: a new entry of the search space is enough.
 """
@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from oppa.problem.command import argument_of
+from oppa.problem.command import Values, argument_of
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.problem.space import Parameter
@@ -23,9 +23,14 @@ def worded(problem: Problem) -> list[Parameter]:
     return [known for known in problem.space.parameters if known.is_extra and known.words]
 
 
+def values_outside_trials(problem: Problem, configuration: Configuration) -> Values:
+    """Return the values that a template may name where no trial runs: no steps, and the present folder."""
+    return values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
+
+
 def written(problem: Problem, configuration: Configuration) -> dict[str, list[str]]:
     """Return the words of each extra parameter that matters in a configuration, by its name; one at its default may have none."""
-    values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
+    values = values_outside_trials(problem, configuration)
     texts = {name: spelled(value) for name, value in values.items()}
     active = {known.name for known in problem.space.active(configuration)}
     return {

@@ -19,11 +19,15 @@ from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevice
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
 from oppa.tuning.launch_line.sources import LineSources, at
 from oppa.tuning.launch_line.templates_of import names_placeholders, templates
-from oppa.tuning.launch_line.trainer import TrainerArguments
+from oppa.tuning.launch_line.trainer import ACCUMULATED, BATCH_WORDS, MICRO, TRAINER_ADDED, TRAINER_STEPS, TrainerArguments
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"
 _FSDP = "fsdp_config."
+_OFFLOADS = {
+    "offload_optimizer": "deepspeed_config.offload_optimizer_device",
+    "offload_params": "deepspeed_config.offload_param_device",
+}
 _KEYS = {
     "num-processes": "num_processes",
     "num-machines": "num_machines",
@@ -118,65 +122,58 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     assert launcher is not None
     effective, path = effective_of(launcher, sources)
     settings, origins = _settings(effective, sources.devices)
-    arguments: dict[str, Any] = {}
-    hints: list[str] = []
-    words = templates(sources.line.arguments)
-    global_batch, batch_origin, model, model_origin = None, "", dict[str, Value](), ""
-    added: tuple[str, ...] = ()
-    steps: dict[str, str] = {}
-    if is_trainer := bool(reads_trainer_arguments(sources)):
-        trainer = TrainerArguments.of(sources)
-        model, model_origin, hints = trainer.model(sources)
-        added, steps = ("--logging_steps", "1"), {"format": "hf-trainer"}
-        if trainer.states_batch:
-            (micro, origin), (accumulated, _) = trainer.number("per_device_train_batch_size"), trainer.number("gradient_accumulation_steps")
-            settings["micro_batch"], origins["micro_batch"] = micro, origin
-            global_batch = micro * accumulated * int(settings["dp"]) if "dp" in settings else None
-            batch_origin = f"{micro} x {accumulated} x dp ({origin})"
-            arguments["micro_batch"] = [
-                "--per_device_train_batch_size",
-                "{micro_batch}",
-                "--gradient_accumulation_steps",
-                "{num_microbatches}",
-            ]
-            words = templates(trainer.options.without({"per_device_train_batch_size", "gradient_accumulation_steps", "logging_steps"}))
-        if trainer.is_on("gradient_checkpointing"):
-            settings["recompute"] = "full"
-            origins["recompute"] = trainer.origins["recompute"]
-    elif named := _placed(sources):
-        hints = [named]
-    file, choices, facts = _edited(effective, path, settings, sources)
-    return Meaning(
+    files, choices, facts = _edited(effective, path, settings, sources)
+    meaning = Meaning(
         framework="accelerate",
-        title="accelerate",
-        writes_as="transformers" if is_trainer else "",
         evidence=evidence,
         devices=sources.devices,
-        model=model,
-        model_origin=model_origin,
-        global_batch=global_batch,
-        batch_origin=batch_origin,
         precision={"bf16": "bf16", "fp16": "fp16", "no": "fp32"}.get(str(effective.get("mixed_precision")), ""),
         settings=settings,
         origins=origins,
-        words=tuple(words),
-        arguments=arguments,
-        files=file,
+        words=tuple(templates(sources.line.arguments)),
+        files=files,
         choices=choices,
-        steps=steps,
-        added=added,
         facts=tuple(facts),
         conflicts=tuple(effective.conflicts),
+        missing=sources.missing,
+    )
+    if reads_trainer_arguments(sources):
+        return _with_trainer(meaning, sources)
+    if names_placeholders(sources.line.arguments):
+        return meaning
+    return dataclasses.replace(meaning, hints=(_UNKNOWN_BATCH.format(program=sources.line.program_name),))
+
+
+def _with_trainer(meaning: Meaning, sources: LineSources) -> Meaning:
+    """Return the meaning of a line whose program reads the Trainer's arguments: with its model, its batch and its recomputation."""
+    trainer = TrainerArguments.of(sources)
+    model, model_origin, hints = trainer.model(sources)
+    meaning = dataclasses.replace(
+        meaning,
+        writes_as="transformers",
+        model=model,
+        model_origin=model_origin,
         hints=tuple(hints),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        steps=TRAINER_STEPS,
+        added=TRAINER_ADDED,
+    )
+    if trainer.is_on("gradient_checkpointing"):
+        meaning = _with_setting(meaning, "recompute", "full", trainer.origins["recompute"])
+    if not trainer.states_batch:
+        return meaning
+    (micro, origin), (accumulated, _) = trainer.number(MICRO), trainer.number(ACCUMULATED)
+    dp = meaning.settings.get("dp")
+    return dataclasses.replace(
+        _with_setting(meaning, "micro_batch", micro, origin),
+        global_batch=None if dp is None else micro * accumulated * int(dp),
+        batch_origin=f"{micro} x {accumulated} x dp ({origin})",
+        arguments=BATCH_WORDS,
+        words=tuple(templates(trainer.options.without({MICRO, ACCUMULATED, "logging_steps"}))),
     )
 
 
-def _placed(sources: LineSources) -> str:
-    """Return the hint that names the program's batch; empty if the user typed a placeholder."""
-    if names_placeholders(sources.line.arguments):
-        return ""
-    return _UNKNOWN_BATCH.format(program=sources.line.program_name)
+def _with_setting(meaning: Meaning, name: str, value: Value, origin: str) -> Meaning:
+    return dataclasses.replace(meaning, settings={**meaning.settings, name: value}, origins={**meaning.origins, name: origin})
 
 
 def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Value], dict[str, str]]:
@@ -192,7 +189,7 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
     origins = {name: effective.origin(f"{_MESH}{name}_size") for name in ("tp", "cp", "sp", "dp_replicate")}
     origins |= {"precision": effective.origin("mixed_precision"), "recompute": effective.origin(f"{_FSDP}fsdp_activation_checkpointing")}
     origins |= {"fsdp_offload": effective.origin(f"{_FSDP}fsdp_offload_params")}
-    origins |= {name: effective.origin(f"deepspeed_config.{name}_device") for name in ("offload_optimizer",)}
+    origins |= {name: effective.origin(key) for name, key in _OFFLOADS.items()}
     match effective.kind:
         case "FSDP":
             keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
@@ -205,8 +202,8 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
         case "DEEPSPEED":
             found["zero_stage"] = effective.count("deepspeed_config.zero_stage", 2) or 0
             origins["zero_stage"] = effective.origin("deepspeed_config.zero_stage") or "default of accelerate"
-            for name, key in (("offload_optimizer", "offload_optimizer_device"), ("offload_params", "offload_param_device")):
-                if (offloaded := effective.get(f"deepspeed_config.{key}")) not in (None, "none"):
+            for name, key in _OFFLOADS.items():
+                if (offloaded := effective.get(key)) not in (None, "none"):
                     found[name] = str(offloaded)
     return found, origins
 

@@ -2,17 +2,16 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.templates import spelled
-from oppa.problem.trial_values import values_of
 from oppa.redaction import redacted
+from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.launch_line.line_job import LineJob
+from oppa.tuning.launch_line.templates_of import PLACEHOLDER
 
 Mark = Literal["", "changed", "added", "removed"]
 
@@ -62,10 +61,10 @@ Stated = dict[str, tuple[str, ...]]
 def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
     """Return the line for a configuration: that of the baseline with other values, in the user's own order."""
     problem = job.problem
-    new = _added(problem, configuration)
-    spelling = _spellings(problem, configuration)
+    added = _added(problem, configuration)
+    new, spelling = _stated(added), {_key(name): name for name in _options_in(added)}
     usual = problem.baseline
-    old = _added(problem, usual) if usual is not None else {}
+    old = _stated(_added(problem, usual)) if usual is not None else {}
     base = list(job.line.typed) if job.line.takes_arguments else [word.text for stage in job.line.stages for word in stage.words]
     base += [] if job.line.takes_arguments else [word.text for word in job.line.program_words]
     before = base if usual is None else _filled(base, problem, usual)
@@ -89,25 +88,16 @@ def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
     return ChangedLine(words=tuple(words), changes=(*changes, *_of_files(job, configuration)))
 
 
-def _added(problem: Problem, configuration: Configuration) -> Stated:
-    """Return the options that parameters add to the launch line of a configuration."""
+def _added(problem: Problem, configuration: Configuration) -> list[str]:
+    """Return the words that parameters add to the launch line of a configuration."""
     line = problem.launch_line(configuration)
     assert line is not None
-    words = dataclasses.replace(line, argv=()).words(_values_of(problem, configuration), {})
-    return _stated(words)
+    return dataclasses.replace(line, argv=()).words(values_outside_trials(problem, configuration), {})
 
 
-def _values_of(problem: Problem, configuration: Configuration) -> Mapping[str, Any]:
-    return values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
-
-
-def _spellings(problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """Return the spelling of each option that parameters add."""
-    line = problem.launch_line(configuration)
-    assert line is not None
-    words = dataclasses.replace(line, argv=()).words(_values_of(problem, configuration), {})
-    names = (word.partition("=")[0] for word in words if _is_option(word))
-    return {_key(name): name for name in names}
+def _options_in(words: Sequence[str]) -> list[str]:
+    """Return the options among words, in their own spelling and without values."""
+    return [word.partition("=")[0] for word in words if _is_option(word)]
 
 
 def _stated(words: Sequence[str]) -> Stated:
@@ -167,9 +157,8 @@ def _spelled(name: str, values: Sequence[str]) -> list[str]:
 
 def _filled(words: Sequence[str], problem: Problem, configuration: Configuration) -> list[str]:
     """Return the words with the placeholders that the user typed filled in."""
-    known = {name: spelled(value) for name, value in _values_of(problem, configuration).items()}
-    pattern = re.compile(r"\{([A-Za-z_]\w*)(?:=[^{}]*)?\}")
-    return [pattern.sub(lambda found: known.get(found[1], found[0]), word) for word in words]
+    known = {name: spelled(value) for name, value in values_outside_trials(problem, configuration).items()}
+    return [PLACEHOLDER.sub(lambda found: known.get(found[1], found[0]), word) for word in words]
 
 
 def _of_placeholders(problem: Problem, configuration: Configuration) -> list[LineChange]:
@@ -177,7 +166,7 @@ def _of_placeholders(problem: Problem, configuration: Configuration) -> list[Lin
     if usual is None:
         return []
     named = problem.command.placeholders if problem.command else set()
-    both = _values_of(problem, usual), _values_of(problem, configuration)
+    both = values_outside_trials(problem, usual), values_outside_trials(problem, configuration)
     return [
         LineChange(about=name, old=spelled(both[0][name]), new=spelled(both[1][name]))
         for name in sorted(named)
@@ -187,13 +176,11 @@ def _of_placeholders(problem: Problem, configuration: Configuration) -> list[Lin
 
 def _of_files(job: LineJob, configuration: Configuration) -> list[LineChange]:
     """Return the keys of files that have another value."""
-    command: LaunchCommand | None = job.problem.command
-    present = {file.name: file for file in job.meaning.files}
-    found = []
-    for file in command.files if command else ():
-        before = present[file.name].present
-        for key, value in file.rewritten(_values_of(job.problem, configuration)).items():
-            if before.get(key) != value and not (before.get(key) is None and value in (0, False, "none")) and key != "steps_per_print":
-                old = "" if before.get(key) is None else spelled(before[key])
-                found.append(LineChange(about=f"{present[file.name].path.name}: {key}", old=old, new=spelled(value)))
-    return found
+    return [
+        LineChange(
+            about=f"{file.path.name}: {key}", old="" if file.present.get(key) is None else spelled(file.present[key]), new=spelled(value)
+        )
+        for file, keys in job.files_of(configuration)
+        for key, value in keys.items()
+        if file.present.get(key) != value and not (file.present.get(key) is None and value in (0, False, "none"))
+    ]

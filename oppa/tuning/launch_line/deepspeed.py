@@ -27,17 +27,15 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     options = trainer_options(sources)
     option = options.get("deepspeed_config")
     words = templates(sources.line.arguments)
-    missing = tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing))
     if option is None or not option.values:
         hint = "the program builds its configuration from options of its own: name `{micro_batch}` and others in the line"
         return Meaning(
             framework="deepspeed",
-            title="DeepSpeed",
             evidence=evidence,
             devices=sources.devices,
             words=tuple(words),
             hints=(hint,),
-            missing=missing,
+            missing=sources.missing,
         )
     has_pipeline = _own_pipeline(options)
     file = DeepSpeedFile.of(sources, option, has_pipeline=has_pipeline)
@@ -51,7 +49,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     varied = ["zero_stage"] * (len(file.stages) > 1) + ["micro_batch"] * (loads and bool(micro) and bool(global_batch))
     return Meaning(
         framework="deepspeed",
-        title="DeepSpeed",
         evidence=evidence,
         devices=sources.devices,
         global_batch=global_batch,
@@ -63,7 +60,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         files=(edited,),
         choices={"zero_stage": file.stages} if "zero_stage" in varied else {},
         hints=tuple(hints),
-        missing=missing,
+        missing=sources.missing,
     )
 
 

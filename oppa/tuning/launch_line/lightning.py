@@ -25,6 +25,9 @@ _STRATEGIES: Mapping[str, tuple[str, int]] = {
 _PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32"}
 _NAMED_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 _BAR = ("--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar", "--trainer.callbacks.refresh_rate=1")
+_UNKNOWN_BATCH = (
+    "the data module's own batch argument is unknown: name it `{micro_batch}`, such as `--data.batch_size {micro_batch=8:4,8,16}`"
+)
 
 
 class _Effective:
@@ -85,35 +88,25 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     completes = bool(named and micro and count and by_name == _BATCHES[0])
     replaced = {_DEVICES, _HOSTS, _BATCHES[0], _ACCUMULATE, "trainer.strategy"} if completes else {_ACCUMULATE, by_name} if micro else set()
     words = templates(effective.options.without(replaced))
-    hints = (
-        []
-        if micro
-        else [
-            "the data module's own batch argument is unknown: name it `{micro_batch}`, such as `--data.batch_size {micro_batch=8:4,8,16}`"
-        ]
-    )
+    arguments: dict[str, list[str]] = {}
+    if micro and not completes:
+        arguments["micro_batch"] = [f"--{by_name}={{micro_batch}}", f"--{_ACCUMULATE}={{num_microbatches}}"]
+    known = next((ours for text, ours in _PRECISIONS.items() if str(precision).startswith(text)), "")
     return Meaning(
         framework="lightning",
-        title="LightningCLI",
         evidence=evidence,
         devices=sources.devices,
         global_batch=micro * steps * count if micro and count else None,
         batch_origin=f"{micro} x {steps} x {count} ({batch_origin})",
-        precision=next(
-            (ours for text, ours in _PRECISIONS.items() if str(precision).startswith(text)), "fp32" if precision is None else ""
-        ),
+        precision="fp32" if precision is None else known,
         settings=settings,
         origins={"micro_batch": batch_origin, "strategy": strategy_origin or "default of Lightning"},
         space="lightning" if completes else "",
         completes=completes,
         words=tuple(words),
-        arguments={"micro_batch": [f"--{by_name}={{micro_batch}}", "--trainer.accumulate_grad_batches={num_microbatches}"]}
-        if micro and not completes
-        else {},
-        steps={"format": "lightning", "batches_per_step": "{num_microbatches}"}
-        if micro
-        else {"format": "lightning", "batches_per_step": str(steps)},
+        arguments=arguments,
+        steps={"format": "lightning", "batches_per_step": "{num_microbatches}" if micro else str(steps)},
         added=() if completes else _BAR,
-        hints=tuple(hints),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        hints=() if micro else (_UNKNOWN_BATCH,),
+        missing=sources.missing,
     )

@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from oppa.atomic_write import write_atomically
 from oppa.errors import InputError, JobError, UndeclaredError
 from oppa.problem import baseline
 from oppa.problem.bounded_text import read_text
+from oppa.problem.configuration import Configuration, Value
 from oppa.problem.detect import Machine, this_machine
 from oppa.problem.inline_choices import read_inline_choices
 from oppa.problem.job import load_job
@@ -18,13 +18,15 @@ from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings
 from oppa.study.database import disk_errors
+from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.formats.stated import table
-from oppa.tuning.launch_line.compose import LineCommand, command_of, heading, job_text
-from oppa.tuning.launch_line.meaning import Meaning
+from oppa.tuning.launch_line.compose import heading, job_text
+from oppa.tuning.launch_line.line_command import LineCommand, command_of
+from oppa.tuning.launch_line.meaning import EditedFile, Meaning
+from oppa.tuning.launch_line.templates_of import placeholders
 from oppa.tuning.launch_line.understand import understand
 
 FILE = "job.toml"
-_NAMED = re.compile(r"\{(\w+)(?:=[^{}]*)?\}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,14 @@ class LineJob:
         with disk_errors(folder):
             if not (folder / FILE).exists():
                 write_atomically(folder / FILE, self.text.encode())
+
+    def files_of(self, configuration: Configuration) -> Iterator[tuple[EditedFile, dict[str, Value]]]:
+        """Yield the files that the line names, each with its keys in a configuration, without keys that only trials set."""
+        command, values = self.problem.restored.command, values_outside_trials(self.problem, configuration)
+        rewritten = {file.name: file.rewritten(values) for file in command.files} if command else {}
+        for file in self.meaning.files:
+            templates = {key for key, to in file.keys.items() if isinstance(to, str | Mapping)}
+            yield file, {key: value for key, value in rewritten.get(file.name, {}).items() if key in templates}
 
 
 def load_line(
@@ -67,7 +77,7 @@ def load_line(
         InputError: the line cannot be understood, contradicts itself, or leaves nothing to vary.
     """
     here, given = machine or this_machine(), parse_settings(settings)
-    line, meaning = understand(words, environment=environment, settings=given, machine=lambda: here)
+    line, meaning = understand(words, environment=environment, settings=given, machine=here)
     meaning = _with_model(meaning, given)
     command = command_of(line, meaning)
     _require_stated(command)
@@ -119,7 +129,7 @@ def _require_stated(command: LineCommand) -> None:
 
 def _require_batch(command: LineCommand, meaning: Meaning, settings: Mapping[str, Any]) -> None:
     """Raise InputError if the line names the micro-batch, and nothing states the batch that it divides."""
-    names = {name for word in command.argv for name in _NAMED.findall(word)}
+    names = {name for word in command.argv for name in placeholders(word)}
     if meaning.global_batch or "batch" in settings or not names & {"micro_batch", "num_microbatches"}:
         return
     hint = "state the sequences of a step, which your program holds by accumulation: `--set batch.global_batch=64`"

@@ -12,11 +12,22 @@ from typing import Any
 
 from oppa.problem.configuration import Value
 
+TITLES: Mapping[str, str] = {
+    "megatron": "Megatron-LM",
+    "megatron-bridge": "Megatron-Bridge",
+    "torchtitan": "torchtitan",
+    "deepspeed": "DeepSpeed",
+    "accelerate": "accelerate",
+    "transformers": "Transformers Trainer",
+    "lightning": "LightningCLI",
+    "plain": "a program of your own",
+}
+"""Usual names of frameworks, by their keys."""
 ASSUMED = "assumed"
 """Origin of a value that nothing states; it serves predictions alone."""
-Choices = Mapping[str, Any]
-"""Values of `[space.parameters]`."""
-Arguments = Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]]
+ArgumentWords = Sequence[str] | Mapping[str, Sequence[str]]
+"""Words that a parameter adds, or those of each value."""
+Arguments = Mapping[str, ArgumentWords]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +84,13 @@ class Meaning:
 
     framework: str
     """Key of the framework, such as `megatron`."""
-    title: str
-    """Its usual name."""
     writes_as: str = ""
     """Framework that declares what the program writes; empty: the same."""
     evidence: str
     """The mark that shows that it is this framework."""
     devices: LineDevices
     model: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-    """Keys of `[model]` that are stated; empty if only the program knows its model."""
+    """Keys of `[model]` that are stated; empty if only the program defines its model."""
     model_origin: str = ""
     assumed: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     """Further keys of `[model]`, which nothing states."""
@@ -98,12 +107,12 @@ class Meaning:
     words: tuple[str, ...] = ()
     arguments: Arguments = dataclasses.field(default_factory=dict)
     files: tuple[EditedFile, ...] = ()
-    choices: Choices = dataclasses.field(default_factory=dict)
+    choices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Values of `[space.parameters]`."""
     steps: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Contents of `[command.steps]`; empty: oppa recognises the format."""
     added: tuple[str, ...] = ()
     """Words that every trial has besides, so that its steps can be read."""
-    kept: tuple[StatedFact, ...] = ()
     facts: tuple[StatedFact, ...] = ()
     """Further facts to show."""
     conflicts: tuple[LineConflict, ...] = ()
@@ -112,6 +121,11 @@ class Meaning:
     """Expansions that nothing states, though a trial needs it."""
     hints: tuple[str, ...] = ()
     """Things that the user can add for more."""
+
+    @property
+    def title(self) -> str:
+        """Return the framework's usual name."""
+        return TITLES[self.framework]
 
     @property
     def stated_model(self) -> dict[str, Value]:

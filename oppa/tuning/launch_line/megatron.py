@@ -60,7 +60,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     conflicts = [LineConflict(about="steps of growing batches", taken="no ramp-up in trials", other=options.value("--rampup-batch-size"))]
     return Meaning(
         framework="megatron",
-        title="Megatron-LM",
         evidence=evidence,
         devices=devices,
         model=model,
@@ -80,7 +79,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         added=("--log-interval", "1", "--exit-interval", "{steps}"),
         conflicts=tuple(conflicts) if "--rampup-batch-size" in options else (),
         notes=tuple(notes),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )
 
 
@@ -156,7 +155,7 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
     if not states_architecture(dimensions) or "seq_len" not in dimensions:
         return {}, {}, []
     if any(option in options for option in _HYBRID) or "mamba" in program or "hybrid" in program:
-        return {}, {}, ["a hybrid of several kinds of layers is no model that the prior knows"]
+        return {}, {}, ["the prior has no model of a hybrid of several kinds of layers"]
     defaults = _defaults()
     found: dict[str, Value] = {
         **dimensions,

@@ -1,10 +1,10 @@
 """Understand a launch line of Megatron-Bridge: overrides such as `model.tensor_model_parallel_size=2` on a recipe, a Python function.
 
-The recipe knows the model and what the line does not override, so nothing is predicted; trials decide.
+The recipe defines the model and what the line does not override. Nothing is predicted; trials decide.
 """
 
 from oppa.problem.configuration import Value
-from oppa.tuning.launch_line.meaning import Meaning
+from oppa.tuning.launch_line.meaning import ArgumentWords, Meaning
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
@@ -25,7 +25,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     require_consistent(options, [*_KEYS.values(), _GLOBAL])
     settings: dict[str, Value] = {name: size for name, key in _KEYS.items() if (size := options.number(key)) is not None}
     stated = options.number(_GLOBAL)
-    arguments: dict[str, object] = {}
+    arguments: dict[str, ArgumentWords] = {}
     if "tp" in settings:
         arguments["tp"] = {"1": [f"{_KEYS['tp']}=1", f"{_SEQUENCE}=false"], "*": [f"{_KEYS['tp']}={{tp}}", f"{_SEQUENCE}=true"]}
     if "pp" in settings:
@@ -38,7 +38,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     fixed = {name: size for name, size in settings.items() if name in ("cp", "ep")}
     return Meaning(
         framework="megatron-bridge",
-        title="Megatron-Bridge",
         evidence=evidence,
         devices=sources.devices,
         global_batch=stated,
@@ -46,10 +45,10 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         settings=settings,
         origins={name: options.origin(key) for name, key in _KEYS.items() if name in settings},
         words=tuple(templates(options.without(replaced))),
-        arguments=arguments,  # type: ignore[arg-type]
+        arguments=arguments,
         steps={"format": "megatron"},
         added=(f"{_INTERVAL}=1",),
         notes=tuple(f"{name} = {size} stays as it is" for name, size in fixed.items()),
         hints=tuple(hints),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )

@@ -1,4 +1,4 @@
-"""Understand a launch line of which oppa knows no framework: the placeholders that the user typed are what may vary."""
+"""Understand a launch line without a mark of a framework: the placeholders that the user typed are what may vary."""
 
 import re
 from collections.abc import Iterator
@@ -8,6 +8,10 @@ from oppa.problem.inline_choices import read_inline_choices
 from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
+
+_OPTION = re.compile(r"""add_argument\(\s*["'](--[\w-]*(?:batch|accum|worker|bucket|compile|checkpointing|prefetch)[\w-]*)["']""")
+"""Options of argparse whose names suggest that they change the speed."""
+_MOST = 6
 
 
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
@@ -21,20 +25,14 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     present: dict[str, Value] = dict(inline.present)
     return Meaning(
         framework="plain",
-        title="a program of your own",
         evidence=evidence,
         devices=sources.devices,
         settings=present,
         origins=dict.fromkeys(present, "line"),
         words=tuple(words),
         hints=tuple(_options_to_name(sources)) if not present else (),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )
-
-
-_OPTION = re.compile(r"""add_argument\(\s*["'](--[\w-]*(?:batch|accum|worker|bucket|compile|checkpointing|prefetch)[\w-]*)["']""")
-"""Options of argparse whose name says that they change the speed."""
-_MOST = 6
 
 
 def _options_to_name(sources: LineSources) -> Iterator[str]:

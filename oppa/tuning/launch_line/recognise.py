@@ -8,19 +8,10 @@ from collections.abc import Callable
 
 from oppa.errors import InputError
 from oppa.problem.launch_line.words import Word
+from oppa.tuning.launch_line.meaning import TITLES
 from oppa.tuning.launch_line.options import Options
 from oppa.tuning.launch_line.sources import LineSources
 
-TITLES = {
-    "megatron": "Megatron-LM",
-    "megatron-bridge": "Megatron-Bridge",
-    "torchtitan": "torchtitan",
-    "deepspeed": "DeepSpeed",
-    "accelerate": "accelerate",
-    "transformers": "Transformers Trainer",
-    "lightning": "LightningCLI",
-    "plain": "a program of your own",
-}
 _MEGATRON = [
     "--tensor-model-parallel-size",
     "--pipeline-model-parallel-size",

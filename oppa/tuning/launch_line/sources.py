@@ -36,6 +36,11 @@ class LineSources:
         except InputError:
             return ""
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Return what the program and its arguments need and nothing states, such as `$DATA`."""
+        return tuple(dict.fromkeys(name for word in self.line.program_words for name in word.missing))
+
     def imports(self, pattern: str) -> bool:
         """Return whether the program imports a module or a name of a module that matches."""
         return re.search(rf"^\s*(?:from|import)\s[^\n]*(?:{pattern})", self.script, re.MULTILINE) is not None

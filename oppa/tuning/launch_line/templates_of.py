@@ -5,13 +5,14 @@ from collections.abc import Iterable
 
 from oppa.problem.launch_line.words import Word
 
-_PLACEHOLDER = re.compile(r"\{[A-Za-z_]\w*(?:=[^{}]*)?\}")
+PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)(?:=[^{}]*)?\}")
+"""A placeholder that a user types, with its name; its choices may follow: `{micro_batch=2:1,2,4}`."""
 
 
 def template(word: Word) -> str:
     """Return a word as a template: braces that the user typed around a name are a placeholder, all others are literal."""
     text = word.text
-    if word.is_typed and re.search(r"[{}]", text) and not re.search(r"[{}]", _PLACEHOLDER.sub("", text)):
+    if word.is_typed and re.search(r"[{}]", text) and not re.search(r"[{}]", PLACEHOLDER.sub("", text)):
         return text
     return literal(text)
 
@@ -26,6 +27,11 @@ def templates(words: Iterable[Word]) -> list[str]:
     return [template(each) for each in words]
 
 
+def placeholders(text: str) -> set[str]:
+    """Return the names of the placeholders of a template, with choices or without."""
+    return set(PLACEHOLDER.findall(text.replace("{{", "").replace("}}", "")))
+
+
 def names_placeholders(words: Iterable[Word]) -> bool:
     """Return whether the user typed a placeholder in one of the words."""
-    return any(template(each) == each.text and "{" in each.text for each in words)
+    return any(placeholders(template(each)) for each in words)

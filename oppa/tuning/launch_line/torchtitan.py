@@ -14,7 +14,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
 from oppa.tuning.formats.torchtitan import SCHEDULES
-from oppa.tuning.launch_line.meaning import LineConflict, Meaning, StatedFact
+from oppa.tuning.launch_line.meaning import ArgumentWords, LineConflict, Meaning, StatedFact
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources, at
 from oppa.tuning.launch_line.templates_of import templates
@@ -65,7 +65,8 @@ class _Effective:
 
     def get(self, key: str, usual: Any) -> Any:
         """Return the value of a key."""
-        return self.stated(key)[0] if self.stated(key)[1] else usual
+        found, origin = self.stated(key)
+        return found if origin else usual
 
     def stated(self, key: str) -> tuple[Any, str]:
         """Return a value with its origin; an empty origin if nothing states it."""
@@ -135,7 +136,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     facts = [StatedFact(name="file", value=file.text, origin=file.origin)] if file else []
     return Meaning(
         framework="torchtitan",
-        title="torchtitan",
         evidence=evidence,
         devices=sources.devices,
         model=model,
@@ -148,13 +148,13 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         space="torchtitan" if model else "",
         completes=completes,
         words=tuple(templates(options.without(replaced))),
-        arguments=arguments,  # type: ignore[arg-type]
+        arguments=arguments,
         choices=_stated_extras(settings) if completes else _choices(settings, has_model=bool(model)),
         steps={"format": "torchtitan"},
         added=() if completes else ("--metrics.log_freq", "1"),
         facts=tuple(facts),
         conflicts=tuple(effective.differences()),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )
 
 
@@ -207,13 +207,13 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
     return found, origins, total if total > 0 else local * dp
 
 
-def _arguments(settings: Mapping[str, Value], *, by_function: bool, has_model: bool) -> dict[str, object]:
+def _arguments(settings: Mapping[str, Value], *, by_function: bool, has_model: bool) -> dict[str, ArgumentWords]:
     """Return the words of each parameter that varies, as releases before 0.3 have them.
 
     A pipeline stays as it is: in a file's release, the batch that passes through it is another option for each schedule.
     """
     batch = ["--training.global_batch_size", "{global_batch}"]
-    found: dict[str, object] = {"dp": batch, "tp": ["--parallelism.tensor_parallel_degree", "{tp}"]}
+    found: dict[str, ArgumentWords] = {"dp": batch, "tp": ["--parallelism.tensor_parallel_degree", "{tp}"]}
     if settings["zero_stage"]:
         found["dp"] = [*batch, "--parallelism.data_parallel_shard_degree", "-1"]
         option = "--parallelism.fsdp_reshard_after_forward"

@@ -16,11 +16,14 @@ from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
-_MICRO, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
+MICRO, ACCUMULATED = "per_device_train_batch_size", "gradient_accumulation_steps"
 _LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "model_max_length", "cutoff_len", "seq_length")
-_DEFAULTS = {_MICRO: 8, _STEPS: 1}
+_DEFAULTS = {MICRO: 8, ACCUMULATED: 1}
 """Defaults of transformers.TrainingArguments."""
-_BATCH = {"micro_batch": ["--per_device_train_batch_size", "{micro_batch}", "--gradient_accumulation_steps", "{num_microbatches}"]}
+BATCH_WORDS = {"micro_batch": [f"--{MICRO}", "{micro_batch}", f"--{ACCUMULATED}", "{num_microbatches}"]}
+"""Words of the parameter that divides the batch."""
+TRAINER_ADDED, TRAINER_STEPS = ("--logging_steps", "1"), {"format": "hf-trainer"}
+"""Words that let the Trainer print each step, and the format of its steps."""
 _RECOMPUTE = {"none": ["--gradient_checkpointing", "false"], "full": ["--gradient_checkpointing", "true"]}
 _MEASURED = ("logging_steps", "logging_strategy")
 
@@ -38,7 +41,7 @@ class TrainerArguments:
     def of(cls, sources: LineSources) -> "TrainerArguments":
         """Return the arguments of a line; raises InputError if one is stated twice."""
         options = trainer_options(sources)
-        require_consistent(options, [_MICRO, _STEPS, "bf16", "fp16", "deepspeed"])
+        require_consistent(options, [MICRO, ACCUMULATED, "bf16", "fp16", "deepspeed"])
         named = options.get("config")
         values: Mapping[str, Any] = {}
         if named and named.values and PurePath(named.text).suffix in (".yaml", ".yml", ".json") and sources.local_file(named.text):
@@ -71,7 +74,7 @@ class TrainerArguments:
     @property
     def states_batch(self) -> bool:
         """Return whether the line or the file states the micro-batch."""
-        return _MICRO in self.options or _MICRO in self.values
+        return MICRO in self.options or MICRO in self.values
 
     @property
     def origins(self) -> dict[str, str]:
@@ -111,7 +114,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     """
     arguments = TrainerArguments.of(sources)
     options = arguments.options
-    (micro, micro_origin), (steps, _) = arguments.number(_MICRO), arguments.number(_STEPS)
+    (micro, micro_origin), (steps, _) = arguments.number(MICRO), arguments.number(ACCUMULATED)
     devices = sources.devices
     count = devices.count
     settings: dict[str, Value] = {"tp": 1, "pp": 1, "micro_batch": micro, "recompute": _recompute(arguments)}
@@ -119,7 +122,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     model, origin, hints = arguments.model(sources)
     meaning = Meaning(
         framework="transformers",
-        title="Transformers Trainer",
         evidence=evidence,
         devices=devices,
         model=model,
@@ -129,10 +131,10 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         precision=arguments.precision,
         settings=settings,
         origins={"micro_batch": micro_origin, **arguments.origins},
-        added=("--logging_steps", "1"),
-        steps={"format": "hf-trainer"},
+        added=TRAINER_ADDED,
+        steps=TRAINER_STEPS,
         hints=tuple(hints),
-        missing=tuple(dict.fromkeys(name for word in sources.line.program_words for name in word.missing)),
+        missing=sources.missing,
     )
     if (option := options.get("deepspeed")) and option.values:
         return _by_deepspeed(meaning, sources, arguments)
@@ -151,9 +153,9 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
     present: dict[str, Value] = {"bf16": True} if arguments.is_on("bf16") else {}
     extras: dict[str, Value] = {"dataloader_num_workers": options.number("dataloader_num_workers", least=0) or 0}
     settings = {**meaning.settings, "zero_stage": stage, **present}
-    words: dict[str, Any] = {**_BATCH, "recompute": _RECOMPUTE}
+    words: dict[str, Any] = {**BATCH_WORDS, "recompute": _RECOMPUTE}
     choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
-    replaced = {_MICRO, _STEPS, "gradient_checkpointing", "torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", *_MEASURED}
+    replaced = {MICRO, ACCUMULATED, "gradient_checkpointing", "torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", *_MEASURED}
     if "fsdp" in options or fsdp or "fsdp_config" in options:
         words["zero_stage"] = {str(stage): []}
         choices["zero_stage"] = [stage]
@@ -191,8 +193,8 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
     options = arguments.options
     file = DeepSpeedFile.of(sources, options.get("deepspeed"))
     conflicts = []
-    (micro, _), (steps, _) = arguments.number(_MICRO), arguments.number(_STEPS)
-    ours = (("train_micro_batch_size_per_gpu", micro), (_STEPS, steps), ("train_batch_size", meaning.global_batch))
+    (micro, _), (steps, _) = arguments.number(MICRO), arguments.number(ACCUMULATED)
+    ours = (("train_micro_batch_size_per_gpu", micro), (ACCUMULATED, steps), ("train_batch_size", meaning.global_batch))
     for key, value in ours:
         stated = file.values.get(key, "auto")
         if stated not in ("auto", value) and value is not None:
@@ -200,7 +202,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
     edited = file.edited(batch="all but auto")
     words = [
         re.sub(re.escape(file.text) + "$", "{ds}", each) if file.text in each else each
-        for each in templates(options.without({_MICRO, _STEPS, "gradient_checkpointing", *_MEASURED}))
+        for each in templates(options.without({MICRO, ACCUMULATED, "gradient_checkpointing", *_MEASURED}))
     ]
     return dataclasses.replace(
         meaning,
@@ -209,7 +211,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         origins={**meaning.origins, **dict.fromkeys(file.settings, file.shown)},
         space="deepspeed" if meaning.model else "",
         words=tuple(words),
-        arguments={**_BATCH, "recompute": _RECOMPUTE},
+        arguments={**BATCH_WORDS, "recompute": _RECOMPUTE},
         files=(edited,),
         choices={"recompute": ["none", "full"], **({"zero_stage": file.stages} if len(file.stages) > 1 else {})},
         conflicts=tuple(conflicts),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from oppa.problem.detect import Machine, this_machine
@@ -40,7 +40,7 @@ def understand(
     *,
     environment: Mapping[str, str] = os.environ,
     settings: Mapping[str, Any] | None = None,
-    machine: Callable[[], Machine] = this_machine,
+    machine: Machine | None = None,
 ) -> tuple[LaunchLine, Meaning]:
     """Return the parts of a launch line, and their meaning.
 
@@ -48,13 +48,13 @@ def understand(
         words: The words that the user typed after `--`.
         environment: Variables that scripts and schedulers set.
         settings: Tables that the user changes with `--set`; those of `[cluster]` replace what the line states.
-        machine: Returns what this machine offers.
+        machine: What this machine offers; None: it is detected.
 
     Raises:
         InputError: the line cannot be understood; see `read_line`, `recognised` and the framework's module.
     """
     line = read_line(words, environment=environment)
-    here = machine()
+    here = machine or this_machine()
     sources = LineSources(line=line, machine=here, devices=devices_of(line, here, environment), environment=environment)
     framework, evidence = recognised(sources)
     sources = dataclasses.replace(sources, devices=_devices(sources, framework, settings or {}))

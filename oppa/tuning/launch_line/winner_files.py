@@ -8,7 +8,6 @@ from typing import Any
 from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json, parse_yaml, read_text
 from oppa.problem.configuration import Configuration, Value
-from oppa.problem.trial_values import values_of
 from oppa.study.database import disk_errors
 from oppa.tuning.launch_line.line_job import LineJob
 
@@ -22,18 +21,13 @@ def write_files(job: LineJob, configuration: Configuration, folder: Path) -> lis
         InputError: a file can no longer be read, or a key leads through a value that is not a table.
         StudyError: a copy cannot be written.
     """
-    problem, command = job.problem, job.problem.command
-    values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
-    edited = {file.name: file for file in job.meaning.files}
     written = []
-    for file in command.files if command else ():
-        templates = edited[file.name].keys if file.name in edited else {}  # another file has keys of trials alone
-        keys = {key: value for key, value in file.rewritten(values).items() if isinstance(templates.get(key), str | Mapping)}
+    for file, keys in job.files_of(configuration):
         if keys:
-            path = folder / Path(file.path).name
+            path = folder / file.path.name
             with disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                path.write_text(rewritten(Path(file.path), keys))
+                path.write_text(rewritten(file.path, keys))
             written.append(path)
     return written
 

@@ -1,4 +1,4 @@
-"""What a script starts is what bash would start, or the reading says what it does not know."""
+"""What a script starts is what bash would start, or the reading names what is unknown."""
 
 import shlex
 import subprocess
@@ -146,7 +146,7 @@ def started_by_bash(script: str, line: str, folder: Path, arguments: list[str]) 
 
 
 def read(text: str, arguments: list[str]) -> list[str] | None:
-    """Return the words of the program as the reader has them; None if it does not know them."""
+    """Return the words of the program as the reader has them; None if they are unknown."""
     try:
         launch = read_script(Path("shown.sh"), typed(["shown.sh", *arguments]), environment={}, text=text)
     except InputError:

@@ -90,3 +90,14 @@ def test_placeholders_and_files_change_together(job) -> None:
         "micro_batch": ("2", "4"),
         "c.yaml: fsdp_config.fsdp_reshard_after_forward": ("true", "false"),
     }
+
+
+def test_what_trials_alone_set_in_files_is_no_change(job) -> None:
+    file = {"train_micro_batch_size_per_gpu": "auto", "tensorboard": {"enabled": True, "output_path": "/x"}}
+    own = job(f"{TRAINER} --deepspeed ds.json", {"ds.json": json.dumps(file)})
+    assert "tensorboard.output_path" in own.problem.command.files[0].trial_keys
+    trainer = "python train.py fit --trainer.devices 8 --trainer.strategy ddp --data.batch_size 16 --config c.yaml"
+    read_only = job(trainer, {"c.yaml": "trainer:\n  default_root_dir: /x\n"})
+    assert read_only.problem.command.files and not read_only.meaning.files
+    for made in (own, read_only):
+        assert not changed_line(made, made.problem.baseline).changes

@@ -125,3 +125,13 @@ def test_what_the_user_states_is_not_assumed(job) -> None:
     assert not made.notes and made.problem.model.vocab == 50257
     assert made.problem.cluster.device == "A100-40GB" and made.problem.cluster.memory_limit_bytes < 2**36
     assert "# --set model.vocab=50257" in made.text
+
+
+def test_what_deepspeed_offloads_is_stated_by_the_file_of_accelerate(job) -> None:
+    file = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: cpu\n  offload_param_device: cpu\n"
+    made = job(
+        "accelerate launch --config_file c.yaml --num_processes 8 t.py --batch {micro_batch=2:1,2}",
+        {"c.yaml": file},
+        settings=["batch.global_batch=64"],
+    )
+    assert {made.meaning.origins[name] for name in ("zero_stage", "offload_optimizer", "offload_params")} == {"c.yaml"}

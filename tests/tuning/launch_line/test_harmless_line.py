@@ -42,3 +42,9 @@ def test_a_secret_of_the_environment_is_not_in_the_job(job, name, value) -> None
     with pytest.raises(InputError, match=f"the launch line needs `.{name}`") as refused:
         job("bash run.sh", {"run.sh": f"{TRAINER} --output_dir out --k ${name}\n"}, environment={name: value})
     assert value not in str(refused.value)
+
+
+def test_an_exported_variable_is_followed_through_one_that_the_line_sets(job) -> None:
+    script = f"export DATA=$ROOT/d\n{TRAINER} --output_dir out --train_file $DATA/a\n"
+    made = job("ROOT=/x bash run.sh", {"run.sh": script})
+    assert "DATA=/x/d" in words(made)

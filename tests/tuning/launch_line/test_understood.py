@@ -18,6 +18,8 @@ OPTIONS = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length
 MEGATRON = f"torchrun --nproc-per-node 8 pretrain_gpt.py {OPTIONS} --micro-batch-size 2 --global-batch-size 32"
 TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --output_dir out"
 LIGHTNING = "python train.py fit --trainer.devices 8 --trainer.strategy ddp --data.batch_size 16"
+REFUSED_THOUGH_VALID = {"deepspeed_zero3_offload_heredoc"}
+"""Lines that are refused, because a script writes the file that the program reads."""
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
@@ -29,7 +31,7 @@ def test_a_published_line_is_understood_or_refused_and_never_wrong(file, tmp_pat
         (tmp_path / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name.lstrip("/")).write_text(text)
     try:
-        _, found = understand(shlex.split(case["line"]), environment=case.get("environment", {}), machine=lambda: CPUS)
+        _, found = understand(shlex.split(case["line"]), environment=case.get("environment", {}), machine=CPUS)
     except InputError:
         assert "refused" in expected or file.stem in REFUSED_THOUGH_VALID
         return
@@ -38,10 +40,6 @@ def test_a_published_line_is_understood_or_refused_and_never_wrong(file, tmp_pat
     assert expected.get("global_batch", found.global_batch) == found.global_batch
     assert {**found.settings, **expected.get("baseline", {})} == dict(found.settings)
     assert {**found.model, **expected.get("model", {})} == dict(found.model)
-
-
-REFUSED_THOUGH_VALID = {"deepspeed_zero3_offload_heredoc"}
-"""Lines that are refused, because a script writes the file that the program reads."""
 
 
 @pytest.mark.parametrize(
@@ -60,14 +58,14 @@ REFUSED_THOUGH_VALID = {"deepspeed_zero3_offload_heredoc"}
     ],
 )
 def test_a_framework_is_recognised_by_its_marks(line, framework) -> None:
-    assert understand(shlex.split(line), environment={}, machine=lambda: CPUS)[1].framework == framework
+    assert understand(shlex.split(line), environment={}, machine=CPUS)[1].framework == framework
 
 
 def test_the_imports_of_a_program_are_marks(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "from transformers import HfArgumentParser, Trainer, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
     (tmp_path / "own.py").write_text(text)
-    found = understand(["torchrun", "own.py", "--lr", "1"], environment={}, machine=lambda: CPUS)[1]
+    found = understand(["torchrun", "own.py", "--lr", "1"], environment={}, machine=CPUS)[1]
     assert (found.framework, found.settings["micro_batch"], found.origins["micro_batch"]) == ("transformers", 8, "default of Transformers")
 
 
@@ -92,7 +90,7 @@ def test_the_imports_of_a_program_are_marks(tmp_path, monkeypatch) -> None:
 def test_a_line_that_has_no_one_meaning_is_refused(line, message, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
-        understand(shlex.split(line), environment={}, machine=lambda: CPUS)
+        understand(shlex.split(line), environment={}, machine=CPUS)
 
 
 @pytest.mark.parametrize("line", ["torchrun train.py", "python train.py --lr 1", "accelerate launch --num_processes 2 train.py"])

@@ -1,0 +1,128 @@
+"""Write the command of every trial: environment, stages and program of a launch line as templates, with copies of its files."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+
+from oppa.problem.launch_line.line import LaunchLine, Stage
+from oppa.problem.launch_line.starters import name_of
+from oppa.problem.launch_line.words import Word
+from oppa.tuning.launch_line.meaning import Meaning
+from oppa.tuning.launch_line.templates_of import literal, template, templates
+
+_BY_OPPA = frozenset(
+    [
+        "nnodes",
+        "node-rank",
+        "master-addr",
+        "master-port",
+        "rdzv-id",
+        "rdzv-backend",
+        "rdzv-endpoint",
+        "rdzv-conf",
+        "machine-rank",
+        "main-process-ip",
+        "main-process-port",
+    ]
+)
+"""Options of launchers that oppa sets itself on several hosts."""
+_CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LineCommand:
+    """The command of every trial."""
+
+    argv: tuple[str, ...]
+    keeps_step: bool
+    """True if the line's own step of Slurm starts the ranks."""
+    notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Expansions that nothing states, though the command needs it."""
+
+
+def command_of(line: LaunchLine, meaning: Meaning) -> LineCommand:
+    """Return the command: environment, stages and program of the line. `[command] framework` makes it harmless in trials."""
+    step = line.stage("step")
+    keeps_step = step is not None and (line.stage("launcher") is None or _has_container(step) or step.name != "srun")
+    notes: list[str] = []
+    if step is not None and not keeps_step:
+        notes.append(f"oppa starts {line.program_name} on each host itself, in place of `{step.name}`")
+    several = meaning.devices.hosts > 1 and not keeps_step
+    words: list[str] = []
+    missing: list[str] = []
+    for stage in line.stages:
+        if stage is step and not keeps_step:
+            continue
+        stated, lacking = _stage_words(stage, meaning, by_oppa=several)
+        words += _on_each_host(stated) if several and stage.name == "accelerate" else stated
+        missing += lacking
+    variables, dropped = _variables(line, meaning)
+    notes += [f"`{name}` is not known here, so trials do not set it" for name in dropped]
+    program = [*templates(line.python), *(["-m"] if line.is_module and line.python else []), template(line.program)]
+    argv = (*variables, *words, *program, *meaning.words, *meaning.added)
+    return LineCommand(argv=argv, keeps_step=keeps_step, notes=tuple(notes), missing=(*missing, *meaning.missing))
+
+
+def _on_each_host(words: Sequence[str]) -> list[str]:
+    """Return `accelerate launch` with the rank and the address that oppa passes to each host in torchrun's variables."""
+    where = '--machine_rank "$PET_NODE_RANK" --main_process_ip "$PET_MASTER_ADDR" --main_process_port "$PET_MASTER_PORT"'
+    begins = words[1:3] if words[1] == "-m" else words[1:2]  # `python -m accelerate.commands.launch`, or `accelerate launch`
+    return ["sh", "-c", f'exec "$0" {" ".join(begins)} {where} "$@"', words[0], *words[1 + len(begins) :]]
+
+
+def _has_container(step: Stage) -> bool:
+    return any(_CONTAINER.fullmatch(name) for name, _ in step.options)
+
+
+def _variables(line: LaunchLine, meaning: Meaning) -> tuple[list[str], list[str]]:
+    """Return `env` with the folder and the variables that the line sets, and the variables whose value is missing."""
+    known = [(name, word) for name, word in line.environment if not word.missing]
+    dropped = [
+        name for name, word in line.environment if word.missing and line.program.text not in word.text and "torchrun" not in word.text
+    ]
+    folder = ["-C", literal(str(line.folder))] if line.folder is not None and str(line.folder) != "." else []
+    words = [*folder, *(f"{name}={literal(word.text)}" for name, word in known)]
+    return (["env", *words] if words else []), dropped
+
+
+def _stage_words(stage: Stage, meaning: Meaning, *, by_oppa: bool) -> tuple[list[str], list[str]]:
+    """Return the words of a stage as templates, and what is missing in them; files are replaced by their copies."""
+    copies = {file.path: file.name for file in meaning.files}
+    words: list[str] = []
+    missing: list[str] = []
+    skipped = {
+        id(value)
+        for name, value in stage.options
+        if value is not None and stage.kind == "launcher" and _is_oppas(name, value, by_oppa=by_oppa)
+    }
+    own = list(stage.words)
+    for number, each in enumerate(own):
+        following = own[number + 1] if number + 1 < len(own) else None
+        if stage.kind == "launcher" and each.text.startswith("-"):
+            if "=" in each.text and _is_oppas(name_of(each.text), each, by_oppa=by_oppa):
+                continue
+            if following is not None and id(following) in skipped:
+                continue
+        if id(each) in skipped:
+            continue
+        missing += each.missing
+        words.append(_with_copy(each, copies))
+    if any(file.name == "ds" for file in meaning.files) and stage.name == "accelerate":
+        words += ["--deepspeed_config_file", "{ds}"]
+    return words, missing
+
+
+def _is_oppas(name: str, value: Word, *, by_oppa: bool) -> bool:
+    """Return whether oppa sets an option of a launcher itself: on several hosts, or if its value is missing."""
+    return name in _BY_OPPA and (by_oppa or bool(value.missing))
+
+
+def _with_copy(word: Word, copies: Mapping[Path, str]) -> str:
+    """Return a word as a template, in which a file is replaced by its copy."""
+    head, equals, tail = word.text.rpartition("=")
+    for path, name in copies.items():
+        if tail and PurePath(tail).name == path.name and (str(path) == tail or str(path).endswith(f"/{tail.lstrip('./')}")):
+            return f"{literal(head)}{equals}{{{name}}}"
+    return template(word)
