@@ -18,7 +18,8 @@ ODD_MEMORY, ODD_MEMORY_STDDEV = 0.1, 0.15
 CONTENDERS = 4096
 """Untried candidates whose upside is computed: those of the largest value without the bend of the cost model, which lowers all values."""
 SAFE = 0.95
-"""Probability to fit that a candidate requires while nothing has run: a first trial that fails costs a start and shows no throughput."""
+"""Probability to fit that a candidate requires while nothing has run: the share of first trials that are to fit. A first trial that fails
+costs a start and shows no throughput."""
 WORTH_A_REPEAT = 1e-3
 """Smallest gain, as a share of throughput, for which a trial is repeated. It makes a search without a budget end."""
 

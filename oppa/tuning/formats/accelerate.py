@@ -161,7 +161,7 @@ def parse(problem: Problem, files: Files) -> Reading:
         raise InputError(f"`distributed_type: {clipped(kind)}` is not supported", hint="use FSDP, DEEPSPEED, MULTI_GPU, MULTI_CPU or NO")
     fsdp, mesh = stated.table(values, "fsdp_config"), stated.table(values, "parallelism_config")
     tp = stated.count(mesh, "parallelism_config_tp_size", 1)
-    settings: dict[str, Value] = {"tp": tp, "zero_stage": _stage(fsdp) if kind == "FSDP" else 0}
+    settings: dict[str, Value] = {"tp": tp, "zero_stage": stage_of(fsdp) if kind == "FSDP" else 0}
     if mesh.get("parallelism_config_dp_shard_size", 2) == 1:
         settings["zero_stage"] = 0
     settings["recompute"] = "full" if stated.switch(fsdp, "fsdp_activation_checkpointing", usual=False) else "none"
@@ -194,7 +194,7 @@ def _parse_deepspeed(problem: Problem, files: Files, values: dict[str, Any]) -> 
     return Reading(settings={**settings, **_micro_batch(problem, files, split=1)}, ignored=ignored)
 
 
-def _stage(fsdp: dict[str, Any]) -> int:
+def stage_of(fsdp: dict[str, Any]) -> int:
     """Return the ZeRO stage of FSDP's settings, of either version."""
     strategy = str(fsdp.get("fsdp_sharding_strategy", fsdp.get("fsdp_reshard_after_forward", "FULL_SHARD"))).upper()
     stages = {**_STRATEGIES, **{str(number): stage for number, stage in enumerate((3, 2, 0), 1)}, "TRUE": 3, "FALSE": 2}

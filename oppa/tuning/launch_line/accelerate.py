@@ -13,7 +13,7 @@ from oppa.errors import InputError
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
 from oppa.problem.launch_line.line import Stage
-from oppa.tuning.formats.accelerate import _stage as stage_of
+from oppa.tuning.formats.accelerate import stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
