@@ -126,7 +126,7 @@ def test_the_model_imports_torch_and_the_standard_library_alone() -> None:
 @pytest.mark.slow
 def test_a_cold_start_needs_the_environment_alone(trials: Trials) -> None:
     folder = trials.prepare(configured(), steps=2)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'runners' / 'client'}", "OPPA_TRIAL": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}", "OPPA_TRIAL": str(folder)}
     environment |= {"RANK": "0", "WORLD_SIZE": "1", "OPPA_RENDEZVOUS": f"file://{folder}/rendezvous"}
     program = Path(ROOT, "runners", "torch", "train.py")
     subprocess.run([sys.executable, "-P", str(program)], env=environment, check=True)
