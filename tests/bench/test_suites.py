@@ -42,7 +42,7 @@ def test_new_suites_exercise_what_they_are_for() -> None:
 
 
 def test_help_and_document_name_every_suite() -> None:
-    document = (catalog.root() / "docs" / "suites.md").read_text()
+    document = (catalog.root() / "docs" / "reference" / "suites.md").read_text()
     for name in SUITES:
         assert name in (bench_search.search.__doc__ or "") and f"| `{name}` |" in document
 

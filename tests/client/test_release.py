@@ -20,7 +20,7 @@ def release() -> dict:
     return yaml.safe_load((WORKFLOWS / "release.yml").read_text())
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/install.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/how-to/install.md"])
 def test_the_image_is_installed_as_the_documents_say(document: str) -> None:
     (step,) = re.findall(r"^RUN (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     shown = {line.partition("  #")[0].strip() for line in (ROOT / document).read_text().splitlines()}
@@ -28,10 +28,10 @@ def test_the_image_is_installed_as_the_documents_say(document: str) -> None:
 
 
 def test_what_the_documents_and_the_makefile_install_are_extras() -> None:
-    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/install.md", "Dockerfile", "Makefile")]
+    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/how-to/install.md", "Dockerfile", "Makefile")]
     named = {extra for text in texts for list_ in re.findall(r"(?:\.whl\)|\.|tuner)\[([\w,]+)\]|EXTRAS \?= (\S+)", text) for extra in list_}
     assert {extra for names in named for extra in names.split(",") if extra} <= set(EXTRAS)
-    rows = set(re.findall(r"^\| `\[(\w+)\]` \|", (ROOT / "docs/install.md").read_text(), re.MULTILINE))
+    rows = set(re.findall(r"^\| `\[(\w+)\]` \|", (ROOT / "docs/how-to/install.md").read_text(), re.MULTILINE))
     assert set(EXTRAS) - {"dev"} <= rows
 
 

@@ -28,8 +28,9 @@ GLOBAL_BATCH = 8
 
 
 def blocks(page, language):
-    """The blocks of a page in one language."""
-    return re.findall(rf"```{language}\n(.*?)```", (DOCS / f"{page}.md").read_text(), flags=re.DOTALL)
+    """The blocks of a page in one language; no two pages share a name."""
+    (path,) = DOCS.rglob(f"{page}.md")
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), flags=re.DOTALL)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""The table of `docs/devices.md` is equal to the catalogue's files."""
+"""The table of `docs/reference/devices.md` is equal to the catalogue's files."""
 
 from oppa import catalog
 from oppa.cost.hardware import CATALOG, Hardware, load_hardware
 from oppa.problem.devices import CPU, GENERIC, devices
 
-PAGE = catalog.root() / "docs" / "devices.md"
+PAGE = catalog.root() / "docs" / "reference" / "devices.md"
 HEAD = (
     "| device | memory | GB/s | fp32 | bf16 | fp8 | per host | link | pair | network | host memory |",
     "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
@@ -43,4 +43,4 @@ def short(number: float) -> str:
 
 def test_the_page_has_every_device_with_the_figures_of_its_file() -> None:
     wanted = table()
-    assert wanted in PAGE.read_text(), f"docs/devices.md should have this table:\n{wanted}"
+    assert wanted in PAGE.read_text(), f"docs/reference/devices.md should have this table:\n{wanted}"

@@ -1,4 +1,4 @@
-"""The job of docs/harmless-trials.md changes what the page says, and its paths are what it says."""
+"""The job of docs/how-to/harmless-trials.md changes what the page says, and its paths are what it says."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""The loop and the measurement of docs/own-trainer.md run as they are shown, also in a last step in which a rank has no sample."""
+"""The loop and the measurement of docs/how-to/own-trainer.md run as they are shown, also in a last step in which a rank has no sample."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.own_trainer.folders import LAYOUT, attempt
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-trainer.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-trainer.md"
 SAMPLES = [[[0, 1], [2, 3], [8, 9], [10, 11], [16]], [[4, 5], [6, 7], [12, 13], [14, 15], []]]
 """Samples of each micro-batch of both ranks."""
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

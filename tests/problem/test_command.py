@@ -196,7 +196,11 @@ def test_a_key_may_be_chosen_by_a_parameter(load, tmp_path):
         problem.command.require_words("zero_stage", 1)
 
 
-@pytest.mark.parametrize("page", sorted((Path(__file__).parents[2] / "docs").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in sorted((Path(__file__).parents[2] / "docs").rglob("*.md")) if not page.stem.startswith("add-a")],
+    ids=lambda page: page.stem,
+)
 def test_every_job_in_the_tutorials_loads_and_has_words_for_all_it_searches(page, tmp_path):
     blocks = [block.partition("```")[0] for block in page.read_text().split("```toml\n")[1:]]
     jobs = [block for block in blocks if "[model]" in block]

@@ -30,5 +30,5 @@ def require_supported(trainer: Any) -> None:
         "`torch.nn.DataParallel`": args.n_gpu > 1,
     }
     if found := [name for name, present in obstacles.items() if present]:
-        known = f"`OppaTrainer` follows a plan under DDP with transformers {TESTED}; see docs/transformers.md"
+        known = f"`OppaTrainer` follows a plan under DDP with transformers {TESTED}; see docs/how-to/transformers.md"
         raise ContractError(f"the batch cannot change with {found[0]}: {known}")

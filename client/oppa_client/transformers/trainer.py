@@ -29,7 +29,7 @@ ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": T
 
 
 class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
-    """Follows the plan of a run under oppa; outside oppa it is the `Trainer` itself. See docs/transformers.md."""
+    """Follows the plan of a run under oppa; outside oppa it is the `Trainer` itself. See docs/how-to/transformers.md."""
 
     oppa_run: Run | None = None
     """The run, from the call of `train` on; None outside oppa."""

@@ -13,7 +13,7 @@ from oppa.problem.configuration import Configuration
 
 KEPT = 100_000
 """Number of the newest steps whose samples and seconds are kept for checkpoints; a trainer takes millions of steps."""
-HINT = "take `samples` from `run.plan` in each step, and report what all ranks took; see docs/own-trainer.md"
+HINT = "take `samples` from `run.plan` in each step, and report what all ranks took; see docs/how-to/own-trainer.md"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
