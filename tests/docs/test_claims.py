@@ -133,8 +133,9 @@ def test_a_quoted_figure_stands_in_its_record(claim: Claim) -> None:
     assert not missing(claim)
 
 
-def test_the_readme_quotes_records() -> None:
-    assert sum(len(figures(claim.text)) for claim in _all() if claim.document.name == "README.md") > 40
+def test_the_readme_and_the_page_of_results_quote_records() -> None:
+    assert sum(len(figures(claim.text)) for claim in _all() if claim.document == ROOT / "README.md") > 20
+    assert sum(len(figures(claim.text)) for claim in _all() if claim.document.name == "results.md") > 40
 
 
 def _swaps(text: str) -> Iterator[str]:
@@ -147,8 +148,10 @@ def _swaps(text: str) -> Iterator[str]:
             yield text[:start] + other + text[end:then] + one + text[last:]
 
 
-def test_two_figures_of_the_readme_cannot_be_swapped() -> None:
-    swapped = [claim._replace(text=text) for claim in _all() if claim.document.name == "README.md" for text in _swaps(claim.text)]
+def test_two_figures_of_a_result_cannot_be_swapped() -> None:
+    swapped = [
+        claim._replace(text=text) for claim in _all() if claim.document.name in ("README.md", "results.md") for text in _swaps(claim.text)
+    ]
     assert len(swapped) > 20
     assert not [claim.text for claim in swapped if not missing(claim)]
 

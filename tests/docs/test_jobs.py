@@ -66,7 +66,9 @@ def run_plain(folder, run_trial_of):
 
 
 def test_no_page_with_a_job_is_forgotten():
-    pages = {page.stem for page in (DOCS / "how-to").glob("*.md") if any("[command" in text for text in blocks(page.stem, "toml"))}
+    pages = {
+        page.stem for page in (DOCS / "how-to").glob("*.md") if any("[command" in text for text in blocks(f"how-to/{page.stem}", "toml"))
+    }
     assert pages == {"own-program", "accelerate", "lightning", "megatron-lm", "torchtitan", "harmless-trials"}
 
 

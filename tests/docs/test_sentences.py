@@ -79,7 +79,9 @@ def test_no_document_has_a_name_or_a_word_that_was_replaced(document: Path, kind
 
 
 def test_the_readme_and_the_guides_are_read() -> None:
-    assert {"README.md", "ARCHITECTURE.md", "docs/explanation/control.md", "docs/reference/glossary.md"} <= {_id(document) for document in DOCUMENTS}
+    assert {"README.md", "ARCHITECTURE.md", "docs/explanation/control.md", "docs/reference/glossary.md"} <= {
+        _id(document) for document in DOCUMENTS
+    }
     assert sum(1 for document in DOCUMENTS for _ in sentences(document.read_text())) > 500
 
 
