@@ -17,7 +17,7 @@ RESOLUTION ?= lowest-direct
 VERSIONS_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
 	tests/control/test_service.py tests/trials/test_command.py tests/tuning/test_search.py
 
-.PHONY: help setup lock tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel wheelhouse versions clean
+.PHONY: help setup lock tune loop test check test-all environments slurm browser faults bench bench-ci lint docs docs-links pictures wheel wheelhouse versions clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -51,7 +51,7 @@ loop: setup ## Tune, profile, train and report one job on this machine, in runs/
 test: setup ## Run the tests that take minutes and need no extra software
 	$(PYTEST) -m "not slow and not environment and not nightly"
 
-check: setup lint environments test-all bench-ci wheel ## Run the checks of continuous integration
+check: setup lint docs environments test-all bench-ci wheel ## Run the checks of continuous integration
 
 test-all: setup
 	$(PYTEST) -m "not nightly"
@@ -73,6 +73,15 @@ lint: setup ## Check format, lint, strict types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+docs: setup ## Build the documentation site in build/docs; a warning, such as a link to nothing, is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/docs
+
+docs-links: setup ## Check that the documentation's links to other sites still work
+	$(BIN)/python -m sphinx -q -c docs -b linkcheck . build/links
+
+pictures: setup ## Draw the documentation's pictures from real commands and pages
+	$(BIN)/python docs/pictures.py
 
 wheel: setup ## Build wheel and sdist of oppa-tuner and oppa-client, and test an installation of each
 	rm -rf dist

@@ -7,6 +7,7 @@ A study of the example job is made first, in a temporary folder. Without Chromiu
 
 import io
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ TERMINALS = {
 PAGES = {"report": "{study}/report.html"}
 SCHEMES = {"light": 1, "dark": 0}
 """Numbers of the preferred colour scheme in Chromium."""
+CURSOR = re.compile(r"\x1b\[\?25[hl]")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -54,10 +56,10 @@ def _draw(line: str, file: Path, hide: str) -> None:
 
 def _output(line: str) -> str:
     """Return what a command prints in colour."""
-    environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
+    environment = {**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "0", "COLUMNS": str(COLUMNS)}
     argv = [sys.executable, "-m", *shlex.split(line)]
     ran = subprocess.run(argv, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return ran.stdout.rstrip()
+    return CURSOR.sub("", ran.stdout).rstrip()
 
 
 def _photograph(page: Path, target: Path, name: str) -> None:

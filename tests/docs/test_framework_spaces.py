@@ -1,4 +1,4 @@
-"""The jobs of docs/reference/framework-spaces.md: each launch line, which names nothing to tune, gets the options of its framework and runs."""
+"""The jobs of the page on framework spaces: each launch line, which names nothing to tune, gets the options of its framework and runs."""
 
 import shlex
 
