@@ -1,8 +1,8 @@
 """Draw the pictures of the documentation: the output of real commands as SVG, and pages as PNG in a light and a dark scheme.
 
-    python docs/pictures.py [FOLDER]    # in the environment of `make setup`; Chromium makes the pages
+    make pictures
 
-A study of the example job is made first, in a temporary folder. Without Chromium only the terminals are drawn.
+The commands run in a temporary folder, on the cores of this machine. Chromium draws the pages.
 """
 
 import io
@@ -22,12 +22,13 @@ from rich.text import Text
 ROOT = Path(__file__).parents[1]
 COLUMNS = 112
 TERMINALS = {
-    "tune": "oppa tune examples/cpu.toml --trials 6 --study {study}",
     "predict": "oppa predict examples/cpu.toml",
-    "explain": "oppa explain {study} dp=2,tp=2",
-    "surrogate": "oppa show {study} --surrogate",
+    "tune": "oppa tune examples/cpu.toml --trials 6 --study studies/cpu",
+    "explain": "oppa explain studies/cpu dp=2,tp=2",
 }
-PAGES = {"report": "{study}/report.html"}
+STUDY = ("oppa tune runners/simulated/jobs/llama-2-7b.toml --trials 12 --study studies/llama", "oppa report studies/llama")
+"""Commands that make the page of a study. Its trials are simulated, so the page is the same on every machine."""
+PAGES = {"report": "studies/llama/report.html"}
 SCHEMES = {"light": 1, "dark": 0}
 """Numbers of the preferred colour scheme in Chromium."""
 CURSOR = re.compile(r"\x1b\[\?25[hl]")
@@ -36,43 +37,41 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 def main(target: Path) -> None:
     """Write all pictures into a folder."""
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        names = {"study": str(Path(folder, "cpu-001"))}
-        for name, line in TERMINALS.items():
-            _draw(line.format(**names), target / f"{name}.svg", hide=folder)
-        _output(f"oppa report {names['study']}")
-        for name, page in PAGES.items():
-            _photograph(Path(page.format(**names)), target, name)
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None) or sys.exit("no Chromium is installed: `make browser`")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for linked in ("examples", "runners"):
+            (folder / linked).symlink_to(ROOT / linked)
+        for picture, line in TERMINALS.items():
+            (target / f"{picture}.svg").write_text(_drawn(line, folder, picture))
+        for line in STUDY:
+            _output(line, folder)
+        for picture, page in PAGES.items():
+            _photograph(browser, folder / page, target / picture)
 
 
-def _draw(line: str, file: Path, hide: str) -> None:
-    """Run a command, and draw what it prints below its line."""
+def _drawn(line: str, folder: Path, picture: str) -> str:
+    """Return the SVG of a terminal that shows a command and its output."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    console.print(Text(f"$ {line.replace(hide, 'studies')}", style="bold"))
-    console.print(Text.from_ansi(_output(line).replace(hide, "studies")), soft_wrap=False)
-    file.write_text(console.export_svg(title="", theme=MONOKAI, unique_id=file.stem))
+    console.print(Text(f"$ {line}\n", style="bold"), Text.from_ansi(_output(line, folder)), sep="")
+    return console.export_svg(title="", theme=MONOKAI, unique_id=picture)
 
 
-def _output(line: str) -> str:
-    """Return what a command prints in colour."""
+def _output(line: str, folder: Path) -> str:
+    """Return what a command prints, in colour and without animations."""
     environment = {**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "0", "COLUMNS": str(COLUMNS)}
     argv = [sys.executable, "-m", *shlex.split(line)]
-    ran = subprocess.run(argv, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    ran = subprocess.run(argv, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
     return CURSOR.sub("", ran.stdout).rstrip()
 
 
-def _photograph(page: Path, target: Path, name: str) -> None:
+def _photograph(browser: str, page: Path, target: Path) -> None:
     """Draw the top of a page in both schemes."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        sys.exit(f"no Chromium is installed: {name} is not drawn")
-    options = ["--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1100"]
+    options = [browser, "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1100"]
     for scheme, number in SCHEMES.items():
-        picture = target / f"{name}-{scheme}.png"
-        chosen = f"--blink-settings=preferredColorScheme={number}"
-        subprocess.run([browser, *options, chosen, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True)
+        chosen = [f"--blink-settings=preferredColorScheme={number}", f"--screenshot={target}-{scheme}.png"]
+        subprocess.run([*options, *chosen, page.as_uri()], check=True, capture_output=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "_static")
+    main(ROOT / "docs" / "_static")

@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 class Study:
     """One study, as used by one tuner. `clock` returns wall-clock time, since leases are compared across processes."""
 
-    def __init__(self, folder: Path, *, clock: Clock = time.time, host: str = "") -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path, *, clock: Clock = time.time, host: str = "") -> None:
+        self.folder = Path(folder)
         self._clock = clock
         self._host = host or socket.gethostname()
         self._tuner = f"{self._host}/{this_process()}:{next(_OPENED)}"

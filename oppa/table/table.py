@@ -20,22 +20,22 @@ class Table:
     origin: Origin
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: str | Path) -> Self:
         """Return the table in a folder as it was written. While another process writes, it is the table before or after that write.
 
         Raises:
             TableError: if there is none, it was truncated or altered, or is of another schema version.
         """
-        rows, origin = read_files(folder)
+        rows, origin = read_files(Path(folder))
         return cls(rows=rows, origin=origin)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: str | Path) -> None:
         """Replace the table in a folder, at once and durably.
 
         Raises:
             TableError: if the folder cannot be written.
         """
-        write_files(folder, self.rows, self.origin)
+        write_files(Path(folder), self.rows, self.origin)
 
     def require_for(self, problem: Problem, *, here: HardwareFingerprint | None = None) -> None:
         """Refuse a problem, a machine or versions for whose throughputs this table does not hold.
