@@ -62,7 +62,7 @@ def _output(line: str, folder: Path) -> str:
     environment = {**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "0", "COLUMNS": str(COLUMNS)}
     argv = [sys.executable, "-m", *shlex.split(line)]
     ran = subprocess.run(argv, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
-    return CURSOR.sub("", ran.stdout).rstrip()
+    return CURSOR.sub("", ran.stdout).replace(sys.executable, ".venv/bin/python").rstrip()
 
 
 def _photograph(browser: str, page: Path, target: Path) -> None:
