@@ -17,7 +17,11 @@ RESOLUTION ?= lowest-direct
 VERSIONS_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
 	tests/control/test_service.py tests/trials/test_command.py tests/tuning/test_search.py
 
+<<<<<<< HEAD
 .PHONY: help setup lock tune loop test check test-all environments slurm browser faults bench bench-ci lint docs docs-links pictures wheel wheelhouse versions clean
+=======
+.PHONY: help setup lock tune loop test check test-all environments slurm ray browser faults bench bench-ci lint wheel wheelhouse versions clean
+>>>>>>> ray
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -63,6 +67,10 @@ environments: setup ## Create the environments of the DeepSpeed and ColossalAI r
 slurm: ## Install Debian's Slurm for the tests that need it (as root)
 	@command -v slurmctld slurmd srun >/dev/null || PATH="$$PATH:/usr/sbin" command -v slurmctld slurmd srun >/dev/null || { \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm slurm-client munge; }
+
+ray: setup ## Install Ray, and run the tests of the launcher `ray` on a cluster of three local nodes
+	$(PIP) install --quiet --constraint constraints.txt '.[ray]'
+	$(PYTEST) -m ray --maxprocesses 1 tests/launchers
 
 browser: ## Install Debian's Chromium for the tests of the live page (as root)
 	@command -v chromium chromium-browser google-chrome chrome >/dev/null || { \

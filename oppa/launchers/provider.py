@@ -1,7 +1,7 @@
 """Define what a launcher provides: hosts on which this tuner and parallel ones run trials.
 
-`local`, `slurm`, `srun` and `netlab` are built in. An installed package adds a launcher by an entry point of the group `oppa.launchers`.
-The entry point names a class that implements `HostProvider` and is called without arguments.
+`local`, `slurm`, `srun`, `ray` and `netlab` are built in. An installed package adds a launcher by an entry point of the group
+`oppa.launchers`. The entry point names a class that implements `HostProvider` and is called without arguments.
 """
 
 import contextlib
@@ -23,11 +23,12 @@ from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import Runner
 
 GROUP = "oppa.launchers"
-AUTO, LOCAL, SLURM, NETLAB, STEP = "auto", "local", "slurm", "netlab", "srun"
+AUTO, LOCAL, SLURM, NETLAB, STEP, RAY = "auto", "local", "slurm", "netlab", "srun", "ray"
 BUILT_IN = (
     EntryPoint(LOCAL, "oppa.launchers.local_provider:LocalProvider", GROUP),
     EntryPoint(SLURM, "oppa.launchers.slurm_provider:SlurmProvider", GROUP),
     EntryPoint(STEP, "oppa.launchers.step_provider:StepProvider", GROUP),
+    EntryPoint(RAY, "oppa.launchers.ray.provider:RayProvider", GROUP),
     EntryPoint(NETLAB, "oppa.launchers.emulation.pool:EmulatedProvider", GROUP),
 )
 SLOT = "OPPA_SLOT"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.launchers.ray_cluster import RayCluster, ray_lacking
 from tests.launchers.slurm_cluster import SlurmCluster, slurm_lacking
 
 
@@ -14,11 +15,22 @@ def slurm(tmp_path_factory):
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """A Ray cluster of three nodes; this process has its token."""
+    if lacking := ray_lacking():
+        pytest.skip(f"NOT TESTED on a real Ray cluster: {lacking}")
+    with RayCluster() as cluster, pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster.environment.items():
+            patch.setenv(name, value)
+        yield cluster
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what runs on a real Slurm, before marks are selected by."""
+    """Mark what runs on a real Slurm or a Ray cluster, before marks are selected by."""
     for item in items:
-        if "slurm" in getattr(item, "fixturenames", ()):
+        if {"slurm", "ray_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.environment)
 
 

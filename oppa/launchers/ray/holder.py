@@ -1,0 +1,85 @@
+"""Hold the hosts of a tuner as a placement group, until stdin closes. This program is called the holder.
+
+It prints an event whenever the state changes:
+
+    -> {"event": "cluster", "fitting": 4}  living nodes that have the resources of a host, in use or not
+    -> {"event": "held", "hosts": [{"name": ..., "address": ...}, ...]}  in the order of the bundles
+    -> {"event": "waiting", "reason": ...}  the hosts are not granted yet, or a node was lost
+    -> {"event": "error", "message": ..., "hint": ...}
+
+The group belongs to this process: Ray removes it as soon as the process ends, in whatever way.
+"""
+
+import dataclasses
+import json
+import select
+import sys
+from typing import Any
+
+from oppa.launchers.ray.cluster import Bundle, connected, tell
+
+POLL_S = 0.5
+"""Seconds between two looks at the placement group."""
+SOON_S = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What a holder holds; only counts the fitting nodes if `hosts` is 0."""
+
+    address: str
+    name: str
+    hosts: int
+    bundle: Bundle
+
+    def to_json(self) -> str:
+        """Return the argument of the program."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Hold":
+        """Return what `to_json` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, "bundle": Bundle(**values["bundle"])})
+
+
+def main() -> None:
+    """Hold what the command line describes."""
+    hold = Hold.from_json(sys.argv[1])
+    with connected(hold.address):
+        import ray
+
+        tell("cluster", fitting=sum(map(hold.bundle.fits, ray.nodes())))
+        if hold.hosts:
+            _hold(hold)
+
+
+def _hold(hold: Hold) -> None:
+    from ray.util.placement_group import placement_group, placement_group_table
+
+    group = placement_group([hold.bundle.resources] * hold.hosts, strategy="STRICT_SPREAD", name=hold.name)
+    group.wait(SOON_S)  # idle nodes are granted in this time, and there is no reason to report
+    told: dict[str, Any] = {}
+    while not select.select([0], [], [], POLL_S if told else 0)[0]:
+        event = _state(hold, placement_group_table(group))
+        if event != told:
+            tell(**event)
+            told = event
+
+
+def _state(hold: Hold, table: dict[str, Any]) -> dict[str, Any]:
+    """Return the event that describes a placement group."""
+    import ray
+
+    nodes = {node["NodeID"]: node for node in ray.nodes()}
+    where = [nodes.get(table["bundles_to_node_id"].get(number, "")) for number in range(hold.hosts)]
+    if table["state"] == "CREATED" and all(node and node["Alive"] for node in where):
+        hosts = [{"name": node["NodeName"], "address": node["NodeManagerAddress"]} for node in where if node]
+        return {"event": "held", "hosts": hosts}
+    lost = [node["NodeName"] for node in where if node and not node["Alive"]]
+    if lost or table["state"] == "RESCHEDULING":
+        return {"event": "waiting", "reason": f"node {', '.join(lost) or 'of this job'} was lost"}
+    fitting = sum(map(hold.bundle.fits, nodes.values()))
+    if fitting < hold.hosts:
+        return {"event": "waiting", "reason": f"the cluster has {fitting} of {hold.hosts} nodes with {hold.bundle}"}
+    return {"event": "waiting", "reason": f"{hold.hosts} of {fitting} nodes with {hold.bundle} have to be idle"}

@@ -1,0 +1,220 @@
+"""Implement the launcher `ray`: hosts are nodes of a Ray cluster, each held by a bundle of a placement group."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from oppa.errors import EnvironmentLackingError, InputError
+from oppa.extensions import OptionValue
+from oppa.launchers.agent import AgentTask
+from oppa.launchers.provider import Backend, HostRequest, WaitingTuner
+from oppa.launchers.ray.cluster import Bundle
+from oppa.launchers.ray.holder import Hold
+from oppa.launchers.ray.step import Step
+from oppa.problem.cluster import Cluster
+from oppa.trials import logs, processes
+from oppa.trials.guarded_process import GuardedProcess
+from oppa.trials.trial_folder import TrialSpec
+
+ANSWER_S = 60.0
+"""Seconds in which a cluster must answer."""
+GONE_S = 10.0
+"""Seconds in which Ray finds that a node is gone, after the connection to it has ended."""
+LEAVE_S = 5.0
+"""Seconds that a holder may take to disconnect from the cluster."""
+POLL_S = 0.05
+
+_log = logging.getLogger(__name__)
+
+
+class RayProvider:
+    """Provides nodes of a Ray cluster; the launcher `ray`."""
+
+    options = ("address", "accelerator_type", "autoscaling", "cpus_per_host")
+
+    def require(self, request: HostRequest) -> None:
+        """Refuse more nodes than the cluster has, unless its autoscaler adds some."""
+        hosts, bundle = request.cluster.hosts * (request.parallel or 1), bundle_of(request.cluster, request.options)
+        fitting = _fitting(request)
+        if fitting < hosts and request.options.get("autoscaling") is not True:
+            hint = "change [cluster], or set `autoscaling = true` in [launcher.options] to wait for nodes that the cluster adds"
+            raise EnvironmentLackingError(f"this job needs {hosts} nodes with {bundle} each; the Ray cluster has {fitting}", hint=hint)
+
+    @contextlib.contextmanager
+    def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
+        """Yield hosts. Each parallel tuner holds hosts of its own, so that none waits for another one's trial."""
+        bundle, address = bundle_of(request.cluster, request.options), str(request.options.get("address", ""))
+        tuners = request.parallel or max(1, _fitting(request) // request.cluster.hosts)
+        hold = Hold(address=address, name=f"oppa-{os.urandom(6).hex()}", hosts=request.cluster.hosts, bundle=bundle)
+        holder = Holder(hold, grace_s=tuner.grace_s, log=tuner.folder / "ray.log")
+        with contextlib.closing(holder):
+            holder.wait(tuner.on_tick)
+            yield Backend(place=RayHosts(holder), tuners=tuners)
+
+
+def bundle_of(cluster: Cluster, options: Mapping[str, OptionValue]) -> Bundle:
+    """Return the resources of a host.
+
+    Raises:
+        InputError: the value of an option is wrong.
+    """
+    cpus = options.get("cpus_per_host", 1 if cluster.on_cuda else max(1, math.ceil(sum(cluster.cpus))))
+    if type(cpus) is not int or cpus < 1:
+        raise InputError(f"`cpus_per_host = {json.dumps(cpus)}` in [launcher.options] is not a number of CPUs", hint="use 1 or more")
+    gpus = cluster.devices_per_host if cluster.on_cuda else 0
+    return Bundle(cpus=cpus, gpus=gpus, accelerator_type=str(options.get("accelerator_type", "")))
+
+
+def _fitting(request: HostRequest) -> int:
+    """Return the number of nodes of the cluster that have the resources of a host, in use or not."""
+    hold = Hold(address=str(request.options.get("address", "")), name="", hosts=0, bundle=bundle_of(request.cluster, request.options))
+    with TemporaryDirectory() as folder, contextlib.closing(Holder(hold, grace_s=1.0, log=Path(folder, "ray.log"))) as holder:
+        return holder.fitting()
+
+
+class Holder:
+    """The process that holds a placement group (`holder.py`), and what it reports."""
+
+    def __init__(self, hold: Hold, *, grace_s: float, log: Path) -> None:
+        self.hold = hold
+        self._log = log
+        argv = [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.holder"), hold.to_json()]
+        self._guard, self._in, self._out = GuardedProcess.with_pipes("the holder", argv, environment=os.environ, grace_s=grace_s, log=log)
+        os.set_blocking(self._out, False)
+        self._rest = b""
+        self._fitting: int | None = None
+        self.hosts: tuple[Mapping[str, str], ...] = ()
+        """Names and addresses of the hosts; empty while they are not granted."""
+        self.reason = ""
+        """Why they are not granted."""
+
+    def refresh(self) -> None:
+        """Read what the holder has reported since the last call.
+
+        Raises:
+            EnvironmentLackingError: the cluster does not answer, or is lost.
+        """
+        ended = self._guard.ended()  # checked before the events, so that the last one is read
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._out, 1 << 16):
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    self._hear(json.loads(line))
+        if ended and (self.hold.hosts or self._fitting is None):
+            words = logs.last_words(self._log) or "nothing"
+            raise EnvironmentLackingError(f"the Ray cluster is lost: {ended}", hint=f"it printed: {words}")
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "error":
+            raise EnvironmentLackingError(str(event["message"]), hint=str(event["hint"]))
+        if event["event"] == "cluster":
+            self._fitting = event["fitting"]
+        elif event["event"] == "held":
+            self.hosts, self.reason = tuple(event["hosts"]), ""
+        else:
+            self.hosts, self.reason = (), event["reason"]
+
+    def granted(self) -> tuple[Mapping[str, str], ...]:
+        """Return the hosts that are granted now; raises EnvironmentLackingError if the cluster is lost."""
+        self.refresh()
+        return self.hosts
+
+    def fitting(self) -> int:
+        """Wait for the number of nodes that have the resources of a host, and return it.
+
+        Raises:
+            EnvironmentLackingError: the cluster does not answer.
+        """
+        deadline = time.monotonic() + ANSWER_S
+        while self._fitting is None:
+            self.refresh()
+            if time.monotonic() > deadline:
+                raise EnvironmentLackingError(
+                    f"the Ray cluster has not answered in {ANSWER_S:g} s", hint="run `ray status` on this machine"
+                )
+            time.sleep(POLL_S)
+        return self._fitting
+
+    def wait(self, on_tick: Callable[[], None]) -> None:
+        """Return when the hosts are granted; log why they are not.
+
+        Raises:
+            EnvironmentLackingError: the cluster is lost.
+        """
+        told = ""
+        while not self.granted():
+            if self.reason and self.reason != told:
+                _log.warning("waiting for nodes of the Ray cluster: %s", self.reason)
+                told = self.reason
+            on_tick()
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        """Return the hosts to the cluster."""
+        os.close(self._in)
+        deadline = time.monotonic() + LEAVE_S
+        while not self._guard.ended() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self._guard.close()
+        os.close(self._out)
+
+
+class RayHosts:
+    """A host pool: the nodes of a placement group. Ray moves the group to other nodes if one is lost."""
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+        self._hosts = holder.hosts
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses of the nodes."""
+        return tuple(host["address"] for host in self._hosts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the nodes."""
+        return tuple(host["name"] for host in self._hosts)
+
+    @contextlib.contextmanager
+    def devices(self, _: TrialSpec, on_tick: Callable[[], None]) -> Iterator[None]:
+        """Wait until all nodes are granted, for example after one was lost."""
+        self._holder.wait(on_tick)
+        self._hosts = self._holder.hosts
+        yield
+
+    def commands(self, task: AgentTask) -> list[list[str]]:
+        """Return the command that starts an agent on each present node."""
+        self._holder.wait(lambda: None)
+        self._hosts = self._holder.hosts
+        bundle = self._holder.hold.bundle
+        return [self._step(task.argv, hosts=len(self._hosts), cpus=bundle.cpus, gpus=bundle.gpus)]
+
+    def on_first(self, argv: list[str]) -> list[str]:
+        """Return a command that runs on the first node, and takes no resources from others."""
+        return self._step(argv, hosts=1, cpus=0, gpus=0)
+
+    def _step(self, argv: list[str], *, hosts: int, cpus: int, gpus: int) -> list[str]:
+        step = Step(address=self._holder.hold.address, name=self._holder.hold.name, hosts=hosts, cpus=cpus, gpus=gpus, argv=argv)
+        return [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.step"), step.to_json()]
+
+    def revoked(self) -> str:
+        """Return why the nodes were withdrawn: one of them was lost, or the cluster is; empty while all of them live."""
+        deadline = time.monotonic() + GONE_S
+        try:
+            while self._holder.granted() == self._hosts and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+        except EnvironmentLackingError as error:
+            return error.message
+        return self._holder.reason or ("" if self._holder.hosts == self._hosts else "Ray has moved the job to other nodes")
+
+    def kill(self) -> None:
+        """Do nothing: Ray ends the actors of the step, whose process has ended."""

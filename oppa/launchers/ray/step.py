@@ -1,0 +1,147 @@
+"""Run one command on the held hosts, and connect all of them to this process's stdin and stdout, as `srun` does.
+
+An actor in each bundle of the placement group starts the command. Its stdin and stdout cross the cluster in calls of the actor, so no port
+is opened. If this process or a node dies, Ray ends the actors, and the commands read the end of their stdin.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from oppa.launchers.agent import HOST
+from oppa.launchers.ray.cluster import connected
+
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES")
+"""Variables by which Ray tells an actor its devices."""
+PIECE = 1 << 16
+LOST = 75
+"""Exit code of a step that lost a host."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A command on the hosts of a placement group."""
+
+    address: str
+    name: str
+    """Name of the placement group."""
+    hosts: int
+    cpus: int
+    gpus: int
+    argv: list[str]
+
+    def to_json(self) -> str:
+        """Return the argument of the program."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+class HostProcess:
+    """Runs a command on a node of the cluster; an actor."""
+
+    def __init__(self, argv: list[str], environment: dict[str, str], folder: str) -> None:
+        devices = {name: os.environ[name] for name in VISIBLE if name in os.environ}
+        self._process = subprocess.Popen(
+            argv,
+            env={**environment, **devices},
+            cwd=folder if Path(folder).is_dir() else None,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._streams = {1: self._process.stdout, 2: self._process.stderr}
+
+    def write(self, data: bytes) -> None:
+        """Write to the command's stdin; empty data closes it."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            if data:
+                stdin.write(data)
+            else:
+                stdin.close()
+        except (BrokenPipeError, ValueError):
+            pass  # the command has ended, which `read` reports
+
+    def read_out(self) -> tuple[bytes, int | None]:
+        """Wait for output of the command, and return it; at its end, return no output and the exit code."""
+        data = os.read(self._streams[1].fileno(), PIECE)
+        return data, None if data else self._process.wait()
+
+    def read_err(self) -> tuple[bytes, int | None]:
+        """As `read_out`, for stderr."""
+        data = os.read(self._streams[2].fileno(), PIECE)
+        return data, None if data else self._process.wait()
+
+
+def main() -> None:
+    """Run the step that the command line describes; exit with the largest exit code of its commands."""
+    step = Step(**json.loads(sys.argv[1]))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))  # Ray ends the actors of a driver that is gone
+    with connected(step.address):
+        actors = _actors(step)
+        codes = [0] * len(actors)
+        readers = [
+            threading.Thread(target=_copy_out, args=(actor, stream, host, codes), daemon=True)
+            for host, actor in enumerate(actors)
+            for stream in (1, 2)
+        ]
+        for thread in (*readers, threading.Thread(target=_copy_in, args=(actors,), daemon=True)):
+            thread.start()
+        for reader in readers:
+            reader.join()
+    sys.exit(max(codes))
+
+
+def _actors(step: Step) -> list[Any]:
+    """Start the command in each bundle of the placement group."""
+    import ray
+    from ray import cloudpickle
+    from ray.util import get_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the Python of Ray's workers need not have oppa
+    groups = dict.fromkeys(("write", "read_out", "read_err"), 1)  # calls of one kind keep their order, and do not wait for other kinds
+    kind = ray.remote(num_cpus=step.cpus, num_gpus=step.gpus, max_restarts=0, concurrency_groups=groups)(HostProcess)
+    group = get_placement_group(step.name)
+    return [
+        kind.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=host)).remote(
+            step.argv, {**os.environ, HOST: str(host)}, str(Path.cwd())
+        )
+        for host in range(step.hosts)
+    ]
+
+
+def _copy_in(actors: list[Any]) -> None:
+    """Pass our stdin on to all commands, and its end."""
+    data = b"-"
+    while data:
+        data = os.read(0, PIECE)
+        for actor in actors:
+            actor.write.options(concurrency_group="write").remote(data)
+
+
+def _copy_out(actor: Any, stream: int, host: int, codes: list[int]) -> None:
+    """Print the whole lines of a command's output, until it ends. A lost actor ends the step, as nobody could tell what still runs."""
+    import ray
+
+    read = actor.read_out.options(concurrency_group="read_out") if stream == 1 else actor.read_err.options(concurrency_group="read_err")
+    rest, code = b"", None
+    while code is None:
+        try:
+            data, code = ray.get(read.remote())
+        except ray.exceptions.RayError as error:
+            os.write(2, f"host {host} was lost: {' '.join(str(error).split())}\n".encode())
+            os._exit(LOST)
+        *lines, rest = (rest + data).split(b"\n")
+        os.write(stream, b"".join(line + b"\n" for line in lines) + (rest if code is not None else b""))
+    codes[host] = code if code >= 0 else 128 - code
