@@ -17,11 +17,7 @@ RESOLUTION ?= lowest-direct
 VERSIONS_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
 	tests/control/test_service.py tests/trials/test_command.py tests/tuning/test_search.py
 
-<<<<<<< HEAD
-.PHONY: help setup lock tune loop test check test-all environments slurm browser faults bench bench-ci lint docs docs-links pictures wheel wheelhouse versions clean
-=======
-.PHONY: help setup lock tune loop test check test-all environments slurm ray browser faults bench bench-ci lint wheel wheelhouse versions clean
->>>>>>> ray
+.PHONY: help setup lock tune loop test check test-all environments slurm ray browser faults bench bench-ci lint docs docs-links pictures wheel wheelhouse versions clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16

@@ -25,7 +25,7 @@ SOON_S = 2
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What a holder holds; only counts the fitting nodes if `hosts` is 0."""
+    """Describes what a holder holds. With `hosts = 0` it only counts the fitting nodes."""
 
     address: str
     name: str

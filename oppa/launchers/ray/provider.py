@@ -18,7 +18,7 @@ from oppa.launchers.agent import AgentTask
 from oppa.launchers.provider import Backend, HostRequest, WaitingTuner
 from oppa.launchers.ray.cluster import Bundle
 from oppa.launchers.ray.holder import Hold
-from oppa.launchers.ray.step import Step
+from oppa.launchers.ray.step import HostStep
 from oppa.problem.cluster import Cluster
 from oppa.trials import logs, processes
 from oppa.trials.guarded_process import GuardedProcess
@@ -203,7 +203,7 @@ class RayHosts:
         return self._step(argv, hosts=1, cpus=0, gpus=0)
 
     def _step(self, argv: list[str], *, hosts: int, cpus: int, gpus: int) -> list[str]:
-        step = Step(address=self._holder.hold.address, name=self._holder.hold.name, hosts=hosts, cpus=cpus, gpus=gpus, argv=argv)
+        step = HostStep(address=self._holder.hold.address, name=self._holder.hold.name, hosts=hosts, cpus=cpus, gpus=gpus, argv=argv)
         return [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.step"), step.to_json()]
 
     def revoked(self) -> str:

@@ -25,8 +25,8 @@ LOST = 75
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A command on the hosts of a placement group."""
+class HostStep:
+    """Describes a command on the hosts of a placement group."""
 
     address: str
     name: str
@@ -85,7 +85,7 @@ class HostProcess:
 
 def main() -> None:
     """Run the step that the command line describes; exit with the largest exit code of its commands."""
-    step = Step(**json.loads(sys.argv[1]))
+    step = HostStep(**json.loads(sys.argv[1]))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(143))  # Ray ends the actors of a driver that is gone
     with connected(step.address):
         actors = _actors(step)
@@ -102,7 +102,7 @@ def main() -> None:
     sys.exit(max(codes))
 
 
-def _actors(step: Step) -> list[Any]:
+def _actors(step: HostStep) -> list[Any]:
     """Start the command in each bundle of the placement group."""
     import ray
     from ray import cloudpickle
