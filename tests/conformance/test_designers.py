@@ -59,7 +59,7 @@ LEFT = 6
 @pytest.mark.parametrize("name", [*(each for each in EACH if each.values[0] not in SAME_SEARCH), *nightly(*SAME_SEARCH)])
 def test_without_a_budget_everything_is_tried_in_the_end(name, begun, make, candidates, landscape) -> None:
     """A search that has begun ends as one from the start, and is sooner over."""
-    designer, tried = make(name), list(range(0, len(candidates) - LEFT)) if begun else []
+    designer, tried = make(name), list(range(len(candidates) - LEFT)) if begun else []
     designer.update([landscape.observe(index) for index in tried])
     while (candidate := designer.suggest(set(tried))) is not None:
         tried.append(candidate)

@@ -24,18 +24,13 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def alone(gang: Gang) -> dict[str, list[float]]:
-    return {model.entry_point: gang.losses(configured(micro_batch=8), model) for model in (TINY, FAMILIES["own"])}
-
-
 def shown(model: object, values: dict[str, object]) -> set[object]:
     return {model, *features(values)}
 
 
 @pytest.mark.parametrize(("model", "values"), sampled(CASES, shown), ids=lambda part: name_of(part) if isinstance(part, dict) else "")
 def test_recomputing_some_layers_trains_the_same_model(model, values, gang: Gang, alone) -> None:  # type: ignore[no-untyped-def]
-    assert gang.losses(configured(**values), model) == pytest.approx(alone[model.entry_point], rel=TOLERANCE)
+    assert gang.losses(configured(**values), model) == pytest.approx(alone(model), rel=TOLERANCE)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from oppa.launchers import agent
@@ -20,9 +19,6 @@ from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from oppa.trials.trial_folder import TrialSpec
-
-hypothesis.settings.register_profile("unhurried", deadline=None)
-hypothesis.settings.load_profile("unhurried")
 
 SCRIPT_RUNNER = Path(__file__).parent / "runners" / "script"
 STUDY = f"{os.getpid():08x}-test-of-trials"
