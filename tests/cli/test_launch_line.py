@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuning.launch_line.test_examples import FSDP, LLAMA, MEGATRON, RUN_TRAIN
+from tests.tuning.launch_line.examples import FSDP, LLAMA, MEGATRON, RUN_TRAIN
 
 PROGRAM = """
 import argparse, time
