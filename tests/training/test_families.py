@@ -12,7 +12,7 @@ from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice
 from oppa.training.parallel.supported_layouts import require_buildable
 from tests.sampling import sampled
-from tests.training.families import FAMILIES, ROOT, TINY, TOLERANCE, Alone, configured, family_and_kinds, features, name_of
+from tests.training.families import FAMILIES, ROOT, TINY, TOLERANCE, Alone, configured, family_and_kinds, features, kinds, name_of
 from tests.training.gang import Gang
 
 EVERYWHERE = [
@@ -75,7 +75,9 @@ IN_BF16 = [
 ]
 
 
-@pytest.mark.parametrize(("family", "values"), sampled(IN_BF16, lambda family, values: {family, id_of(values)}), ids=id_of)
+@pytest.mark.parametrize(
+    ("family", "values"), sampled(IN_BF16, lambda family, values: {family, id_of(values)}, quick=lambda _, values: kinds(values)), ids=id_of
+)
 def test_bf16_follows_fp32(family: str, values: dict[str, object], gang: Gang, alone: Alone) -> None:
     # Twice the tolerance of test_layouts: a router may decide otherwise, and a ViT has a loss per image, not per token.
     assert gang.losses(configured(**values), FAMILIES[family], precision="bf16") == pytest.approx(alone(FAMILIES[family]), rel=2e-2)

@@ -8,8 +8,9 @@ import pytest
 from oppa.errors import InputError
 from oppa.training.parallel.supported_layouts import require_buildable
 from oppa.training.reshard.shards import layout_of
+from tests.sampling import sampled
 from tests.training.conftest import Trials
-from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, configured, name_of
+from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, configured, kinds, name_of
 from tests.training.gang import Gang, chain
 from tests.training.trained_weights import differing, weights_after
 
@@ -23,7 +24,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("values", LAYOUTS, ids=name_of)
+@pytest.mark.parametrize("values", sampled(LAYOUTS, lambda values: {name_of(values)}, quick=kinds), ids=name_of)
 def test_groups_of_shards_train_the_same_model(values: dict[str, object], gang: Gang, alone: Alone) -> None:
     assert gang.losses(configured(**values), GROUPED) == pytest.approx(alone(GROUPED), rel=TOLERANCE)
 

@@ -71,7 +71,7 @@ TENSOR = [
 ]
 
 
-@pytest.mark.parametrize("values", TENSOR, ids=name_of)
+@pytest.mark.parametrize("values", sampled(TENSOR, lambda values: {name_of(values)}, quick=kinds), ids=name_of)
 def test_tensor_parallel_composes_with_all_kinds_of_parallelism(values: dict[str, object], gang: Gang, alone: Alone) -> None:
     assert same(gang.losses(configured(**values), GROUPED), alone(GROUPED))
 
@@ -80,7 +80,7 @@ PLAIN = [{}, {"pp": 2}, {"pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"dp":
 RECOMPUTED = [{**values, "recompute": recompute} for values in PLAIN for recompute in ("selective", "full")]
 
 
-@pytest.mark.parametrize("values", sampled(RECOMPUTED, features), ids=name_of)
+@pytest.mark.parametrize("values", sampled(RECOMPUTED, features, quick=kinds), ids=name_of)
 def test_recomputing_changes_nothing_but_memory(values: dict[str, object], gang: Gang, alone: Alone) -> None:
     assert same(gang.losses(configured(**values), TINY), alone(TINY))
 
