@@ -1,11 +1,19 @@
-"""Prepare workers of pytest-xdist: long files of tests first, and temporary files and the lock on devices apart."""
+"""Prepare workers of pytest-xdist: long files of tests first, and temporary files and the lock on devices apart.
+
+Laws are tried on 25 random examples, and under `--hypothesis-profile whole`, which `make faults` uses, on 200.
+"""
 
 import collections
 import os
 import shutil
 import tempfile
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("sample", max_examples=25, deadline=None)  # a loaded machine is no error
+hypothesis.settings.register_profile("whole", max_examples=200, deadline=None)
+hypothesis.settings.load_profile("sample")
 
 FOLDER = pytest.StashKey[str]()
 

@@ -7,20 +7,26 @@ from typing import Any
 import pytest
 
 
-def sampled(cases: Sequence[Any], features: Callable[..., Iterable[Hashable]], *, seed: int = 0) -> list[Any]:
+def sampled(
+    cases: Sequence[Any],
+    features: Callable[..., Iterable[Hashable]],
+    *,
+    quick: Callable[..., Iterable[Hashable]] | None = None,
+    seed: int = 0,
+) -> list[Any]:
     """Mark all cases as `nightly` but for a few that together have every feature.
 
     Args:
         cases: Values of one parameter, or tuples of values of several.
         features: Returns what is to be seen of a case; takes the values of a tuple one by one.
+        quick: Returns what the quick tests show of a case. The cases of the sample that they do not need are marked as `slow`.
         seed: Seed of the order in which cases are drawn.
     """
-    found = [set(features(*case) if isinstance(case, tuple) else features(case)) for case in cases]
-    kept = covering(found, seed)
-    return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if number in kept else pytest.mark.nightly)
-        for number, case in enumerate(cases)
-    ]
+    each = [case if isinstance(case, tuple) else (case,) for case in cases]
+    kept = sorted(covering([set(features(*case)) for case in each], seed))
+    shown = {kept[place] for place in covering([set(quick(*each[number])) for number in kept], seed)} if quick else kept
+    marks = {number: () if number in shown else pytest.mark.slow for number in kept}
+    return [pytest.param(*case, marks=marks.get(number, pytest.mark.nightly)) for number, case in enumerate(each)]
 
 
 def covering(found: Sequence[set[Hashable]], seed: int) -> set[int]:
@@ -31,6 +37,11 @@ def covering(found: Sequence[set[Hashable]], seed: int) -> set[int]:
         kept.add(best)
         missing -= found[best]
     return kept
+
+
+def slow(*values: Any) -> list[Any]:
+    """Mark values of one parameter as `slow`."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def nightly(*values: Any) -> list[Any]:

@@ -9,8 +9,8 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from experiments import published
 from experiments.registry import ELASTIC
-from oppa.bench import published
 from oppa.cluster.comparison import FREE, NONE, PolicyRow, SharedCluster, compared
 from oppa.cluster.elastic import Elasticity, elastic
 from oppa.cluster.generator import SEREN, generate

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from experiments import published
 from experiments.goodput.sections import GoodputComparison, time_section
 from experiments.goodput.simulated import simulate_run
 from experiments.goodput.variants import variants
 from experiments.lib.prediction_error import skipped
 from experiments.registry import POLLUX
 from oppa import catalog
-from oppa.bench import published
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.training import Scaling

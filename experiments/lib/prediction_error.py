@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.published import RAN
 from oppa import catalog
-from oppa.bench.published import RAN
 from oppa.report.record import Section
 
 

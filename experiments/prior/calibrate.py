@@ -1,7 +1,7 @@
 """Fit the coefficients of `priors/` to published runs, and test how well a fit to some of them predicts others.
 
-One fit is to all sources that may be fitted, and one to each of them (`oppa.bench.source_fits`). Further ones are to nanotron's models.
-The fits leave stalls out of the prediction; they are counted afterwards.
+One fit is to all sources that may be fitted, and one to each of them (`experiments.prior.source_fits`). Further ones are to nanotron's
+models. The fits leave stalls out of the prediction; they are counted afterwards.
 """
 
 import math
@@ -11,12 +11,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from experiments import published
 from experiments.lib.prediction_error import task_table
 from experiments.prior.refits import common_fit, own_fit
+from experiments.prior.source_fits import SourceFit
 from experiments.prior.stalls import stall_section
-from oppa.bench import published
-from oppa.bench.fitting import CostFunction, fit, without_stalls
-from oppa.bench.source_fits import SourceFit, group_beliefs
+from oppa.bench.fitting import CostFunction, fit, group_beliefs, without_stalls
 from oppa.cost.coefficients import Belief, Coefficients, load_beliefs, medians
 from oppa.cost.memory import memory
 from oppa.cost.rows import check_rows, workload_of_rows

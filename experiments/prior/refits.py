@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pandas as pd
 
 from experiments.lib.prediction_error import error
-from oppa.bench.published import FITTED, RAN, SOURCES, all_rows, others_of
-from oppa.bench.source_fits import SourceFit, fit_rows, fit_sources, predict_with
+from experiments.prior.source_fits import SourceFit, fit_rows, fit_sources, predict_with
+from experiments.published import FITTED, RAN, SOURCES, all_rows, others_of
 
 TRIALS = 3
 FEWEST_RUNS = 2 * TRIALS

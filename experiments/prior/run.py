@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pandas as pd
 import torch
 
+from experiments import published
 from experiments.lib.prediction_error import all_reduce_section, error, skipped, task_section, task_table
 from experiments.prior.refits import after_trials, known_models, left_out
 from experiments.prior.source_errors import judge
 from experiments.prior.source_page import figures, left_out_section, memory_section, missed_section, speed_section
-from oppa.bench import published
 from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.facts import machine_of

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.lib.prediction_error import error
-from oppa.bench.published import DEVICE, OUT_OF_MEMORY, RAN, SOURCES
+from experiments.published import DEVICE, OUT_OF_MEMORY, RAN, SOURCES
 from oppa.cost.hardware import load_hardware
 from oppa.problem.cluster import USABLE_SHARE
 

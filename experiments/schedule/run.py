@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments import published
 from experiments.simulator.run import FILES, KNOWN_SCHEDULES, LAYERS_AND_ENDS, SCHEDULES, STAGE_TIMES
 from oppa import catalog
-from oppa.bench import published
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.pipeline import schedules
 from oppa.pipeline.costs_file import ProfiledStages, read_profiled

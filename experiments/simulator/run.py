@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from experiments import published
 from experiments.lib.prediction_error import all_reduce_section, error, skipped, task_section, task_table
 from oppa import catalog
-from oppa.bench import published
 from oppa.bench.tasks import load_suite
 from oppa.pipeline.execution import Times, execute
 from oppa.pipeline.schedules import build_schedule

@@ -16,7 +16,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from oppa.cost.beliefs import Beliefs, beliefs_of
 from oppa.cost.coefficients import Belief, Coefficients
+from oppa.cost.framework import load_framework
+from oppa.cost.hardware import load_hardware
 from oppa.cost.workload import Workload
 
 NOISE = 0.1
@@ -63,6 +66,16 @@ def coefficients_at(place: Tensor, beliefs: Mapping[str, Belief]) -> Coefficient
     center = torch.tensor([belief.median for belief in beliefs.values()], dtype=torch.float64).log()
     spread = torch.tensor([belief.spread for belief in beliefs.values()], dtype=torch.float64)
     return dict(zip(beliefs, (center + spread * place).exp(), strict=True))
+
+
+def group_beliefs(device: str, framework: str, *, own: bool = True) -> tuple[Beliefs, Beliefs]:
+    """Return the coefficients of step time and of memory on a device under a framework.
+
+    Args:
+        own: Use the framework's own coefficients; otherwise the general ones, beside the facts of its file.
+    """
+    known = load_framework(framework)
+    return beliefs_of(load_hardware(device), known if own else dataclasses.replace(known, coefficients={}))
 
 
 def without_stalls(work: Workload) -> Workload:

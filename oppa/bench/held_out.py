@@ -4,9 +4,9 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from oppa.bench import published
-from oppa.bench.fitting import fit, without_stalls
-from oppa.bench.source_fits import group_beliefs
+from oppa.bench.fitting import fit, group_beliefs, without_stalls
+from oppa.bench.published.columns import RAN
+from oppa.bench.published.nanotron import nanotron_rows
 from oppa.cost.coefficients import Belief
 from oppa.cost.memory import memory
 from oppa.cost.rows import check_rows, workload_of_rows
@@ -20,8 +20,8 @@ def held_out_beliefs(model: str) -> Mapping[str, Belief]:
     Raises:
         EnvironmentLackingError: the data are missing.
     """
-    rows = published.nanotron_rows()
-    runs = rows[(rows["status"] == published.RAN) & (rows["model"] != model)].reset_index(drop=True)
+    rows = nanotron_rows()
+    runs = rows[(rows["status"] == RAN) & (rows["model"] != model)].reset_index(drop=True)
     work = workload_of_rows(check_rows(runs))
     time_beliefs, memory_beliefs = group_beliefs("H100", "nanotron")
     times = fit(step_time, without_stalls(work), runs["step_time_s"], time_beliefs)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oppa.bench.intervals import Estimate, estimate, mean, mean_difference, median_difference, median_ratio, table_of
-from tests.bench.test_search import run_of
+from tests.bench.searches import run_of
 
 
 def drawn(tasks: int, seeds: int, *, between: float = 1.0, within: float = 1.0) -> np.ndarray:

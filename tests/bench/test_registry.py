@@ -1,5 +1,6 @@
 """The list of benchmarks: it has every command and every record, and a digest changes with inputs, and with nothing else."""
 
+import functools
 import json
 import os
 import shutil
@@ -109,6 +110,11 @@ class Checkout:
         assert done.returncode == code, done.stderr
         return done.stdout
 
+    @functools.cached_property
+    def unchanged(self) -> dict[str, str]:
+        """Return the digests of the copy before any change; each test puts back what it changes."""
+        return self.digests()
+
     def digests(self) -> dict[str, str]:
         return {each["record"]: each["digest_now"] for each in json.loads(self.run("-m", "oppa", "bench", "--json"))}
 
@@ -142,7 +148,7 @@ def checkout(tmp_path_factory) -> Checkout:
     ],
 )
 def test_a_change_of_an_input_changes_the_digests_of_what_declares_it(checkout, name, changed) -> None:
-    before, path = checkout.digests(), checkout.path(name)
+    before, path = checkout.unchanged, checkout.path(name)
     now = digests_with(checkout, path, b"\nadded = 1\n" if path.suffix == ".toml" else b"\n")
     assert {record for record in before if now[record] != before[record]} == changed
 
@@ -158,7 +164,7 @@ def digests_with(checkout, path: Path, added: bytes) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_comment_and_another_name_of_a_device_change_no_digest(checkout) -> None:
-    before, path = checkout.digests(), checkout.path("priors/hardware/RTX3080.toml")
+    before, path = checkout.unchanged, checkout.path("priors/hardware/RTX3080.toml")
     assert digests_with(checkout, path, b"# a comment\n") == before
     content = path.read_bytes()
     try:
@@ -181,7 +187,7 @@ def test_what_a_space_declares_for_other_jobs_changes_no_digest(tmp_path) -> Non
 
 @pytest.mark.slow
 def test_another_job_file_joins_no_suite(checkout) -> None:
-    before, another = checkout.digests(), checkout.path(MOE).with_name("another.toml")
+    before, another = checkout.unchanged, checkout.path(MOE).with_name("another.toml")
     shutil.copy(checkout.path(MOE), another)
     try:
         tasks = checkout.run("-c", "from oppa.bench.tasks import simulated_tasks; print(*(each.name for each in simulated_tasks()))")

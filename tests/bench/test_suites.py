@@ -26,7 +26,7 @@ from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
 from oppa.errors import EnvironmentLackingError
-from tests.bench.test_search import run_of, small_task
+from tests.bench.searches import run_of, small_task
 
 
 @pytest.mark.parametrize("name", [name for name, suite in SUITES.items() if suite.source == "jobs"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuning.launch_line.test_examples import FSDP, LLAMA, MEGATRON, RUN_TRAIN
+from tests.tuning.launch_line.examples import FSDP, LLAMA, MEGATRON, RUN_TRAIN
 
 PROGRAM = """
 import argparse, time
@@ -107,6 +107,11 @@ def test_a_model_that_only_the_program_knows_is_stated_by_an_option(program) -> 
     assert "prior  none" in program("tune", "--dry-run", *line).stdout
     model = "layers=2,hidden=64,heads=4,ffn=128,vocab=64,seq_len=16"
     assert "gain" in program("tune", "--dry-run", "--model", model, *line).stdout
+
+
+@pytest.mark.slow
+def test_a_model_of_transformers_is_traced(program) -> None:
+    line = ["--set", "batch.global_batch=8", "--", TORCHRUN, "train.py", "--batch", "{micro_batch=2:1,2,4}"]
     (program.folder / "config.json").write_text(json.dumps(CONFIG))
     assert "model  traced" in program("tune", "--dry-run", "--model", "config.json,seq_len=16", *line).stdout
 

@@ -185,7 +185,6 @@ class Watched(Nodes):
         assert self.idle == sum(self._free.values())
 
 
-@settings(max_examples=60, deadline=None)
 @given(traces(), st.sampled_from(NAMES), st.booleans())
 def test_laws(jobs: list[TraceJob], policy: str, backfill: bool) -> None:
     nodes = Watched(4, 8)
@@ -205,7 +204,6 @@ def test_laws(jobs: list[TraceJob], policy: str, backfill: bool) -> None:
         _in_order(list(result.done))
 
 
-@settings(max_examples=40, deadline=None)
 @given(traces(), st.sampled_from(NAMES), st.booleans(), st.sampled_from([3.0, 300.0]), st.integers(0, 9))
 def test_nodes_that_fail_lose_no_job(jobs: list[TraceJob], policy: str, backfill: bool, repair_s: float, seed: int) -> None:
     """Not even one that fails and is back while a job is giving it back."""
@@ -225,7 +223,7 @@ def _in_order(done: list[Done]) -> None:
                 assert other.started_s <= one.started_s
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(traces(), st.sampled_from(NAMES))
 def test_the_same_trace_gives_the_same_result(jobs: list[TraceJob], policy: str) -> None:
     one, other = (run(jobs, gpus=32, policy=policy) for _ in range(2))
@@ -234,7 +232,7 @@ def test_the_same_trace_gives_the_same_result(jobs: list[TraceJob], policy: str)
     assert times(shuffled) == times(one)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(traces())
 def test_without_cost_growing_delays_no_elastic_job_that_is_alone(jobs: list[TraceJob]) -> None:
     alone = [dataclasses.replace(each, save_s=0.0, start_s=0.0) for each in jobs if each.table][:1]

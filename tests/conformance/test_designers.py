@@ -1,6 +1,7 @@
 """What every designer promises, whatever it is made of."""
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -18,10 +19,27 @@ SLOW = (*EXPECTING, *FORESTS, "optuna-gp", "smac", "baybe")
 EACH = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in INSTALLED]
 
 
+@pytest.fixture(scope="module")
+def searched(problem, candidates, landscape):
+    """Return the first 8 candidates of a designer's search, which takes place once for all tests."""
+    return functools.cache(lambda name: tuple(play(make_designer(name, problem, candidates, seed=0), landscape, 8)))
+
+
+@pytest.fixture
+def after(make, searched, landscape):
+    """Return a designer that has observed the first trials of its search, and these trials' candidates."""
+
+    def after(name, trials):
+        designer, tried = make(name), searched(name)[:trials]
+        designer.update([landscape.observe(index) for index in tried])
+        return designer, tried
+
+    return after
+
+
 @pytest.mark.parametrize("name", EACH)
-def test_a_candidate_is_tried_again_only_to_measure_it_again_and_none_when_all_are_taken(name, make, candidates, landscape) -> None:
-    designer = make(name)
-    tried = play(designer, landscape, 8)
+def test_a_candidate_is_tried_again_only_to_measure_it_again_and_none_when_all_are_taken(name, after, candidates, landscape) -> None:
+    designer, tried = after(name, 8)
     again = [index for place, index in enumerate(tried) if index in tried[:place]]
     ran = {index for index in tried if landscape.observe(index).outcome == "completed"}
     assert set(again) <= (ran if name in REPEATING else set()) and set(tried) <= set(range(len(candidates)))
@@ -33,11 +51,16 @@ def test_a_candidate_is_tried_again_only_to_measure_it_again_and_none_when_all_a
 
 SAME_SEARCH = ("oppa-no-early-stop",)
 """These suggest what another one suggests, and differ in when a trial ends."""
+LEFT = 6
+"""Candidates that the last trials of a search choose from."""
 
 
+@pytest.mark.parametrize("begun", [True, *nightly(False)])
 @pytest.mark.parametrize("name", [*(each for each in EACH if each.values[0] not in SAME_SEARCH), *nightly(*SAME_SEARCH)])
-def test_without_a_budget_everything_is_tried_in_the_end(name, make, candidates, landscape) -> None:
-    designer, tried = make(name), list[int]()
+def test_without_a_budget_everything_is_tried_in_the_end(name, begun, make, candidates, landscape) -> None:
+    """A search that has begun ends as one from the start, and is sooner over."""
+    designer, tried = make(name), list(range(len(candidates) - LEFT)) if begun else []
+    designer.update([landscape.observe(index) for index in tried])
     while (candidate := designer.suggest(set(tried))) is not None:
         tried.append(candidate)
         designer.update([landscape.observe(candidate)])
@@ -48,28 +71,25 @@ def test_without_a_budget_everything_is_tried_in_the_end(name, make, candidates,
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_new_one_suggests_what_alone_is_left(name, make, candidates) -> None:
-    everything = set(range(len(candidates)))
-    assert make(name).suggest(everything - {3}) == 3
-    assert make(name).suggest(everything) is None
+    designer, everything = make(name), set(range(len(candidates)))
+    assert designer.suggest(everything - {3}) == 3
+    assert designer.suggest(everything) is None
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_the_same_seed_gives_the_same_choices(name, make, landscape) -> None:
-    assert play(make(name, 7), landscape, 7) == play(make(name, 7), landscape, 7)
+def test_the_same_seed_gives_the_same_choices(name, make, searched, landscape) -> None:
+    assert tuple(play(make(name), landscape, 7)) == searched(name)[:7]
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_a_resumed_designer_goes_on_as_one_that_never_stopped(name, make, landscape) -> None:
-    through = play(make(name), landscape, 8)
-    resumed = make(name)
-    resumed.update([landscape.observe(index) for index in through[:7]])
-    assert resumed.suggest(set(through[:7])) == through[7]
+def test_a_resumed_designer_goes_on_as_one_that_never_stopped(name, after, searched) -> None:
+    resumed, tried = after(name, 7)
+    assert resumed.suggest(set(tried)) == searched(name)[7]
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_what_another_tuner_runs_is_left_alone(name, make, landscape) -> None:
-    designer = make(name)
-    tried = play(designer, landscape, 7)
+def test_what_another_tuner_runs_is_left_alone(name, after) -> None:
+    designer, tried = after(name, 7)
     mine = next(index for index in range(32) if index not in tried)
     assert designer.suggest({*tried, mine}) not in ({mine} if name in REPEATING else {*tried, mine})
 
@@ -107,9 +127,9 @@ def test_a_space_of_one_candidate_is_searched_in_one_trial(name, make_problem) -
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_what_is_expected_is_a_throughput_with_an_uncertainty(name, make, landscape) -> None:
-    designer = make(name)
-    prediction = designer.predict(play(designer, landscape, 6)[0])
+def test_what_is_expected_is_a_throughput_with_an_uncertainty(name, after) -> None:
+    designer, tried = after(name, 6)
+    prediction = designer.predict(tried[0])
     assert (prediction is not None) == (name in EXPECTING)
     assert prediction is None or (prediction.steps_per_s > 0 and prediction.log_stddev > 0)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from experiments import published
 from oppa import catalog
-from oppa.bench import published
 from oppa.cost.rows import check_rows, workload_of_rows
 from oppa.cost.workload import Workload
 from oppa.problem.cluster import Cluster

@@ -15,7 +15,7 @@ from oppa.cost.memory import PARTS, first_stage, last_stage, memory
 from oppa.problem.model import Model
 from tests.cost.conftest import ROW, work_of
 
-law = settings(deadline=None, max_examples=20)
+law = settings(max_examples=20)
 C = prior_beliefs(load_hardware("H100"))
 LAYOUTS = st.fixed_dictionaries(
     {

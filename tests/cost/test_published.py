@@ -2,9 +2,9 @@
 
 import pytest
 
+from experiments import published
 from experiments.lib.prediction_error import error, task_table
 from experiments.prior.run import all_reduce_errors
-from oppa.bench import published
 from oppa.cost.prediction import predict_rows
 
 pytestmark = pytest.mark.usefixtures("published_data")

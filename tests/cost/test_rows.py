@@ -25,7 +25,7 @@ CHANGE = st.fixed_dictionaries(
         "tied": st.booleans(),
     }
 )
-law = settings(deadline=None, max_examples=8)
+law = settings(max_examples=8)
 
 
 def same(one: pd.DataFrame, other: pd.DataFrame) -> bool:

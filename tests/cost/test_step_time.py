@@ -16,7 +16,7 @@ from oppa.cost.step_time import step_time
 from tests.cost.conftest import rows_of, work_of
 
 C = prior_beliefs(load_hardware("H100"))
-law = settings(deadline=None, max_examples=20)
+law = settings(max_examples=20)
 DEVICES = ("A5000", "A100-80GB", "H100", "T4", "CPU")
 LAYOUTS = st.fixed_dictionaries(
     {

@@ -11,7 +11,7 @@ from oppa.cost.framework import frameworks
 from oppa.cost.prediction import predict_rows
 from tests.cost.conftest import ROW
 
-law = settings(deadline=None, max_examples=20)
+law = settings(max_examples=20)
 TIME, MEMORY = "predicted_step_time_s", "predicted_memory_bytes"
 LONG = {"tp": 1, "pp": 1, "seq_len": 65536, "gbs": 8, "framework": "megatron"}
 SPARSE = {"experts": 64, "experts_per_token": 8, "expert_ffn": 1024, "tp": 1, "pp": 1, "dp": 64, "framework": "megatron"}

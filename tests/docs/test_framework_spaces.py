@@ -6,7 +6,7 @@ import pytest
 
 from oppa.problem.job import load_job
 from tests.docs.conftest import CPUS, blocks
-from tests.tuning.formats.test_words import line
+from tests.tuning.formats.launch_lines import line
 
 TITAN, FLOAT8, TRANSFORMERS, LIGHTNING = blocks("framework-spaces", "toml")
 LINES = [shlex.split(text)[4:] for text in blocks("framework-spaces", "sh")]

@@ -17,11 +17,13 @@ from experiments.goodput.variants import variants
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
 from experiments.lib.run_trace import Track, hash_of, layout_of, pooled, time_to
+from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.launchers.emulation.netlab import netlab_lacking
 from oppa.problem.configuration import Configuration
 from oppa.trials import processes
 from tests.bench.remains import assert_gone, command_of
+from tests.command_line import Oppa
 from tests.control.conftest import table, table_of  # noqa: F401 - fixtures
 from tests.experiments.comparisons import DATA, PIPE, TARGETS, compared, track
 
@@ -139,8 +141,7 @@ def test_the_command_tells_the_headlines_as_json(tmp_path, table) -> None:  # no
     for each in compared().tracks:
         each.write(tmp_path / "runs")
     (tmp_path / "runs" / "origins.json").write_text(json.dumps({"goodput-0": {"command": "oppa train", "date": "2026-01-01", "oppa": "1"}}))
-    words = [sys.executable, "-m", "oppa", "bench", "goodput", "--json", "--out", str(tmp_path)]
-    told = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    told = json.loads(Oppa(catalog.root())("bench", "goodput", "--json", "--out", tmp_path).stdout)
     assert told["time_to_loss_gain_low"] <= told["time_to_loss_gain_mean"] <= told["time_to_loss_gain_high"]
     assert (told["reconfigures"], told["scale_bs"]) == (1, 0) and told["raw_log_sha256"] == hash_of((tmp_path / "runs").glob("*.csv.gz"))
     assert told["origin"]["command"] == "oppa train" and told["versions"] == ["1"]

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from experiments import published
 from experiments.goodput import pollux, simulated
 from experiments.goodput.pollux import doubling, workload
 from experiments.goodput.sections import best_rows
@@ -14,7 +15,6 @@ from experiments.goodput.variants import variants
 from experiments.goodput.worlds import ASSUMED, ASSUMED_AS_WRITTEN, gain_section, paper_section, to_json, verdict
 from experiments.registry import SUITES
 from oppa import catalog
-from oppa.bench import published
 from oppa.problem.job import load_job
 from tests.experiments.comparisons import compared as made_up
 

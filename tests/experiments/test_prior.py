@@ -4,11 +4,11 @@ import pandas as pd
 import pytest
 import torch
 
+from experiments import published
 from experiments.lib.prediction_error import judged
 from experiments.prior.calibrate import calibrate
 from experiments.prior.run import prior
 from experiments.prior.stalls import stall_probability
-from oppa.bench import published
 from oppa.bench.fitting import fit
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.step_time import step_time

@@ -4,7 +4,7 @@ import itertools
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.faults.inputs import outputs
@@ -86,7 +86,6 @@ def test_a_line_without_an_end_is_not_kept() -> None:
 
 @pytest.mark.parametrize("name", formats())
 @pytest.mark.timeout(20)
-@settings(deadline=None)
 @given(text=st.sampled_from(["step 1 ", "1", "1,", "1.", "1e1", " ", "Epoch 1: ", "{'loss': '1", "1/1 [", "iteration 1/ "]))
 def test_no_known_format_takes_long_on_a_long_line(name: str, text: str) -> None:
     line = (text * launch.LONGEST_LINE)[: launch.LONGEST_LINE // 2]

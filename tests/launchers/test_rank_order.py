@@ -1,6 +1,7 @@
 """Who is where: the runner, the cost model and the simulator number ranks alike, and agree on which groups cross hosts."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -95,27 +96,34 @@ def numbered(configuration, cluster):
     return crossing(groups(configuration), [rank // cluster.devices_per_host for rank in range(configuration.devices)])
 
 
+@functools.cache
+def facts():
+    """What the cost model knows of the model and of the formats, once for all layouts."""
+    formats = format_facts(load_framework("torch"), "bf16")
+    shape = {name: torch.tensor([float(value)]) for name, value in shape_facts(MODEL).items()}
+    return ModelFacts(**shape), FormatFacts(**{name: torch.tensor([float(value)]) for name, value in formats.items()})
+
+
+@functools.cache
+def machine_and_coefficients(per_host, slowed):
+    known = believed_hardware("H100")
+    network = dataclasses.replace(known.inter_host, bandwidth_bytes_per_s=known.inter_host.bandwidth_bytes_per_s / slowed)
+    # with a device that works alone, nothing hides what a group needs
+    hardware = dataclasses.replace(known, devices_per_host=per_host, link_devices=per_host, inter_host=network, asynchronous=False)
+    return machine_of(hardware, "bf16", 1), prior_beliefs(hardware)
+
+
 class CostModel:
     """What the cost model believes. It has no groups of an expert's replicas."""
 
     axes = ("tp", "ep", "dp", "pp")
 
     def __init__(self, configuration, cluster, *, slowed=1):
-        known = believed_hardware("H100")
-        network = dataclasses.replace(known.inter_host, bandwidth_bytes_per_s=known.inter_host.bandwidth_bytes_per_s / slowed)
-        # with a device that works alone, nothing hides what a group needs
-        inside = {"devices_per_host": cluster.devices_per_host, "link_devices": cluster.devices_per_host}
-        hardware = dataclasses.replace(known, **inside, inter_host=network, asynchronous=False)
         names = (*SIZES, "model_chunks", "zero_stage", "micro_batch", "num_microbatches", "recompute")
-        self.work = Workload(
-            shape=ModelFacts(**{name: torch.tensor([float(value)]) for name, value in shape_facts(MODEL).items()}),
-            layout=layout_of({name: [getattr(configuration, name)] for name in names}, balanced=False),
-            machine=machine_of(hardware, "bf16", 1),
-            formats=FormatFacts(
-                **{name: torch.tensor([float(value)]) for name, value in format_facts(load_framework("torch"), "bf16").items()}
-            ),
-        )
-        self.coefficients = prior_beliefs(hardware)
+        layout = layout_of({name: [getattr(configuration, name)] for name in names}, balanced=False)
+        machine, self.coefficients = machine_and_coefficients(cluster.devices_per_host, slowed)
+        shape, formats = facts()
+        self.work = Workload(shape=shape, layout=layout, machine=machine, formats=formats)
 
     def crossing(self):
         layout, machine = self.work.layout, self.work.machine

@@ -7,7 +7,7 @@ import time
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from oppa_client import ContractError, open_run, run_files
 
 from tests.own_trainer.folders import ask, ask_to_leave, attempt, ranks, reported, terms
@@ -19,7 +19,6 @@ def step_all(runs, samples=None):
         run.step(samples=run.plan.global_batch if samples is None else samples)
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_ranks_that_are_one_step_apart_at_most_never_differ_in_a_step(data, tmp_path_factory):
     world, lead = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 3))

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.errors import InfeasibleError
@@ -98,7 +98,6 @@ def test_a_better_schedule_at_the_present_size_empties_no_table() -> None:
     assert kept[8] == 1.0 and kept[16] > 1.8 and len(found) == 17
 
 
-@settings(deadline=None)  # a loaded machine is no error
 @given(
     layers=st.integers(2, 12),
     loss_share=st.sampled_from([0.0, 0.3, 1.0, 4.0]),

@@ -44,7 +44,7 @@ def small(space: SearchSpace, draw: st.DataObject) -> SearchSpace:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(draw=st.data())
 def test_they_are_what_brute_force_finds(name: str, framework_space: MakeSpace, draw: st.DataObject) -> None:
     facts = {"global_batch": draw.draw(st.sampled_from([4, 6, 8])), "devices_per_host": draw.draw(st.sampled_from([1, 2, 4, 6]))}

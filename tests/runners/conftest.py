@@ -41,6 +41,12 @@ def name_of(values: dict[str, object]) -> str:
     return configured(**values).id
 
 
+def shown(values: dict[str, object]) -> set[object]:
+    """Return what a sample of layouts must show: each value, and each kind of parallelism with each ZeRO stage."""
+    kinds = tuple(axis for axis in ("dp", "tp", "pp") if axis in values)
+    return {*values.items(), (kinds, values.get("zero_stage", 0))}
+
+
 def running(name: str, folder: Path) -> Iterator[Run]:
     """What runs a trial of this runner to its end, below `folder`."""
     try:

@@ -7,7 +7,8 @@ import pytest
 
 from oppa.problem.model import Model
 from oppa.trials import processes
-from tests.runners.conftest import TINY, Alone, Run, name_of, running
+from tests.runners.conftest import TINY, Alone, Run, name_of, running, shown
+from tests.sampling import sampled
 
 GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=400)
 """Grouped-query attention, stages of unequal length, and a vocabulary that ColossalAI pads."""
@@ -45,8 +46,15 @@ FP32 = [
 ]
 
 
-@pytest.mark.parametrize("values", FP32, ids=name_of)
-@pytest.mark.parametrize("model", [TINY, GROUPED], ids=["tiny", "grouped"])
+def shown_of_model(model: Model, values: dict[str, object]) -> set[object]:
+    return {*shown(values), *((model, axis) for axis in ("dp", "tp", "pp") if axis in values)}
+
+
+@pytest.mark.parametrize(
+    ("model", "values"),
+    sampled([(model, values) for model in (TINY, GROUPED) for values in FP32], shown_of_model),
+    ids=lambda part: name_of(part) if isinstance(part, dict) else "tiny" if part == TINY else "grouped",
+)
 def test_every_layout_trains_torch_s_model(model: Model, values: dict[str, object], colossalai: Run, alone: Alone) -> None:
     assert colossalai(values, model).losses == pytest.approx(alone(model, "fp32"), rel=FP32_TOLERANCE)
 
@@ -72,7 +80,7 @@ BF16 = [
 ]
 
 
-@pytest.mark.parametrize("values", BF16, ids=name_of)
+@pytest.mark.parametrize("values", sampled(BF16, shown), ids=name_of)
 def test_every_knob_of_zero_trains_torch_s_model(values: dict[str, object], colossalai: Run, alone: Alone) -> None:
     assert colossalai(values, precision="bf16").losses == pytest.approx(alone(TINY, "bf16"), rel=BF16_TOLERANCE)
 

@@ -15,7 +15,8 @@ from oppa.problem.configuration import ExtraValue
 from oppa.problem.job import load_job
 from oppa.problem.training import Training
 from oppa.trials.runner import load_runner
-from tests.runners.conftest import TINY, Alone, Run, configured, name_of, running
+from tests.runners.conftest import TINY, Alone, Run, configured, name_of, running, shown
+from tests.sampling import sampled
 
 GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=259)
 """Grouped-query attention, stages of unequal length, and a vocabulary that no tp divides."""
@@ -65,7 +66,7 @@ PIPELINE = [
 
 @pytest.mark.slow
 @pytest.mark.environment
-@pytest.mark.parametrize("values", DATA + PIPELINE, ids=name_of)
+@pytest.mark.parametrize("values", sampled(DATA + PIPELINE, shown), ids=name_of)
 def test_every_layout_trains_torch_s_model(values: dict[str, object], deepspeed: Run, alone: Alone) -> None:
     assert deepspeed(values, GROUPED).losses == pytest.approx(alone(GROUPED, "fp32"), rel=FP32_TOLERANCE)
 

@@ -1,6 +1,7 @@
 """Ranks that all tests of the training core share, forked from one warm process."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.trials.trial_folder import Measurement, MeasurementReader, Report, TrialSpec, read_report
-from tests.training.families import TINY
+from tests.training.families import TINY, Alone, configured
 from tests.training.gang import Gang, opened
 from tests.training.runs import Runs, opened_runs
 
@@ -20,6 +21,12 @@ from tests.training.runs import Runs, opened_runs
 def gang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gang]:
     with opened(tmp_path_factory.mktemp("gang")) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def alone(gang: Gang) -> Alone:
+    """Return the losses of one rank, trained once for each model."""
+    return functools.cache(lambda model, steps=4: gang.losses(configured(micro_batch=8), model, steps=steps))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,14 @@
 """Models of every family, small, and the configurations that train them."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from oppa.problem.configuration import PARAMETERS, Configuration, ExtraValue
 from oppa.problem.model import Model
 
+Alone = Callable[..., list[float]]
+"""Takes a model, and the number of steps if it is not 4."""
 ROOT = Path(__file__).parents[2]
 TINY = Model(layers=8, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=256, seq_len=32)
 GROUPED = dataclasses.replace(TINY, layers=2, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=259)
@@ -56,3 +59,13 @@ def features(values: dict[str, object]) -> set[object]:
     configuration = configured(**values)
     kinds = tuple(int(configuration.get(axis, 1)) > 1 for axis in ("dp", "tp", "pp", "ep", "cp"))
     return {*values.items(), (kinds, configuration.zero_stage)}
+
+
+def kinds(values: dict[str, object]) -> set[object]:
+    """Return each kind of parallelism, and whether state is sharded: what the quick tests show of layouts."""
+    return {*(axis for axis in ("dp", "tp", "pp", "ep", "cp") if axis in values), int(values.get("zero_stage", 0)) > 0}  # type: ignore[call-overload]
+
+
+def family_and_kinds(family: str, values: dict[str, object]) -> set[object]:
+    """Return the family and the kinds of parallelism of a case."""
+    return {family, *kinds(values)}

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.errors import CheckpointError
@@ -118,7 +118,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_byte_that_changed_is_never_read_as_another_state(good: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(good.iterdir())))

@@ -12,14 +12,8 @@ from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice
 from oppa.training.parallel.supported_layouts import require_buildable
 from tests.sampling import sampled
-from tests.training.families import FAMILIES, ROOT, TINY, TOLERANCE, configured, features, name_of
+from tests.training.families import FAMILIES, ROOT, TINY, TOLERANCE, Alone, configured, family_and_kinds, features, kinds, name_of
 from tests.training.gang import Gang
-
-
-@pytest.fixture(scope="module")
-def alone(gang: Gang) -> dict[str, list[float]]:
-    return {name: gang.losses(configured(micro_batch=8), model) for name, model in FAMILIES.items()}
-
 
 EVERYWHERE = [
     {"dp": 2, "zero_stage": 1, "recompute": "full", "micro_batch": 1},
@@ -63,11 +57,9 @@ def id_of(part: object) -> str:
     return name_of(part) if isinstance(part, dict) else str(part)
 
 
-@pytest.mark.parametrize(("family", "values"), sampled(CASES, shown), ids=id_of)
-def test_a_family_trains_the_same_under_every_layout(
-    family: str, values: dict[str, object], gang: Gang, alone: dict[str, list[float]]
-) -> None:
-    assert gang.losses(configured(**values), FAMILIES[family]) == pytest.approx(alone[family], rel=TOLERANCE)
+@pytest.mark.parametrize(("family", "values"), sampled(CASES, shown, quick=family_and_kinds), ids=id_of)
+def test_a_family_trains_the_same_under_every_layout(family: str, values: dict[str, object], gang: Gang, alone: Alone) -> None:
+    assert gang.losses(configured(**values), FAMILIES[family]) == pytest.approx(alone(FAMILIES[family]), rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -83,10 +75,12 @@ IN_BF16 = [
 ]
 
 
-@pytest.mark.parametrize(("family", "values"), sampled(IN_BF16, lambda family, values: {family, id_of(values)}), ids=id_of)
-def test_bf16_follows_fp32(family: str, values: dict[str, object], gang: Gang, alone: dict[str, list[float]]) -> None:
+@pytest.mark.parametrize(
+    ("family", "values"), sampled(IN_BF16, lambda family, values: {family, id_of(values)}, quick=lambda _, values: kinds(values)), ids=id_of
+)
+def test_bf16_follows_fp32(family: str, values: dict[str, object], gang: Gang, alone: Alone) -> None:
     # Twice the tolerance of test_layouts: a router may decide otherwise, and a ViT has a loss per image, not per token.
-    assert gang.losses(configured(**values), FAMILIES[family], precision="bf16") == pytest.approx(alone[family], rel=2e-2)
+    assert gang.losses(configured(**values), FAMILIES[family], precision="bf16") == pytest.approx(alone(FAMILIES[family]), rel=2e-2)
 
 
 MODELS = [*PRESETS.values(), *(dataclasses.replace(model, name=name) for name, model in FAMILIES.items() if not model.entry_point)]

@@ -21,7 +21,7 @@ from oppa.training.parallel.tied_embeddings import COPIES
 from oppa.training.statistics.noise_scale import Health, Norms, estimate_of
 from oppa.trials.trial_folder import TrialSpec
 from tests.sampling import sampled
-from tests.training.families import FAMILIES, GROUPED, configured, features, name_of
+from tests.training.families import FAMILIES, GROUPED, configured, family_and_kinds, features, id_of, kinds, name_of
 from tests.training.gang import Gang
 from tests.training.gradient_loop import SIZES, OwnLoop
 from tests.training.noise_scale_selftest import self_test
@@ -119,7 +119,7 @@ EIGHT = [
 ]
 
 
-@pytest.mark.parametrize("values", sampled(ONE_TO_FOUR + EIGHT, features), ids=name_of)
+@pytest.mark.parametrize("values", sampled(ONE_TO_FOUR + EIGHT, features, quick=kinds), ids=name_of)
 def test_every_layout_finds_the_norms_of_one_process(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dataclasses.replace(GROUPED, layers=8 if values.get("pp") == 4 else 4, hidden=32, ffn=48, seq_len=16)
     assert_same(found_by(gang, "core", values, model), reference(values, model, monkeypatch))
@@ -137,7 +137,7 @@ OF_WORKERS = [
 ]
 
 
-@pytest.mark.parametrize("values", sampled(OF_WORKERS, features), ids=name_of)
+@pytest.mark.parametrize("values", sampled(OF_WORKERS, features, quick=kinds), ids=name_of)
 def test_and_those_of_its_workers(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dataclasses.replace(GROUPED, layers=4, hidden=32, ffn=48, seq_len=16)
     assert_same(found_by(gang, "core, workers", values, model), reference(values, model, monkeypatch, of_workers=True))
@@ -167,7 +167,7 @@ def shown(family: str, values: dict[str, object]) -> set[object]:
     return {family, *features(values), *((family, axis) for axis in ("tp", "pp", "ep") if axis in values)}
 
 
-@pytest.mark.parametrize(("family", "values"), sampled(OTHERS, shown), ids=lambda part: part if isinstance(part, str) else name_of(part))
+@pytest.mark.parametrize(("family", "values"), sampled(OTHERS, shown, quick=family_and_kinds), ids=id_of)
 def test_so_does_every_family(family: str, values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same(found_by(gang, "core", values, FAMILIES[family]), reference(values, FAMILIES[family], monkeypatch))
 

@@ -3,18 +3,8 @@
 import pytest
 
 from tests.sampling import sampled
-from tests.training.families import GROUPED, TINY, TOLERANCE, configured, features, name_of
+from tests.training.families import GROUPED, TINY, TOLERANCE, Alone, configured, features, kinds, name_of
 from tests.training.gang import Gang
-
-
-@pytest.fixture(scope="module")
-def alone(gang: Gang) -> list[float]:
-    return gang.losses(configured(micro_batch=8), TINY)
-
-
-@pytest.fixture(scope="module")
-def grouped_alone(gang: Gang) -> list[float]:
-    return gang.losses(configured(micro_batch=8), GROUPED)
 
 
 def same(losses: list[float], reference: list[float]) -> bool:
@@ -41,9 +31,9 @@ REPLICATED = [
 ACCUMULATED = [{"micro_batch": 1}, {"dp": 2, "micro_batch": 4}, {"dp": 2, "micro_batch": 1, "zero_stage": 2}, {"dp": 4, "micro_batch": 1}]
 
 
-@pytest.mark.parametrize("values", sampled(DATA + PIPELINE + ACCUMULATED + REPLICATED, features), ids=name_of)
-def test_data_and_pipeline_parallel_train_the_same_model(values: dict[str, object], gang: Gang, alone: list[float]) -> None:
-    assert same(gang.losses(configured(**values), TINY), alone)
+@pytest.mark.parametrize("values", sampled(DATA + PIPELINE + ACCUMULATED + REPLICATED, features, quick=kinds), ids=name_of)
+def test_data_and_pipeline_parallel_train_the_same_model(values: dict[str, object], gang: Gang, alone: Alone) -> None:
+    assert same(gang.losses(configured(**values), TINY), alone(TINY))
 
 
 STAGES = [
@@ -64,9 +54,11 @@ def parts(values: dict[str, object]) -> set[object]:
     return {values.get("zero_stage"), *("||" in str(values.get("stage_layout")), values["pp"]), values.get("model_chunks")}
 
 
-@pytest.mark.parametrize("values", sampled(STAGES, parts), ids=lambda values: f"{name_of(values)} {values.get('stage_layout', '')}")
-def test_stages_of_any_parts_train_the_same_model(values: dict[str, object], gang: Gang, alone: list[float]) -> None:
-    assert same(gang.losses(configured(**values), TINY), alone)
+@pytest.mark.parametrize(
+    "values", sampled(STAGES, parts, quick=kinds), ids=lambda values: f"{name_of(values)} {values.get('stage_layout', '')}"
+)
+def test_stages_of_any_parts_train_the_same_model(values: dict[str, object], gang: Gang, alone: Alone) -> None:
+    assert same(gang.losses(configured(**values), TINY), alone(TINY))
 
 
 TENSOR = [
@@ -79,27 +71,27 @@ TENSOR = [
 ]
 
 
-@pytest.mark.parametrize("values", TENSOR, ids=name_of)
-def test_tensor_parallel_composes_with_all_kinds_of_parallelism(values: dict[str, object], gang: Gang, grouped_alone: list[float]) -> None:
-    assert same(gang.losses(configured(**values), GROUPED), grouped_alone)
+@pytest.mark.parametrize("values", sampled(TENSOR, lambda values: {name_of(values)}, quick=kinds), ids=name_of)
+def test_tensor_parallel_composes_with_all_kinds_of_parallelism(values: dict[str, object], gang: Gang, alone: Alone) -> None:
+    assert same(gang.losses(configured(**values), GROUPED), alone(GROUPED))
 
 
 PLAIN = [{}, {"pp": 2}, {"pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"dp": 2, "zero_stage": 3}]
 RECOMPUTED = [{**values, "recompute": recompute} for values in PLAIN for recompute in ("selective", "full")]
 
 
-@pytest.mark.parametrize("values", sampled(RECOMPUTED, features), ids=name_of)
-def test_recomputing_changes_nothing_but_memory(values: dict[str, object], gang: Gang, alone: list[float]) -> None:
-    assert same(gang.losses(configured(**values), TINY), alone)
+@pytest.mark.parametrize("values", sampled(RECOMPUTED, features, quick=kinds), ids=name_of)
+def test_recomputing_changes_nothing_but_memory(values: dict[str, object], gang: Gang, alone: Alone) -> None:
+    assert same(gang.losses(configured(**values), TINY), alone(TINY))
 
 
-def test_a_run_repeats_to_the_last_bit_and_a_seed_matters(gang: Gang, alone: list[float]) -> None:
-    assert gang.losses(configured(micro_batch=8), TINY) == alone
-    assert not same(gang.losses(configured(micro_batch=8), TINY, seed=1), alone)
+def test_a_run_repeats_to_the_last_bit_and_a_seed_matters(gang: Gang, alone: Alone) -> None:
+    assert gang.losses(configured(micro_batch=8), TINY) == alone(TINY)
+    assert not same(gang.losses(configured(micro_batch=8), TINY, seed=1), alone(TINY))
 
 
-def test_loss_falls_and_bf16_follows_fp32(gang: Gang, alone: list[float]) -> None:
-    assert alone[-1] < alone[0] - 0.1
+def test_loss_falls_and_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
+    assert alone(TINY)[-1] < alone(TINY)[0] - 0.1
     # bf16 keeps 8 bits of mantissa: 4e-3 per operation, averaged over many.
-    assert gang.losses(configured(micro_batch=8), TINY, precision="bf16") == pytest.approx(alone, rel=1e-2)
-    assert gang.losses(configured(pp=2), TINY, precision="bf16") == pytest.approx(alone, rel=1e-2)
+    assert gang.losses(configured(micro_batch=8), TINY, precision="bf16") == pytest.approx(alone(TINY), rel=1e-2)
+    assert gang.losses(configured(pp=2), TINY, precision="bf16") == pytest.approx(alone(TINY), rel=1e-2)

@@ -9,19 +9,14 @@ from oppa.errors import InputError
 from oppa.problem.configuration import ExtraValue
 from oppa.problem.model import Model
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_runnable
-from tests.sampling import sampled
+from tests.sampling import sampled, slow
 from tests.training.conftest import Trials
-from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, configured, features, id_of
+from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, configured, family_and_kinds, features, id_of
 from tests.training.gang import Gang, chain
 from tests.training.runs import CLOSE, Runs, events, losses
 from tests.training.trained_weights import differing, weights_after
 
 MODELS = {**{name: model for name, model in FAMILIES.items() if not (model.patch or model.entry_point)}, "grouped": GROUPED}
-
-
-@pytest.fixture(scope="module")
-def alone(gang: Gang) -> dict[str, list[float]]:
-    return {name: gang.losses(configured(micro_batch=8), model) for name, model in MODELS.items()}
 
 
 LAYOUTS = [
@@ -60,12 +55,12 @@ def shown(family: str, values: dict[str, object]) -> set[object]:
     return {*features(values), *((family, axis) for axis in ("tp", "pp", "ep") if axis in values), family}
 
 
-@pytest.mark.parametrize(("family", "values"), sampled(CASES, shown), ids=id_of)
-def test_parts_of_sequences_train_the_same_model(family: str, values: dict[str, object], gang: Gang, alone: dict[str, list[float]]) -> None:
-    assert gang.losses(configured(**values), MODELS[family]) == pytest.approx(alone[family], rel=TOLERANCE)
+@pytest.mark.parametrize(("family", "values"), sampled(CASES, shown, quick=family_and_kinds), ids=id_of)
+def test_parts_of_sequences_train_the_same_model(family: str, values: dict[str, object], gang: Gang, alone: Alone) -> None:
+    assert gang.losses(configured(**values), MODELS[family]) == pytest.approx(alone(MODELS[family]), rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("family", ["encoder", "grouped", "mixture"])
+@pytest.mark.parametrize("family", ["grouped", *slow("encoder", "mixture")])
 def test_the_weights_are_those_of_one_process(family: str, gang: Gang, tmp_path: Path) -> None:
     one = weights_after(gang, configured(micro_batch=8), MODELS[family], tmp_path / "alone.pt")
     for values in ({"cp": 4}, {"cp": 2, "dp": 2, "zero_stage": 3}, {"cp": 2, "tp": 2}):
@@ -74,10 +69,10 @@ def test_the_weights_are_those_of_one_process(family: str, gang: Gang, tmp_path:
     assert differing(one, first)
 
 
-def test_a_layout_with_parts_of_sequences_is_one_like_all_others(gang: Gang, alone: dict[str, list[float]], tmp_path: Path) -> None:
+def test_a_layout_with_parts_of_sequences_is_one_like_all_others(gang: Gang, alone: Alone, tmp_path: Path) -> None:
     """State moves to it and from it, and a checkpoint of it resumes in others."""
     walk = [configured(**values) for values in ({"dp": 4}, {"cp": 4}, {"tp": 2, "cp": 2}, {"cp": 2, "dp": 2, "zero_stage": 3}, {"pp": 4})]
-    alone_longer = gang.losses(configured(micro_batch=8), GROUPED, steps=5)
+    alone_longer = alone(GROUPED, 5)
     assert gang.chain(chain(GROUPED, [*walk[:4]], [1, 1, 1, 2])) == pytest.approx(alone_longer, rel=TOLERANCE)
     saved = {"checkpoint": str(tmp_path / "saved")}
     first = gang.chain(chain(GROUPED, [configured(cp=2, dp=2, zero_stage=1)], [2], **saved))
@@ -85,9 +80,9 @@ def test_a_layout_with_parts_of_sequences_is_one_like_all_others(gang: Gang, alo
     assert first == pytest.approx(alone_longer[:2], rel=TOLERANCE)
 
 
-def test_bf16_follows_fp32(gang: Gang, alone: dict[str, list[float]]) -> None:
+def test_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
     for values in ({"cp": 2, "pp": 2}, {"cp": 2, "dp": 2, "zero_stage": 3}):
-        assert gang.losses(configured(**values), GROUPED, precision="bf16") == pytest.approx(alone["grouped"], rel=1e-2)
+        assert gang.losses(configured(**values), GROUPED, precision="bf16") == pytest.approx(alone(GROUPED), rel=1e-2)
 
 
 LONG = dataclasses.replace(TINY, layers=2, seq_len=512)

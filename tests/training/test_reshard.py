@@ -94,7 +94,7 @@ def test_from_each_layout_of_4_ranks_to_every_other_and_back(number: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", MODELS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.data())
 def test_between_any_two_layouts_of_any_two_numbers_of_ranks(family: str, data: st.DataObject) -> None:
     model = MODELS[family]

@@ -7,9 +7,9 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.training.parallel.supported_layouts import require_buildable
-from tests.sampling import sampled
+from tests.sampling import sampled, slow
 from tests.training.conftest import Trials
-from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, configured, features, id_of
+from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, configured, family_and_kinds, features, id_of
 from tests.training.gang import Gang, chain
 from tests.training.trained_weights import differing, weights_after
 
@@ -46,35 +46,30 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def alone(gang: Gang) -> dict[str, list[float]]:
-    return {name: gang.losses(configured(micro_batch=8), model) for name, model in MODELS.items()}
-
-
 def shown(family: str, values: dict[str, object]) -> set[object]:
     return {*features(values), *((family, axis) for axis in ("pp", "ep", "cp") if axis in values), family}
 
 
-@pytest.mark.parametrize(("family", "values"), sampled(CASES, shown), ids=id_of)
-def test_parts_of_tokens_train_the_same_model(family: str, values: dict[str, object], gang: Gang, alone: dict[str, list[float]]) -> None:
-    assert gang.losses(configured(**values), MODELS[family]) == pytest.approx(alone[family], rel=TOLERANCE)
+@pytest.mark.parametrize(("family", "values"), sampled(CASES, shown, quick=family_and_kinds), ids=id_of)
+def test_parts_of_tokens_train_the_same_model(family: str, values: dict[str, object], gang: Gang, alone: Alone) -> None:
+    assert gang.losses(configured(**values), MODELS[family]) == pytest.approx(alone(MODELS[family]), rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("family", ["encoder", "grouped", "mixture"])
+@pytest.mark.parametrize("family", ["grouped", *slow("encoder", "mixture")])
 def test_the_weights_are_those_of_one_process(family: str, gang: Gang, tmp_path: Path) -> None:
     one = weights_after(gang, configured(micro_batch=8), MODELS[family], tmp_path / "alone.pt")
     for values in (SEQUENCE, {**SEQUENCE, "pp": 2}, {**SEQUENCE, "dp": 2, "zero_stage": 3}):
         assert not differing(one, weights_after(gang, configured(**values), MODELS[family], tmp_path / "others.pt")), values
 
 
-def test_it_can_be_switched_on_and_off_between_steps(gang: Gang) -> None:
+def test_it_can_be_switched_on_and_off_between_steps(gang: Gang, alone: Alone) -> None:
     layouts = [configured(tp=2, dp=2), configured(**SEQUENCE, dp=2), configured(**SEQUENCE, pp=2)]
-    longer = gang.losses(configured(micro_batch=8), GROUPED, steps=5)
+    longer = alone(GROUPED, 5)
     assert gang.chain(chain(GROUPED, layouts, [1, 2, 2])) == pytest.approx(longer, rel=TOLERANCE)
 
 
-def test_bf16_follows_fp32(gang: Gang, alone: dict[str, list[float]]) -> None:
-    assert gang.losses(configured(**SEQUENCE, pp=2), GROUPED, precision="bf16") == pytest.approx(alone["grouped"], rel=1e-2)
+def test_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
+    assert gang.losses(configured(**SEQUENCE, pp=2), GROUPED, precision="bf16") == pytest.approx(alone(GROUPED), rel=1e-2)
 
 
 @pytest.mark.slow

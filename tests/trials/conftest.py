@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from oppa.launchers import agent
@@ -20,9 +19,7 @@ from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from oppa.trials.trial_folder import TrialSpec
-
-hypothesis.settings.register_profile("unhurried", deadline=None)
-hypothesis.settings.load_profile("unhurried")
+from tests.sampling import slow
 
 SCRIPT_RUNNER = Path(__file__).parent / "runners" / "script"
 STUDY = f"{os.getpid():08x}-test-of-trials"
@@ -68,7 +65,7 @@ class TwoHosts:
         pass
 
 
-@pytest.fixture(scope="module", params=["warm", "cold", "command", "hosts"])
+@pytest.fixture(scope="module", params=["warm", "command", *slow("cold", "hosts")])
 def launcher(request):
     """One launcher for all the bad trials of a module: each must leave it fit for the next."""
     runner = load_runner(SCRIPT_RUNNER)

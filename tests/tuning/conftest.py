@@ -2,7 +2,6 @@
 
 import math
 
-import hypothesis
 import pytest
 import torch
 
@@ -11,9 +10,6 @@ from oppa.tuning.designer import Observation
 from oppa.tuning.designers import DESIGNERS, make_designer
 from oppa.tuning.designers.oppa import Oppa
 from tests.jobs import problem_of
-
-hypothesis.settings.register_profile("unhurried", deadline=None)
-hypothesis.settings.load_profile("unhurried")
 
 JOB = """
 model = {preset = "tiny-4m"}

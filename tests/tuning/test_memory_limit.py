@@ -39,6 +39,9 @@ RANKED = ("prior-rank",)
 WITHOUT = ("xgboost", "random", "exhaustive", "smac", "baybe")
 """They learn that a configuration does not fit when it has run out of memory."""
 
+LONG = ("oppa-paper", "baybe")
+"""The first thinks for long; the second takes long to import, and never learns of a limit."""
+
 
 @pytest.fixture(scope="module")
 def stated(make_problem) -> Problem:
@@ -93,7 +96,7 @@ def test_what_needs_nearly_all_of_the_limit_is_predicted_to_fit(make_problem) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*(name for name in INSTALLED if name != "oppa-paper"), "active", *nightly("oppa-paper")])
+@pytest.mark.parametrize("name", [*(name for name in INSTALLED if name not in LONG), "active", *nightly(*LONG)])
 def test_a_search_is_the_same_whether_the_limit_is_stated_or_the_device_s(name, stated, unstated, landscape) -> None:
     """Nothing but `usable_bytes` reaches a designer: the two jobs agree in that, and differ in every other number of bytes."""
     orders = []

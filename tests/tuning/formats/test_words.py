@@ -1,15 +1,13 @@
 """The words of search spaces before the parsers of their frameworks: each launch line means the configuration that it was made for."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from oppa.problem.job import load_job
-from oppa.problem.trial_values import values_of
-from oppa.trials.trial_folder import TrialSpec
 from tests.tuning.formats.conftest import ask
+from tests.tuning.formats.launch_lines import line
 from tests.tuning.formats.torchtitan_knobs import EVERY_KNOB
 
 SOME = 40
@@ -102,13 +100,6 @@ def understood(tmp_path):
         return list(zip(chosen, ask(module, program, tmp_path / "lines.json"), strict=True))
 
     return parse
-
-
-def line(problem, configuration):
-    """The launch line of a configuration."""
-    spec = TrialSpec.of(problem, configuration, study="s", trial=1, steps=3)
-    values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=3, folder=Path())
-    return spec.command.words(values, {})
 
 
 def titan(configuration):

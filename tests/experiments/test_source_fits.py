@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from oppa.bench.source_fits import SourceFit, fit_rows, fit_sources, predict_with, shipped
+from experiments.prior.source_fits import SourceFit, fit_rows, fit_sources, predict_with, shipped
 from oppa.cost.coefficients import load_beliefs
 from oppa.cost.prediction import COLUMNS, predict_rows
 from tests.cost.conftest import rows_of

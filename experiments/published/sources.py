@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from oppa.bench.published.aleph_alpha import aleph_alpha_rows
-from oppa.bench.published.fine_tuning import expert_fine_tuning_rows, fine_tuning_rows
-from oppa.bench.published.llm_foundry import llm_foundry_rows
-from oppa.bench.published.megatron import megatron_rows, recomputation_rows
+from experiments.published.aleph_alpha import aleph_alpha_rows
+from experiments.published.fine_tuning import expert_fine_tuning_rows, fine_tuning_rows
+from experiments.published.llm_foundry import llm_foundry_rows
+from experiments.published.megatron import megatron_rows, recomputation_rows
+from experiments.published.tuning_trials import tuning_trial_rows
 from oppa.bench.published.nanotron import nanotron_rows
-from oppa.bench.published.tuning_trials import tuning_trial_rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments import published
 from oppa import catalog
-from oppa.bench import published
 from oppa.cost.hardware import load_hardware
 from oppa.cost.rows import REQUIRED, check_rows
 from oppa.errors import EnvironmentLackingError

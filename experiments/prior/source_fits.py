@@ -12,12 +12,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from oppa.bench import published
-from oppa.bench.fitting import CostFunction, FittedRuns, coefficients_at, fit_place, without_stalls
-from oppa.cost.beliefs import Beliefs, beliefs_of
+from experiments import published
+from oppa.bench.fitting import CostFunction, FittedRuns, coefficients_at, fit_place, group_beliefs, without_stalls
+from oppa.cost.beliefs import Beliefs
 from oppa.cost.coefficients import load_beliefs
-from oppa.cost.framework import load_framework
-from oppa.cost.hardware import load_hardware
 from oppa.cost.memory import memory
 from oppa.cost.prediction import predict
 from oppa.cost.rows import by_kind, check_rows, illegal, workload_of_rows
@@ -35,16 +33,6 @@ class SourceFit:
         """Return the coefficients of step time and of memory on a device, with the fitted medians."""
         time, memory = group_beliefs(device, framework, own=own)
         return _moved(time, self.time), _moved(memory, self.memory)
-
-
-def group_beliefs(device: str, framework: str, *, own: bool = True) -> tuple[Beliefs, Beliefs]:
-    """Return the coefficients of step time and of memory on a device under a framework.
-
-    Args:
-        own: Use the framework's own coefficients; otherwise the general ones, beside the facts of its file.
-    """
-    known = load_framework(framework)
-    return beliefs_of(load_hardware(device), known if own else dataclasses.replace(known, coefficients={}))
 
 
 def _moved(beliefs: Beliefs, place: Tensor) -> Beliefs:
