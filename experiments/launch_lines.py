@@ -34,7 +34,7 @@ _USUAL: Mapping[str, object] = {"tp": 1, "cp": 1, "sp": 1, "pp": 1, "ep": 1, "dp
 _PAGE = """# Published launch lines
 
 `python -m experiments.launch_lines` writes this page. It reads launch lines and scripts of public repositories, which are kept as
-[test cases](../../tests/published/launch_lines), on a machine with eight H100. Nothing is started. The
+test cases (`tests/published/launch_lines`), on a machine with eight H100. Nothing is started. The
 [guide](../launch-line.md) explains what oppa reads. The [glossary](glossary.md) defines the terms.
 
 {counts}
