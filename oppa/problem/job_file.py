@@ -203,6 +203,7 @@ class TrainingTable(DeclaredTable):
     learning_rate: Positive | None = None
     momentum: float | None = Field(default=None, ge=0, lt=1)
     adam_beta2: float | None = Field(default=None, ge=0, lt=1)
+    weight_decay: float | None = Field(default=None, ge=0, le=1)
     gradient_clipping: float | None = Field(default=None, ge=0)
     reduce_in_rank_order: bool | None = None
     collective_timeout: Seconds | None = None
@@ -234,7 +235,8 @@ class TrainTable(DeclaredTable):
 
     samples: Samples | None = None
     warmup: NaturalSamples | None = None
-    decay: Literal["none", "linear", "cosine"] | None = None
+    decay: Literal["none", "linear", "cosine", "wsd"] | None = None
+    decay_samples: Samples | None = None
     final_share: float | None = Field(default=None, ge=0, le=1)
     reference_batch: JobCount | None = None
     scaling: Scaling | None = None
@@ -264,6 +266,9 @@ class TrainTable(DeclaredTable):
         if run_options.samples is not None and run_options.warmup_samples > run_options.samples:
             message = f"`warmup = {run_options.warmup_samples}` is more than `samples = {run_options.samples}`"
             raise JobError(message, hint=f"use at most {run_options.samples}")
+        if run_options.decay_samples is not None and run_options.decay != "wsd":
+            message = f'`decay_samples = {run_options.decay_samples}` has no effect with `decay = "{run_options.decay}"`'
+            raise JobError(message, hint='use `decay = "wsd"`')
         return run_options
 
 

@@ -10,7 +10,7 @@ from colossalai.shardformer.layer import cross_entropy_1d
 from llama import build_llama
 
 from oppa.errors import InputError
-from oppa.training.parallel.optimizer import update_rule
+from oppa.training.parallel.optimizer import groups_of, update_rule
 from oppa.training.parallel.supported_layouts import require_supported
 from oppa.training.profiler.memory import beyond_the_limit
 
@@ -28,7 +28,7 @@ class Hybrid:
             self._plugin = plugin_for(spec)
         network = build_llama(spec, self._plugin.shard_config, mesh.device)
         make, options = update_rule(spec.training)
-        optimizer = make(network.parameters(), **options)
+        optimizer = make(groups_of(network.parameters(), spec.training), **options)
         self._booster = Booster(plugin=self._plugin)
         self._model, self._optimizer, *_ = self._booster.boost(network, optimizer)
 

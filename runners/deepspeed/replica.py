@@ -16,7 +16,7 @@ from torch.profiler import record_function
 from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice, cross_entropy
 from oppa.training.model.weights import materialise
-from oppa.training.parallel.optimizer import update_rule
+from oppa.training.parallel.optimizer import groups_of, update_rule
 from oppa.training.parallel.supported_layouts import require_supported
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -111,7 +111,7 @@ def micro_batches(batch, configuration):
 
 def _optimizer(parameters, training):
     make, options = update_rule(training)
-    optimizer = make(parameters, **options)
+    optimizer = make(groups_of(parameters, training), **options)
     optimizer.register_step_post_hook(_updated)
     return optimizer
 

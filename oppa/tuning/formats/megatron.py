@@ -185,6 +185,7 @@ def training_options(problem: Problem) -> list[str]:
         *half,
         f"--lr {training.learning_rate:g}",
         *optimizer,
+        f"--weight-decay {training.decay:g}",
         f"--clip-grad {training.gradient_clipping:g}",
         f"--seed {training.seed}",
         *data,
