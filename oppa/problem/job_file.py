@@ -74,6 +74,9 @@ class ModelTable(DeclaredTable):
     expert_ffn: JobCount | None = None
     shared_expert_ffn: JobCount | None = None
     dense_layers: JobNatural | None = None
+    norm_eps: Positive | None = None
+    rope_theta: Positive | None = None
+    activation: Literal["gelu", "gelu_tanh"] | None = None
     entry_point: Name | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
     config: Name | None = None
 

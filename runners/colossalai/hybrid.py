@@ -11,7 +11,7 @@ from llama import build_llama
 
 from oppa.errors import InputError
 from oppa.training.parallel.optimizer import groups_of, update_rule
-from oppa.training.parallel.supported_layouts import require_supported
+from oppa.training.parallel.supported_layouts import require_random_start, require_supported
 from oppa.training.profiler.memory import beyond_the_limit
 
 _BYTES_PER_ELEMENT = 2  # ZeRO works in half precision only
@@ -22,6 +22,7 @@ class Hybrid:
 
     def __init__(self, spec, mesh):
         require_supported(spec.model, spec.configuration.tp)
+        require_random_start(spec.training)
         require_runnable(spec.configuration)
         self._configuration = spec.configuration
         with beyond_the_limit(mesh.device):

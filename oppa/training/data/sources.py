@@ -43,6 +43,8 @@ def source_of(spec: TrialSpec, held_out: int = 0) -> Source:
         if held_out:
             hint = "leave out `validation`: the module chooses its own data"
             raise InputError(f"`validation = {held_out}`, but the user module provides its own data", hint=hint)
+        if spec.training.tokens:
+            raise InputError("`tokens` has no effect: the user module provides its own data", hint="leave out `tokens`")
         return UserData(parts)
     if spec.training.tokens:
         return Corpus.of_tokens(spec.training, model, held_out=held_out)
