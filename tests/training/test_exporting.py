@@ -235,6 +235,7 @@ def test_every_layout_starts_from_the_same_weights(values: dict[str, object], ga
     assert gang.losses(configured(), MODELS["gpt2"], steps=1)[0] != pytest.approx(started_alone[0], rel=10 * TOLERANCE)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("family", ["tied", "mixture"])
 def test_torch_loads_a_distributed_checkpoint(family: str, tmp_path: Path) -> None:
     model = FAMILIES[family]

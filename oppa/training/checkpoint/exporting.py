@@ -9,16 +9,20 @@ No more than one file's tensors, or one tensor of DCP, is in memory at a time.
 import contextlib
 import functools
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from oppa.errors import CheckpointError
 from oppa.problem.model import Model
@@ -82,11 +86,11 @@ def export_dcp(checkpoint: Path, folder: Path) -> list[Path]:
     with _writing(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a single process writes it, as intended
         folder.mkdir(parents=True, exist_ok=True)
-        dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), planner=_ReadingPlanner(read), no_dist=True)
+        save(state, storage_writer=FileSystemWriter(folder), planner=_ReadingPlanner(read), no_dist=True)
     return sorted(folder.iterdir())
 
 
-class _ReadingPlanner(dcp.DefaultSavePlanner):
+class _ReadingPlanner(DefaultSavePlanner):
     """Reads each tensor as it is written; the state itself has none of their memory."""
 
     def __init__(self, read: Mapping[str, Callable[[], Tensor]]) -> None:
@@ -104,7 +108,9 @@ class _Stored:
     def __init__(self, folder: Path) -> None:
         self._folder, self._manifest = folder, Manifest.read(folder)
         self.steps = self._manifest.steps
-        self.tensors = {piece.key: (piece.shape, getattr(torch, piece.dtype)) for piece in self._manifest.pieces}
+        self.tensors: dict[TensorKey, tuple[tuple[int, ...], torch.dtype]] = {
+            piece.key: (piece.shape, getattr(torch, piece.dtype)) for piece in self._manifest.pieces
+        }
         try:
             self.model = Model(**self._manifest.model)
         except TypeError as error:
@@ -112,7 +118,7 @@ class _Stored:
 
     def bytes_of(self, key: TensorKey) -> int:
         shape, dtype = self.tensors.get(key, ((), torch.float32))
-        return int(torch.Size(shape).numel()) * dtype.itemsize
+        return math.prod(shape) * dtype.itemsize
 
     def one(self, key: TensorKey) -> Tensor:
         """Return a whole tensor."""
@@ -143,8 +149,16 @@ def _shards(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raise CheckpointError if a file cannot be written."""
+    """Raise CheckpointError if a file cannot be written; torch wraps errors of its ranks, of which this process is the only one."""
     try:
         yield
+    except CheckpointException as wrapped:
+        for error, _ in wrapped.failures.values():
+            raise error if isinstance(error, CheckpointError) else _unwritable(folder, error) from wrapped
+        raise
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"`{folder}` cannot be written: {error}", hint="check the disk, or name another folder") from error
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: BaseException) -> CheckpointError:
+    return CheckpointError(f"`{folder}` cannot be written: {error}", hint="check the disk, or name another folder")

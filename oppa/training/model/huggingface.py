@@ -248,7 +248,7 @@ def _files_by_name(folder: Path) -> dict[str, Path]:
             files = {Path(name).name for name in json.loads((folder / INDEX).read_text())["weight_map"].values()}
         else:
             files = {WEIGHTS}
-        found = {}
+        found: dict[str, Path] = {}
         for name in sorted(files):
             with safe_open(folder / name, "pt") as opened:
                 found |= dict.fromkeys(opened.keys(), folder / name)
