@@ -25,7 +25,7 @@ MONEY = ("max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s")
 """Fields of the limits that concern the devices' hours and their price."""
 SAME_RESULTS = ("reduce_in_rank_order", "collective_timeout_s")
 """Fields that change no result beyond rounding; a run may continue with other values."""
-_LATER = ("weight_decay", "tokens", "token_dtype", "init_from")
+_LATER = ("weight_decay", "decay_all", "tokens", "token_dtype", "init_from")
 """Fields that older studies lack."""
 USUAL_WEIGHT_DECAY: Mapping["Optimizer", float] = {"adamw": 0.01, "sgd": 0.0}
 """Weight decay of a job that states none: torch's own."""
@@ -48,6 +48,8 @@ class Training:
     """
     weight_decay: float | None = None
     """Weight decay of matrices; norms, biases and other parameters with fewer dimensions do not decay. None: the optimizer's usual one."""
+    decay_all: bool = False
+    """Weight decay applies to all parameters."""
     gradient_clipping: float = 0.0
     """Largest norm of a step's gradient; 0: no clipping."""
     reduce_in_rank_order: bool = False

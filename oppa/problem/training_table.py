@@ -23,6 +23,7 @@ class TrainingTable(DeclaredTable):
     momentum: float | None = Field(default=None, ge=0, lt=1)
     adam_beta2: float | None = Field(default=None, ge=0, lt=1)
     weight_decay: float | None = Field(default=None, ge=0, le=1)
+    decay_all: bool | None = None
     gradient_clipping: float | None = Field(default=None, ge=0)
     reduce_in_rank_order: bool | None = None
     collective_timeout: Seconds | None = None

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from oppa.tuning.result import SearchResult
 
 LEARNED = (
-    *("global_batch", "precision", "optimizer", "learning_rate", "momentum", "adam_beta2", "weight_decay", "gradient_clipping"),
+    *("global_batch", "precision", "optimizer", "learning_rate", "momentum", "adam_beta2", "gradient_clipping"),
+    *("weight_decay", "decay_all"),
     *("seq_len", "seed", "corpus", "tokens", "token_dtype", "init_from"),
 )
 """Settings that a problem fixes, since they may change what is learned."""

@@ -16,7 +16,10 @@ DECAYED = {"weight_decay": 1.0, "learning_rate": 1e-2}
 """Matrices lose 1% in each step, on top of their updates."""
 
 
-@pytest.mark.parametrize("training", [Training(weight_decay=0.5), Training(optimizer="sgd", momentum=0.0, weight_decay=0.5)])
+HALF = [Training(weight_decay=0.5), Training(optimizer="sgd", momentum=0.0, weight_decay=0.5), Training(weight_decay=0.5, decay_all=True)]
+
+
+@pytest.mark.parametrize("training", HALF, ids=["adamw", "sgd", "all"])
 def test_without_a_gradient_matrices_shrink_and_other_weights_stay(training: Training) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -25,7 +28,7 @@ def test_without_a_gradient_matrices_shrink_and_other_weights_stay(training: Tra
         parameter.grad = torch.zeros_like(parameter)
     make(groups_of(model.parameters(), training), **options).step()
     for name, parameter in model.named_parameters():
-        shrunk = 1 - training.learning_rate * 0.5 if name == "0.weight" else 1.0
+        shrunk = 1 - training.learning_rate * 0.5 if training.decay_all or name == "0.weight" else 1.0
         torch.testing.assert_close(parameter.detach(), before[name] * shrunk)
 
 

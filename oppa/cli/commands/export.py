@@ -92,6 +92,9 @@ def _weights(source: Path, to: str, out: Path | None, *, force: bool, alone: boo
 
     if not alone:
         raise InputError(f"`--to {to}` writes weights, which no setting changes", hint="leave out the setting and `--set`")
+    if not source.is_dir():
+        hint = "name the folder of a run, or of one of its checkpoints"
+        raise InputError(f"`{source}` is not a run, whose weights `--to {to}` writes", hint=hint)
     if (source / MANIFEST).is_file():
         checkpoint = source
     else:

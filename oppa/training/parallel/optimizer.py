@@ -18,11 +18,17 @@ def update_rule(training: Training) -> tuple[type[torch.optim.Optimizer], dict[s
 
 
 def groups_of(parameters: Iterable[nn.Parameter], training: Training) -> list[dict[str, Any]]:
-    """Return torch's parameter groups: matrices, which decay, then parameters with fewer dimensions, such as norms and biases."""
+    """Return torch's parameter groups: matrices, which decay, then parameters with fewer dimensions, such as norms and biases.
+
+    The groups are the same under `decay_all`, since they determine which rank updates a parameter under ZeRO-1.
+    """
     matrices, others = list[nn.Parameter](), list[nn.Parameter]()
     for parameter in parameters:
         (matrices if decays(parameter.dim()) else others).append(parameter)
-    groups = [{"params": matrices, "weight_decay": training.decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [
+        {"params": matrices, "weight_decay": training.decay},
+        {"params": others, "weight_decay": training.decay if training.decay_all else 0.0},
+    ]
     return [group for group in groups if group["params"]]
 
 
