@@ -213,7 +213,7 @@ def require_same(folder: Path, model: Model) -> None:
     stated = read_config(folder / CONFIG)
     values = json.loads((folder / CONFIG).read_text())
     rotation = values.get("rope_scaling") or values.get("rope_parameters") or {}
-    kind = rotation.get("rope_type", rotation.get("type", "default"))
+    kind = rotation.get("rope_type", rotation.get("type", "default")) if isinstance(rotation, dict) else rotation
     gate = values.get("hidden_act", "silu")
     rules = {
         f"its type is `{values['model_type']}`, and only {', '.join(_READ)} are read": values["model_type"] in _READ,
