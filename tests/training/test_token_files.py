@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from oppa.errors import InputError
+from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.training import Training
 from oppa.training.data.batches import Corpus
 from oppa.training.data.token_files import HEADERS, INDEX_TYPES, token_text
@@ -232,3 +233,11 @@ def test_a_folder_that_save_to_disk_did_not_write_is_refused(tmp_path: Path) -> 
             (tmp_path / "state.json").write_text(text)
         with pytest.raises(InputError, match="save_to_disk"):
             all_of(str(tmp_path))
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(EnvironmentLackingError, match="pyarrow") as lacking:
+        all_of(str(tmp_path))
+    assert "the extra `tokens`" in lacking.value.hint
