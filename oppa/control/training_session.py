@@ -346,6 +346,19 @@ def _require_trainable(problem: Problem, configuration: Configuration) -> None:
         return
     require_buildable(problem.model, configuration)
     require_measurable(configuration, problem.run_options.statistics_every)
+    _require_files(problem)
+
+
+def _require_files(problem: Problem) -> None:
+    """Raise InputError if the job's token files or the weights that it starts from are wrong."""
+    if problem.training.tokens:
+        from oppa.training.data.batches import Corpus
+
+        Corpus.of_tokens(problem.training, problem.model, held_out=problem.run_options.validation)
+    if problem.training.init_from:
+        from oppa.training.model.huggingface import pretrained_of
+
+        pretrained_of(problem.training, problem.model)
 
 
 def _refined(table: Table | None, lines: Sequence[Line], folder: Path) -> tuple[Table | None, Sequence[StepTimeObservation]]:

@@ -16,12 +16,10 @@ from oppa.plain_text import clipped
 from oppa.problem.allocation import ALLOCATION, read_allocation
 from oppa.problem.bounds import (
     LARGEST_BATCH,
-    LARGEST_SEED,
     LONGEST_NAME,
     MOST_DEVICES_PER_HOST,
     MOST_HOSTS,
     MOST_LAYERS,
-    MOST_STEPS,
 )
 from oppa.problem.cluster import Cluster, HardwareFile, Link
 from oppa.problem.command import StepFormat
@@ -34,11 +32,7 @@ from oppa.problem.declaration import (
     JobNatural,
     Latency,
     Name,
-    NaturalSamples,
-    OptionalName,
     Positive,
-    Samples,
-    Seconds,
     listing,
     spell,
 )
@@ -49,7 +43,8 @@ from oppa.problem.model import DESCRIBED_ONLY, HEAD_DIM, Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.proxy_table import ProxyTable
 from oppa.problem.space_file import divisors
-from oppa.problem.training import USUAL_SCALING, LauncherChoice, Optimizer, Over, RunOptions, Scaling, SearchOptions, Training
+from oppa.problem.training import LauncherChoice, SearchOptions
+from oppa.problem.training_table import TrainingTable, TrainTable
 from oppa.problem.transformers_config import with_config
 
 
@@ -79,6 +74,9 @@ class ModelTable(DeclaredTable):
     expert_ffn: JobCount | None = None
     shared_expert_ffn: JobCount | None = None
     dense_layers: JobNatural | None = None
+    norm_eps: Positive | None = None
+    rope_theta: Positive | None = None
+    activation: Literal["gelu", "gelu_tanh"] | None = None
     entry_point: Name | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
     config: Name | None = None
 
@@ -193,78 +191,6 @@ class SearchSpaceTable(DeclaredTable):
     framework: Name | None = None
     """Id of priors/frameworks, or the path of a file of the same form; None: that of the space."""
     parameters: dict[str, Any] = Field(default_factory=dict)
-
-
-class TrainingTable(DeclaredTable):
-    """Validates `[training]`."""
-
-    precision: Literal["fp32", "bf16"] | None = None
-    optimizer: Optimizer | None = None
-    learning_rate: Positive | None = None
-    momentum: float | None = Field(default=None, ge=0, lt=1)
-    adam_beta2: float | None = Field(default=None, ge=0, lt=1)
-    gradient_clipping: float | None = Field(default=None, ge=0)
-    reduce_in_rank_order: bool | None = None
-    collective_timeout: Seconds | None = None
-    seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
-    corpus: OptionalName | None = None
-
-    def record(self, folder: Path) -> Training:
-        """Return the training settings; `corpus` is relative to `folder`, the job file's folder.
-
-        Raises:
-            JobError: `corpus` is not a folder, or an option belongs to another optimizer.
-        """
-        given = self.model_dump(exclude_none=True)
-        if "collective_timeout" in given:
-            given["collective_timeout_s"] = given.pop("collective_timeout")
-        chosen = self.optimizer or Training().optimizer
-        for name, optimizer in {"momentum": "sgd", "adam_beta2": "adamw"}.items():
-            if name in given and optimizer != chosen:
-                raise JobError(f'`{name}` has no effect with `optimizer = "{chosen}"`', hint=f'use `optimizer = "{optimizer}"`')
-        if self.corpus:
-            given["corpus"] = os.path.realpath(folder / self.corpus)
-            if not Path(given["corpus"]).is_dir():
-                raise JobError(f'`corpus = "{self.corpus}"` is not a folder', hint="name a folder of text, relative to the job file")
-        return Training(**given)
-
-
-class TrainTable(DeclaredTable):
-    """Validates `[train]`: the options of `oppa train`."""
-
-    samples: Samples | None = None
-    warmup: NaturalSamples | None = None
-    decay: Literal["none", "linear", "cosine"] | None = None
-    final_share: float | None = Field(default=None, ge=0, le=1)
-    reference_batch: JobCount | None = None
-    scaling: Scaling | None = None
-    damping: JobNatural | None = None
-    statistics: Over | None = None
-    statistics_every: JobNatural | None = None
-    profile_steps: int | None = Field(default=None, ge=0, le=MOST_STEPS)
-    workers_every: JobCount | None = None
-    validation: JobCount | None = None
-    validate_every: JobCount | None = None
-    checkpoint_every: Seconds | None = None
-    keep: JobCount | None = None
-    leave_timeout: Seconds | None = None
-    advise: bool | None = None
-    least_batch: JobCount | None = None
-    largest_batch: JobCount | None = None
-    changes_per_hour: Positive | None = None
-    frozen: str | None = Field(default=None, max_length=1000)
-
-    def record(self, optimizer: Optimizer) -> RunOptions:
-        """Return the run options; raises JobError if the warm-up is longer than the training."""
-        names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s", "leave_timeout": "leave_timeout_s"}
-        usual = RunOptions(scaling=USUAL_SCALING[optimizer])
-        run_options = dataclasses.replace(
-            usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()}
-        )
-        if run_options.samples is not None and run_options.warmup_samples > run_options.samples:
-            message = f"`warmup = {run_options.warmup_samples}` is more than `samples = {run_options.samples}`"
-            raise JobError(message, hint=f"use at most {run_options.samples}")
-        return run_options
 
 
 def _option(value: object) -> object:

@@ -13,6 +13,8 @@ import dataclasses
 
 DESCRIBED_ONLY = ("head_width", "expert_ffn", "shared_expert_ffn", "dense_layers")
 """Dimensions for the cost model alone: neither the built-in core nor the simulator builds them, and older records lack them."""
+COMPUTED = ("norm_eps", "rope_theta", "activation")
+"""Choices that change what a model computes, but not how long it takes; older records lack them."""
 HEAD_DIM = "head_dim"
 """Key of `head_width` in a job, as the field calls it."""
 MODEL_HINT = "add `[model]` with `preset = ...`, or with its dimensions"
@@ -56,6 +58,12 @@ class Model:
     """Width of the experts together that every token passes through; 0: none."""
     dense_layers: int = 0
     """Number of the first layers that have one feed-forward network of width `ffn` in place of experts."""
+    norm_eps: float = 1e-5
+    """Number that norms add to the variance."""
+    rope_theta: float = 10_000.0
+    """Base of the angles of a rotary embedding."""
+    activation: str = "gelu"
+    """Activation without a gate: `gelu`, or `gelu_tanh`, its approximation in GPT-2."""
     entry_point: str = ""
     """`folder:module:name` of the user's own module (oppa.training.model.user_module); empty: none.
 
@@ -66,8 +74,9 @@ class Model:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, as they are written to JSON; the later fields are omitted at their defaults."""
-        values = dataclasses.asdict(self)
-        return {name: value for name, value in values.items() if name not in (*DESCRIBED_ONLY, "config") or value}
+        values, usual = dataclasses.asdict(self), {field.name: field.default for field in dataclasses.fields(self)}
+        later = (*DESCRIBED_ONLY, *COMPUTED, "config")
+        return {name: value for name, value in values.items() if name not in later or value != usual[name]}
 
     @property
     def is_traceable(self) -> bool:
@@ -79,6 +88,11 @@ class Model:
         """Return the key of the first dimension that is described only; empty if the built-in core can build the model."""
         stated = next((name for name in DESCRIBED_ONLY if getattr(self, name)), "")
         return HEAD_DIM if stated == "head_width" else stated
+
+    @property
+    def gelu_approximation(self) -> str:
+        """Return torch's name of the approximation that the activation is."""
+        return "tanh" if self.activation == "gelu_tanh" else "none"
 
     @property
     def head_dim(self) -> int:

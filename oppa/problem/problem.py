@@ -12,7 +12,7 @@ from oppa.errors import JobError
 from oppa.problem.cluster import Cluster
 from oppa.problem.command import LaunchCommand, argument_of
 from oppa.problem.configuration import Configuration
-from oppa.problem.model import MODEL_HINT, Model
+from oppa.problem.model import COMPUTED, MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
@@ -127,7 +127,8 @@ class Problem:
         values["space"].pop("framework", None)  # what the prior knows changes no result
         values["space"].pop("framework_text", None)
         values["cluster"].pop("hardware", None)
-        (values["model"] or {}).pop("config", None)  # the dimensions that it states are decisive, wherever the file lies
+        for name in ("config", *COMPUTED):  # the dimensions of a configuration are decisive, wherever its file lies
+            (values["model"] or {}).pop(name, None)
         values["space"]["constraints"] = [entry["expression"] for entry in values["space"]["constraints"]]
         decisive = {key: value for key, value in values.items() if key not in NOT_DECISIVE}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -8,10 +8,11 @@ from pydantic import Field
 
 from oppa.errors import InputError
 from oppa.problem.declaration import DeclaredTable
-from oppa.problem.job_file import DesignerTable, LauncherTable, TrainTable
+from oppa.problem.job_file import DesignerTable, LauncherTable
 from oppa.problem.limits_table import LimitsTable
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings, validate_with
+from oppa.problem.training_table import TrainTable
 
 SPELLED = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
 """Fields of records, by their key, if the names differ by more than a unit."""

@@ -25,6 +25,10 @@ MONEY = ("max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s")
 """Fields of the limits that concern the devices' hours and their price."""
 SAME_RESULTS = ("reduce_in_rank_order", "collective_timeout_s")
 """Fields that change no result beyond rounding; a run may continue with other values."""
+_LATER = ("weight_decay", "decay_all", "tokens", "token_dtype", "init_from")
+"""Fields that older studies lack."""
+USUAL_WEIGHT_DECAY: Mapping["Optimizer", float] = {"adamw": 0.01, "sgd": 0.0}
+"""Weight decay of a job that states none: torch's own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,10 @@ class Training:
 
     If the batch grows, the moment must follow; at 0.95 it does within 20 steps.
     """
+    weight_decay: float | None = None
+    """Weight decay of matrices; norms, biases and other parameters with fewer dimensions do not decay. None: the optimizer's usual one."""
+    decay_all: bool = False
+    """Weight decay applies to all parameters."""
     gradient_clipping: float = 0.0
     """Largest norm of a step's gradient; 0: no clipping."""
     reduce_in_rank_order: bool = False
@@ -54,14 +62,26 @@ class Training:
     """Seconds that a rank waits for its peers, at the rendezvous and in a collective."""
     corpus: str = ""
     """Folder of text to train on, all of it; empty: the first 4 MiB of the sources of Python's standard library."""
+    tokens: str = ""
+    """Token files to train on in place of text: a path, or a pattern of files in name order (`oppa.training.data.token_files`)."""
+    token_dtype: str = ""
+    """Type of the tokens in files that do not state it, `uint16` or `uint32`; empty: the smaller one that holds the vocabulary."""
+    init_from: str = ""
+    """Folder of a Hugging Face model whose weights training starts from; empty: random weights."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as they are written to JSON; `Training(**values)` is the inverse.
 
-        Fields that change no result are omitted at their defaults, so that fingerprints of older studies stay valid.
+        Fields that change no result, or that came later, are omitted at their defaults. So fingerprints of older studies stay valid.
         """
         values, usual = dataclasses.asdict(self), Training()
-        return {name: value for name, value in values.items() if name not in SAME_RESULTS or value != getattr(usual, name)}
+        optional = (*SAME_RESULTS, *_LATER)
+        return {name: value for name, value in values.items() if name not in optional or value != getattr(usual, name)}
+
+    @property
+    def decay(self) -> float:
+        """Return the weight decay of matrices."""
+        return USUAL_WEIGHT_DECAY[self.optimizer] if self.weight_decay is None else self.weight_decay
 
     @property
     def adam_betas(self) -> tuple[float, float]:
@@ -169,7 +189,9 @@ class RunOptions:
     warmup_samples: int = 0
     """Samples over which the learning rate rises from 0."""
     decay: str = "none"
-    """Decay of the learning rate from there to the end: `none`, `linear` or `cosine`."""
+    """Decay of the learning rate from there to the end: `none`, `linear`, `cosine`, or `wsd`, which is stable until its last samples."""
+    decay_samples: int | None = None
+    """Samples at the end over which `wsd` decays linearly; None: a tenth of all."""
     final_share: float = 0.1
     """Share of the learning rate that is left at the end of its decay."""
     reference_batch: int | None = None

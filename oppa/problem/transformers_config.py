@@ -4,6 +4,7 @@ Architectures name the same dimension differently, and a file may leave out what
 `_NAMES` that a file has applies, else the default in `_ARCHITECTURES`. Others are assumed to be decoders with SwiGLU and RMSNorm.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ _NAMES = {
     "shared_expert_ffn": ("shared_expert_intermediate_size",),
     "dense_layers": ("first_k_dense_replace",),
 }
+_EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps")
+_ACTIVATION_KEYS = ("activation_function", "hidden_act", "hidden_activation")
+_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 _POSITIONS = ("max_position_embeddings", "n_positions")
 _OLD: dict[str, Any] = {"gated": False, "biases": True, "norm": "layer", "tied": True}
 _ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -89,10 +93,26 @@ def _dimensions(values: Mapping[str, Any], architecture: str, path: Path) -> dic
         found["tied"] = values["tie_word_embeddings"]
     if "biases" not in usual and (values.get("attention_bias") is True or values.get("use_bias") is True):
         found["biases" if values.get("mlp_bias") is True or values.get("use_bias") is True else "qkv_bias"] = True
+    found |= _computed(values, found, path)
     if "learned_positions" in usual:
         longest = next((values[key] for key in _POSITIONS if values.get(key) is not None), 1024)
         found["learned_positions"] = _whole_number(longest, _POSITIONS[0], path) + usual["learned_positions"]
     return _consistent(found, values)
+
+
+def _computed(values: Mapping[str, Any], found: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return what a configuration states about norms, rotation and activation, with Transformers' defaults where it states nothing."""
+    layer_norm, rotation = found.get("norm") == "layer", values.get("rope_parameters")
+    epsilon = next((values[key] for key in _EPSILONS if values.get(key) is not None), 1e-5 if layer_norm else 1e-6)
+    stated = {"norm_eps": epsilon}
+    if "learned_positions" not in found:
+        stated["rope_theta"] = values.get("rope_theta") or (rotation.get("rope_theta") if isinstance(rotation, dict) else None) or 10_000.0
+    for name, value in stated.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise JobError(f"`{name} = {value}` in `{path}` is no positive number", hint="write a number, as Transformers does")
+    activation = next((values[key] for key in _ACTIVATION_KEYS if values.get(key) is not None), "gelu_new" if layer_norm else "silu")
+    activations = {} if found.get("gated", True) or activation not in _ACTIVATIONS else {"activation": _ACTIVATIONS[activation]}
+    return {**{name: float(value) for name, value in stated.items()}, **activations}
 
 
 def _consistent(found: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

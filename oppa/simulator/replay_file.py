@@ -21,12 +21,13 @@ from oppa.errors import EnvironmentLackingError, InputError, SpaceError, nearest
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.declaration import Bytes, Count, DeclaredTable, Seconds, parse
-from oppa.problem.job_file import BatchTable, ModelTable, TrainingTable
+from oppa.problem.job_file import BatchTable, ModelTable
 from oppa.problem.limits_table import LimitsTable
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.space_file import read_space
+from oppa.problem.training_table import TrainingTable
 from oppa.regular_file import read_csv
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.replay import Record, Replay, ReplayNoise

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 LEARNED = (
     *("global_batch", "precision", "optimizer", "learning_rate", "momentum", "adam_beta2", "gradient_clipping"),
-    *("seq_len", "seed", "corpus"),
+    *("weight_decay", "decay_all"),
+    *("seq_len", "seed", "corpus", "tokens", "token_dtype", "init_from"),
 )
 """Settings that a problem fixes, since they may change what is learned."""
 

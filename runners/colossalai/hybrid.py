@@ -10,8 +10,8 @@ from colossalai.shardformer.layer import cross_entropy_1d
 from llama import build_llama
 
 from oppa.errors import InputError
-from oppa.training.parallel.optimizer import update_rule
-from oppa.training.parallel.supported_layouts import require_supported
+from oppa.training.parallel.optimizer import groups_of, update_rule
+from oppa.training.parallel.supported_layouts import require_random_start, require_supported
 from oppa.training.profiler.memory import beyond_the_limit
 
 _BYTES_PER_ELEMENT = 2  # ZeRO works in half precision only
@@ -22,13 +22,14 @@ class Hybrid:
 
     def __init__(self, spec, mesh):
         require_supported(spec.model, spec.configuration.tp)
+        require_random_start(spec.training)
         require_runnable(spec.configuration)
         self._configuration = spec.configuration
         with beyond_the_limit(mesh.device):
             self._plugin = plugin_for(spec)
         network = build_llama(spec, self._plugin.shard_config, mesh.device)
         make, options = update_rule(spec.training)
-        optimizer = make(network.parameters(), **options)
+        optimizer = make(groups_of(network.parameters(), spec.training), **options)
         self._booster = Booster(plugin=self._plugin)
         self._model, self._optimizer, *_ = self._booster.boost(network, optimizer)
 

@@ -16,8 +16,8 @@ from torch.profiler import record_function
 from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice, cross_entropy
 from oppa.training.model.weights import materialise
-from oppa.training.parallel.optimizer import update_rule
-from oppa.training.parallel.supported_layouts import require_supported
+from oppa.training.parallel.optimizer import groups_of, update_rule
+from oppa.training.parallel.supported_layouts import require_random_start, require_supported
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _WHOLE = Slice()
@@ -27,6 +27,7 @@ _WHOLE = Slice()
 def build(spec, mesh):
     """Return this rank's part of the model; raises InputError for a job that DeepSpeed or this runner does not support."""
     require_supported(spec.model, spec.configuration.tp)
+    require_random_start(spec.training)
     require_runnable(spec.configuration, spec.model.layers, spec.training.gradient_clipping)
     return Pipelined(spec, mesh) if spec.configuration.pp > 1 else Accumulated(spec, mesh)
 
@@ -111,7 +112,7 @@ def micro_batches(batch, configuration):
 
 def _optimizer(parameters, training):
     make, options = update_rule(training)
-    optimizer = make(parameters, **options)
+    optimizer = make(groups_of(parameters, training), **options)
     optimizer.register_step_post_hook(_updated)
     return optimizer
 

@@ -4,6 +4,11 @@ import json
 
 import pytest
 
+from oppa.problem.job import load_job
+from oppa.training.run.run_folder import RunSpec
+from tests.training.checkpoints import SQUARE, saved
+from tests.training.test_exporting import MODELS
+
 pytestmark = pytest.mark.slow
 
 DEEPSPEED = """
@@ -201,3 +206,27 @@ def test_without_a_winner_there_is_nothing_to_export(present) -> None:
     job.write_text(job.read_text().replace("80 GiB", "1 MiB"))
     present("tune", "ds.toml", "--study", "s", "--designer", "random", code=1)
     assert "has no winner yet" in present("export", "s", "--to", "deepspeed", code=2).stderr
+
+
+def test_the_weights_of_a_run_are_those_of_its_newest_checkpoint(oppa) -> None:
+    run, model = oppa.folder / "r", MODELS["llama"]
+    RunSpec(uuid="u", problem=load_job(oppa.folder / "job.toml"), configuration=SQUARE).write(run)
+    assert "has no checkpoint yet" in oppa("export", "r", "--to", "huggingface", code=2).stderr
+    for steps in (7, 10):
+        saved(run / "checkpoints" / f"step-{steps}", model, SQUARE)
+    assert oppa("export", "r", "--to", "huggingface").stdout.split() == [
+        f"r/exports/huggingface-step-10/{name}" for name in ("model.safetensors", "config.json")
+    ]
+    named = json.loads(oppa("export", "r/checkpoints/step-7", "--to", "dcp", "--out", "torch", "--json").stdout)
+    assert named == ["torch/.metadata", "torch/__0_0.distcp"]
+    for arguments, words in (
+        (("r",), "is not empty"),
+        (("r", "micro_batch=2"), "which no setting changes"),
+        (("job.toml",), "is not a run"),
+    ):
+        said = oppa("export", *arguments, "--to", "huggingface", code=2).stderr
+        assert words in said and "hint: " in said and "Traceback" not in said
+    (run / "mine").mkdir()
+    (run / "mine" / "notes").write_text("mine")
+    oppa("export", "r", "--to", "huggingface", "--out", "r/mine", "--force")
+    assert (run / "mine" / "notes").read_text() == "mine" and (run / "mine" / "config.json").is_file()

@@ -114,8 +114,23 @@ def test_what_a_run_is_cannot_be_changed(oppa, train) -> None:
     assert "`layers = 2`, not 4" in oppa("train", "job.toml", "--run", "r", code=2).stderr
     job.write_text(TRAIN_JOB + "\n[training]\nseed = 1\n")
     assert "`seed = 0`, not 1" in oppa("train", "job.toml", "--run", "r", code=2).stderr
+    job.write_text(TRAIN_JOB + "\n[training]\nweight_decay = 0.1\n")
+    assert "leave out `weight_decay` of [training]" in oppa("train", "job.toml", "--run", "r", code=2).stderr
     (oppa.folder / "r" / "run.json").write_text("{")
     assert "is damaged" in oppa("train", "job.toml", "--run", "r", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [('tokens = "train.bin"', "has the token 65535 at byte 2000"), ('init_from = "weights"', "`weights/config.json` cannot be read")],
+)
+def test_wrong_data_and_weights_are_refused_before_there_is_a_run(keys: str, words: str, oppa) -> None:
+    (oppa.folder / "train.bin").write_bytes(b"\x01\x00" * 1000 + b"\xff\xff")
+    (oppa.folder / "weights").mkdir()
+    (oppa.folder / "job.toml").write_text(f"{TRAIN_JOB}\n[training]\n{keys}\n")
+    said = oppa("train", "job.toml", "--run", "r", code=2).stderr
+    assert words in said.replace(f"{oppa.folder}/", "") and "hint: " in said
+    assert not (oppa.folder / "r").exists()
 
 
 @pytest.fixture

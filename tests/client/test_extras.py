@@ -11,7 +11,14 @@ from oppa import catalog
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-MODULES = {"matplotlib": "plots", "tomlkit": "command", "optuna": "peers", "ortools": "schedule", "stable_baselines3": "learn"}
+MODULES = {
+    "matplotlib": "plots",
+    "tomlkit": "command",
+    "optuna": "peers",
+    "ortools": "schedule",
+    "stable_baselines3": "learn",
+    "pyarrow": "tokens",
+}
 """A package of each extra but `train`, whose torch has to be there in any version."""
 ALONE = f"""
 import sys

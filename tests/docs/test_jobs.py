@@ -12,6 +12,7 @@ import tomllib
 import pytest
 
 from oppa.problem.job import load_job
+from oppa.problem.training_table import TrainingTable
 from tests.docs.conftest import DOCS, PROGRAMS, blocks
 
 NIGHTLY = pytest.mark.nightly
@@ -44,6 +45,13 @@ import os, sys
 for step in range(6):
     print(f"step {step}: 85.3 ms, latency: {step + 1}", sys.argv[1:], os.environ.get("MALLOC_ARENA_MAX"), flush=True)
 """
+
+
+def test_the_keys_on_the_page_of_training_are_those_of_job_files():
+    fragments = [tomllib.loads(text)["training"] for text in blocks("training", "toml")]
+    assert {key for fragment in fragments for key in fragment} == {"corpus", "tokens", "token_dtype", "init_from"}
+    for fragment in fragments:
+        TrainingTable.model_validate(fragment)
 
 
 def job_of(page):

@@ -133,6 +133,17 @@ MISTAKES = {
     "entry point": (PRESET, PRESET + '\nentry_point = "mine.py"', '`entry_point = "mine.py"`', ""),
     "precision": (TRAINING, TRAINING + "precision = 'fp8'", '`precision = "fp8"` is not legal', 'use one of "fp32" or "bf16"'),
     "second moment": (TRAINING, TRAINING + "adam_beta2 = 1.0", "`adam_beta2 = 1.0` is too large", "use less than 1"),
+    "tokens": (TRAINING, TRAINING + "tokens = 'no*'", '`tokens = "no*"` names no file', "name token files, relative to the job file"),
+    "type of tokens": (TRAINING, TRAINING + "token_dtype = 'uint32'", "has no effect without `tokens`", "name token files"),
+    "two kinds of data": (TRAINING, TRAINING + "tokens = 'a'\ncorpus = 'b'", "are both data", "remove one of them"),
+    "weights": (TRAINING, TRAINING + "init_from = 'no'", '`init_from = "no"` is not a folder', "a folder of a Hugging Face model"),
+    "weight decay": (TRAINING, TRAINING + "weight_decay = -0.1", "`weight_decay = -0.1` is too small", "use at least 0"),
+    "another schedule's words": (
+        LIMITS,
+        "[train]\nsamples = 100\ndecay = 'cosine'\ndecay_samples = 10\n" + LIMITS,
+        '`decay_samples = 10` has no effect with `decay = "cosine"`',
+        'use `decay = "wsd"`',
+    ),
     "another optimizer's words": (
         TRAINING,
         TRAINING + "momentum = 0.9",

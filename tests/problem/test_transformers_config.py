@@ -1,5 +1,6 @@
 """Dimensions of Transformers' configurations, as files state them, and what is refused."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,29 @@ def test_a_wrong_configuration_is_refused_by_name(values: Any, more: str, messag
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"absent\.json"):
         read_config(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(
+    ("values", "computed"),
+    [
+        (LLAMA, (1e-6, 10_000.0, "gelu")),
+        (LLAMA | {"rms_norm_eps": 1e-5, "rope_theta": 500000}, (1e-5, 500_000.0, "gelu")),
+        (LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 7.5}}, (1e-6, 7.5, "gelu")),
+        (GPT2, (1e-5, 10_000.0, "gelu_tanh")),
+        (GPT2 | {"activation_function": "gelu", "layer_norm_epsilon": 1e-3}, (1e-3, 10_000.0, "gelu")),
+    ],
+)
+def test_what_a_model_computes_is_read_and_decides_no_study(values: dict[str, Any], computed: tuple[object, ...], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    problem = problem_of(JOB.format(more="seq_len = 512"), tmp_path)
+    assert (problem.model.norm_eps, problem.model.rope_theta, problem.model.activation) == computed
+    plain = dataclasses.replace(problem.model, norm_eps=1e-5, rope_theta=10_000.0, activation="gelu")
+    assert dataclasses.replace(problem, stated_model=plain).fingerprint == problem.fingerprint
+    assert Model(**problem.model.to_dict()) == dataclasses.replace(problem.model, config=problem.model.config)
+    assert not {"norm_eps", "rope_theta", "activation"} & plain.to_dict().keys()
+
+
+@pytest.mark.parametrize("wrong", [{"rms_norm_eps": "small"}, {"rope_theta": -1}, {"rms_norm_eps": True}])
+def test_a_number_that_a_model_cannot_compute_with_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="is no positive number"):
+        model_of(LLAMA | wrong, tmp_path)

@@ -125,7 +125,7 @@ def whole_weights(replica: Replica, spec: TrialSpec, mesh: Mesh, shapes: dict[Te
 
 def check_initial(weights: dict[TensorKey, torch.Tensor], spec: TrialSpec) -> None:
     """What ranks hold by `holdings` is what they were filled with."""
-    if spec.model.entry_point:
+    if spec.model.entry_point or spec.training.init_from:
         return
     for key, bits in weights.items():
         drawn = initial(key.name, bits.shape, seed=spec.training.seed, layers=spec.model.layers, device=torch.device("cpu"))

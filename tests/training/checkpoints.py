@@ -2,23 +2,25 @@
 
 from pathlib import Path
 
+from torch import Tensor
+
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.training.checkpoint.manifest import Manifest
 from oppa.training.checkpoint.storage import begin, load, seal, write_share
 from oppa.training.reshard.exchange import State
-from oppa.training.reshard.shards import layout_of
+from oppa.training.reshard.shards import TensorKey, layout_of
 from tests.training.layouts import cut, empty, whole_state
 
 SQUARE = Configuration(dp=2, pp=2, zero_stage=2, global_batch=4, micro_batch=1)
 
 
-def saved(folder: Path, model: Model, configuration: Configuration, seed: int = 0) -> Path:
+def saved(folder: Path, model: Model, configuration: Configuration, seed: int = 0, state: dict[TensorKey, Tensor] | None = None) -> Path:
     """What all ranks of a layout write, one after the other."""
     layout = layout_of(model, configuration)
     begin(folder)
     for rank, holdings in enumerate(layout):
-        write_share(folder, cut(whole_state(model, seed), holdings), layout, rank)
+        write_share(folder, cut(state or whole_state(model, seed), holdings), layout, rank)
     seal(folder, model, steps=7, notes={"samples": 448}, ranks=len(layout))
     return folder
 

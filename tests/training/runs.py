@@ -64,6 +64,7 @@ class Runs:
         *plan: tuple[int, Configuration],
         model: Model = TINY,
         learning_rate: float = 3e-3,
+        tokens: str = "",
         spell: dict[str, Any] | None = None,
         **run_options: object,
     ) -> Path:
@@ -76,7 +77,7 @@ class Runs:
             global_batch=configuration.global_batch,
             cluster=cluster,
             runner=catalog.root() / "runners" / "torch",
-            training=Training(learning_rate=learning_rate),
+            training=Training(learning_rate=learning_rate, tokens=tokens),
             space=SearchSpace(name="torch", parameters=(), constraints=(), facts={}),
             limits=Limits(grace_s=2.0),
             run_options=RunOptions(**{"samples": 96, "reference_batch": 8, "checkpoint_s": 1e9, **run_options}),  # type: ignore[arg-type]

@@ -74,6 +74,14 @@ def test_it_rises_falls_and_ends_by_samples_whatever_the_steps() -> None:
     assert rate(range(5000, 5008), RunOptions()) == 1.0
 
 
+@pytest.mark.parametrize(("decay_samples", "rates"), [(None, [1.0, 1.0, 0.55, 0.1]), (400, [1.0, 0.6625, 0.2125, 0.1])])
+def test_it_is_stable_until_the_last_samples_of_a_warm_up_stable_decay(decay_samples: int | None, rates: list[float]) -> None:
+    run_options = RunOptions(warmup_samples=100, decay="wsd", decay_samples=decay_samples, final_share=0.1)
+    assert rate(range(42, 50), run_options) == pytest.approx(0.5)
+    starts = (700, 850, 1050, 1100) if decay_samples else (700, 990, 1045, 1100)
+    assert [rate(range(start, start + 8), run_options) for start in starts] == pytest.approx(rates)
+
+
 def test_scaling_rules() -> None:
     assert [scale(rule, 32, 8) for rule in ("sqrt", "linear", "none")] == [2.0, 4.0, 1.0]
     with pytest.raises(InputError, match="`scaling = cubic` is unknown"):

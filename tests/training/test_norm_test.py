@@ -1,6 +1,7 @@
 """The norm test is the paper's, gradient by gradient; what it asks for can be run; and a loop of one's own is told."""
 
 import math
+import tomllib
 from collections.abc import Sequence
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from oppa.errors import InputError
+from oppa.problem.job import load_job
 from oppa.training import NormTest
 from oppa.training.statistics.noise_scale import Norms
 from oppa.training.statistics.norm_test import ETA, Form, Sizes, groups_of, required_batch, sized, sized_as_written, variance_ratio
+from tests.training.families import ROOT
 from tests.training.per_sample import per_sample_norms
 
 SAMPLES, GROUPS = 12, 4
@@ -250,3 +253,15 @@ def test_a_batch_that_passes_stays() -> None:
 def test_sizes_that_do_not_fit_each_other(options: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         NormTest(small_model(), **{"micro_batch": 2, **options})  # type: ignore[arg-type]
+
+
+def test_the_example_under_fsdp_has_the_settings_of_tables_5_to_7() -> None:
+    """Peak learning rate, batches and lengths are those of a small model."""
+    path = ROOT / "examples" / "norm_test_fsdp.toml"
+    job, choices = load_job(path), tomllib.loads(path.read_text())["space"]["parameters"]
+    training, run_options = job.training, job.run_options
+    assert (training.optimizer, training.adam_betas, training.precision) == ("adamw", (0.9, 0.95), "bf16")
+    assert (training.decay, training.decay_all, training.gradient_clipping) == (0.1, True, 1.0)
+    assert run_options.warmup_samples == round(run_options.samples / 100) and run_options.decay == "cosine"
+    assert (run_options.final_share, run_options.scaling, run_options.statistics_every) == (0.1, "none", 1)
+    assert job.cluster.devices == 4 and choices["zero_stage"] == 3 and max(choices["micro_batch"]) == 8

@@ -4,11 +4,14 @@ import dataclasses
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
+from oppa.problem.training import Training
+from oppa.training.data.batches import Corpus
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
 from oppa.training.run.run_folder import RunSpec, checkpoint_of, checkpoints
@@ -92,6 +95,20 @@ def test_the_ledger_proves_what_was_trained_on(made: Runs) -> None:
     folder = made.new(configured(dp=2, pp=2), (40, configured(dp=4, global_batch=16)), (72, configured(dp=1, tp=4)))
     made.train(folder)
     assert ledger.require_whole(ledger.standing(ledger.read(folder)), checksum_of(TINY)) == 96
+
+
+def test_token_files_are_read_once_through_changes_of_batch_and_layout(made: Runs, tmp_path: Path) -> None:
+    tokens = str(tmp_path / "train.bin")
+    np.random.default_rng(0).integers(0, TINY.vocab, 60 * TINY.seq_len + 1).astype(np.uint16).tofile(tokens)
+    folder = made.new(configured(dp=2, pp=2), (40, configured(dp=4, global_batch=16)), (72, configured(dp=1, tp=4)), tokens=tokens)
+    assert made.train(folder).ending is Ending.FINISHED
+    corpus = Corpus.of_tokens(Training(tokens=tokens), TINY)
+    assert corpus.size == 60, "96 samples are more than an epoch"
+
+    def checksum(numbers: range) -> int:
+        return zlib.crc32(corpus.samples(numbers).inputs.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+    assert ledger.require_whole(ledger.standing(ledger.read(folder)), checksum) == 96
 
 
 def test_a_mixture_changes_its_batch_size_in_flight(made: Runs) -> None:

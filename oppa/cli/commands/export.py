@@ -1,4 +1,4 @@
-"""`oppa export STUDY --to deepspeed`: write a configuration as a framework's own files, ready to run."""
+"""`oppa export STUDY --to deepspeed`: write a configuration as a framework's own files, ready to run; or a run's weights."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,14 +7,23 @@ import typer
 
 from oppa.cli.job_options import Changes
 
-SOURCE = "Folder of a study, to export its winner; its best/configuration.json; or a job file."
+SOURCE = (
+    "Folder of a study, to export its winner; its best/configuration.json; or a job file. For weights, the folder of a run, whose newest"
+    " checkpoint is exported, or of a checkpoint."
+)
 SETTING = "Another configuration: an id, `dp=2,micro_batch=4` with the rest at its defaults, or a JSON file."
-FORMAT = "Format of the files: torchrun, deepspeed, colossalai, megatron, megatron-bridge, torchtitan or accelerate."
-OUT = "Folder of the files. The default is STUDY/best/FORMAT, FORMAT next to a JSON file, or JOB-FORMAT here."
+FORMAT = (
+    "Format of the files: torchrun, deepspeed, colossalai, megatron, megatron-bridge, torchtitan or accelerate. For weights: huggingface"
+    " or dcp."
+)
+OUT = "Folder of the files. The default is STUDY/best/FORMAT, FORMAT next to a JSON file, JOB-FORMAT here, or RUN/exports/FORMAT-STEP."
+
+WEIGHTS = {"huggingface": ("config.json", "model*.safetensors", "model.safetensors.index.json"), "dcp": (".metadata", "*.distcp")}
+"""Formats of weights, and their files."""
 
 
 def export(
-    source: Annotated[Path, typer.Argument(metavar="STUDY|JOB", help=SOURCE, show_default=False)],
+    source: Annotated[Path, typer.Argument(metavar="STUDY|JOB|RUN", help=SOURCE, show_default=False)],
     setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
     to: Annotated[str, typer.Option(metavar="FORMAT", help=FORMAT)] = "torchrun",
     changes: Changes = None,
@@ -22,7 +31,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON, by name, and write none.")] = False,
 ) -> None:
-    """Write a configuration as files of a framework. An error names any parameter that the format cannot express."""
+    """Write a configuration as files of a framework, or a run's weights. An error names anything that the format cannot express."""
     from oppa.cli.views import style
     from oppa.errors import InputError
     from oppa.tuning.export_best import write_files
@@ -30,6 +39,13 @@ def export(
     from oppa.tuning.resolve_configuration import resolve_configuration
     from oppa.tuning.session import file_name
 
+    if to in WEIGHTS:
+        files_of_weights = _weights(source, to, out, force=force, alone=not (setting or changes))
+        if as_json:
+            style.print_json([str(file) for file in files_of_weights])
+        else:
+            typer.echo("\n".join(map(str, files_of_weights)))
+        return
     problem, configuration = resolve_configuration(source, setting, changes=changes or ())
     if configuration is None:
         hint = f"name one: `oppa export {source} dp=2,micro_batch=4`; or export the winner of a study"
@@ -64,3 +80,35 @@ def _require_free(folder: Path, files: dict[str, str]) -> None:
         path = folder / name
         if path.exists() and (not path.is_file() or path.read_text(errors="replace") != text):
             raise InputError(f"`{path}` exists, and differs", hint="name another folder with --out, or overwrite it with --force")
+
+
+def _weights(source: Path, to: str, out: Path | None, *, force: bool, alone: bool) -> list[Path]:
+    """Write the weights of a run or of a checkpoint, and return the files."""
+    from oppa.cli.views import style
+    from oppa.errors import InputError
+    from oppa.training.checkpoint.exporting import export_dcp, export_huggingface
+    from oppa.training.checkpoint.manifest import MANIFEST
+    from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoints
+
+    if not alone:
+        raise InputError(f"`--to {to}` writes weights, which no setting changes", hint="leave out the setting and `--set`")
+    if not source.is_dir():
+        hint = "name the folder of a run, or of one of its checkpoints"
+        raise InputError(f"`{source}` is not a run, whose weights `--to {to}` writes", hint=hint)
+    if (source / MANIFEST).is_file():
+        checkpoint = source
+    else:
+        RunSpec.read(source)
+        saved = checkpoints(source)
+        if not saved:
+            raise InputError(f"`{source}` has no checkpoint yet", hint="wait for one, or stop the run, which then saves one")
+        checkpoint = saved[0]
+    run = checkpoint.parent.parent if checkpoint.parent.name == CHECKPOINTS else checkpoint.parent
+    folder = out or run / "exports" / f"{to}-{checkpoint.name}"
+    if folder.exists() and any(folder.iterdir()):
+        if not force:
+            raise InputError(f"`{folder}` exists, and is not empty", hint="name another folder with --out, or replace it with --force")
+        for file in [file for pattern in WEIGHTS[to] for file in folder.glob(pattern)]:
+            file.unlink()
+    with style.err().status(f"writing {folder}"):
+        return (export_dcp if to == "dcp" else export_huggingface)(checkpoint, folder)

@@ -21,7 +21,7 @@ MANIFEST, VERSION = "manifest.json", 1
 
 _FILE, _MOST = re.compile(r"rank-[0-9]{4,}\.safetensors"), 1 << 48
 """Names of the files in a checkpoint, and a bound on the length of a tensor's dimension."""
-_ELSEWHERE = ("name", "seq_len", "entry_point")
+_ELSEWHERE = ("name", "seq_len", "entry_point", "config")
 """Fields of a model that do not affect its weights: its name, its sequence length and the location of its code."""
 
 
@@ -144,11 +144,12 @@ class Manifest:
         Raises:
             CheckpointError: names the first field that differs.
         """
-        for name, value in model.to_dict().items():
-            if name not in _ELSEWHERE and self.model.get(name) != value:
+        for field in dataclasses.fields(model):
+            saved, value = self.model.get(field.name, field.default), getattr(model, field.name)
+            if field.name not in _ELSEWHERE and saved != value:
                 raise CheckpointError(
-                    f"the checkpoint is for another model: `{name} = {self.model.get(name)}`, not {value}",
-                    hint=f"set `{name} = {self.model.get(name)}` in `[model]`, or name another checkpoint",
+                    f"the checkpoint is for another model: `{field.name} = {saved}`, not {value}",
+                    hint=f"set `{field.name} = {saved}` in `[model]`, or name another checkpoint",
                 )
 
 

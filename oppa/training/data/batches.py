@@ -1,6 +1,7 @@
-"""Provide batches of text, with bytes as tokens. The data of a trial's step depends on (seed, step) only, not on the layout.
+"""Provide batches of text, whose tokens are bytes or come from token files.
 
-A language model predicts the next byte, an encoder the masked bytes. A run goes through epochs. Each epoch has every sample once, in its
+The data of a trial's step depends on (seed, step) only, not on the layout. A language model predicts the next token, an encoder the masked
+bytes. A run goes through epochs. Each epoch has every sample once, in its
 own random order. A sample is identified by its number since the start of the run.
 """
 
@@ -17,7 +18,9 @@ from torch import Tensor
 
 from oppa.errors import InputError
 from oppa.problem.model import Model
+from oppa.problem.training import Training
 from oppa.training.data.text import Text
+from oppa.training.data.token_files import token_text
 from oppa.training.model.tensor_parallel import IGNORED
 
 MASK = 256
@@ -74,7 +77,7 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Text with one byte per token; the targets are the inputs shifted by one token."""
+    """Text for a language model; the targets are the inputs shifted by one token."""
 
     text: Text
     seq_len: int
@@ -83,7 +86,7 @@ class Corpus:
 
     @classmethod
     def load(cls, folder: str, model: Model, *, seed: int, held_out: int = 0) -> "Corpus":
-        """Load all files under `folder` in name order; if `folder` is empty, the first 4 MiB of the standard library's sources.
+        """Load the bytes of all files under `folder` in name order; without a folder, the first 4 MiB of the standard library's sources.
 
         Raises:
             InputError: if the vocabulary is smaller than 256, a file cannot be read, the text is shorter than a sequence, or `held_out`
@@ -91,11 +94,28 @@ class Corpus:
         """
         if model.vocab < 256:
             raise InputError(f"`vocab = {model.vocab}` cannot hold the 256 bytes of the corpus", hint="use a vocab of at least 256")
-        text = Text(sorted(Path(folder).rglob("*")) if folder else _embedded())
+        text = Text.of_bytes(sorted(Path(folder).rglob("*")) if folder else _embedded())
+        return cls.of(text, model, f"the corpus `{folder}` has {len(text)} bytes", seed=seed, held_out=held_out)
+
+    @classmethod
+    def of_tokens(cls, training: Training, model: Model, *, held_out: int = 0) -> "Corpus":
+        """Load the token files of a job.
+
+        Raises:
+            InputError: as `token_text`; if the model is no causal language model, the text is shorter than a sequence, or `held_out` leaves
+                less than half of the samples.
+            EnvironmentLackingError: as `token_text`.
+        """
+        if not model.causal or model.patch:
+            raise InputError("token files are for causal language models: the token of a mask is unknown", hint="leave out `tokens`")
+        text = token_text(training.tokens, vocab=model.vocab, dtype=training.token_dtype)
+        return cls.of(text, model, f"`tokens = {training.tokens}` has {len(text)} tokens", seed=training.seed, held_out=held_out)
+
+    @classmethod
+    def of(cls, text: Text, model: Model, size: str, *, seed: int, held_out: int) -> "Corpus":
+        """Return a text as the data of a model; `size` describes its length in an error."""
         if len(text) < model.seq_len + 2:
-            raise InputError(
-                f"the corpus `{folder}` has {len(text)} bytes, less than a sequence of {model.seq_len}", hint="name a larger folder"
-            )
+            raise InputError(f"{size}, less than a sequence of {model.seq_len}", hint="use more data, or a smaller `seq_len`")
         corpus = cls(text=text, seq_len=model.seq_len, seed=seed, held_out=held_out)
         require_left(corpus.size, held_out)
         return corpus

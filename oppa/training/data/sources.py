@@ -32,7 +32,7 @@ class UserData:
 def source_of(spec: TrialSpec, held_out: int = 0) -> Source:
     """Return the data of a trial, or of a run with `held_out` samples held out.
 
-    It is a user's module's own data, images for a ViT, masked text for an encoder, or else text.
+    It is a user's module's own data, the job's token files, images for a ViT, masked text for an encoder, or else text.
 
     Raises:
         InputError: if the model cannot be trained on this data, or samples cannot be held out.
@@ -43,7 +43,11 @@ def source_of(spec: TrialSpec, held_out: int = 0) -> Source:
         if held_out:
             hint = "leave out `validation`: the module chooses its own data"
             raise InputError(f"`validation = {held_out}`, but the user module provides its own data", hint=hint)
+        if spec.training.tokens:
+            raise InputError("`tokens` has no effect: the user module provides its own data", hint="leave out `tokens`")
         return UserData(parts)
+    if spec.training.tokens:
+        return Corpus.of_tokens(spec.training, model, held_out=held_out)
     if model.patch:
         return Digits.load(model, seed=seed, held_out=held_out)
     return (Corpus if model.causal else Masked).load(spec.training.corpus, model, seed=seed, held_out=held_out)

@@ -23,32 +23,32 @@ Rotation = tuple[Tensor, Tensor] | None
 class RMSNorm(nn.Module):
     """Divides by the root mean square over the hidden dimension, in float32."""
 
-    def __init__(self, hidden: int, tp: Slice) -> None:
+    def __init__(self, hidden: int, eps: float, tp: Slice) -> None:
         super().__init__()
-        self.tp, self.weight = tp, nn.Parameter(torch.empty(hidden))
+        self.eps, self.tp, self.weight = eps, tp, nn.Parameter(torch.empty(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `x`; its shape stays."""
-        return F.rms_norm(x.float(), self.weight.shape, shared(self.weight, self.tp).float(), eps=1e-5).to(x.dtype)
+        return F.rms_norm(x.float(), self.weight.shape, shared(self.weight, self.tp).float(), eps=self.eps).to(x.dtype)
 
 
 class LayerNorm(nn.Module):
     """Subtracts the mean over the hidden dimension and divides by the standard deviation, in float32."""
 
-    def __init__(self, hidden: int, tp: Slice) -> None:
+    def __init__(self, hidden: int, eps: float, tp: Slice) -> None:
         super().__init__()
-        self.tp = tp
+        self.eps, self.tp = eps, tp
         self.weight, self.bias = nn.Parameter(torch.empty(hidden)), nn.Parameter(torch.empty(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `x`; its shape stays."""
         weight, bias = shared(self.weight, self.tp), shared(self.bias, self.tp)
-        return F.layer_norm(x.float(), self.weight.shape, weight.float(), bias.float(), eps=1e-5).to(x.dtype)
+        return F.layer_norm(x.float(), self.weight.shape, weight.float(), bias.float(), eps=self.eps).to(x.dtype)
 
 
 def norm_of(model: Model, tp: Slice) -> nn.Module:
     """Return a new norm of the kind that the model uses throughout."""
-    return LayerNorm(model.hidden, tp) if model.norm == "layer" else RMSNorm(model.hidden, tp)
+    return (LayerNorm if model.norm == "layer" else RMSNorm)(model.hidden, model.norm_eps, tp)
 
 
 class Attention(nn.Module):
@@ -80,16 +80,19 @@ class FeedForward(nn.Module):
 
     def __init__(self, model: Model, tp: Slice) -> None:
         super().__init__()
-        self.tp = tp
+        self.tp, self.approximate = tp, model.gelu_approximation
         self.gate = ColumnLinear(model.hidden, model.ffn, tp, bias=model.biases) if model.gated else None
         self.up = ColumnLinear(model.hidden, model.ffn, tp, bias=model.biases)
         self.down = RowLinear(model.ffn, model.hidden, tp, bias=model.biases)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the network; the shape stays."""
-        x = enter(x, self.tp)
-        out: Tensor = self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
+        out: Tensor = self.down(self._inner(enter(x, self.tp)))
         return out
+
+    def _inner(self, x: Tensor) -> Tensor:
+        up: Tensor = self.up(x)
+        return F.gelu(up, approximate=self.approximate) if self.gate is None else F.silu(self.gate(x)) * up
 
 
 class Block(nn.Module):
@@ -126,9 +129,9 @@ class Block(nn.Module):
         return out
 
 
-def rotation_of(length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the rotary angles (Su et al. 2021, base 10,000), each of shape (length, head_dim / 2)."""
-    frequencies = 10_000.0 ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
+def rotation_of(length: int, head_dim: int, device: torch.device, theta: float = 10_000.0) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the rotary angles (Su et al. 2021) with base `theta`, each of shape (length, head_dim / 2)."""
+    frequencies = theta ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
     angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequencies)
     return angles.cos(), angles.sin()
 

@@ -82,6 +82,7 @@ class Experts(nn.Module):
 
     def __init__(self, model: Model, mine: range, tp: Slice) -> None:
         super().__init__()
+        self.approximate = model.gelu_approximation
         inner, outer = (model.ffn, model.hidden), (model.hidden, model.ffn)
         self.gate = Stack(mine, inner, 0, tp, bias=model.biases) if model.gated else None
         self.up = Stack(mine, inner, 0, tp, bias=model.biases)
@@ -98,7 +99,7 @@ class Experts(nn.Module):
             This tensor-parallel rank's summand of the outputs, shape (n, h).
         """
         up = self.up(rows, counts)
-        inner = F.gelu(up) if self.gate is None else F.silu(self.gate(rows, counts)) * up
+        inner = F.gelu(up, approximate=self.approximate) if self.gate is None else F.silu(self.gate(rows, counts)) * up
         out: Tensor = self.down(inner, counts)
         return out
 

@@ -55,7 +55,7 @@ class ModelStage(nn.Module):
     ) -> None:
         super().__init__()
         self.head_dim, self.dtype, self.tp, self.cp = model.head_dim, dtype, tp, cp
-        self.rotary, self.classifies = not model.learned_positions, model.patch > 0
+        self.rotary, self.theta, self.classifies = not model.learned_positions, model.rope_theta, model.patch > 0
         first, last = 0 in parts, model.layers + 1 in parts
         self.embedding = (PatchEmbedding(model) if model.patch else TokenEmbedding(model, tp, cp)) if first else None
         layers = [part - 1 for part in parts if 1 <= part <= model.layers]
@@ -76,7 +76,7 @@ class ModelStage(nn.Module):
             if self.embedding is not None:
                 x = own_part(self.embedding(x).to(self.dtype), self.tp)
             parts = self.cp.size * (self.tp.size if self.tp.sequence else 1)
-            rotation = rotation_of(x.shape[1] * parts, self.head_dim, x.device) if self.rotary else ()
+            rotation = rotation_of(x.shape[1] * parts, self.head_dim, x.device, self.theta) if self.rotary else ()
             for block in self.blocks.values():
                 x = block(x, *rotation)
             return x if self.norm is None else self._logits(self.norm(x))

@@ -1,7 +1,7 @@
 """Initialise weights that depend on (seed, global name, full shape) only, so that every layout starts from the same model."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +10,26 @@ from torch.distributed.tensor import DTensor
 from oppa.training.model.tensor_parallel import Sliced
 from oppa.training.model.tensor_slices import Piece, index
 
+Pretrained = Callable[[str, tuple[int, ...]], Tensor]
+"""Returns the whole tensor of a name and a shape."""
 
-def materialise(stage: nn.Module, *, seed: int, layers: int, device: torch.device) -> None:
-    """Allocate a stage that was built on the meta device, and fill it; at most one whole tensor exists at a time."""
+
+def materialise(stage: nn.Module, *, seed: int, layers: int, device: torch.device, pretrained: Pretrained | None = None) -> None:
+    """Allocate a stage that was built on the meta device, and fill it; at most one whole tensor exists at a time.
+
+    Args:
+        stage: Stage to fill.
+        seed: Seed of random weights.
+        layers: Layers of the model, by which random weights are scaled.
+        device: Device of the weights.
+        pretrained: Weights to start from; None: random ones.
+    """
 
     def draw(piece: Piece) -> Tensor:
-        whole = initial(piece.name, piece.shape, seed=seed, layers=layers, device=device)
+        if pretrained is not None:
+            whole = pretrained(piece.name, piece.shape).to(device)
+        else:
+            whole = initial(piece.name, piece.shape, seed=seed, layers=layers, device=device)
         return whole[index(piece.box, Piece.of(piece.name, piece.shape).box)]
 
     stage.to_empty(device=device)

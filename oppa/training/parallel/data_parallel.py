@@ -29,7 +29,7 @@ from oppa.problem.training import Training
 from oppa.training.model.moe import Experts
 from oppa.training.model.stage import ModelStage
 from oppa.training.parallel.mesh import Mesh, MeshAxis
-from oppa.training.parallel.optimizer import update_rule
+from oppa.training.parallel.optimizer import groups_of, update_rule
 from oppa.training.parallel.supported_layouts import splits_backward
 from oppa.training.torch_internals import leave_to_their_ranks
 
@@ -120,9 +120,10 @@ def optimizers_for(
 
 def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, shards: MeshAxis, training: Training) -> torch.optim.Optimizer:
     make, options = update_rule(training)
+    groups = groups_of(parameters, training)
     if configuration.zero_stage != 1 or shards.group is None:
-        return make(parameters, **options)
-    return ZeroRedundancyOptimizer(parameters, make, process_group=shards.group, parameters_as_bucket_view=True, **options)
+        return make(groups, **options)
+    return ZeroRedundancyOptimizer(groups, make, process_group=shards.group, parameters_as_bucket_view=True, **options)
 
 
 def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from oppa.training.data.images import side_of
 from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import IGNORED, Slice, cross_entropy
-from oppa.training.model.weights import materialise
+from oppa.training.model.weights import Pretrained, materialise
 from oppa.training.parallel.data_parallel import shard
 from oppa.training.parallel.extra_parameters import recompute_of, sequence_parallel
 from oppa.training.parallel.mesh import Mesh, MeshAxis
@@ -62,7 +62,7 @@ class Transformer:
             )
         shard(stage, configuration, mesh)
         if weights:
-            materialise(stage, seed=spec.training.seed, layers=spec.model.layers, device=mesh.device)
+            materialise(stage, seed=spec.training.seed, layers=spec.model.layers, device=mesh.device, pretrained=_pretrained(spec))
         else:
             stage.to_empty(device=mesh.device)
         return stage
@@ -91,6 +91,15 @@ class Transformer:
             return cross_entropy(output, targets, vocab, self._tp)
         mine = cp.of(targets.shape[1])
         return cross_entropy(output, targets[:, mine.start : mine.stop], vocab, self._tp, counted=(targets != IGNORED).sum() / cp.size)
+
+
+def _pretrained(spec: TrialSpec) -> Pretrained | None:
+    """Return the weights that training starts from; None for random ones."""
+    if not spec.training.init_from:
+        return None
+    from oppa.training.model.huggingface import pretrained_of  # imports what other frameworks' environments lack
+
+    return pretrained_of(spec.training, spec.model)
 
 
 def _slice(axis: MeshAxis) -> Slice:

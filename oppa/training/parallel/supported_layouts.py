@@ -12,6 +12,7 @@ from oppa.pipeline.registry import CHUNKS, SCHEDULES, SPLIT
 from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
+from oppa.problem.training import Training
 from oppa.training.parallel.extra_parameters import context_parallel, recompute_of, replicas_of, sequence_parallel, shards_of
 
 
@@ -22,7 +23,7 @@ def require_supported(model: Model, tp: int = 1) -> None:
         InputError: names the first unsupported field, and the value to set instead.
     """
     wanted = {"gated": True, "biases": False, "qkv_bias": False, "tied": False, "norm": "rms", "learned_positions": 0}
-    wanted |= {"token_types": 0, "patch": 0, "causal": True, "experts": 1, "entry_point": ""}
+    wanted |= {"norm_eps": 1e-5, "rope_theta": 10_000.0, "token_types": 0, "patch": 0, "causal": True, "experts": 1, "entry_point": ""}
     _require_built(model)
     for name, value in wanted.items():
         if (given := getattr(model, name)) != value:
@@ -31,6 +32,13 @@ def require_supported(model: Model, tp: int = 1) -> None:
                 hint=f"set `{name} = {value}`, or use the runner `torch`, or one for your framework",
             )
     require_divisible(model, tp)
+
+
+def require_random_start(training: Training) -> None:
+    """Raise InputError if training is to start from weights in files, which other frameworks' runners do not read."""
+    if training.init_from:
+        hint = "leave out `init_from`, or use the runner `torch`"
+        raise InputError(f"this runner starts from random weights, not from `init_from = {training.init_from}`", hint=hint)
 
 
 def _require_built(model: Model) -> None:

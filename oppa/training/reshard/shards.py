@@ -29,6 +29,7 @@ from oppa.training.model.weights import pieces_of
 from oppa.training.parallel.data_parallel import of_expert
 from oppa.training.parallel.extra_parameters import context_parallel, shards_of
 from oppa.training.parallel.mesh import peers
+from oppa.training.parallel.optimizer import decays
 from oppa.training.parallel.pipeline_parallel import numbers_of
 from oppa.training.parallel.user_stages import UserStage
 
@@ -126,9 +127,13 @@ def _share(parameters: Sequence[_Parameter], share: Slice, zero_stage: int, mome
 
 
 def _owners(parameters: Sequence[_Parameter], replicas: int) -> list[int]:
-    """Return the replica that updates each parameter, by ZeroRedundancyOptimizer's rule: largest first, to the smallest load."""
+    """Return the replica that updates each parameter, by ZeroRedundancyOptimizer's rule.
+
+    In each group of parameters (`groups_of`), the largest comes first, and goes to the smallest load.
+    """
     owners, loads = [0] * len(parameters), [0] * replicas
-    for number in sorted(range(len(parameters)), key=lambda number: -parameters[number].elements):
+    order = {number: (not decays(len(one.pieces[0].shape)), -one.elements) for number, one in enumerate(parameters)}
+    for number in sorted(order, key=order.__getitem__):
         owners[number] = loads.index(min(loads))
         loads[owners[number]] += parameters[number].elements
     return owners

@@ -61,6 +61,9 @@ def _risen(options: RunOptions, seen: int) -> float:
 def _fallen(options: RunOptions, seen: int, total: int | None) -> float:
     if options.decay == "none" or total is None or total <= options.warmup_samples:
         return 1.0
-    progress = min(1.0, max(0.0, (seen - options.warmup_samples) / (total - options.warmup_samples)))
+    begin = options.warmup_samples
+    if options.decay == "wsd":
+        begin = max(begin, total - (-(-total // 10) if options.decay_samples is None else options.decay_samples))
+    progress = min(1.0, max(0.0, (seen - begin) / (total - begin)))
     falling = (1 + math.cos(math.pi * progress)) / 2 if options.decay == "cosine" else 1 - progress
     return options.final_share + (1 - options.final_share) * falling

@@ -108,9 +108,10 @@ class RunSpec:
         for part, ours, theirs in (("model", self.problem.model, problem.model), ("training", self.problem.training, problem.training)):
             for name, value in dataclasses.asdict(ours).items():
                 if (other := getattr(theirs, name)) != value and name not in MAY_CHANGE:
+                    restored = f"set `{name} = {value}` in [{part}]" if value not in (None, "") else f"leave out `{name}` of [{part}]"
                     raise RunError(
                         f"`{folder}` is a run of another job: `{name} = {value}`, not {other}",
-                        hint=f"set `{name} = {value}` in [{part}], or name another folder with --run",
+                        hint=f"{restored}, or name another folder with --run",
                     )
 
     def planned(self, samples: int) -> Configuration:

@@ -166,6 +166,8 @@ def model_options(model: Model) -> list[str]:
     options += [f"--normalization {'RMSNorm' if model.norm == 'rms' else 'LayerNorm'}"]
     options += [f"--group-query-attention --num-query-groups {model.kv_heads}"] if model.kv_heads < model.heads else []
     options += ["--swiglu"] if model.gated else []
+    options += [f"--norm-epsilon {model.norm_eps:g}"] if model.norm_eps != 1e-5 else []
+    options += [f"--rotary-base {model.rope_theta:g}"] if model.rope_theta != 10_000 and not model.learned_positions else []
     options += [] if model.biases else ["--disable-bias-linear"]
     options += ["--add-qkv-bias"] if model.qkv_bias else []
     options += [] if model.tied else ["--untie-embeddings-and-output-weights"]
@@ -185,6 +187,7 @@ def training_options(problem: Problem) -> list[str]:
         *half,
         f"--lr {training.learning_rate:g}",
         *optimizer,
+        f"--weight-decay {training.decay:g}",
         f"--clip-grad {training.gradient_clipping:g}",
         f"--seed {training.seed}",
         *data,
