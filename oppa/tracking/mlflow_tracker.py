@@ -31,7 +31,7 @@ class MlflowTracker:
     def open(self, run: TrackedRun) -> None:
         """Create the run, or set the one with this id to running again."""
         if known := self._found(run.id):
-            self._client.set_terminated(known, "RUNNING")
+            self._client.update_run(known, status="RUNNING")
             self._runs[run.id] = known
             return
         parent = self._found(run.parent) if run.parent else None

@@ -17,7 +17,7 @@ BYTES = "bytes"
 """Key of the progress: the position in the ledger up to which the tracker has it."""
 PART_BYTES = 1 << 20
 """Bytes of lines after which the progress is stored."""
-_NUMBERS = ("loss", "accuracy", "global_batch", "micro_batch", "step_time_s", "elapsed_s", "learning_rate", "noise_scale")
+_NUMBERS = ("loss", "accuracy", "global_batch", "micro_batch", "step_time_s", "elapsed_s", "learning_rate")
 _SILENT = ("saved", "profiled", "order_taken_up")
 """Events without a note."""
 
@@ -61,6 +61,7 @@ class RunRecorder:
             samples_per_s = line["global_batch"] / line["step_time_s"]
             yield from {"samples": line["samples"][1], "samples_per_s": samples_per_s}.items()
             if line.get("health") == "healthy" and line.get("noise_scale") is not None:
+                yield "noise_scale", line["noise_scale"]
                 yield "goodput", self._goodput(line, samples_per_s)
         elif line["event"] == ledger.VALIDATED:
             yield from _finite({"validation_loss": line.get("loss"), "validation_accuracy": line.get("accuracy")})

@@ -1,6 +1,8 @@
 """Start and end the processes that follow a session with its trackers."""
 
 import contextlib
+import dataclasses
+import json
 import logging
 import os
 import sys
@@ -23,7 +25,7 @@ if TYPE_CHECKING:  # a job without trackers loads none of this
     from oppa.tuning.search import SearchCallback
     from oppa.tuning.session import Callback, Session
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """Seconds that the end of a session waits for its trackers."""
 GRACE_S = 2.0
 
@@ -83,7 +85,7 @@ def following(folder: Path, choice: TrackingChoice) -> Iterator[None]:
     followers: list[_Follower] = []
     for name in choice.names:
         try:
-            followers.append(_Follower(folder, name))
+            followers.append(_Follower(folder, name, choice))
         except OSError as error:
             _log.warning("the tracker `%s` was not started: %s", name, error)
     try:
@@ -103,11 +105,11 @@ def following(folder: Path, choice: TrackingChoice) -> Iterator[None]:
 class _Follower:
     """A process that follows a folder with one tracker. Its standard output consists of warnings."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, choice: TrackingChoice) -> None:
         log = file_of(folder, name, ".log")
         log.parent.mkdir(exist_ok=True)
         self._name, self._log = name, log
-        argv = [sys.executable, "-P", "-m", "oppa.tracking", str(folder), name]
+        argv = [sys.executable, "-P", "-m", "oppa.tracking", str(folder), name, json.dumps(dataclasses.asdict(choice))]
         self._guard, self._in, out = GuardedProcess.with_pipes(
             f"the tracker `{name}`", argv, environment=os.environ, grace_s=GRACE_S, log=log
         )
