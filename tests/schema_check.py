@@ -64,19 +64,20 @@ def _bounds(value: Any, schema: dict[str, Any], at: str) -> Iterator[str]:
             yield f"{at}: {value!r:.100} has a wrong length"
     elif isinstance(value, int | float) and not isinstance(value, bool):
         low, high = schema.get("minimum", value), schema.get("maximum", value)
-        if value == value and not low <= value <= high or value <= schema.get("exclusiveMinimum", value - 1):
+        if (value == value and not low <= value <= high) or value <= schema.get("exclusiveMinimum", value - 1):
             yield f"{at}: {value!r} is out of range"
 
 
 def command_of(words: Sequence[str]) -> str | None:
-    """Return the command that prints JSON, as `OUTPUTS` names it; None if the words are no such command."""
+    """Return the command that prints JSON, as `OUTPUTS` names it; None without one, and for records of benchmarks."""
     from oppa.cli.outputs.commands import OUTPUTS
 
     own = list(words[: words.index("--")] if "--" in words else words)
     plain = [word for word in own if not word.startswith("-")]
     if "--json" not in own or not plain:
         return None
-    return next((name for name in (" ".join(plain[:2]), plain[0]) if name in OUTPUTS), " ".join(plain[:2]))
+    names = " ".join(plain[:2]), plain[0]
+    return next((name for name in names if name in OUTPUTS), None if plain[0] == "bench" else names[0])
 
 
 def require_valid(words: Sequence[str], stdout: str) -> None:
