@@ -3,7 +3,7 @@
 import io
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from oppa import catalog
 from oppa.atomic_write import write_atomically
@@ -12,7 +12,7 @@ from oppa.errors import EnvironmentLackingError, InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-PARQUET = "pyarrow"
+PARQUET: Final = "pyarrow"
 """Package that pandas needs to write Parquet files."""
 
 

@@ -16,7 +16,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "SKILL.md").read_text()
 JOB = """
 model = {preset = "tiny-1m"}
 batch = {global_batch = 8}
-cluster = {devices_per_host = 2, device = "A100-80GB"}
+cluster = {devices_per_host = 8, device = "A100-80GB"}
 runner = {name = "simulated"}
 limits = {trials = 3}
 [space]
