@@ -76,8 +76,10 @@ def command_of(words: Sequence[str]) -> str | None:
     plain = [word for word in own if not word.startswith("-")]
     if "--json" not in own or not plain:
         return None
-    names = " ".join(plain[:2]), plain[0]
-    return next((name for name in names if name in OUTPUTS), None if plain[0] == "bench" else names[0])
+    longer = " ".join(plain[:2])
+    if longer in OUTPUTS or plain[0] == "bench":
+        return longer if longer in OUTPUTS else None
+    return plain[0]
 
 
 def require_valid(words: Sequence[str], stdout: str) -> None:

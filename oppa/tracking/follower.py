@@ -29,7 +29,7 @@ POLL_S = 1.0
 """Seconds between two looks at the records."""
 
 
-class Recorder(Protocol):
+class SessionRecorder(Protocol):
     """Passes the records of a study or a run on to a tracker."""
 
     def update(self) -> None:
@@ -73,7 +73,7 @@ def follow(folder: Path, name: str, choice: TrackingChoice, *, words: int) -> No
 
 
 @contextlib.contextmanager
-def _recorder(folder: Path, name: str, choice: TrackingChoice) -> Iterator[Recorder]:
+def _recorder(folder: Path, name: str, choice: TrackingChoice) -> Iterator[SessionRecorder]:
     """Yield the recorder of a folder once no other session's follower records it with the same tracker."""
     lock = os.open(file_of(folder, name, ".log"), os.O_RDWR | os.O_CREAT, 0o644)
     try:

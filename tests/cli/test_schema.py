@@ -58,8 +58,8 @@ def test_every_command_with_json_has_a_schema() -> None:
             return [name for word, each in command.commands.items() for name in printing(each, (*words, word))]
         return [" ".join(words)] if any("--json" in parameter.opts for parameter in command.params) else []
 
-    found = {name for name in printing(get_command(app), ()) if not name.startswith("bench ")}  # most benchmarks print their own records
-    assert found == {name for name in OUTPUTS if not name.startswith("bench ")}
+    found = {name for name in printing(get_command(app), ()) if name.split()[0] != "bench"}  # most benchmarks print their own records
+    assert found == {name for name in OUTPUTS if name.split()[0] != "bench"}
     assert not [name for name in OUTPUTS if unknown([*name.split(), "--json"])]
 
 

@@ -46,7 +46,7 @@ class TuneOutput(StudyOutput):
 
 
 class ExpectedOutput(BreakEvenOutput):
-    """What a search is expected to cost and to gain."""
+    """The expected cost and gain of a search."""
 
     trials: int
     repeats: int
@@ -54,7 +54,7 @@ class ExpectedOutput(BreakEvenOutput):
 
 
 class UnderstoodOutput(Output):
-    """What was understood of a launch line."""
+    """The meaning of a launch line."""
 
     framework: str
     evidence: str
@@ -390,8 +390,8 @@ OUTPUTS: dict[str, Any] = {
     "cluster status": SpoolOutput,
     "cluster simulate": SimulationOutput,
     "cluster generate": TraceOutput,
+    "bench": list[dict[str, Any]],
     "bench search": SearchBenchmarkOutput | PooledBenchmarkOutput,
-    "bench list": list[dict[str, Any]],
 }
 """The type of what a command prints under `--json`, by the command's words. Files of `oppa export` are texts by their names."""
 LINES = ("predict", "space")

@@ -20,7 +20,7 @@ class Output(BaseModel):
 
 
 class ObjectiveOutput(Output):
-    """What the search optimises."""
+    """The quantity that the search optimises."""
 
     unit: str
     better: Literal["higher", "lower"]
@@ -144,7 +144,7 @@ class StudyOutput(Output):
     study: str
     proxy: ProxyOutput | None = None
     objective: ObjectiveOutput | None = None
-    """What the search optimises; missing if it is the throughput."""
+    """The quantity that the search optimises; missing if it is the throughput."""
     software: dict[str, Any] | None
     ended: str | None
     best: ContenderOutput | None
