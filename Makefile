@@ -39,7 +39,7 @@ $(DONE): pyproject.toml $(wildcard requirements/*.txt)
 	@touch $(DONE)
 
 lock: ## Write requirements/ from pyproject.toml and constraints.txt, with the hashes of PyPI; needs uv
-	uv pip compile pyproject.toml --quiet --all-extras --constraint constraints.txt --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --quiet --extra dev --constraint constraints.txt --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --no-header | $(PYTHON) requirements/split.py
 
 tune: setup ## Tune the example job on this machine's CPUs, in a new study each time
