@@ -41,11 +41,17 @@ def make_tracker(name: str, choice: TrackingChoice, *, job: str) -> Tracker:
     return made
 
 
+def _is_installed(package: str) -> bool:
+    """Return whether a package is installed; a folder of that name, such as the `wandb/` of earlier runs, is none."""
+    found = find_spec(package)
+    return found is not None and found.origin is not None
+
+
 def _class(name: str) -> Any:
     if ":" in name:
         return extensions.load_class(name, kind="tracker", protocol=Tracker)
     found = {each.name: each for each in BUILT_IN}
-    if name in found and find_spec(name) is None:
+    if name in found and not _is_installed(name):
         raise EnvironmentLackingError(f"the tracker `{name}` needs the package `{name}`", hint=catalog.install_hint(name))
     found = found if name in found else extensions.parts(GROUP, BUILT_IN)
     if name not in found:

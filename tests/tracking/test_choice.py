@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,11 @@ def test_a_mistake_is_named_with_what_to_write_instead(text: str, message: str, 
     assert message in refusal.value.message and hint in refusal.value.hint and SECRET not in str(refusal.value)
 
 
-def test_a_package_that_is_missing_is_named_before_a_study_begins(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "find_spec", lambda _: None)
-    with pytest.raises(EnvironmentLackingError, match="the tracker `wandb` needs the package `wandb`") as refusal:
-        require_trackers(load('name = "wandb"').tracking)  # type: ignore[arg-type]
-    assert "wandb" in refusal.value.hint
+def test_a_package_that_is_missing_is_named_before_a_study_begins(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its name is no package: W&B makes one where a program runs."""
+    (tmp_path / "wandb_of_nobody").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "BUILT_IN", (EntryPoint("wandb_of_nobody", "oppa.tracking.wandb_tracker:WandbTracker", registry.GROUP),))
+    with pytest.raises(EnvironmentLackingError, match="the tracker `wandb_of_nobody` needs the package") as refusal:
+        require_trackers(load('name = "wandb_of_nobody"').tracking)  # type: ignore[arg-type]
+    assert "wandb_of_nobody" in refusal.value.hint
