@@ -12,6 +12,7 @@ from pathlib import Path
 
 import oppa
 from oppa.cli.views import style
+from tests.schema_check import require_valid
 
 MAIN = Path(oppa.__file__).with_name("__main__.py")
 
@@ -52,6 +53,7 @@ class Oppa:
 
 def _expected(done: "subprocess.CompletedProcess[str]", code: int) -> "subprocess.CompletedProcess[str]":
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    require_valid(done.args[3:], done.stdout)
     return done
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from oppa.api.jobs import Resume, problem_of, session_facts
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
+from oppa.tracking.session import require_trackers, tracked
 
 if TYPE_CHECKING:
     from oppa.tuning.outcomes import ProfileResult
@@ -58,11 +59,13 @@ def profile(
     if not 0 < loss < 1:
         raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
     problem = with_limits(_over_batches(job, global_batch), trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
+    require_trackers(problem.tracking)
     setup = Setup.of(problem, None, alone=resume is None)
     problem, candidates, folder = setup.problem, setup.candidates, Path(table)
     facts = session_facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
     again = resume(folder) if resume else ()
-    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, option="--table")
+    watched = tracked(problem, callback)
+    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=watched, again=again, option="--table")
     profiler = make_profiler(problem, candidates, exhaustive=exhaustive, seed=seed, bound=loss)
     with open_session(setup, options, profiler) as executor:
         keeper = Keeper(executor, candidates, profiler, bound=loss, command=facts["command"].strip("`"), simulated=setup.runner.in_process)

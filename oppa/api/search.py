@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from oppa.api.jobs import Resume, problem_of, session_facts
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.problem import Problem
+from oppa.tracking.session import require_trackers, tracked
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def tune(
     beliefs = transfer.beliefs if transfer else None
     facts |= {"transfer": "; ".join(text for _, text in transfer.lines)} if transfer else {}
     expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
-    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, expected=expected, transfer=transfer)
+    watched = tracked(problem, callback)
+    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=watched, again=again, expected=expected, transfer=transfer)
     if problem.proxy is not None:
         from oppa.tuning.proxy.ladder import climb
 
@@ -138,6 +140,7 @@ def _setup(
     asked: str | Path | Problem = job if isinstance(job, (str, Path, Problem)) else job.problem
     simulator = getattr(job, "simulator", None)
     problem = with_limits(problem_of(asked), **limits)
+    require_trackers(problem.tracking)
     return Setup.of(problem, launcher, alone=alone, simulator=simulator)
 
 

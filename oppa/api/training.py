@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from oppa.api.jobs import load_job
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
+from oppa.tracking.session import require_trackers, tracked_run
 
 if TYPE_CHECKING:
     from oppa.control.training_session import Callback as TrainCallback
@@ -61,6 +62,7 @@ def train(
     profiled, source, settings = Table.read(Path(table)) if table else None, *_source(job, settings, command)
     named = configuration if isinstance(configuration, str) else ""
     problem, usual = resolve_with_table(source, named, profiled, changes=settings)
+    require_trackers(problem.tracking)
     asked = usual if named or (isinstance(source, Path) and source.is_dir()) else None
     if not isinstance(configuration, str):
         asked = usual = configuration
@@ -74,7 +76,7 @@ def train(
         choice=PolicyChoice(text=policy, weights=Path(weights) if weights else None, eval_runs=[*map(Path, eval_runs)]),
         tell=tell,
     )
-    return supervised(problem, options, _run_folder(problem, options, run), callback)
+    return supervised(problem, options, _run_folder(problem, options, run), tracked_run(problem, callback))
 
 
 def _source(job: str | Path | Problem, settings: Sequence[str], command: Sequence[str]) -> tuple[Path | Problem, Sequence[str]]:

@@ -30,6 +30,7 @@ from oppa.cli.commands import (
     profile,
     report,
     scale_table,
+    schema,
     show,
     space,
     train,
@@ -60,7 +61,7 @@ PANELS = {
     ),
     DURING: (train.train, control.control, plan.plan, train_policy.train_policy),
     CLUSTER: (scale_table.scale_table,),
-    TOOLS: (pipeline_schedule.pipeline_schedule, emulate.emulate),
+    TOOLS: (pipeline_schedule.pipeline_schedule, emulate.emulate, schema.schema),
 }
 WITH_LAUNCH_LINE = (tune.tune, profile.profile, space.space, predict.predict, explain.explain, train.train)
 for panel, commands in PANELS.items():

@@ -295,12 +295,16 @@ class _Stoppable(RunCallback):
         return self._interruption.asked or self._file.exists() or self._callback.stop_requested()
 
 
+def run_callback(session: RunSession, callback: Callback | None) -> AbstractContextManager[RunCallback]:
+    """Return what watches a run, as a context manager: the callback itself, what it returns for the run, or nothing at all."""
+    made = RunCallback() if callback is None else callback
+    return contextlib.nullcontext(made) if isinstance(made, RunCallback) else made(session)
+
+
 @contextlib.contextmanager
 def _watched(session: RunSession, callback: Callback | None) -> Iterator[RunCallback]:
     interruption = Interruption()
-    made = RunCallback() if callback is None else callback
-    own = contextlib.nullcontext(made) if isinstance(made, RunCallback) else made(session)
-    with interruption.caught_if_free(), own as watcher:
+    with interruption.caught_if_free(), run_callback(session, callback) as watcher:
         yield _Stoppable(watcher, session.folder, interruption)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from oppa import units
@@ -59,16 +59,18 @@ def _name(text: str) -> str:
     return text
 
 
+_TEXT = WithJsonSchema({"type": "string"})
+"""The JSON schema of a quantity, which users write with its unit."""
 Count = Annotated[int, Field(ge=1)]
 JobCount = Annotated[int, Field(ge=1, le=LARGEST)]
 JobNatural = Annotated[int, Field(ge=0, le=LARGEST)]
 Samples = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 NaturalSamples = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
 Positive = Annotated[float, Field(gt=0)]
-Bytes = Annotated[int, _quantity(units.parse_bytes), Field(gt=0, le=MOST_MEMORY_BYTES)]
-Seconds = Annotated[float, _quantity(units.parse_seconds), Field(gt=0, le=LONGEST_S)]
-Latency = Annotated[float, _quantity(units.parse_seconds), Field(le=LONGEST_S)]
-Bandwidth = Annotated[float, _quantity(units.parse_bandwidth), Field(gt=0, le=FASTEST_BYTES_PER_S)]
+Bytes = Annotated[int, _quantity(units.parse_bytes), Field(gt=0, le=MOST_MEMORY_BYTES), _TEXT]
+Seconds = Annotated[float, _quantity(units.parse_seconds), Field(gt=0, le=LONGEST_S), _TEXT]
+Latency = Annotated[float, _quantity(units.parse_seconds), Field(le=LONGEST_S), _TEXT]
+Bandwidth = Annotated[float, _quantity(units.parse_bandwidth), Field(gt=0, le=FASTEST_BYTES_PER_S), _TEXT]
 Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """Origin of the numbers of a table."""
 OptionalName = Annotated[str, AfterValidator(_name)]

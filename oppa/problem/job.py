@@ -87,6 +87,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         search_options=job.designer.record(path.parent),
         launcher=job.launcher.record(),
         proxy=job.proxy.record() if job.proxy else None,
+        tracking=job.tracking.record(path.parent) if job.tracking else None,
         baseline=_baseline(space, job.baseline, line),
     )
 

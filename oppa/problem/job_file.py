@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
 from oppa.errors import JobError, nearest
-from oppa.extensions import OptionValue
 from oppa.plain_text import clipped
 from oppa.problem.allocation import ALLOCATION, read_allocation
 from oppa.problem.bounds import (
@@ -40,9 +38,11 @@ from oppa.problem.detect import physical_memory
 from oppa.problem.devices import CPU, memory_in, memory_of, read_hardware_file
 from oppa.problem.limits_table import LimitsTable
 from oppa.problem.model import DESCRIBED_ONLY, HEAD_DIM, Model
+from oppa.problem.option_value import option_value
 from oppa.problem.presets import PRESETS
 from oppa.problem.proxy_table import ProxyTable
 from oppa.problem.space_file import divisors
+from oppa.problem.tracking_table import TrackingTable
 from oppa.problem.training import LauncherChoice, SearchOptions
 from oppa.problem.training_table import TrainingTable, TrainTable
 from oppa.problem.transformers_config import with_config
@@ -193,6 +193,7 @@ class SearchSpaceTable(DeclaredTable):
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
+from oppa.problem.tracking_table import TrackingTable
 def _option(value: object) -> object:
     if not isinstance(value, OptionValue) or (isinstance(value, float) and not math.isfinite(value)):
         hint = "write a string in quotes, a number, or true or false"
@@ -204,7 +205,7 @@ class LauncherTable(DeclaredTable):
     """Validates `[launcher]` and `[launcher.options]`; the launcher itself checks which options it takes."""
 
     name: Name = "auto"
-    options: dict[str, Annotated[Any, BeforeValidator(_option)]] = Field(default_factory=dict)
+    options: dict[str, Annotated[Any, BeforeValidator(option_value)]] = Field(default_factory=dict)
     parallel: JobCount | None = None
 
     def record(self) -> LauncherChoice:
@@ -276,6 +277,7 @@ class JobFile(DeclaredTable):
     launcher: LauncherTable = LauncherTable()
     designer: DesignerTable = DesignerTable()
     proxy: ProxyTable | None = None
+    tracking: TrackingTable | None = None
     baseline: dict[str, Any] | None = None
     """Configuration that the user runs at present."""
 

@@ -18,12 +18,12 @@ from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.templates import spelled
 from oppa.problem.trace import ModelTrace
-from oppa.problem.training import LauncherChoice, Limits, ProxyChoice, RunOptions, SearchOptions, Training
+from oppa.problem.training import LauncherChoice, Limits, ProxyChoice, RunOptions, SearchOptions, TrackingChoice, Training
 
 if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates candidates
     from oppa.problem.candidates import Candidates
 
-NOT_DECISIVE = ("name", "limits", "strategy", "recipe", "launcher", "software", "trace", "proxy")
+NOT_DECISIVE = ("name", "limits", "strategy", "recipe", "launcher", "software", "trace", "proxy", "tracking")
 """Keys of a stored problem that are not part of its fingerprint."""
 _NAME_LENGTH = 100
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
@@ -57,6 +57,8 @@ class Problem:
     """
     proxy: ProxyChoice | None = None
     """The smaller size at which the search runs first; None: it runs at full size."""
+    tracking: TrackingChoice | None = None
+    """The trackers that record the study or the run; None: there are none."""
     software: Software | None = None
     """Software that trials run on; None before it is detected, and if nothing is started."""
     trace: ModelTrace | None = None
@@ -150,6 +152,7 @@ class Problem:
             **({"launcher": dataclasses.asdict(self.launcher)} if self.launcher != LauncherChoice() else {}),
             **({"baseline": self.baseline.to_dict()} if self.baseline else {}),
             **({"proxy": dataclasses.asdict(self.proxy)} if self.proxy else {}),
+            **({"tracking": dataclasses.asdict(self.tracking)} if self.tracking else {}),
             **({"software": self.software.to_dict()} if self.software else {}),
             **({"trace": self.trace.to_dict()} if self.trace else {}),
         }
@@ -175,6 +178,7 @@ class Problem:
             launcher=LauncherChoice(**values.get("launcher", {})),
             baseline=Configuration.from_dict(values["baseline"]) if values.get("baseline") else None,
             proxy=ProxyChoice(**values["proxy"]) if values.get("proxy") else None,
+            tracking=TrackingChoice.from_dict(values["tracking"]) if values.get("tracking") else None,
             software=Software.from_dict(values["software"]) if values.get("software") else None,
             trace=ModelTrace.from_dict(values["trace"]) if values.get("trace") else None,
         )

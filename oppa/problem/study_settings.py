@@ -12,6 +12,7 @@ from oppa.problem.job_file import DesignerTable, LauncherTable
 from oppa.problem.limits_table import LimitsTable
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings, validate_with
+from oppa.problem.tracking_table import TrackingTable
 from oppa.problem.training_table import TrainTable
 
 SPELLED = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
@@ -32,6 +33,7 @@ class ChangesTable(DeclaredTable):
     train: TrainTable = TrainTable()
     launcher: LauncherTable = LauncherTable()
     training: _SeedTable = _SeedTable()
+    tracking: TrackingTable | None = None
 
 
 def with_changes(problem: Problem, words: Sequence[str]) -> Problem:
@@ -58,6 +60,7 @@ def with_changes(problem: Problem, words: Sequence[str]) -> Problem:
         run_options=run_options,
         launcher=_changed(problem.launcher, tables.launcher.record(), given.get("launcher", {})),
         training=_changed(problem.training, tables.training, given.get("training", {})),
+        tracking=tables.tracking.record() if tables.tracking else problem.tracking,
     )
 
 

@@ -178,6 +178,25 @@ class LauncherChoice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingChoice:
+    """Holds the trackers that record a study or a run, and where they do."""
+
+    names: tuple[str, ...]
+    """Names of trackers: built in, of an installed package, or `module:Class`."""
+    experiment: str = ""
+    """Name under which the trackers group runs: the experiment of MLflow, the project of W&B; empty: the job's name."""
+    folder: str
+    """Folder of the trackers' files, absolute."""
+    options: Mapping[str, Mapping[str, OptionValue]] = dataclasses.field(default_factory=dict)
+    """Options of each tracker."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the choice that was written to JSON."""
+        return cls(**{**values, "names": tuple(values["names"])})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Holds the options of `oppa train`.
 

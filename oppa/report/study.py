@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oppa.problem.objective import Objective
 from oppa.problem.software import Software
@@ -15,6 +16,9 @@ from oppa.study.records import SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
 from oppa.tuning.spending import HOUR_S, Spending, in_words, spent_in_words
 from oppa.units import MIB
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Z95 = 1.96
 BETWEEN_TRIALS = 0.01
@@ -136,6 +140,11 @@ def row(trial: Trial) -> tuple[str, ...]:
 
 def write_csv(path: Path, trials: Sequence[Trial]) -> None:
     """Write every trial to a CSV file, with a column for each parameter."""
+    frame(trials).to_csv(path, index=False)
+
+
+def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
+    """Return a row for every trial, with a column for each parameter."""
     import pandas as pd
 
     measured = ("outcome", "cause", "steps_per_s", "stddev", "memory_bytes", "seconds", "setup_s")
@@ -146,4 +155,4 @@ def write_csv(path: Path, trials: Sequence[Trial]) -> None:
         | {f"predicted_{name}": t.prediction and getattr(t.prediction, name) for name in predicted}
         for t in trials
     ]
-    pd.DataFrame(rows).to_csv(path, index=False)
+    return pd.DataFrame(rows)

@@ -265,13 +265,17 @@ class _Interruptible:
         self._callback.tick()
 
 
+def search_callback(session: Session, callback: Callback | None) -> AbstractContextManager[SearchCallback]:
+    """Return what watches a session, as a context manager: the callback itself, what it returns for the session, or nothing at all."""
+    made = _Silent() if callback is None else callback
+    return made(session) if callable(made) else contextlib.nullcontext(made)
+
+
 @contextlib.contextmanager
 def _watched(session: Session, callback: Callback | None) -> Iterator[SearchCallback]:
     """Yield the callback that watches a session. Ctrl-C raises KeyboardInterrupt at a tick, so that trials end cleanly."""
     interruption = Interruption()
-    made = _Silent() if callback is None else callback
-    own = made(session) if callable(made) else contextlib.nullcontext(made)
-    with interruption.caught_if_free(), own as watcher:
+    with interruption.caught_if_free(), search_callback(session, callback) as watcher:
         yield _Interruptible(watcher, interruption)
 
 

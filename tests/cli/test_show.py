@@ -1,6 +1,9 @@
 """`oppa show` of a study whose trials are known."""
 
+import csv
 import json
+
+import pytest
 
 from oppa.problem.job import load_job
 from oppa.study import Study
@@ -42,3 +45,35 @@ def test_a_surrogate_of_nothing_is_an_error(oppa) -> None:
     problem = load_job(oppa.folder / "job.toml")
     Study.create(oppa.folder / "s", problem.to_dict(), problem.fingerprint).close()
     assert "has no measurement yet" in oppa("show", "s", "--surrogate", code=2).stderr
+
+
+def test_trials_are_written_as_rows_with_their_parameters(oppa, measured) -> None:
+    oppa("show", measured, "--csv", "trials.csv")
+    rows = list(csv.DictReader((oppa.folder / "trials.csv").read_text().splitlines()))
+    told = json.loads(oppa("show", measured, "--json").stdout)
+    of_study = sorted([*told["trials"], *told["default_trials"], *told["verification"]], key=lambda trial: trial["id"])
+    assert [(row["trial"], row["micro_batch"], row["outcome"]) for row in rows] == [
+        (str(trial["id"]), str(trial["configuration"]["micro_batch"]), trial["outcome"]) for trial in of_study
+    ]
+    assert [float(row["steps_per_s"] or 0) for row in rows] == [trial["steps_per_s"] or 0 for trial in of_study]
+
+
+def test_parquet_without_its_package_is_refused(oppa, measured, monkeypatch) -> None:
+    monkeypatch.setattr("oppa.report.data_file.find_spec", lambda _: None)
+    refusal = oppa("show", measured, "--parquet", "trials.parquet", code=3).stderr
+    assert "Parquet files need `pyarrow`" in refusal and "parquet" in refusal and "--csv" in refusal
+
+
+def test_parquet_has_the_same_rows(oppa, measured) -> None:
+    pytest.importorskip("pyarrow")
+    import pandas as pd
+
+    oppa("show", measured, "--csv", "trials.csv", "--parquet", "trials.parquet")
+    rows = pd.read_parquet(oppa.folder / "trials.parquet")
+    of_csv = pd.read_csv(oppa.folder / "trials.csv", keep_default_na=False, dtype=str)
+    assert list(rows.columns) == list(of_csv.columns)
+    assert all(list(rows[name].map(str)) == list(of_csv[name]) for name in ("trial", "purpose", "dp", "micro_batch", "outcome"))
+
+
+def test_a_file_that_cannot_be_written_is_named(oppa, measured) -> None:
+    assert "`no/trials.csv` cannot be written" in oppa("show", measured, "--csv", "no/trials.csv", code=2).stderr

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "priors").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "AGENTS.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "priors").rglob("*.md")),
+]
 CHANGELOG = ROOT / "CHANGELOG.md"
 LONGEST = 25
 

@@ -14,7 +14,7 @@ from oppa.cli.job_options import LaunchLineCommand
 from oppa.cli.renamed import COMMANDS, OPTIONS, SETTINGS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`(oppa [^`]+)`")
 SHOWN = re.compile(r"(?:^|&& |\$ |\.\.\. |-- )oppa (?P<words>.*)")

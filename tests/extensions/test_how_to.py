@@ -107,6 +107,17 @@ def test_a_launcher_that_is_none_is_named(
 
 
 @pytest.mark.slow
+def test_a_tracker_is_a_class(tmp_path: Path) -> None:
+    page = Page("record-with-a-tracker", tmp_path)
+    result = json.loads(page.run(f"{page.commands[-1]} --json").stdout)
+    lines = [json.loads(line) for line in (tmp_path / "tracking" / "runs.jsonl").read_text().splitlines()]
+    trials = sum(len(result[kind]) for kind in ("trials", "default_trials", "verification"))
+    opened = [line for line in lines if line["event"] == "open"]
+    assert opened[0]["parent"] is None and [line["parent"] for line in opened[1:]] == [opened[0]["run"]] * trials
+    assert lines[-1] == {"experiment": "job", "event": "finish", "run": opened[0]["run"], "status": "finished"}
+
+
+@pytest.mark.slow
 def test_a_scheduler_is_an_entry_point(tmp_path: Path) -> None:
     page = Page("add-a-scheduler", tmp_path)
     (tmp_path / "job.toml").write_text(ELASTIC)

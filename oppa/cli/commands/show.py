@@ -24,18 +24,22 @@ def show(
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a record to this folder: table.md, and trials.csv or a plot.")
     ] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every trial, or every row of the table, to a CSV file.")] = None,
+    parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write them to a Parquet file, which needs pyarrow.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as `oppa tune --json` does.")] = False,
 ) -> None:
     """Show a study: its trials, the winner, and its speed-up over the reference. Or show a table: throughput by batch size."""
     from oppa.cli.views.table_view import holds_table, show_table
 
     if holds_table(study) and not surrogate:
-        show_table(study, out=out, as_json=as_json)
+        show_table(study, out=out, csv=csv, parquet=parquet, as_json=as_json)
         return
     from oppa.study import Study
 
     with Study(study) as opened:
         problem = opened.problem
+        if csv or parquet:
+            _write_data(opened, csv, parquet)
         learned = _learned(opened, problem) if surrogate else {}
         if as_json:
             _print_json(opened, problem, learned)
@@ -131,6 +135,15 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
         pays = break_even(result, spending(study, problem), problem)
         print_result(result, equivalence(study, result, problem), objective=sought, break_even=pays, console=style.out())
     print_past(past(study.folder))
+
+
+def _write_data(study: "Study", csv: Path | None, parquet: Path | None) -> None:
+    from oppa.cli.views import style
+    from oppa.report.data_file import write_data
+    from oppa.report.study import frame
+
+    written = write_data(frame(study.trials()), csv=csv, parquet=parquet)
+    style.err().print(f"written: {', '.join(map(str, written))}", markup=False)
 
 
 def _print_learned(learned: "Learned") -> None:

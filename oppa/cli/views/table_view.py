@@ -17,20 +17,32 @@ def holds_table(folder: Path) -> bool:
     return (folder / "table.csv").exists() or (folder / "table.meta.json").exists()
 
 
-def show_table(folder: Path, *, out: Path | None, as_json: bool) -> None:
-    """Print a table, and write its record to `out` if given; raises TableError if the table is damaged."""
+def show_table(folder: Path, *, out: Path | None, csv: Path | None, parquet: Path | None, as_json: bool) -> None:
+    """Print a table, and write its record to `out` and its rows to files if given; raises TableError if the table is damaged."""
     from oppa.report.table import to_json
     from oppa.table import Table
     from oppa.table.frontier import curves
 
     table = Table.read(folder)
     known = curves(table)
+    if csv or parquet:
+        _write_data(folder, csv, parquet)
     if out:
         _write(table, known, out)
     if as_json:
         typer.echo(json.dumps({"table": str(folder), **to_json(table, known)}, indent=1))
     else:
         _print(table, known)
+
+
+def _write_data(folder: Path, csv: Path | None, parquet: Path | None) -> None:
+    import pandas as pd
+
+    from oppa.cli.views import style
+    from oppa.report.data_file import write_data
+
+    written = write_data(pd.read_csv(folder / "table.csv"), csv=csv, parquet=parquet)
+    style.err().print(f"written: {', '.join(map(str, written))}", markup=False)
 
 
 def _write(table: "Table", known: "Curves", out: Path) -> None:

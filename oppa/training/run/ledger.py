@@ -82,19 +82,21 @@ def note(ledger: Ledger | None, event: str, run: "TrainingRun", **facts: Any) ->
 class Tail:
     """Reads the new lines of a growing ledger."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start at the present end of the ledger."""
+    def __init__(self, folder: Path, *, begin: int | None = None) -> None:
+        """Start at a byte position at which a line begins; None: the present end of the ledger."""
+        present = (folder / FILE).stat().st_size if (folder / FILE).exists() else 0
         self._folder = folder
-        self._offset = (folder / FILE).stat().st_size if (folder / FILE).exists() else 0
+        self.position = present if begin is None or begin > present else begin
+        """Position of the next line."""
 
-    def new(self) -> list[Line]:
-        """Return the complete lines since the last call; raises CheckpointError if a line is damaged."""
+    def new(self, *, most_bytes: int = LIMIT_BYTES) -> list[Line]:
+        """Return the complete lines since the last call, in at most so many bytes; raises CheckpointError if a line is damaged."""
         with _opened(self._folder) as file:
             if file is None:
                 return []
-            file.seek(self._offset)
-            whole = file.read(LIMIT_BYTES).rpartition(b"\n")
-        self._offset += len(whole[0]) + len(whole[1])
+            file.seek(self.position)
+            whole = file.read(most_bytes).rpartition(b"\n")
+        self.position += len(whole[0]) + len(whole[1])
         return _parsed(self._folder, whole[0].splitlines())
 
 

@@ -1,0 +1,398 @@
+"""Define what each command prints under `--json`."""
+
+from typing import Any, Literal
+
+from oppa.cli.outputs.parts import (
+    BreakEvenOutput,
+    ChangeOutput,
+    Configuration,
+    EquivalenceOutput,
+    ObjectiveOutput,
+    Output,
+    Pair,
+    SpendingOutput,
+    StudyOutput,
+    TableRowOutput,
+    TrialOutput,
+)
+from oppa.cluster.comparison import QueueingTimes
+from oppa.control.rl.evaluation import PolicyScore
+from oppa.problem.selector import Violation
+from oppa.trials.host import Check
+from oppa.tuning.verification import Interval
+from oppa.tuning.verify.verdict import Verdict
+
+
+class LaunchLineChange(Output):
+    """A change of a launch line."""
+
+    about: str
+    old: str | None
+    new: str | None
+
+
+class LaunchLineOutput(Output):
+    """The user's own launch line with the winner's words."""
+
+    words: list[str]
+    changes: list[LaunchLineChange]
+    files: list[str]
+
+
+class TuneOutput(StudyOutput):
+    """The result of `oppa tune`."""
+
+    launch_line: LaunchLineOutput | None = None
+
+
+class ExpectedOutput(BreakEvenOutput):
+    """The expected cost and gain of a search."""
+
+    trials: int
+    repeats: int
+    startup_s: Pair
+
+
+class UnderstoodOutput(Output):
+    """The meaning of a launch line."""
+
+    framework: str
+    evidence: str
+    values: list[dict[str, str]]
+    varies: dict[str, list[Any]]
+    kept: list[str]
+    conflicts: list[dict[str, str]]
+    notes: list[str]
+    hints: list[str]
+    job: str
+
+
+class TunePlanOutput(Output):
+    """The plan of `oppa tune --dry-run`."""
+
+    name: str
+    configurations: int
+    launcher: str
+    software: dict[str, Any] | None
+    limits: dict[str, Any]
+    baseline: Configuration | None
+    first: Configuration | None
+    expected: ExpectedOutput | None
+    transfer: dict[str, Any] | None = None
+    proxy: dict[str, Any] | None = None
+    understood: UnderstoodOutput | None = None
+
+
+class FastestRow(Output):
+    """The fastest row of a global batch."""
+
+    global_batch: int
+    configuration: Configuration
+    samples_per_s: float
+    log_stddev: float
+    memory_bytes: int
+    source: Literal["measured", "predicted"]
+
+
+class ProfileOutput(Output):
+    """The result of `oppa profile`."""
+
+    table: str
+    ended: str
+    method: str
+    complete: bool
+    expected_loss: float | None
+    trials: int
+    seconds: float
+    candidates: int
+    pruned: int | None
+    rows: int
+    fastest: list[FastestRow]
+
+
+class NoTableOutput(Output):
+    """The result of `oppa profile` if no configuration could run."""
+
+    table: str
+    ended: str
+    rows: list[Any]
+
+
+class VerifyPlanOutput(Output):
+    """The plan of `oppa verify --dry-run`."""
+
+    study: str
+    launcher: str
+    rounds: int
+    margin: float
+    configurations: dict[str, Configuration]
+    changed: list[ChangeOutput]
+    seconds: float
+    gpu_hours: float
+
+
+class VerdictOutput(Output):
+    """The verdict on one configuration."""
+
+    role: str
+    configuration: Configuration
+    verdict: Verdict
+    cause: str | None
+    failed: str | None
+    then: Interval | None
+    now: Interval | None
+    ratio: Interval | None
+    id: str
+    text: str
+
+
+class VerifyOutput(Output):
+    """The result of `oppa verify`."""
+
+    study: str
+    measured: str
+    verification: int
+    folder: str
+    date: str
+    status: str
+    summary: str
+    regressions: list[str]
+    margin: float
+    software_recorded: bool
+    changed: list[ChangeOutput]
+    winner: VerdictOutput
+    reference: VerdictOutput | None
+    gain_then: Interval | None
+    gain: Interval | None
+    equivalence: EquivalenceOutput | None
+    spent: SpendingOutput
+    trials: list[TrialOutput]
+
+
+class ShownStudyOutput(StudyOutput):
+    """The result of `oppa show STUDY`."""
+
+    verifications: list[dict[str, Any]]
+    surrogate: dict[str, Any] | None = None
+
+
+class RankingOutput(Output):
+    """The fastest rows of a global batch."""
+
+    global_batch: int
+    fastest: TableRowOutput
+    next_best: TableRowOutput | None
+    first: TableRowOutput | None
+
+
+class ShownTableOutput(Output):
+    """The result of `oppa show TABLE`."""
+
+    table: str
+    origin: dict[str, Any]
+    batches: list[RankingOutput]
+    switches: list[dict[str, Any]]
+    featured: list[str]
+    rows: list[TableRowOutput]
+
+
+class InvalidOutput(Output):
+    """The explanation of a setting that is not valid."""
+
+    setting: str
+    valid: Literal[False]
+    violations: list[Violation]
+    alternatives: dict[str, list[Any]]
+
+
+class ExplainOutput(Output):
+    """The explanation of a valid configuration; values are in the unit of the objective."""
+
+    id: str
+    valid: Literal[True]
+    matches: int
+    configuration: Configuration
+    trials: int
+    objective: ObjectiveOutput
+    tried: dict[str, Any] | None
+    value: float | None
+    prediction: dict[str, float | int | None]
+    usable_bytes: float
+    probability_fits: float
+    probability_better: float
+    ratio: float
+    best: dict[str, Any]
+    framework: dict[str, Any] | None = None
+    precision: str | None = None
+    memory: dict[str, Any] | None = None
+    time: dict[str, Any] | None = None
+
+
+class ImportOutput(Output):
+    """The configuration that `oppa import` read."""
+
+    baseline: Configuration
+    ignored: list[str]
+    notes: list[str]
+    runner: str
+    space: str
+
+
+class HardwareOutput(Output):
+    """The figures of `oppa doctor --measure`."""
+
+    device: str
+    memory_bytes: int
+    hosts: int
+    devices_per_host: int
+    software: str
+    figures: list[dict[str, Any]]
+    known_device: str
+    file: str | None
+
+
+class EnvironmentOutput(Output):
+    """An environment of a runner."""
+
+    runner: str
+    state: str
+    path: str
+    python: str
+    packages: dict[str, str]
+
+
+class PipelineOutput(Output):
+    """The figures of a pipeline schedule."""
+
+    model: str
+    pp: int
+    microbatches: int
+    schedule: str
+    memory_limit: float
+    bubble_rate: float
+    peak_memory: list[float]
+    longest_span_ms: float
+    least_span_ms: float | None
+    chunks: int
+    folded: bool
+    recomputed: list[Any]
+    critical_path: dict[str, float]
+
+
+class TrainOutput(Output):
+    """The result of `oppa train`."""
+
+    run: str
+    ending: Literal["finished", "stopped", "failed", "revoked"]
+    cause: str
+    attempts: int
+    seconds: float
+    steps: int
+    samples: int
+    configuration: str | None
+    global_batch: int | None
+    micro_batch: int | None
+    loss: float | None
+    noise_scale: float | None
+    health: str | None
+    validation_loss: float | None
+    checkpoint: str | None
+    worth: dict[str, Any] | None
+    advice: dict[str, Any] | None = None
+
+
+class PlannedStage(Output):
+    """A stage of `oppa plan`."""
+
+    tokens: int
+    samples: int
+    configuration: Configuration
+    reason: str
+
+
+class PolicyOutput(Output):
+    """The result of `oppa train-policy`."""
+
+    policy: str
+    scores: list[PolicyScore] | None = None
+    episodes: Any = None
+
+
+class ScaleTableOutput(Output):
+    """The result of `oppa scale-table`."""
+
+    table: str
+    entries: list[dict[str, Any]]
+
+
+class SpoolOutput(Output):
+    """The jobs of `oppa cluster status`."""
+
+    jobs: list[dict[str, Any]]
+
+
+class SimulationOutput(Output):
+    """The result of `oppa cluster simulate`: one row for each policy."""
+
+    rows: list[dict[str, Any]]
+
+
+class TraceOutput(Output):
+    """The queueing times of `oppa cluster generate`."""
+
+    jobs: int
+    utilisation: float
+    queue_s: float
+    published_queue_s: float
+    kinds: list[QueueingTimes]
+
+
+class SearchBenchmarkOutput(Output):
+    """The result of `oppa bench search` on one suite."""
+
+    designers: dict[str, Any]
+    ratio_to_best_peer: float | None
+    best_peer: str | None
+    apart: dict[str, Any]
+    tasks: dict[str, Any]
+    environment: dict[str, str]
+
+
+class PooledBenchmarkOutput(Output):
+    """The result of `oppa bench search` on every suite."""
+
+    suites: dict[str, SearchBenchmarkOutput]
+    pooled: SearchBenchmarkOutput
+    leads: list[dict[str, Any]]
+    seconds_ratio: dict[str, dict[str, Any]]
+    adversarial: list[dict[str, Any]]
+    skipped: dict[str, str]
+    environment: dict[str, str]
+
+
+OUTPUTS: dict[str, Any] = {
+    "tune": TuneOutput | TunePlanOutput,
+    "profile": ProfileOutput | NoTableOutput,
+    "verify": VerifyOutput | VerifyPlanOutput,
+    "show": ShownStudyOutput | ShownTableOutput,
+    "explain": ExplainOutput | InvalidOutput,
+    "export": dict[str, str],
+    "import": ImportOutput,
+    "predict": dict[str, bool | int | float | str | None],
+    "space": Configuration,
+    "doctor": list[Check] | HardwareOutput,
+    "env list": list[EnvironmentOutput],
+    "train": TrainOutput,
+    "plan": list[PlannedStage],
+    "train-policy": PolicyOutput,
+    "scale-table": ScaleTableOutput,
+    "pipeline-schedule": PipelineOutput,
+    "cluster status": SpoolOutput,
+    "cluster simulate": SimulationOutput,
+    "cluster generate": TraceOutput,
+    "bench": list[dict[str, Any]],
+    "bench search": SearchBenchmarkOutput | PooledBenchmarkOutput,
+}
+"""The type of what a command prints under `--json`, by the command's words. Files of `oppa export` are texts by their names."""
+LINES = ("predict", "space")
+"""Commands that print one value a line."""

@@ -1,0 +1,41 @@
+"""Validate `[tracking]` of a job file: the trackers that record studies and runs."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from oppa.errors import JobError
+from oppa.problem.declaration import DeclaredTable, Name
+from oppa.problem.option_value import option_value
+from oppa.problem.training import TrackingChoice
+from oppa.redaction import is_secret, redacted
+
+
+class TrackingTable(DeclaredTable):
+    """Validates `[tracking]` and `[tracking.options.NAME]`; the trackers themselves check which options they take."""
+
+    name: Name | Annotated[list[Name], Field(min_length=1)]
+    experiment: Name | None = None
+    folder: Name = "tracking"
+    options: dict[str, dict[str, Annotated[Any, BeforeValidator(option_value)]]] = Field(default_factory=dict)
+
+    def record(self, folder: Path = Path()) -> TrackingChoice:
+        """Return the choice of trackers; their folder is relative to `folder`, the job file's.
+
+        Raises:
+            JobError: options are for a tracker that is not named, or one of them is a secret.
+        """
+        names = (self.name,) if isinstance(self.name, str) else tuple(dict.fromkeys(self.name))
+        for tracker, options in self.options.items():
+            if tracker not in names:
+                hint = f"name it: `name = [{', '.join(f'{name!r}' for name in (*names, tracker))}]`".replace("'", '"')
+                raise JobError(f"[tracking.options] is for `{tracker}`, which `name` does not list", hint=hint)
+            for key, value in options.items():
+                if isinstance(value, str) and (is_secret(key, value) or redacted([value]) != [value]):
+                    hint = "remove it, and set the environment variable that the tracker reads, such as WANDB_API_KEY"
+                    raise JobError(f"`{key}` in [tracking.options.{tracker}] is a secret, and studies store the job", hint=hint)
+        return TrackingChoice(
+            names=names, experiment=self.experiment or "", folder=os.path.realpath(folder / self.folder), options=self.options
+        )

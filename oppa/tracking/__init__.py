@@ -1,0 +1,6 @@
+"""Record studies and runs with trackers such as MLflow: `[tracking]` of a job file names them.
+
+A tracker never takes part in a session. A process of its own follows the records that the session writes in any case, the study's trials
+or the run's ledger, and passes them on. So a tracker that is slow or fails costs the session nothing, and a later session continues where
+it stopped.
+"""
