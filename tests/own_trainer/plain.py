@@ -26,6 +26,7 @@ def arguments():
     parser.add_argument("--save-every", type=int, default=10**9)
     parser.add_argument("--batch", default="both")
     parser.add_argument("--no-restart", action="store_true")
+    parser.add_argument("--early-start", action="store_true")
     parser.add_argument("--own-end", type=int, default=None)
     parser.add_argument("--misbehave", default="")
     return parser.parse_args()
@@ -57,7 +58,12 @@ def misbehave_at(options, run, rank):
 
 def train(rank, options, barrier, shares):
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
-    run = oppa_client.open_run({"batch": options.batch, "micro_batch": True, "restart": not options.no_restart, "elastic": True})
+    if options.misbehave.endswith("-if-early") and (Path(os.environ["OPPA_TRIAL"]) / "hold.json").exists():
+        if options.misbehave == "dies-if-early":
+            raise SystemExit("the port is taken")
+        time.sleep(1000)
+    able = {"batch": options.batch, "micro_batch": True, "restart": not options.no_restart, "elastic": True}
+    run = oppa_client.open_run({**able, "early_start": options.early_start})
     weight, samples_seen = 0.0, 0
     if options.misbehave == "not-in-full" and options.recompute == "full":
         raise SystemExit("this layout is not built")
