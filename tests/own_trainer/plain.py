@@ -5,6 +5,7 @@ Each sample n pulls the weight towards a target of its own; ranks add up their g
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -56,6 +57,18 @@ def misbehave_at(options, run, rank):
     return name
 
 
+def fail_in_new_layout(options, rank, steps):
+    """Fail in one phase of a restart in another layout: while loading (-1 steps), or in a step."""
+    name = options.misbehave
+    if options.recompute != "full" or rank != options.ranks - 1:
+        return
+    if name == "hangs-loading" and steps < 0:
+        time.sleep(1000)
+    at = {"dies-loading": -1, "dies-at-first": 0, "dies-at-second": 1}.get(name)
+    if at == steps and (at < 1 or once(options, name)):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def train(rank, options, barrier, shares):
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
     if options.misbehave.endswith("-if-early") and (Path(os.environ["OPPA_TRIAL"]) / "hold.json").exists():
@@ -71,8 +84,9 @@ def train(rank, options, barrier, shares):
         state = json.loads(Path(run.resume.checkpoint).read_text())
         weight, samples_seen = state["weight"], state["samples"]
         assert samples_seen == run.resume.samples
+    fail_in_new_layout(options, rank, -1)
     log = (options.folder / f"samples-{rank}.jsonl").open("a")
-    while True:
+    for steps in itertools.count():
         if run.leaving and not (options.misbehave == "saves-nothing" and run.leaving.reason != "finished"):
             break
         if options.own_end is not None and run.plan.progress >= options.own_end:
@@ -85,6 +99,7 @@ def train(rank, options, barrier, shares):
         shares[rank] = sum(weight - (number % 7) for batch in batches for number in batch)
         time.sleep(options.sleep)
         barrier.wait()
+        fail_in_new_layout(options, rank, steps)
         gradient = sum(shares) / plan.global_batch
         barrier.wait()
         weight -= 0.1 * plan.learning_rate_factor * gradient
@@ -98,6 +113,8 @@ def train(rank, options, barrier, shares):
         if run.plan.step % options.save_every == 0 and not run.leaving:
             with run.paused("save"):
                 run.saved(save(options, rank, weight, run))
+    if options.misbehave == "dies-saving" and run.leaving.reason == "layout":
+        os.kill(os.getpid(), signal.SIGKILL)
     if run.leaving.save:
         checkpoint = save(options, rank, weight, run)
         barrier.wait()
