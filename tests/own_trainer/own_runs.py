@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa import api
-from oppa.control.training_session import RunCallback, TrainResult
+from oppa.control.training_session import TrainResult
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
@@ -45,23 +45,6 @@ samples = {samples}
 damping = 2
 advise = false
 """
-
-
-class StopInAttempt(RunCallback):
-    """Stops a run some steps after one of its attempts has begun; `attempts` has the folders of those that began."""
-
-    def __init__(self, attempt: int = 2, *, steps: int = 5) -> None:
-        self._attempt, self._left = attempt, steps
-        self.attempts: list[Path] = []
-
-    def began(self, attempt: Path) -> None:
-        self.attempts.append(attempt)
-
-    def stepped(self, measurement: object) -> None:
-        self._left -= len(self.attempts) >= self._attempt
-
-    def stop_requested(self) -> bool:
-        return self._left <= 0
 
 
 class OwnRun:

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from oppa_client import run_files
 
+from experiments.trainers.stop_after import StopAfter
 from oppa.control.own_trainer.contract import Abilities
 from oppa.control.own_trainer.early_start import can_start_early
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import ATTEMPTS
-from tests.own_trainer.own_runs import OwnRun, StopInAttempt
+from tests.own_trainer.own_runs import OwnRun
 
 LAYOUTS = {(8, "none"): 100.0, (8, "full"): 900.0}
 """Steps per second of a table in which another layout pays."""
@@ -17,10 +18,10 @@ WORDS = ("--noise", "5000", "--early-start")
 ABLE = Abilities(batch="both", micro_batch=True, restart=True, elastic=True, early_start=True)
 
 
-def trained(folder: Path, *words: str, ranks: int = 2) -> tuple[OwnRun, StopInAttempt]:
+def trained(folder: Path, *words: str, ranks: int = 2) -> tuple[OwnRun, StopAfter]:
     """Train until some steps after the change of layout, and return what happened."""
     own = OwnRun(folder, *WORDS, *words, ranks=ranks, samples=10**6)
-    seen = StopInAttempt()
+    seen = StopAfter(5, attempt=2)
     result = own.train("recompute=none", table=own.table(folder / "t", LAYOUTS), policy="goodput", callback=seen)
     assert result.outcome.ending.value == "stopped", result.outcome.last.cause
     assert own.samples() == list(range(ledger.require_whole(result.lines)))

@@ -2,8 +2,9 @@
 
 import pytest
 
+from experiments.trainers.stop_after import StopAfter
 from oppa.training.run import ledger
-from tests.own_trainer.own_runs import OwnRun, StopInAttempt
+from tests.own_trainer.own_runs import OwnRun
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def test_a_layout_that_fails_is_left_for_the_one_before_and_not_tried_again(tmp_
     words = ("--noise", "5000", "--save-every", "5", "--misbehave", what, *early)
     own = OwnRun(tmp_path, *words, ranks=2, samples=10**6, timeout_s=2)
     own.settings.append("limits.trial_time='8 s'")
-    seen = StopInAttempt(attempts, steps=AGAIN)
+    seen = StopAfter(AGAIN, attempt=attempts)
     result = own.train("recompute=none", table=own.table(tmp_path / "t", LAYOUTS), policy="goodput", callback=seen)
     (undone,) = own.events("undone")
     assert result.outcome.ending.value == "stopped" and result.outcome.attempts == attempts
@@ -40,7 +41,7 @@ def test_a_layout_that_fails_is_left_for_the_one_before_and_not_tried_again(tmp_
 def test_a_layout_that_fails_after_its_first_step_resumes_the_checkpoint_that_is_newest(tmp_path):
     own = OwnRun(tmp_path, "--noise", "5000", "--misbehave", "dies-at-second", ranks=2, samples=10**6)
     table = own.table(tmp_path / "t", LAYOUTS)
-    result = own.train("recompute=none", table=table, policy="goodput", callback=StopInAttempt(3))
+    result = own.train("recompute=none", table=table, policy="goodput", callback=StopAfter(5, attempt=3))
     (before, after) = [line["checkpoint"] for line in own.events(ledger.STARTED)][-2:]
     assert result.outcome.ending.value == "stopped" and before == after is not None
     assert own.samples() == list(range(ledger.require_whole(result.lines)))
