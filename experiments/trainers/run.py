@@ -42,6 +42,8 @@ They are far below measured ones, so that a restart pays within a run of seconds
 """
 RESTARTS = {(16, 0): 1.0, (32, 3): 0.9, (64, 0): 0.8}
 """The same of a table in which each larger batch requires another layout."""
+STOPPED = 200_000
+"""Samples of a run that is stopped after its restarts."""
 UNSURE = 1.0
 """Standard deviation of their logarithms: step times of one row then say little about the others."""
 
@@ -132,7 +134,7 @@ def _statistics_section(found: TrainerComparison) -> Section:
 def _compared(repeats: int) -> TrainerComparison:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="oppa-trainers-") as folder:
-        changed = _Trainer(Path(folder) / "changed")
+        changed = _Trainer(Path(folder) / "changed", "--late-start")  # so that the change of layout comes early in a short run
         staged = changed.trained(DIFFERENT + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
         steps, client_s = _steps(staged), changed.client_s()
         moved = _Trainer(Path(folder) / "moved")
@@ -166,12 +168,12 @@ def _difference(steps: Sequence[Line]) -> float:
 class _Trainer:
     """Runs the example of an own trainer in a folder."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, samples: int = SAMPLES) -> None:
         self._folder, self._job = folder, catalog.root() / "examples" / "own_trainer.toml"
         argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"]
         own = [str(catalog.root() / "examples" / "own_trainer.py"), "--checkpoints", "{folder}/../../trained", "--width", str(WIDTH)]
         self._command = [*argv, *own, *words]
-        self._settings = [f"train.samples={SAMPLES}", "train.advise=false", "train.frozen=''", "train.damping=2"]
+        self._settings = [f"train.samples={samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
         self._settings.append("limits.device_lock=false")  # losses and the client's own seconds do not depend on other trials
 
     def trained(self, setting: str, *, devices: int = 2, finished: bool = True, **options: Any) -> TrainResult:
@@ -214,7 +216,7 @@ def _pauses(folder: Path, pairs: int) -> tuple[tuple[float, ...], tuple[float, .
     found: dict[bool, list[float]] = {False: [], True: []}
     for pair in range(pairs):
         for early in (False, True) if pair % 2 else (True, False):
-            trainer = _Trainer(folder / f"pause-{pair}-{early}", *(() if early else ("--late-start",)))
+            trainer = _Trainer(folder / f"pause-{pair}-{early}", *(() if early else ("--late-start",)), samples=STOPPED)
             begin, table, stop = DIFFERENT + ",global_batch=16", trainer.table(RESTARTS), StopAfter(1, attempt=len(RESTARTS))
             result = trainer.trained(begin, table=table, policy="stagewise", callback=stop, finished=False)
             changes = [line["seconds"] for line in result.lines if line["event"] == ledger.CHANGED]

@@ -75,6 +75,8 @@ def train(rank, options, barrier, shares):
         if options.misbehave == "dies-if-early":
             raise SystemExit("the port is taken")
         time.sleep(1000)
+    if (spoken := {"old-client": 0, "new-client": 9}.get(options.misbehave)) is not None:
+        oppa_client.run_files.PROTOCOL = oppa_client.run_files.OLDEST = spoken
     able = {"batch": options.batch, "micro_batch": True, "restart": not options.no_restart, "elastic": True}
     run = oppa_client.open_run({**able, "early_start": options.early_start})
     weight, samples_seen = 0.0, 0
@@ -92,6 +94,8 @@ def train(rank, options, barrier, shares):
         if options.own_end is not None and run.plan.progress >= options.own_end:
             run.leave(save(options, rank, weight, run), finished=True)
             return
+        if options.misbehave == "never-leaves" and steps == 3:
+            raise SystemExit(0)
         plan, what = run.plan, misbehave_at(options, run, rank)
         batches = plan.micro_batches(rank, options.ranks)
         log.write(json.dumps([plan.step, [number for batch in batches for number in batch]]) + "\n")
