@@ -29,9 +29,11 @@ parser.add_argument("--samples", type=int, default=6400)
 parser.add_argument("--width", type=int, default=64)
 parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
 parser.add_argument("--save-every", type=int, default=5000, help="samples between two checkpoints")
+parser.add_argument("--late-start", action="store_true", help="start another layout only after this one has left")
 options = parser.parse_args()
 
-run = oppa_client.open_run({"batch": "both", "micro_batch": True, "restart": True, "elastic": True})
+early = not options.late_start  # nothing above this line uses a device or joins a process group
+run = oppa_client.open_run({"batch": "both", "micro_batch": True, "restart": True, "elastic": True, "early_start": early})
 torch.set_num_threads(1)
 torch.manual_seed(0)
 dist.init_process_group("gloo")

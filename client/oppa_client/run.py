@@ -25,13 +25,15 @@ from oppa_client.plan import Plan, Rate, Terms
 from oppa_client.run_files import ContractError, Lines
 from oppa_client.trial import Trial, open_trial
 
-ABILITIES = {"batch": "none", "micro_batch": False, "restart": False, "elastic": False}
+ABILITIES = {"batch": "none", "micro_batch": False, "restart": False, "elastic": False, "early_start": False}
 """Abilities of a program that declares none: neither its batch nor its layout changes."""
 BATCH = ("both", "up", "down", "none")
 PAUSE_S = 3600.0
 """Seconds that a pause may last, unless the program states another limit."""
 READ_S, RETRY_S = 60.0, 0.1
 """Seconds for which a rank tries again what the file system refuses but all ranks need, and the seconds between two tries."""
+HOLD_POLL_S = 0.02
+"""Seconds between two looks for the end of a hold."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,10 +335,13 @@ class Run:
 def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run | None:
     """Return the run, or the trial, that this process is a rank of; None outside oppa. Later, uncaught errors are reported to oppa.
 
+    With the ability `early_start`, oppa starts the ranks of another layout while those of the layout before still train. This call then
+    returns once they have left. Until then the devices are theirs.
+
     Args:
         abilities: What the program can do. `batch`: the batch may change between two steps, `both`, `up`, `down` or `none`.
             `micro_batch`: the micro-batch may. `restart`: the program can resume a checkpoint in another layout. `elastic`: also with
-            another number of ranks.
+            another number of ranks. `early_start`: the program uses no device and joins no process group before this call.
         lead: Further steps by which a plan is announced ahead, for loaders that prefetch.
 
     Raises:
@@ -352,12 +357,14 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
     trial = open_trial()
     if trial is None:
         return None
-    if run_files.ATTEMPT not in run_files.names_in(trial.folder):
+    if not {run_files.ATTEMPT, run_files.HOLD} & run_files.names_in(trial.folder):
         return Run(trial, _attempt_of_trial(trial), in_trial=True)
-    attempt = run_files.read(trial.folder, run_files.ATTEMPT)
     spoken = {"protocol": run_files.PROTOCOL, "oldest": run_files.OLDEST, "client": __version__, "abilities": able}
     if trial.rank == 0:
         run_files.write(trial.folder, run_files.ABILITIES, spoken)
+    while run_files.ATTEMPT not in run_files.names_in(trial.folder):
+        time.sleep(HOLD_POLL_S)
+    attempt = run_files.read(trial.folder, run_files.ATTEMPT)
     run_files.require_version(attempt, __version__)
     return Run(trial, attempt, lead=lead)
 

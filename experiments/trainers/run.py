@@ -3,17 +3,16 @@
 import dataclasses
 import functools
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.trainers.reference import reference_losses
+from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median, statistics_costs
 from experiments.trainers.stop_after import StopAfter
 from oppa import api, catalog
 from oppa.control.own_trainer.contract import LEFT
@@ -41,6 +40,10 @@ STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 3): 0.8}
 
 They are far below measured ones, so that a restart pays within a run of seconds.
 """
+RESTARTS = {(16, 0): 1.0, (32, 3): 0.9, (64, 0): 0.8}
+"""The same of a table in which each larger batch requires another layout."""
+STOPPED = 200_000
+"""Samples of a run that is stopped after its restarts."""
 UNSURE = 1.0
 """Standard deviation of their logarithms: step times of one row then say little about the others."""
 
@@ -59,8 +62,11 @@ class TrainerComparison:
     """The same of a run that was stopped in mid-epoch, and resumed with another number of ranks and under FSDP2."""
     client_s: float
     """Seconds of `run.step` in each step of the run of `live_changes`."""
-    statistics_costs: tuple[float, ...]
-    """Relative cost of gradient statistics, of pairs of steps with and without them."""
+    late_pauses_s: tuple[float, ...]
+    """Seconds from the request to leave to the first step in another layout, whose ranks start after the ones before have left."""
+    early_pauses_s: tuple[float, ...]
+    """The same if they start while the ones before still train; each run of these follows or precedes one of the others."""
+    statistics: tuple[StatisticsCost, ...]
     seconds: float
 
     @property
@@ -73,7 +79,9 @@ class TrainerComparison:
         return {
             "changes": {"live": self.live_changes, "restarts": self.restarts},
             "client_overhead": self.client_overhead,
-            "statistics_overhead": statistics.median(self.statistics_costs),
+            "restart_pause": {"late_s": statistics.median(self.late_pauses_s), "early_s": statistics.median(self.early_pauses_s)},
+            "statistics_overhead": median(self.statistics[0].cpu)[0],
+            "statistics": [each.to_dict() for each in self.statistics],
             "loss_equal": self.loss_difference <= CLOSE,
             "resumed_equal": self.resumed_difference <= CLOSE,
             "seconds": self.seconds,
@@ -88,31 +96,52 @@ def trainer_figures(repeats: int) -> dict[str, Any]:
 def trainers(repeats: int) -> list[Section]:
     """Return the comparison as a table."""
     found = _compared(repeats)
-    costs = sorted(found.statistics_costs)
+    late_s, early_s = statistics.median(found.late_pauses_s), statistics.median(found.early_pauses_s)
     rows = [
         ("changes of the batch between two steps", str(found.live_changes)),
         ("changes of layout by a restart", str(found.restarts)),
         ("largest difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
         ("the same after stops, on 2, 1 and 2 ranks, under DDP, DDP and FSDP2", f"{found.resumed_difference:.1e}"),
         (f"client, share of a step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
-        ("gradient statistics, relative cost", f"{statistics.median(costs):+.1%} ({costs[0]:+.1%} to {costs[-1]:+.1%})"),
+        ("pause of a restart, new ranks started after the others have left", _seconds(found.late_pauses_s)),
+        ("pause of a restart, new ranks started while the others train", _seconds(found.early_pauses_s)),
+        ("ratio of both medians", f"{early_s / late_s:.2f}"),
     ]
-    text = f"Losses count as equal up to {CLOSE:g}. The client may take {MOST_OVERHEAD:.1%} of a step."
-    return [Section(title=f"An own trainer under {NAME}", text=text, columns=("figure", ">value"), rows=rows)]
+    text = f"Losses count as equal up to {CLOSE:g}. The client may take {MOST_OVERHEAD:.1%} of a step. Pauses: median, and least to most."
+    return [Section(title=f"An own trainer under {NAME}", text=text, columns=("figure", ">value"), rows=rows), _statistics_section(found)]
+
+
+def _seconds(pauses_s: Sequence[float]) -> str:
+    return f"{statistics.median(pauses_s):.2f} s ({min(pauses_s):.2f} to {max(pauses_s):.2f}, {len(pauses_s)} restarts)"
+
+
+def _statistics_section(found: TrainerComparison) -> Section:
+    """Return the cost of gradient statistics as a table."""
+    rows = []
+    for each in found.statistics:
+        costs = [f"{middle:+.1%} ({low:+.1%} to {high:+.1%})" for middle, low, high in map(median, (each.cpu, each.wall))]
+        rows.append((str(each.samples), str(each.every), f"{each.step_s * 1e3:.0f} ms", *costs, str(len(each.cpu))))
+    text = (
+        "Blocks of steps with and without statistics alternate in one gang of two ranks. Each cost is the median of the pairs, with its "
+        f"95% bootstrap interval. The bar is {MOST_COST:.0%} in CPU seconds in the first row. A measured gradient is read once more, "
+        "whatever the size of the micro-batch, so the cost is larger where a micro-batch has little work."
+    )
+    columns = (">samples of a micro-batch", ">every n-th step", ">CPU time of a step", ">cost, CPU time", ">cost, wall clock", ">pairs")
+    return Section(title="Gradient statistics", text=text, columns=columns, rows=rows)
 
 
 @functools.cache
 def _compared(repeats: int) -> TrainerComparison:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="oppa-trainers-") as folder:
-        changed = _Trainer(Path(folder) / "changed")
-        staged = changed.trained(DIFFERENT + ",global_batch=16", table=changed.table(), policy="stagewise")
+        changed = _Trainer(Path(folder) / "changed", "--late-start")  # so that the change of layout comes early in a short run
+        staged = changed.trained(DIFFERENT + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
         steps, client_s = _steps(staged), changed.client_s()
         moved = _Trainer(Path(folder) / "moved")
         moved.trained(DIFFERENT, callback=StopAfter(20), finished=False)
         moved.trained(DIFFERENT, devices=1, callback=StopAfter(20), finished=False)
         resumed = _steps(moved.trained(SHARDED))
-        costs = _statistics_costs(max(2, repeats))
+        late_s, early_s = _pauses(Path(folder), repeats)
     restarts = sum("start" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
     live = sum("rebatch" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
     return TrainerComparison(
@@ -121,7 +150,9 @@ def _compared(repeats: int) -> TrainerComparison:
         loss_difference=_difference(steps),
         resumed_difference=_difference(resumed),
         client_s=client_s,
-        statistics_costs=tuple(costs),
+        late_pauses_s=late_s,
+        early_pauses_s=early_s,
+        statistics=statistics_costs(repeats),
         seconds=time.monotonic() - began_s,
     )
 
@@ -137,12 +168,12 @@ def _difference(steps: Sequence[Line]) -> float:
 class _Trainer:
     """Runs the example of an own trainer in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *words: str, samples: int = SAMPLES) -> None:
         self._folder, self._job = folder, catalog.root() / "examples" / "own_trainer.toml"
         argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"]
         own = [str(catalog.root() / "examples" / "own_trainer.py"), "--checkpoints", "{folder}/../../trained", "--width", str(WIDTH)]
-        self._command = [*argv, *own]
-        self._settings = [f"train.samples={SAMPLES}", "train.advise=false", "train.frozen=''", "train.damping=2"]
+        self._command = [*argv, *own, *words]
+        self._settings = [f"train.samples={samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
         self._settings.append("limits.device_lock=false")  # losses and the client's own seconds do not depend on other trials
 
     def trained(self, setting: str, *, devices: int = 2, finished: bool = True, **options: Any) -> TrainResult:
@@ -160,8 +191,8 @@ class _Trainer:
         steps = sum(1 for _ in (last / MEASUREMENTS).open())
         return float(json.loads((last / LEFT).read_text())["client_s"]) / steps
 
-    def table(self) -> Path:
-        """Write the table of STAGES, and return its folder."""
+    def table(self, stages: Mapping[tuple[int, int], float]) -> Path:
+        """Write a table with these steps per second by batch and ZeRO stage, and return its folder."""
         problem = load_job(self._job, settings=self._settings, argv=self._command)
         rows = tuple(
             TableRow(
@@ -172,20 +203,22 @@ class _Trainer:
                 source="measured",
                 trials=(1,),
             )
-            for (batch, stage), rate in STAGES.items()
+            for (batch, stage), rate in stages.items()
         )
         facts: dict[str, Any] = {"study": "given", "method": "exhaustive", "complete": True, "candidates": len(rows), "trials": len(rows)}
-        folder = self._folder.with_name("table")
+        folder = self._folder.with_name(f"{self._folder.name}-table")
         Table(rows=rows, origin=Origin.of(problem, **facts, spent_s=1.0, created_at=time.time())).write(folder)
         return folder
 
 
-def _statistics_costs(pairs: int) -> list[float]:
-    program = Path(__file__).with_name("statistics_ranks.py")
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program), str(pairs)]
-    paths = [str(catalog.root()), str(catalog.client()), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise EnvironmentLackingError(f"the ranks that time statistics failed: {done.stderr[-500:]}", hint="run `oppa doctor`")
-    return [float(each) for each in json.loads(done.stdout.splitlines()[-1])]
+def _pauses(folder: Path, pairs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the seconds of pauses at restarts with late and with early starts, of runs that alternate."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for pair in range(pairs):
+        for early in (False, True) if pair % 2 else (True, False):
+            trainer = _Trainer(folder / f"pause-{pair}-{early}", *(() if early else ("--late-start",)), samples=STOPPED)
+            begin, table, stop = DIFFERENT + ",global_batch=16", trainer.table(RESTARTS), StopAfter(1, attempt=len(RESTARTS))
+            result = trainer.trained(begin, table=table, policy="stagewise", callback=stop, finished=False)
+            changes = [line["seconds"] for line in result.lines if line["event"] == ledger.CHANGED]
+            found[early] += [sum(each.values()) for each in changes if "start" in each]
+    return tuple(found[False]), tuple(found[True])

@@ -1,5 +1,10 @@
-"""Time steps under FSDP2 with and without gradient statistics, in turn; rank 0 prints the relative cost of each pair as JSON."""
+"""Time steps under FSDP2 with and without gradient statistics, in turn; rank 0 prints the relative cost of each pair as JSON.
 
+Both halves of a pair are short blocks of steps of one gang, in an order that alternates. Seconds of the wall clock and of the ranks' CPU
+are measured. Other programs on the machine disturb the second ones less, but they leave out what a rank waits for.
+"""
+
+import argparse
 import json
 import sys
 import time
@@ -11,49 +16,80 @@ from torch.distributed.fsdp import fully_shard
 
 from oppa.training import GradientStatistics
 
-WIDTH, LAYERS, MICRO_BATCHES, SAMPLES, STEPS = 512, 4, 4, 32, 6
-"""Size of the model and of a step, and steps of each half of a pair."""
+WIDTH, LAYERS, MICRO_BATCHES, STEPS = 512, 4, 4, 4
+"""Size of the model, micro-batches of a step, and counted steps of each half of a pair."""
 
 
-def measure(pairs: int) -> list[float]:
-    """Return the seconds with statistics over those without, minus 1, for each pair."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*(layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())))
-    sharded = fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    statistics, data = GradientStatistics(model), torch.randn(SAMPLES, WIDTH)
+class _Steps:
+    """Takes steps of a model that is sharded over the ranks."""
 
-    def seconds_of(measured: bool) -> float:
-        if measured:
-            statistics.resume()
-        else:
-            statistics.pause()
-        begin_s = 0.0
-        for step in range(STEPS + 1):  # the first one is not counted
-            if step == 1:
-                begin_s = time.perf_counter()
-            for index in range(MICRO_BATCHES):
-                sharded.set_requires_gradient_sync(index == MICRO_BATCHES - 1)
-                model(data).square().mean().backward()
-            statistics.step([SAMPLES] * MICRO_BATCHES)
-            optimizer.step()
-            optimizer.zero_grad()
-            dist.barrier()
-        return time.perf_counter() - begin_s
+    def __init__(self, samples: int) -> None:
+        torch.manual_seed(0)
+        self._model = nn.Sequential(*(layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())))
+        self._sharded = fully_shard(self._model)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
+        self._data = torch.randn(samples, WIDTH)
+        self.statistics = GradientStatistics(self._model)
 
-    found = []
+    def take(self) -> None:
+        """Take one step."""
+        for index in range(MICRO_BATCHES):
+            self._sharded.set_requires_gradient_sync(index == MICRO_BATCHES - 1)
+            self._model(self._data).square().mean().backward()
+        self.statistics.step([len(self._data)] * MICRO_BATCHES)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def seconds(self, every: int) -> torch.Tensor:
+        """Return the seconds of some steps, by the wall clock and of the CPU, as sums over the ranks; the first step is not counted.
+
+        Args:
+            every: Steps from one measured step to the next; 0: no step is measured.
+        """
+        begin = 0.0, 0.0
+        for step in range(-1, STEPS):
+            if step == 0:
+                dist.barrier()
+                begin = time.perf_counter(), time.process_time()
+            if every and step % every == 0:
+                self.statistics.resume()
+            else:
+                self.statistics.pause()
+            self.take()
+        spent = torch.tensor([time.perf_counter() - begin[0], time.process_time() - begin[1]])
+        dist.all_reduce(spent)
+        return spent
+
+
+def measure(pairs: int, samples: int, every: int) -> dict[str, list[float]]:
+    """Return of each pair the seconds with statistics over those without, minus 1, and the CPU seconds of a step without them.
+
+    Args:
+        pairs: Number of pairs.
+        samples: Samples of a micro-batch.
+        every: Steps from one measured step to the next.
+    """
+    steps = _Steps(samples)
+    found: dict[str, list[float]] = {"wall": [], "cpu": [], "step_s": []}
     for pair in range(pairs):
-        order = (True, False) if pair % 2 else (False, True)
-        seconds = {measured: seconds_of(measured) for measured in order}
-        found.append(seconds[True] / seconds[False] - 1)
-    statistics.close()
+        order = (every, 0) if pair % 2 else (0, every)
+        seconds = {each: steps.seconds(each) for each in order}
+        for name, ratio in zip(("wall", "cpu"), (seconds[every] / seconds[0] - 1).tolist(), strict=True):
+            found[name].append(ratio)
+        found["step_s"].append(seconds[0][1].item() / STEPS / dist.get_world_size())
+    steps.statistics.close()
     return found
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, required=True)
+    parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--every", type=int, required=True)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    costs = measure(int(sys.argv[1]))
+    costs = measure(options.pairs, options.samples, options.every)
     if dist.get_rank() == 0:
         sys.stdout.write(json.dumps(costs) + "\n")
     dist.barrier()

@@ -140,7 +140,13 @@ def _changes(events: Sequence[Line]) -> Section:
         for line in events
         if line["event"] in shown
     ]
-    text = "Batch sizes and layouts change between two steps." if rows else "The configuration did not change."
+    restarts = any("start" in line.get("seconds", ()) for line in events if line["event"] in shown)
+    changes = (
+        "The batch changes between two steps, and the layout by a restart."
+        if restarts
+        else "Batch sizes and layouts change between two steps."
+    )
+    text = changes if rows else "The configuration did not change."
     return Section(title="Changes", text=text, columns=(">step", ">samples", "what", "from", "to", ">took", ">goodput", "why"), rows=rows)
 
 

@@ -62,15 +62,26 @@ class LocalLauncher:
         """Hold this host's devices, because two trials that share devices slow each other down."""
         return exclusive(spec.cluster, on_tick)
 
-    def start(self, folder: Path, spec: TrialSpec, seat: Seat | None = None) -> "LocalTrial":
+    def another(self) -> "LocalLauncher":
+        """Return a launcher whose trials can run at the same time as those of this one."""
+        made = LocalLauncher(self._runner, study=self._study, grace_s=self._grace_s, warm=self._warm)
+        made._device_bytes = self._device_bytes
+        return made
+
+    def start(self, folder: Path, spec: TrialSpec, seat: Seat | None = None, *, shared: bool = False) -> "LocalTrial":
         """Start the trial in `folder`, or this host's part of it, once no process of the previous trial is left.
+
+        Args:
+            seat: This host's part; None: the whole trial.
+            shared: Another launcher's trial holds the devices, so their memory need not be free.
 
         Raises:
             OSError: the host refuses a process, a file or a control group. Nothing of the trial is left.
         """
         parent = self._ready_parent()
         parent.end_ranks(self._grace_s)
-        self._check_devices(spec)
+        if spec.cluster.on_cuda and not shared:
+            self._check_devices()
         self._launches += 1
         seat = seat or Seat(rendezvous=f"file://{self._folder / f'rendezvous-{self._launches}'}", port=placement.free_port())
         groups = placement.cpu_groups(self._runner, spec, seat) if self._can_limit(spec) else None
@@ -120,10 +131,8 @@ class LocalLauncher:
                 _log.warning("no CPU quotas: %s; the kernel shares the cores among the ranks", self._quotas_lacking)
         return not self._quotas_lacking
 
-    def _check_devices(self, spec: TrialSpec) -> None:
-        if not spec.cluster.on_cuda:
-            return
-        if self._launches == 0:
+    def _check_devices(self) -> None:
+        if self._device_bytes is None:
             self._device_bytes = devices.used_bytes()
         devices.wait_until_released(self._device_bytes)
 

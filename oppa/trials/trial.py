@@ -56,6 +56,7 @@ def run_trial(
     on_step: Callable[[Measurement], None] = lambda _: None,
     on_tick: Callable[[], None] = lambda: None,
     hang_s: float = HANG_S,
+    prepared: bool = False,
 ) -> TrialResult:
     """Run a trial in `folder` to its end once no other trial uses the devices; no process of it is left running.
 
@@ -64,20 +65,27 @@ def run_trial(
         on_step: Called with each measurement when it is read.
         on_tick: Called every few milliseconds. An exception that it raises ends the trial and is passed on.
         hang_s: The shortest silence after a step that can be a hang, in seconds.
+        prepared: The folder is prepared already, and the launcher may have started processes in it.
 
     Raises:
         StudyError: the folder, or the lock on the devices, cannot be written.
     """
-    with writable(folder):
-        _clear(folder)
-        spec.write(folder)
-        (folder / trial_folder.MEASUREMENTS).touch()  # a network file system may hide a file for seconds that was missing once
+    if not prepared:
+        prepare(folder, spec)
     with launcher.devices(spec, on_tick) if limits.device_lock else contextlib.nullcontext():
         monitor = TrialMonitor(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step)
         result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick))
     if result.outcome == "failed":
         _check_space(folder)
     return result
+
+
+def prepare(folder: Path, spec: TrialSpec) -> None:
+    """Make the folder of a trial, without files of an earlier attempt at it; raises StudyError if it cannot be written."""
+    with writable(folder):
+        _clear(folder)
+        spec.write(folder)
+        (folder / trial_folder.MEASUREMENTS).touch()  # a network file system may hide a file for seconds that was missing once
 
 
 def _run(

@@ -35,6 +35,14 @@ def test_decisions_that_change_nothing_share_a_line(table) -> None:
     assert len(job.decisions) == 1 and job.decisions[0]["times"] == 10 and job.decisions[0]["step"] == 19
 
 
+def test_a_decision_that_is_repeated_until_the_job_can_follow_shares_a_line(table) -> None:
+    job = ControlledJob(hello(), ControllerFactory(table, GoodputPolicy, every=5))
+    decided = [told for number in range(1, 41) if (told := job.take(step(number, noise_scale=500.0)))]
+    moves = [told.configuration for told in decided if told.command != "no_op"]
+    assert len(set(moves)) == 1 < len(moves)
+    assert [each["times"] for each in job.decisions if each["command"] != "no_op"] == [len(moves)]
+
+
 def test_nothing_is_changed_while_the_learning_rate_rises(table) -> None:
     job = ControlledJob(hello(warmup_samples=64 * 22), ControllerFactory(table, GoodputPolicy, every=5))
     decided = {number: told for number in range(1, 31) if (told := job.take(step(number, noise_scale=500.0)))}

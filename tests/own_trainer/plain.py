@@ -5,6 +5,7 @@ Each sample n pulls the weight towards a target of its own; ranks add up their g
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -26,6 +27,7 @@ def arguments():
     parser.add_argument("--save-every", type=int, default=10**9)
     parser.add_argument("--batch", default="both")
     parser.add_argument("--no-restart", action="store_true")
+    parser.add_argument("--early-start", action="store_true")
     parser.add_argument("--own-end", type=int, default=None)
     parser.add_argument("--misbehave", default="")
     return parser.parse_args()
@@ -55,9 +57,28 @@ def misbehave_at(options, run, rank):
     return name
 
 
+def fail_in_new_layout(options, rank, steps):
+    """Fail in one phase of a restart in another layout: while loading (-1 steps), or in a step."""
+    name = options.misbehave
+    if options.recompute != "full" or rank != options.ranks - 1:
+        return
+    if name == "hangs-loading" and steps < 0:
+        time.sleep(1000)
+    at = {"dies-loading": -1, "dies-at-first": 0, "dies-at-second": 1}.get(name)
+    if at == steps and (at < 1 or once(options, name)):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def train(rank, options, barrier, shares):
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
-    run = oppa_client.open_run({"batch": options.batch, "micro_batch": True, "restart": not options.no_restart, "elastic": True})
+    if options.misbehave.endswith("-if-early") and (Path(os.environ["OPPA_TRIAL"]) / "hold.json").exists():
+        if options.misbehave == "dies-if-early":
+            raise SystemExit("the port is taken")
+        time.sleep(1000)
+    if (spoken := {"old-client": 0, "new-client": 9}.get(options.misbehave)) is not None:
+        oppa_client.run_files.PROTOCOL = oppa_client.run_files.OLDEST = spoken
+    able = {"batch": options.batch, "micro_batch": True, "restart": not options.no_restart, "elastic": True}
+    run = oppa_client.open_run({**able, "early_start": options.early_start})
     weight, samples_seen = 0.0, 0
     if options.misbehave == "not-in-full" and options.recompute == "full":
         raise SystemExit("this layout is not built")
@@ -65,13 +86,16 @@ def train(rank, options, barrier, shares):
         state = json.loads(Path(run.resume.checkpoint).read_text())
         weight, samples_seen = state["weight"], state["samples"]
         assert samples_seen == run.resume.samples
+    fail_in_new_layout(options, rank, -1)
     log = (options.folder / f"samples-{rank}.jsonl").open("a")
-    while True:
+    for steps in itertools.count():
         if run.leaving and not (options.misbehave == "saves-nothing" and run.leaving.reason != "finished"):
             break
         if options.own_end is not None and run.plan.progress >= options.own_end:
             run.leave(save(options, rank, weight, run), finished=True)
             return
+        if options.misbehave == "never-leaves" and steps == 3:
+            raise SystemExit(0)
         plan, what = run.plan, misbehave_at(options, run, rank)
         batches = plan.micro_batches(rank, options.ranks)
         log.write(json.dumps([plan.step, [number for batch in batches for number in batch]]) + "\n")
@@ -79,6 +103,7 @@ def train(rank, options, barrier, shares):
         shares[rank] = sum(weight - (number % 7) for batch in batches for number in batch)
         time.sleep(options.sleep)
         barrier.wait()
+        fail_in_new_layout(options, rank, steps)
         gradient = sum(shares) / plan.global_batch
         barrier.wait()
         weight -= 0.1 * plan.learning_rate_factor * gradient
@@ -92,6 +117,8 @@ def train(rank, options, barrier, shares):
         if run.plan.step % options.save_every == 0 and not run.leaving:
             with run.paused("save"):
                 run.saved(save(options, rank, weight, run))
+    if options.misbehave == "dies-saving" and run.leaving.reason == "layout":
+        os.kill(os.getpid(), signal.SIGKILL)
     if run.leaving.save:
         checkpoint = save(options, rank, weight, run)
         barrier.wait()

@@ -187,6 +187,26 @@ def test_a_later_oppa_that_still_speaks_this_version_is_accepted(tmp_path, monke
     assert open_run({"batch": "up"}) is not None
 
 
+def test_a_rank_that_starts_early_waits_for_its_terms_and_states_before_what_it_can_do(tmp_path, monkeypatch):
+    attempt(tmp_path, step=5, samples=40, checkpoint="/c")
+    terms_file = tmp_path / run_files.ATTEMPT
+    held = terms_file.rename(tmp_path / "held")
+    run_files.write(tmp_path, run_files.HOLD, {})
+    monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
+    stated = []
+
+    def end_hold():
+        stated.append((tmp_path / run_files.ABILITIES).exists())
+        held.rename(terms_file)
+
+    timer = threading.Timer(0.1, end_hold)
+    timer.start()
+    run = open_run({"restart": True, "early_start": True})
+    timer.join()
+    assert stated == [True] and run.plan.step == 5 and run.resume.checkpoint == "/c"
+
+
 def test_an_unknown_ability_is_an_error_that_names_them(monkeypatch):
     with pytest.raises(ContractError, match="elastic"):
         open_run({"batches": "both"})

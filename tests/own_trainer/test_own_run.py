@@ -7,7 +7,8 @@ import pytest
 from experiments.trainers.stop_after import StopAfter
 from oppa import api
 from oppa.control.own_trainer.advice import is_first_run
-from oppa.errors import CheckpointError, InputError, JobError
+from oppa.control.training_session import RunCallback
+from oppa.errors import CheckpointError, InputError, JobError, RunError
 from oppa.training.run import ledger
 from oppa.training.run.supervision import FRUITLESS
 from tests.own_trainer.own_runs import OwnRun
@@ -222,6 +223,32 @@ def test_a_trainer_that_dies_again_and_again_without_a_checkpoint_is_given_up(tm
     result = OwnRun(tmp_path, "--misbehave", "dies:3", samples=200).train()
     assert result.outcome.ending.value == "failed" and result.outcome.attempts == FRUITLESS
     assert "killed by SIGKILL" in result.outcome.last.cause
+
+
+@pytest.mark.parametrize(("what", "version"), [("old-client", 0), ("new-client", 9)])
+def test_a_client_of_another_version_ends_the_run_before_its_first_step_and_names_both(tmp_path, what, version):
+    result = OwnRun(tmp_path, "--misbehave", what).train()
+    assert result.outcome.ending.value == "failed" and result.outcome.attempts == 1
+    assert re.search(rf"oppa-client .*speaks .*version.* {version}", result.outcome.last.cause), result.outcome.last.cause
+
+
+def test_a_trainer_that_ends_without_leaving_has_failed(tmp_path):
+    result = OwnRun(tmp_path, "--misbehave", "never-leaves").train()
+    assert result.outcome.ending.value == "failed" and result.outcome.attempts == FRUITLESS
+    assert result.outcome.last.cause == "the trainer ended after 3 steps without calling `run.leave`"
+
+
+def test_a_second_run_of_the_same_name_is_refused_and_the_first_goes_on(tmp_path):
+    own, refused = OwnRun(tmp_path, samples=160), []
+
+    class Second(RunCallback):
+        def stepped(self, measurement):
+            if not refused:
+                with pytest.raises(RunError, match="is being trained by another process") as raised:
+                    own.train()
+                refused.append(raised)
+
+    assert own.train(callback=Second()).finished and refused and own.samples() == list(range(160))
 
 
 def test_a_checkpoint_that_is_gone_is_an_error_and_nothing_is_trained_again(tmp_path):

@@ -23,7 +23,7 @@ from oppa.trials.trial_folder import write_json
 
 PROTOCOL, OLDEST = 1, 1
 """Version of the files that this oppa speaks, and the oldest one that it still speaks."""
-ABILITIES, LEAVE, LEAVING, LEFT = "abilities.json", "leave.json", "leaving.json", "left.json"
+ABILITIES, HOLD, LEAVE, LEAVING, LEFT = "abilities.json", "hold.json", "leave.json", "leaving.json", "left.json"
 ASKED, PLAN, SAVED = "asked-{}.json", "plan-{}.json", "saved-*.json"
 FILE_BYTES = 64 << 10
 """Most bytes of a file that the trainer writes."""
@@ -117,6 +117,8 @@ class Abilities(_Record):
     """True if a checkpoint can be resumed in another layout."""
     elastic: bool
     """True if that layout can have another number of ranks."""
+    early_start: bool = False
+    """True if ranks may start while those of the layout before still hold the devices; an older client declares nothing."""
 
     @property
     def text(self) -> str:
@@ -250,6 +252,12 @@ class AttemptTerms(_Record):
     def read(cls, folder: Path) -> Self | None:
         """Return the terms of an earlier attempt; None if the folder has none. Raises MeasurementError if they are damaged."""
         return read_record(cls, folder, trial_folder.ATTEMPT)
+
+
+def hold(folder: Path) -> None:
+    """Have the ranks that start in a folder wait for `AttemptTerms`; raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / HOLD, {})
 
 
 def ask_for(folder: Path, number: int, configuration: Configuration) -> None:

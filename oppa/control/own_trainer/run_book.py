@@ -20,9 +20,9 @@ from oppa.training.run.ledger import Ledger, Line
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import RunSpec, checkpoint_of
 
-ADVISED, HELD_BACK, RECORDED, LEFT_BADLY = "advised", "held_back", "recorded", "left_badly"
-"""Events of the ledger: a decision that was only advised, one that a bound of the user held back, a checkpoint of the trainer, and a
-failure of its processes after they had left."""
+ADVISED, HELD_BACK, RECORDED, LEFT_BADLY, EARLY_FAILED = "advised", "held_back", "recorded", "left_badly", "early_start_failed"
+"""Events of the ledger: a decision that was only advised, one that a bound of the user held back, a checkpoint of the trainer, a failure
+of its processes after they had left, and one of ranks that had started early."""
 REPEATED = 10
 """Steps after which the same decision is written down again."""
 _UNKNOWN = NoiseReport(health="too_few_samples")

@@ -1,13 +1,15 @@
 """Supervise the attempts of a user's own trainer: start it, follow the controller's decisions, and restart it.
 
 A batch changes between two steps if the trainer can. Another layout is another attempt: the trainer saves and leaves, and resumes under the
-launch line of the new layout. If that fails before its first step, the old layout resumes the same checkpoint, and the new one is not
-tried again. A rank that dies or hangs ends the attempt, and the next one resumes the newest checkpoint.
+launch line of the new layout, whose ranks may have started meanwhile (`early_start`). If the trainer dies before it has left, or the new
+layout fails before its first step, the layout before resumes the newest checkpoint, and the new one is not tried again. A rank that dies or
+hangs ends the attempt, and the next one resumes the newest checkpoint.
 """
 
 import contextlib
 import dataclasses
 import math
+import shutil
 import time
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +18,8 @@ from oppa.control.own_trainer.attempt import OwnAttempt
 from oppa.control.own_trainer.bounds import ChangeLimits, way_of
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord, newest_record
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms, StepReport
-from oppa.control.own_trainer.run_book import LEFT_BADLY, RunBook
+from oppa.control.own_trainer.early_start import MOST_S, EarlyStart, can_start_early
+from oppa.control.own_trainer.run_book import EARLY_FAILED, LEFT_BADLY, RunBook
 from oppa.errors import MeasurementError, TrainingError
 from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
@@ -24,8 +27,9 @@ from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import ATTEMPTS, RunSpec, checkpoints, new_attempt
 from oppa.training.run.supervision import FRUITLESS, Ending, Outcome, RunListener
 from oppa.trials.launcher import Launcher
+from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import TrialResult, run_trial
-from oppa.trials.trial_folder import TrialSpec
+from oppa.trials.trial_folder import ATTEMPT, TrialSpec
 from oppa.units import format_seconds
 
 
@@ -49,13 +53,17 @@ class _LayoutMove:
 
     before: Configuration
     decision: ControllerDecision
-    asked_s: float
-    """Monotonic seconds at which the trainer was asked to leave."""
+    decided_s: float
+    """Monotonic seconds of the decision."""
+    asked_s: float = 0.0
+    """Monotonic seconds at which the trainer was asked to leave; 0 before."""
     left_s: float = 0.0
-    """Monotonic seconds at which it had left."""
+    """Monotonic seconds at which it had left; 0 before."""
 
     def seconds(self, now_s: float) -> dict[str, float]:
         """Return the seconds that the trainer took to leave, and those of the start up to now."""
+        if not self.left_s:
+            return {"save": now_s - self.asked_s}
         return {"save": self.left_s - self.asked_s, "start": now_s - self.left_s}
 
 
@@ -75,8 +83,9 @@ def supervise_own(
         StudyError: the folder cannot be written.
         CheckpointError: the record of a checkpoint is damaged.
     """
-    with contextlib.closing(RunBook(folder, run)) as book:
-        return _Supervisor(launcher, book, listener, open_controller).train(asked)
+    with contextlib.ExitStack() as stack:
+        book = stack.enter_context(contextlib.closing(RunBook(folder, run)))
+        return stack.enter_context(contextlib.closing(_Supervisor(launcher, book, listener, open_controller))).train(asked)
 
 
 class _Supervisor:
@@ -88,6 +97,10 @@ class _Supervisor:
         self._limits = ChangeLimits(book.run.problem.run_options)
         self._move: _LayoutMove | None = None
         """The change of layout in progress."""
+        self._early: EarlyStart | None = None
+        """Ranks of the new layout that wait until those of the present one have left."""
+        self._failed: set[Configuration] = set()
+        """Configurations to which a change has failed; the controller may have decided on one before it learned so."""
         self._undone: tuple[_LayoutMove, dict[str, float], str] | None = None
         """A change of layout that has failed, its seconds, and why; the next attempt returns to the layout before."""
         self._is_connected = self._is_last = False
@@ -117,9 +130,14 @@ class _Supervisor:
                 ending = Ending.FAILED
             return Outcome(ending=ending, attempts=attempts, last=result, folder=attempt.folder)
 
+    def close(self) -> None:
+        """End all ranks that are left."""
+        self._drop_early()
+        self._launcher.close()
+
     def _catch_up(self) -> None:
         """Write down what the trainer reported after an earlier process of oppa was killed."""
-        attempts = (path for path in (self._folder / ATTEMPTS).glob("[0-9]*") if path.name.isdigit())
+        attempts = (path.parent for path in (self._folder / ATTEMPTS).glob(f"[0-9]*/{ATTEMPT}") if path.parent.name.isdigit())
         last = max(attempts, key=lambda path: int(path.name), default=None)
         if last is None:
             return
@@ -149,14 +167,37 @@ class _Supervisor:
             plan=plan,
             leave_timeout_s=options.leave_timeout_s,
         )
-        folder = new_attempt(self._folder)
-        terms.write(folder)
+        folder = self._prepared(terms)
         self._book.started(configuration, record)
         if self._undone is not None:  # noted after the start, which voids what was noted at its step before
             (move, seconds, failure), self._undone = self._undone, None
             self._book.changed(move.before, move.decision, seconds, failure)
         self._began_s = time.monotonic()
         return OwnAttempt(folder, terms, self._book, on_first=self._proved)
+
+    def _prepared(self, terms: AttemptTerms) -> Path:
+        """Return the folder of the next attempt: that of ranks that wait for its terms, or a new one."""
+        if (early := self._early) is not None and self._move is not None and not self._has_early_failed(early):
+            early.state(terms)
+            return early.folder
+        self._drop_early()
+        folder = new_attempt(self._folder)
+        terms.write(folder)
+        return folder
+
+    def _has_early_failed(self, early: EarlyStart) -> bool:
+        """Return True if ranks that started early have ended, and write down why; a start of their own decides on the layout."""
+        if failure := early.failure:
+            self._book.note(EARLY_FAILED, failure=failure)
+        return bool(failure)
+
+    def _drop_early(self) -> None:
+        """End ranks that wait; their folder stays only if it explains why they ended."""
+        if (early := self._early) is not None:
+            self._early, failed = None, bool(early.failure)
+            early.close()
+            if not failed:
+                shutil.rmtree(early.folder, ignore_errors=True)
 
     def _configuration(self, record: CheckpointRecord | None, asked: Configuration | None) -> Configuration:
         """Return the configuration of the next attempt: that of the checkpoint, unless another one is asked for."""
@@ -168,16 +209,20 @@ class _Supervisor:
 
     def _supervised(self, attempt: OwnAttempt) -> TrialResult:
         """Run an attempt to its end; a trainer that contradicts its plan is ended."""
-        problem, spec = self._run.problem, self._run
+        problem, early, launcher = self._run.problem, self._early, self._launcher
+        if early is not None:  # the ranks before have ended
+            self._launcher.close()
+            self._early, self._launcher, launcher = None, early.launcher, early
         try:
             result = run_trial(
-                self._launcher,
+                launcher,
                 attempt.folder,
-                TrialSpec.of(problem.restored, attempt.configuration, study=spec.uuid, trial=int(attempt.folder.name), steps=0),
+                self._spec(attempt.configuration, attempt.folder),
                 limits=dataclasses.replace(problem.limits, trial_time_s=math.inf),
                 on_step=self._listener.stepped,
                 on_tick=lambda: self._tick(attempt),
                 hang_s=problem.training.collective_timeout_s,
+                prepared=early is not None,
             )
             attempt.read()
         except _OverError:
@@ -193,6 +238,10 @@ class _Supervisor:
             return dataclasses.replace(result, outcome="completed")
         return result
 
+    def _spec(self, configuration: Configuration, folder: Path) -> TrialSpec:
+        problem = self._run.problem.restored
+        return TrialSpec.of(problem, configuration, study=self._run.uuid, trial=int(folder.name), steps=0)
+
     def _tick(self, attempt: OwnAttempt) -> None:
         self._listener.tick()
         attempt.read()
@@ -205,10 +254,23 @@ class _Supervisor:
         if not self._is_last and self._listener.stop_requested():
             self._is_last = True
             attempt.ask_to_leave("stop")
-        elif attempt.steps and not attempt.is_asked and not attempt.is_done and self._book.controller is not None:
+        elif attempt.is_asked or attempt.is_done:
+            return
+        elif self._move is not None and not self._move.asked_s:
+            self._await_early(self._move, attempt)
+        elif attempt.steps and self._book.controller is not None:
             decision = self._book.controller.wanted(attempt.configuration)
             if decision is not None:
                 self._follow(decision, attempt)
+
+    def _await_early(self, move: _LayoutMove, attempt: OwnAttempt) -> None:
+        """Ask the trainer to leave once the ranks of the new layout wait, have failed, or take too long."""
+        if self._early is not None and self._has_early_failed(self._early):
+            self._drop_early()
+        now_s = time.monotonic()
+        if self._early is None or self._early.is_ready or now_s > move.decided_s + MOST_S:
+            self._move = dataclasses.replace(move, asked_s=now_s)
+            attempt.ask_to_leave("layout")
 
     def _require_start(self, attempt: OwnAttempt) -> None:
         """Raise MeasurementError, which another attempt may follow, if the trainer takes no first step."""
@@ -227,16 +289,20 @@ class _Supervisor:
             self._book.controller = self._open(attempt.configuration, attempt.abilities, now_s - self._began_s)
 
     def _undo(self, attempt: OwnAttempt, result: TrialResult) -> bool:
-        """Return True if the attempt was to change the layout and has failed: the next one returns to the layout before."""
+        """Return True if a change of layout has failed with the attempt: the next one returns to the layout before."""
         move, self._move = self._move, None
-        if move is None or not move.left_s or self._is_last:
+        if move is None or not move.asked_s or self._is_last:
             return False
-        self._undone = move, move.seconds(time.monotonic()), f"the trainer did not resume in the new layout: {result.cause}"
+        self._failed.add(move.decision.configuration)
+        failed = "resume in the new layout" if move.left_s else "save and leave for the new layout"
+        self._undone = move, move.seconds(time.monotonic()), f"the trainer did not {failed}: {result.cause}"
         return True
 
     def _follow(self, decision: ControllerDecision, attempt: OwnAttempt) -> None:
         """Follow a decision as the trainer can, or write down why not."""
         present, book = attempt.configuration, self._book
+        if decision.configuration in self._failed:
+            return
         if decision.before_step is not None:
             book.note("not_rolled_back", failure="your own trainer does not restore earlier weights")
             return
@@ -255,8 +321,20 @@ class _Supervisor:
         if way == "live":
             attempt.ask(decision)
         else:
-            self._move = _LayoutMove(before=present, decision=decision, asked_s=time.monotonic())
-            attempt.ask_to_leave("layout")
+            self._move = _LayoutMove(before=present, decision=decision, decided_s=time.monotonic())
+            self._early = self._started_early(attempt.abilities, decision.configuration)
+            self._await_early(self._move, attempt)
+
+    def _started_early(self, able: Abilities, configuration: Configuration) -> EarlyStart | None:
+        """Start the ranks of a new layout; return None if that is not possible now."""
+        if not (isinstance(self._launcher, LocalLauncher) and can_start_early(able, self._run.problem)):
+            return None
+        folder = new_attempt(self._folder)
+        try:
+            return EarlyStart(self._launcher, folder, self._spec(configuration, folder))
+        except OSError as error:
+            self._book.note(EARLY_FAILED, failure=str(error))
+            return None
 
     def _ending(self, attempt: OwnAttempt, result: TrialResult) -> Ending | None:
         """Return the ending of the run after an attempt; None if another attempt follows."""

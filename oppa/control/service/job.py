@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oppa.control.controller import Controller
-from oppa.control.decision import Decision, DecisionKind
+from oppa.control.decision import Decision
 from oppa.control.service.history import History, point_of
 from oppa.protocol.messages import Changed, Decided, Hello, StepTaken, from_job, from_service
 
@@ -99,8 +99,8 @@ class ControlledJob:
 
     def _decided(self, message: StepTaken, decision: Decision) -> Decided:
         record = {"step": message.step, "elapsed_s": message.elapsed_s, "times": 1, "id": decision.configuration.id, **decision.to_dict()}
-        if self.decisions and decision.command == DecisionKind.NO_OP and _alike(self.decisions[-1], record):
-            record["times"] += self.decisions.pop()["times"]  # repeated No-Ops with the same limits share one record
+        if self.decisions and "outcome" not in self.decisions[-1] and _alike(self.decisions[-1], record):
+            record["times"] += self.decisions.pop()["times"]  # what is decided again before it has an outcome shares one record
         self.decisions = [*self.decisions, record][-KEPT:]
         return Decided(
             number=message.number,

@@ -1,0 +1,47 @@
+"""A change of layout that fails, in each phase of its restart: the trainer goes on in the layout before, and no sample is lost."""
+
+import pytest
+
+from experiments.trainers.stop_after import StopAfter
+from oppa.training.run import ledger
+from tests.own_trainer.own_runs import OwnRun
+
+pytestmark = pytest.mark.slow
+
+LAYOUTS = {(8, "none"): 100.0, (8, "full"): 900.0}
+LEAVES, RESUMES = "did not save and leave for the new layout", "did not resume in the new layout"
+AGAIN = 40
+"""Steps after a failure in which the controller would decide on the same layout again."""
+
+
+@pytest.mark.parametrize("early", [(), ("--early-start",)])
+@pytest.mark.parametrize(
+    ("what", "attempts", "failure"),
+    [
+        ("dies-saving", 2, LEAVES),
+        ("not-in-full", 3, RESUMES),
+        ("dies-loading", 3, RESUMES),
+        ("dies-at-first", 3, RESUMES),
+        pytest.param("hangs-loading", 3, RESUMES, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_layout_that_fails_is_left_for_the_one_before_and_not_tried_again(tmp_path, what, attempts, failure, early):
+    words = ("--noise", "5000", "--save-every", "5", "--misbehave", what, *early)
+    own = OwnRun(tmp_path, *words, ranks=2, samples=10**6, timeout_s=2)
+    own.settings.append("limits.trial_time='8 s'")
+    seen = StopAfter(AGAIN, attempt=attempts)
+    result = own.train("recompute=none", table=own.table(tmp_path / "t", LAYOUTS), policy="goodput", callback=seen)
+    (undone,) = own.events("undone")
+    assert result.outcome.ending.value == "stopped" and result.outcome.attempts == attempts
+    assert failure in undone["failure"] and not own.events(ledger.CHANGED)
+    assert {line["configuration"] for line in own.events(ledger.STEP)} == {own.configuration().id}
+    assert own.samples() == list(range(ledger.require_whole(result.lines)))
+
+
+def test_a_layout_that_fails_after_its_first_step_resumes_the_checkpoint_that_is_newest(tmp_path):
+    own = OwnRun(tmp_path, "--noise", "5000", "--misbehave", "dies-at-second", ranks=2, samples=10**6)
+    table = own.table(tmp_path / "t", LAYOUTS)
+    result = own.train("recompute=none", table=table, policy="goodput", callback=StopAfter(5, attempt=3))
+    (before, after) = [line["checkpoint"] for line in own.events(ledger.STARTED)][-2:]
+    assert result.outcome.ending.value == "stopped" and before == after is not None
+    assert own.samples() == list(range(ledger.require_whole(result.lines)))
