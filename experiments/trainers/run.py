@@ -1,4 +1,4 @@
-"""Compare a user's own FSDP2 loop under `oppa train` with the same training without changes, stops or oppa."""
+"""Compare trainers under `oppa train` with the same training without changes, stops or oppa."""
 
 import dataclasses
 import functools
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.trainers.reference import reference_losses
+from experiments.trainers import transformers_statistics
+from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
 from experiments.trainers.stop_after import StopAfter
 from oppa import api, catalog
 from oppa.control.own_trainer.contract import LEFT
@@ -26,18 +27,16 @@ from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
 from oppa.training.run.run_folder import ATTEMPTS
-from oppa.trials.trial_folder import MEASUREMENTS
+from oppa.trials.trial_folder import MEASUREMENTS, SPEC, write_json
 
-WIDTH, SAMPLES = 64, 16_000
 STEP_S, MOST_OVERHEAD = 0.2, 0.005
 """Seconds of the step to which the client's cost is related, and the largest share of it."""
 CLOSE = 1e-4
 """Largest difference of losses that are summed in another order."""
-NAME = "fsdp2"
-"""Name of the trainer that is compared."""
-DIFFERENT, SHARDED = "micro_batch=8", "micro_batch=8,zero_stage=3"
-STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 3): 0.8}
-"""Steps per second, by batch and ZeRO stage, of a table whose largest batch is the fastest under FSDP2.
+INTEGRATIONS = (TRANSFORMERS, FSDP2)
+"""Trainers that are compared."""
+STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 1): 0.8}
+"""Steps per second, by batch and number of the layout, of a table whose largest batch is the fastest in the second layout.
 
 They are far below measured ones, so that a restart pays within a run of seconds.
 """
@@ -81,45 +80,49 @@ class TrainerComparison:
 
 
 def trainer_figures(repeats: int) -> dict[str, Any]:
-    """Return the comparison as JSON values."""
-    return {"integrations": {NAME: _compared(repeats).to_dict()}}
+    """Return the comparisons as JSON values."""
+    return {"integrations": {each.name: _compared(each, repeats).to_dict() for each in INTEGRATIONS}}
 
 
 def trainers(repeats: int) -> list[Section]:
-    """Return the comparison as a table."""
-    found = _compared(repeats)
-    costs = sorted(found.statistics_costs)
+    """Return a table for each trainer."""
+    return [_section(each, _compared(each, repeats)) for each in INTEGRATIONS]
+
+
+def _section(integration: Integration, found: TrainerComparison) -> Section:
+    costs, (name, value) = sorted(found.statistics_costs), integration.layouts[1]
     rows = [
         ("changes of the batch between two steps", str(found.live_changes)),
         ("changes of layout by a restart", str(found.restarts)),
         ("largest difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
-        ("the same after stops, on 2, 1 and 2 ranks, under DDP, DDP and FSDP2", f"{found.resumed_difference:.1e}"),
+        (f"the same after stops, on 2, 1 and 2 ranks, the last ones with {name} = {value}", f"{found.resumed_difference:.1e}"),
         (f"client, share of a step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
         ("gradient statistics, relative cost", f"{statistics.median(costs):+.1%} ({costs[0]:+.1%} to {costs[-1]:+.1%})"),
     ]
     text = f"Losses count as equal up to {CLOSE:g}. The client may take {MOST_OVERHEAD:.1%} of a step."
-    return [Section(title=f"An own trainer under {NAME}", text=text, columns=("figure", ">value"), rows=rows)]
+    return Section(title=f"An own trainer: {integration.name}", text=text, columns=("figure", ">value"), rows=rows)
 
 
 @functools.cache
-def _compared(repeats: int) -> TrainerComparison:
+def _compared(integration: Integration, repeats: int) -> TrainerComparison:
     began_s = time.monotonic()
+    first, second = (f"micro_batch=8,{name}={value}" for name, value in integration.layouts)
     with tempfile.TemporaryDirectory(prefix="oppa-trainers-") as folder:
-        changed = _Trainer(Path(folder) / "changed")
-        staged = changed.trained(DIFFERENT + ",global_batch=16", table=changed.table(), policy="stagewise")
+        changed = _Trainer(integration, Path(folder) / "changed")
+        staged = changed.trained(first + ",global_batch=16", table=changed.table(), policy="stagewise")
         steps, client_s = _steps(staged), changed.client_s()
-        moved = _Trainer(Path(folder) / "moved")
-        moved.trained(DIFFERENT, callback=StopAfter(20), finished=False)
-        moved.trained(DIFFERENT, devices=1, callback=StopAfter(20), finished=False)
-        resumed = _steps(moved.trained(SHARDED))
-        costs = _statistics_costs(max(2, repeats))
+        moved = _Trainer(integration, Path(folder) / "moved")
+        moved.trained(first, callback=StopAfter(20), finished=False)
+        moved.trained(first, devices=1, callback=StopAfter(20), finished=False)
+        resumed = _steps(moved.trained(second))
+        costs = _statistics_costs(integration, max(2, repeats), Path(folder) / "timed")
     restarts = sum("start" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
     live = sum("rebatch" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
     return TrainerComparison(
         live_changes=live,
         restarts=restarts,
-        loss_difference=_difference(steps),
-        resumed_difference=_difference(resumed),
+        loss_difference=_difference(integration, steps),
+        resumed_difference=_difference(integration, resumed),
         client_s=client_s,
         statistics_costs=tuple(costs),
         seconds=time.monotonic() - began_s,
@@ -130,19 +133,19 @@ def _steps(result: TrainResult) -> list[Line]:
     return [line for line in result.lines if line["event"] == ledger.STEP]
 
 
-def _difference(steps: Sequence[Line]) -> float:
-    return max(abs(float(line["loss"]) - loss) for line, loss in zip(steps, reference_losses(steps, WIDTH), strict=True))
+def _difference(integration: Integration, steps: Sequence[Line]) -> float:
+    return max(abs(float(line["loss"]) - loss) for line, loss in zip(steps, integration.losses(steps), strict=True))
 
 
 class _Trainer:
-    """Runs the example of an own trainer in a folder."""
+    """Runs the example of a trainer in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._job = folder, catalog.root() / "examples" / "own_trainer.toml"
+    def __init__(self, integration: Integration, folder: Path) -> None:
+        example = catalog.root() / "examples" / integration.example
+        self._folder, self._job, self._layouts = folder, example.with_suffix(".toml"), integration.layouts
         argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"]
-        own = [str(catalog.root() / "examples" / "own_trainer.py"), "--checkpoints", "{folder}/../../trained", "--width", str(WIDTH)]
-        self._command = [*argv, *own]
-        self._settings = [f"train.samples={SAMPLES}", "train.advise=false", "train.frozen=''", "train.damping=2"]
+        self._command = [*argv, str(example.with_suffix(".py")), *integration.words]
+        self._settings = [f"train.samples={integration.samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
         self._settings.append("limits.device_lock=false")  # losses and the client's own seconds do not depend on other trials
 
     def trained(self, setting: str, *, devices: int = 2, finished: bool = True, **options: Any) -> TrainResult:
@@ -165,14 +168,14 @@ class _Trainer:
         problem = load_job(self._job, settings=self._settings, argv=self._command)
         rows = tuple(
             TableRow(
-                configuration=Configuration(dp=2, global_batch=batch, micro_batch=8, zero_stage=stage),
+                configuration=Configuration(dp=2, global_batch=batch, micro_batch=8, **dict([self._layouts[layout]])),
                 steps_per_s=rate,
                 log_stddev=UNSURE,
                 memory_bytes=None,
                 source="measured",
                 trials=(1,),
             )
-            for (batch, stage), rate in STAGES.items()
+            for (batch, layout), rate in STAGES.items()
         )
         facts: dict[str, Any] = {"study": "given", "method": "exhaustive", "complete": True, "candidates": len(rows), "trials": len(rows)}
         folder = self._folder.with_name("table")
@@ -180,12 +183,22 @@ class _Trainer:
         return folder
 
 
-def _statistics_costs(pairs: int) -> list[float]:
-    program = Path(__file__).with_name("statistics_ranks.py")
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program), str(pairs)]
+def _statistics_costs(integration: Integration, pairs: int, folder: Path) -> list[float]:
+    """Return the relative cost of gradient statistics, for each pair of steps with and without them."""
+    program = Path(__file__).with_name(integration.statistics)
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
     paths = [str(catalog.root()), str(catalog.client()), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    if integration is TRANSFORMERS:
+        configuration = {"dp": 2, "global_batch": 64, "micro_batch": 8}
+        folder.mkdir()
+        write_json(folder / SPEC, {"configuration": configuration, "steps": 2 * pairs * transformers_statistics.BLOCK})
+        words, environment = [*words, "--output", str(folder)], {**environment, "OPPA_TRIAL": str(folder)}
+    else:
+        words = [*words, str(pairs)]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise EnvironmentLackingError(f"the ranks that time statistics failed: {done.stderr[-500:]}", hint="run `oppa doctor`")
+    if integration is TRANSFORMERS:
+        return transformers_statistics.costs([json.loads(line)["step_time_s"] for line in (folder / MEASUREMENTS).open()])
     return [float(each) for each in json.loads(done.stdout.splitlines()[-1])]
