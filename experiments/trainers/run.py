@@ -190,7 +190,7 @@ def _statistics_costs(integration: Integration, pairs: int, folder: Path) -> lis
     paths = [str(catalog.root()), str(catalog.client()), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     if integration is TRANSFORMERS:
-        configuration = {"dp": 2, "global_batch": 64, "micro_batch": 8}
+        configuration = Configuration(dp=2, global_batch=64, micro_batch=8).to_dict()
         folder.mkdir()
         write_json(folder / SPEC, {"configuration": configuration, "steps": 2 * pairs * transformers_statistics.BLOCK})
         words, environment = [*words, "--output", str(folder)], {**environment, "OPPA_TRIAL": str(folder)}
@@ -198,7 +198,7 @@ def _statistics_costs(integration: Integration, pairs: int, folder: Path) -> lis
         words = [*words, str(pairs)]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
-        raise EnvironmentLackingError(f"the ranks that time statistics failed: {done.stderr[-500:]}", hint="run `oppa doctor`")
+        raise EnvironmentLackingError(f"the ranks that time statistics failed: {done.stderr[-2000:]}", hint="run `oppa doctor`")
     if integration is TRANSFORMERS:
         return transformers_statistics.costs([json.loads(line)["step_time_s"] for line in (folder / MEASUREMENTS).open()])
     return [float(each) for each in json.loads(done.stdout.splitlines()[-1])]
