@@ -10,7 +10,6 @@ import torch
 
 from experiments.trainers.reference import reference_losses
 from oppa import catalog
-from oppa.problem.configuration import Value
 from oppa.training.run.ledger import Line
 
 WIDTH = 64
@@ -27,7 +26,7 @@ class Integration:
     """Arguments of the program."""
     samples: int
     """Samples of a training."""
-    layouts: tuple[tuple[str, Value], tuple[str, Value]]
+    layouts: tuple[tuple[str, Any], tuple[str, Any]]
     """Parameter and value of each of the two layouts between which it restarts."""
     statistics: str
     """Program that times steps with and without gradient statistics."""
