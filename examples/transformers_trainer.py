@@ -54,6 +54,7 @@ def main(trainer=Measured):
     parser.add_argument("--micro-batch", type=int, default=8)
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--adam-epsilon", type=float, default=1e-8)
     parser.add_argument("--samples", type=int, default=16000, help="samples of the whole training on one process outside oppa")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", default="trained")
@@ -66,6 +67,7 @@ def main(trainer=Measured):
         max_steps=options.samples // options.micro_batch,
         learning_rate=options.learning_rate,
         adam_beta2=0.95,  # a memory of 20 steps follows a growing batch
+        adam_epsilon=options.adam_epsilon,
         warmup_steps=25,
         lr_scheduler_type="constant_with_warmup",
         logging_strategy="no",
