@@ -37,6 +37,9 @@ PROXY = ("llama-2-7b", "mixtral-8x7b", "long-8b-32k", "fsdp-7b")
 PROXY_MEASURED = tuple(f"{model}-{nodes}" for model in ("1B", "8B") for nodes in (8, 32, 64))
 """Replayed tasks that are searched at a smaller size: nanotron's models on so many nodes."""
 
+TRAINERS = tuple(f"examples/{name}.{kind}" for name in ("own_trainer", "transformers_trainer") for kind in ("py", "toml"))
+"""Programs of users, and their jobs, that are compared with themselves under `oppa train`."""
+
 _COMMANDS = {
     name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy")
 }
@@ -108,6 +111,18 @@ def _recorded() -> Mapping[str, Callable[..., None]]:
             The job is a small GPT on real text, on four emulated hosts in two racks with slow links.
             """,
             run=f"First train the runs that are not recorded, which takes hours and requires Linux as root. {more}",
+            unit="seeds",
+            counts="Number of seeds for each policy.",
+            usual=10,
+            json_help="Print the figures as JSON on stdout, as fractions.",
+        ),
+        "trainers-goodput": recorded_command(
+            "trainers-goodput",
+            """Show the time to a target loss of Transformers' `Trainer` under each policy, by the newest runs.
+
+            The job is a small Llama on Python's own source text, on two ranks of this machine.
+            """,
+            run=f"First train the runs that are not recorded, which takes hours. {more}",
             unit="seeds",
             counts="Number of seeds for each policy.",
             usual=10,
@@ -244,7 +259,7 @@ SUITES: Mapping[str, Suite] = {
         tasks=DYNAMIX,
     ),
     "trainers": Suite(
-        about="a user's own trainer under `oppa train`, compared with the same training without it",
+        about="trainers of users under `oppa train`, compared with the same training without it",
         run="experiments.trainers.run:trainers",
         to_json="experiments.trainers.run:trainer_figures",
     ),
@@ -308,6 +323,14 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         repeats=5,
         smallest="--tasks ncf",
     ),
+    "trainers-goodput": with_own_command(
+        "time to a target loss of Transformers' `Trainer` under each policy",
+        _example("transformers_trainer", "examples/transformers_trainer.py"),
+        "trainers-goodput",
+        "trainers-goodput --run --seeds 10",
+        "trainers-goodput",
+        seeds=10,
+    ),
     "norm-test": with_own_command(
         "the norm test, compared with constant batches",
         _example("norm_test"),
@@ -327,7 +350,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "policies-simulated": _with_own_record(
         "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
     ),
-    "trainers": _with_own_record("trainers", Declared(files=("examples/own_trainer.py", "examples/own_trainer.toml"))),
+    "trainers": _with_own_record("trainers", Declared(files=TRAINERS)),
     "schedule": with_own_command(
         "schedules of a pipeline, by name and searched",
         _SCHEDULES,

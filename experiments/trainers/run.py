@@ -1,4 +1,4 @@
-"""Compare a user's own FSDP2 loop under `oppa train` with the same training without changes, stops or oppa."""
+"""Compare trainers under `oppa train` with the same training without changes, stops or oppa."""
 
 import dataclasses
 import functools
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.trainers.reference import reference_losses
-from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median, statistics_costs
+from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
+from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter
 from oppa import api, catalog
 from oppa.control.own_trainer.contract import LEFT
@@ -27,20 +27,18 @@ from oppa.training.run.ledger import Line
 from oppa.training.run.run_folder import ATTEMPTS
 from oppa.trials.trial_folder import MEASUREMENTS
 
-WIDTH, SAMPLES = 64, 16_000
 STEP_S, MOST_OVERHEAD = 0.2, 0.005
 """Seconds of the step to which the client's cost is related, and the largest share of it."""
 CLOSE = 1e-4
 """Largest difference of losses that are summed in another order."""
-NAME = "fsdp2"
-"""Name of the trainer that is compared."""
-DIFFERENT, SHARDED = "micro_batch=8", "micro_batch=8,zero_stage=3"
-STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 3): 0.8}
-"""Steps per second, by batch and ZeRO stage, of a table whose largest batch is the fastest under FSDP2.
+INTEGRATIONS = (TRANSFORMERS, FSDP2)
+"""Trainers that are compared."""
+STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 1): 0.8}
+"""Steps per second, by batch and number of the layout, of a table whose largest batch is the fastest in the second layout.
 
 They are far below measured ones, so that a restart pays within a run of seconds.
 """
-RESTARTS = {(16, 0): 1.0, (32, 3): 0.9, (64, 0): 0.8}
+RESTARTS = {(16, 0): 1.0, (32, 1): 0.9, (64, 0): 0.8}
 """The same of a table in which each larger batch requires another layout."""
 STOPPED = 200_000
 """Samples of a run that is stopped after its restarts."""
@@ -79,8 +77,8 @@ class TrainerComparison:
         return {
             "changes": {"live": self.live_changes, "restarts": self.restarts},
             "client_overhead": self.client_overhead,
-            "restart_pause": {"late_s": statistics.median(self.late_pauses_s), "early_s": statistics.median(self.early_pauses_s)},
-            "statistics_overhead": median(self.statistics[0].cpu)[0],
+            "restart_pause": _medians(late_s=self.late_pauses_s, early_s=self.early_pauses_s),
+            "statistics_overhead": self.statistics[0].overhead,
             "statistics": [each.to_dict() for each in self.statistics],
             "loss_equal": self.loss_difference <= CLOSE,
             "resumed_equal": self.resumed_difference <= CLOSE,
@@ -89,91 +87,105 @@ class TrainerComparison:
 
 
 def trainer_figures(repeats: int) -> dict[str, Any]:
-    """Return the comparison as JSON values."""
-    return {"integrations": {NAME: _compared(repeats).to_dict()}}
+    """Return the comparisons as JSON values."""
+    return {"integrations": {each.name: _compared(each, repeats).to_dict() for each in INTEGRATIONS}}
 
 
 def trainers(repeats: int) -> list[Section]:
-    """Return the comparison as a table."""
-    found = _compared(repeats)
-    late_s, early_s = statistics.median(found.late_pauses_s), statistics.median(found.early_pauses_s)
+    """Return two tables for each trainer."""
+    return [section for each in INTEGRATIONS for section in _sections(each, _compared(each, repeats))]
+
+
+def _sections(integration: Integration, found: TrainerComparison) -> list[Section]:
+    name, value = integration.layouts[1]
     rows = [
         ("changes of the batch between two steps", str(found.live_changes)),
         ("changes of layout by a restart", str(found.restarts)),
         ("largest difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
-        ("the same after stops, on 2, 1 and 2 ranks, under DDP, DDP and FSDP2", f"{found.resumed_difference:.1e}"),
+        (f"the same after stops, on 2, 1 and 2 ranks, the last ones with {name} = {value}", f"{found.resumed_difference:.1e}"),
         (f"client, share of a step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
-        ("pause of a restart, new ranks started after the others have left", _seconds(found.late_pauses_s)),
-        ("pause of a restart, new ranks started while the others train", _seconds(found.early_pauses_s)),
-        ("ratio of both medians", f"{early_s / late_s:.2f}"),
     ]
+    if found.early_pauses_s:
+        late_s, early_s = statistics.median(found.late_pauses_s), statistics.median(found.early_pauses_s)
+        rows += [
+            ("pause of a restart, new ranks started after the others have left", _seconds(found.late_pauses_s)),
+            ("pause of a restart, new ranks started while the others train", _seconds(found.early_pauses_s)),
+            ("ratio of both medians", f"{early_s / late_s:.2f}"),
+        ]
     text = f"Losses count as equal up to {CLOSE:g}. The client may take {MOST_OVERHEAD:.1%} of a step. Pauses: median, and least to most."
-    return [Section(title=f"An own trainer under {NAME}", text=text, columns=("figure", ">value"), rows=rows), _statistics_section(found)]
+    compared = Section(title=f"An own trainer: {integration.name}", text=text, columns=("figure", ">value"), rows=rows)
+    return [compared, _statistics_section(integration, found)]
 
 
 def _seconds(pauses_s: Sequence[float]) -> str:
     return f"{statistics.median(pauses_s):.2f} s ({min(pauses_s):.2f} to {max(pauses_s):.2f}, {len(pauses_s)} restarts)"
 
 
-def _statistics_section(found: TrainerComparison) -> Section:
+def _statistics_section(integration: Integration, found: TrainerComparison) -> Section:
     """Return the cost of gradient statistics as a table."""
     rows = []
     for each in found.statistics:
-        costs = [f"{middle:+.1%} ({low:+.1%} to {high:+.1%})" for middle, low, high in map(median, (each.cpu, each.wall))]
-        rows.append((str(each.samples), str(each.every), f"{each.step_s * 1e3:.0f} ms", *costs, str(len(each.cpu))))
+        costs = ["{:+.1%} ({:+.1%} to {:+.1%})".format(*median(values)) if values else "-" for values in (each.cpu, each.wall)]
+        rows.append((str(each.samples), str(each.every), f"{each.step_s * 1e3:.0f} ms", *costs, str(len(each.wall))))
     text = (
         "Blocks of steps with and without statistics alternate in one gang of two ranks. Each cost is the median of the pairs, with its "
-        f"95% bootstrap interval. The bar is {MOST_COST:.0%} in CPU seconds in the first row. A measured gradient is read once more, "
+        f"95% bootstrap interval. The bar is {MOST_COST:.0%} in the first row. A measured gradient is read once more, "
         "whatever the size of the micro-batch, so the cost is larger where a micro-batch has little work."
     )
-    columns = (">samples of a micro-batch", ">every n-th step", ">CPU time of a step", ">cost, CPU time", ">cost, wall clock", ">pairs")
-    return Section(title="Gradient statistics", text=text, columns=columns, rows=rows)
+    columns = (">samples of a micro-batch", ">every n-th step", ">time of a step", ">cost, CPU time", ">cost, wall clock", ">pairs")
+    return Section(title=f"Gradient statistics: {integration.name}", text=text, columns=columns, rows=rows)
 
 
 @functools.cache
-def _compared(repeats: int) -> TrainerComparison:
+def _compared(integration: Integration, repeats: int) -> TrainerComparison:
     began_s = time.monotonic()
+    first, second = (f"micro_batch=8,{name}={value}" for name, value in integration.layouts)
     with tempfile.TemporaryDirectory(prefix="oppa-trainers-") as folder:
-        changed = _Trainer(Path(folder) / "changed", "--late-start")  # so that the change of layout comes early in a short run
-        staged = changed.trained(DIFFERENT + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
+        late = ("--late-start",) if integration.early_start else ()  # so that the change of layout comes early in a short run
+        changed = _Trainer(integration, Path(folder) / "changed", *late)
+        staged = changed.trained(first + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
         steps, client_s = _steps(staged), changed.client_s()
-        moved = _Trainer(Path(folder) / "moved")
-        moved.trained(DIFFERENT, callback=StopAfter(20), finished=False)
-        moved.trained(DIFFERENT, devices=1, callback=StopAfter(20), finished=False)
-        resumed = _steps(moved.trained(SHARDED))
-        late_s, early_s = _pauses(Path(folder), repeats)
+        moved = _Trainer(integration, Path(folder) / "moved")
+        moved.trained(first, callback=StopAfter(20), finished=False)
+        moved.trained(first, devices=1, callback=StopAfter(20), finished=False)
+        resumed = _steps(moved.trained(second))
+        late_s, early_s = _pauses(integration, Path(folder), repeats) if integration.early_start else ((), ())
     restarts = sum("start" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
     live = sum("rebatch" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
     return TrainerComparison(
         live_changes=live,
         restarts=restarts,
-        loss_difference=_difference(steps),
-        resumed_difference=_difference(resumed),
+        loss_difference=_difference(integration, steps),
+        resumed_difference=_difference(integration, resumed),
         client_s=client_s,
         late_pauses_s=late_s,
         early_pauses_s=early_s,
-        statistics=statistics_costs(repeats),
+        statistics=integration.statistics(repeats),
         seconds=time.monotonic() - began_s,
     )
+
+
+def _medians(**values: Sequence[float]) -> dict[str, float]:
+    return {name: statistics.median(each) for name, each in values.items() if each}
 
 
 def _steps(result: TrainResult) -> list[Line]:
     return [line for line in result.lines if line["event"] == ledger.STEP]
 
 
-def _difference(steps: Sequence[Line]) -> float:
-    return max(abs(float(line["loss"]) - loss) for line, loss in zip(steps, reference_losses(steps, WIDTH), strict=True))
+def _difference(integration: Integration, steps: Sequence[Line]) -> float:
+    return max(abs(float(line["loss"]) - loss) for line, loss in zip(steps, integration.losses(steps), strict=True))
 
 
 class _Trainer:
-    """Runs the example of an own trainer in a folder."""
+    """Runs the example of a trainer in a folder."""
 
-    def __init__(self, folder: Path, *words: str, samples: int = SAMPLES) -> None:
-        self._folder, self._job = folder, catalog.root() / "examples" / "own_trainer.toml"
+    def __init__(self, integration: Integration, folder: Path, *words: str, samples: int | None = None) -> None:
+        example = catalog.root() / "examples" / integration.example
+        self._folder, self._job, self._layouts = folder, example.with_suffix(".toml"), integration.layouts
         argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"]
-        own = [str(catalog.root() / "examples" / "own_trainer.py"), "--checkpoints", "{folder}/../../trained", "--width", str(WIDTH)]
-        self._command = [*argv, *own, *words]
-        self._settings = [f"train.samples={samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
+        self._command = [*argv, str(example.with_suffix(".py")), *integration.words, *words]
+        self._settings = [f"train.samples={samples or integration.samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
         self._settings.append("limits.device_lock=false")  # losses and the client's own seconds do not depend on other trials
 
     def trained(self, setting: str, *, devices: int = 2, finished: bool = True, **options: Any) -> TrainResult:
@@ -192,18 +204,18 @@ class _Trainer:
         return float(json.loads((last / LEFT).read_text())["client_s"]) / steps
 
     def table(self, stages: Mapping[tuple[int, int], float]) -> Path:
-        """Write a table with these steps per second by batch and ZeRO stage, and return its folder."""
+        """Write a table with these steps per second by batch and number of the layout, and return its folder."""
         problem = load_job(self._job, settings=self._settings, argv=self._command)
         rows = tuple(
             TableRow(
-                configuration=Configuration(dp=2, global_batch=batch, micro_batch=8, zero_stage=stage),
+                configuration=Configuration(dp=2, global_batch=batch, micro_batch=8, **dict([self._layouts[layout]])),
                 steps_per_s=rate,
                 log_stddev=UNSURE,
                 memory_bytes=None,
                 source="measured",
                 trials=(1,),
             )
-            for (batch, stage), rate in stages.items()
+            for (batch, layout), rate in stages.items()
         )
         facts: dict[str, Any] = {"study": "given", "method": "exhaustive", "complete": True, "candidates": len(rows), "trials": len(rows)}
         folder = self._folder.with_name(f"{self._folder.name}-table")
@@ -211,13 +223,15 @@ class _Trainer:
         return folder
 
 
-def _pauses(folder: Path, pairs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _pauses(integration: Integration, folder: Path, pairs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the seconds of pauses at restarts with late and with early starts, of runs that alternate."""
     found: dict[bool, list[float]] = {False: [], True: []}
+    name, value = integration.layouts[0]
     for pair in range(pairs):
         for early in (False, True) if pair % 2 else (True, False):
-            trainer = _Trainer(folder / f"pause-{pair}-{early}", *(() if early else ("--late-start",)), samples=STOPPED)
-            begin, table, stop = DIFFERENT + ",global_batch=16", trainer.table(RESTARTS), StopAfter(1, attempt=len(RESTARTS))
+            trainer = _Trainer(integration, folder / f"pause-{pair}-{early}", *(() if early else ("--late-start",)), samples=STOPPED)
+            begin, table = f"micro_batch=8,{name}={value},global_batch=16", trainer.table(RESTARTS)
+            stop = StopAfter(1, attempt=len(RESTARTS))
             result = trainer.trained(begin, table=table, policy="stagewise", callback=stop, finished=False)
             changes = [line["seconds"] for line in result.lines if line["event"] == ledger.CHANGED]
             found[early] += [sum(each.values()) for each in changes if "start" in each]

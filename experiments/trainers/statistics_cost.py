@@ -1,19 +1,23 @@
-"""Measure what gradient statistics add to a step under FSDP2: pairs of short blocks of one gang, with and without them."""
+"""Measure what gradient statistics add to a step: pairs of short blocks of one gang, with and without them."""
 
 import dataclasses
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import bootstrap
 
+from experiments.trainers import transformers_statistics
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError
+from oppa.problem.configuration import Configuration
+from oppa.trials.trial_folder import MEASUREMENTS, SPEC, write_json
 
 SIZES = ((512, 1), (32, 1), (32, 4))
 """Samples of a micro-batch, and steps from one measured step to the next. The first pair is that of a step of about 200 ms."""
@@ -32,15 +36,26 @@ class StatisticsCost:
     every: int
     """Steps from one measured step to the next."""
     step_s: float
-    """CPU seconds of a step without statistics, on each rank."""
+    """Seconds of a step without statistics, on each rank: of its CPU if these were read."""
     cpu: Sequence[float]
-    """Costs in CPU seconds of both ranks."""
+    """Costs in CPU seconds of both ranks; empty if only the wall clock was read."""
     wall: Sequence[float]
     """Costs in seconds of the wall clock."""
 
+    @property
+    def overhead(self) -> float:
+        """Return the median cost: in CPU seconds if these were read."""
+        return median(self.cpu or self.wall)[0]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
-        return {"samples": self.samples, "every": self.every, "step_s": self.step_s, "cpu": median(self.cpu), "wall": median(self.wall)}
+        return {
+            "samples": self.samples,
+            "every": self.every,
+            "step_s": self.step_s,
+            "cpu": median(self.cpu) if self.cpu else None,
+            "wall": median(self.wall),
+        }
 
 
 def median(values: Sequence[float]) -> tuple[float, float, float]:
@@ -49,19 +64,36 @@ def median(values: Sequence[float]) -> tuple[float, float, float]:
     return float(np.median(values)), float(found.low), float(found.high)
 
 
-def statistics_costs(repeats: int) -> tuple[StatisticsCost, ...]:
-    """Return the costs for each of SIZES; raises EnvironmentLackingError if the ranks fail."""
+def loop_costs(repeats: int) -> tuple[StatisticsCost, ...]:
+    """Return the costs in a loop of one's own under FSDP2, for each of SIZES; raises EnvironmentLackingError if the ranks fail."""
     return tuple(_measured(samples, every, PAIRS_PER_REPEAT * max(2, repeats)) for samples, every in SIZES)
 
 
+def transformers_costs(repeats: int) -> tuple[StatisticsCost, ...]:
+    """Return the cost in Transformers' `Trainer`, by the wall clock; raises EnvironmentLackingError if the ranks fail."""
+    pairs = PAIRS_PER_REPEAT * max(2, repeats)
+    configuration = Configuration(dp=2, global_batch=64, micro_batch=8)
+    with tempfile.TemporaryDirectory(prefix="oppa-statistics-") as name:
+        write_json(Path(name, SPEC), {"configuration": configuration.to_dict(), "steps": 2 * pairs * transformers_statistics.BLOCK})
+        _ran("transformers_statistics.py", "--output", name, environment={"OPPA_TRIAL": name})
+        seconds = [json.loads(line)["step_time_s"] for line in Path(name, MEASUREMENTS).read_text().splitlines()]
+    without = [each for step, each in enumerate(seconds) if not transformers_statistics.measured(step)]
+    wall = transformers_statistics.costs(seconds)
+    return (StatisticsCost(samples=configuration.micro_batch, every=1, step_s=float(np.median(without)), cpu=(), wall=wall),)
+
+
 def _measured(samples: int, every: int, pairs: int) -> StatisticsCost:
-    program = str(Path(__file__).with_name("statistics_ranks.py"))
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program]
-    words += ["--pairs", str(pairs), "--samples", str(samples), "--every", str(every)]
+    printed = _ran("statistics_ranks.py", "--pairs", str(pairs), "--samples", str(samples), "--every", str(every), environment={})
+    found = json.loads(printed.splitlines()[-1])
+    return StatisticsCost(samples=samples, every=every, step_s=float(np.median(found["step_s"])), cpu=found["cpu"], wall=found["wall"])
+
+
+def _ran(program: str, *arguments: str, environment: Mapping[str, str]) -> str:
+    """Return what two ranks of a program in this folder print."""
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(Path(__file__).with_name(program))]
     paths = [str(catalog.root()), str(catalog.client()), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
+    done = subprocess.run([*words, *arguments], capture_output=True, text=True, env=variables, check=False)
     if done.returncode:
         raise EnvironmentLackingError(f"the ranks that time statistics failed: {done.stderr[-500:]}", hint="run `oppa doctor`")
-    found = json.loads(done.stdout.splitlines()[-1])
-    return StatisticsCost(samples=samples, every=every, step_s=float(np.median(found["step_s"])), cpu=found["cpu"], wall=found["wall"])
+    return done.stdout

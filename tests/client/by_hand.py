@@ -42,7 +42,8 @@ def run_ranks(folder: Path, ranks: int, name: str = "seen", **options: Any) -> l
     words = [trainer_program.__file__, str(folder), name, json.dumps(options)]
     paths = f"{Path(__file__).parents[2]}:{Path(__file__).parents[2] / 'client'}"
     environment = {**os.environ, "OPPA_TRIAL": str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    subprocess.run([sys.executable, *launch, *words], check=True, env=environment, timeout=280, capture_output=True)
+    done = subprocess.run([sys.executable, *launch, *words], check=False, env=environment, timeout=280, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-5000:]
     return [torch.load(folder / f"{name}-{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 

@@ -218,6 +218,11 @@ def test_a_checkpoint_of_another_run_is_refused(attempt_at, monkeypatch):
     train(trainer(first, leave_at=1))
     with pytest.raises(ContractError, match="seed"):
         trainer(attempt_at("second", before=first), seed=9).train()
+    position = next(first.glob("output/*/oppa_position.json"))
+    stated = json.loads(position.read_text())
+    position.write_text(json.dumps({**stated, "format": "of FSDP, with the `state_dict_type` FULL_STATE_DICT"}))
+    with pytest.raises(ContractError, match="FULL_STATE_DICT"):
+        trainer(attempt_at("third", before=first)).train()
     monkeypatch.delenv("OPPA_TRIAL")
     with pytest.raises(ContractError, match="resume it with `oppa train`"):
         trainer(first).train(resume_from_checkpoint=True)

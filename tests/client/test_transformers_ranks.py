@@ -17,10 +17,15 @@ def taken(ranks):
     return [[element for rank in step for element in rank["samples"]] for step in steps]
 
 
-def test_two_ranks_train_on_the_batches_of_one(tmp_path):
-    folder = prepare(tmp_path / "run", ranks=2)
-    # Of 5 samples in micro-batches of 1, a rank has 3 and the other 2: one of its micro-batches is empty.
-    seen = run_ranks(folder, 2, asked={1: (12, 2), 3: (5, 1), 5: (9, 3)}, measured=True)
+@pytest.mark.parametrize(
+    ("ranks", "parallel"),
+    [(2, {}), (2, {"fsdp_config": {}}), (4, {"fsdp_config": {}, "parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}})],
+    ids=["ddp", "fsdp2", "hsdp"],
+)
+def test_ranks_train_on_the_batches_of_one(tmp_path, ranks, parallel):
+    folder = prepare(tmp_path / "run", ranks=ranks)
+    # Of 5 samples in micro-batches of 1, one of two ranks has 3 and the other 2: one of its micro-batches is empty.
+    seen = run_ranks(folder, ranks, asked={1: (12, 2), 3: (5, 1), 5: (9, 3)}, measured=True, **parallel)
     sizes = [line["samples"] for line in reported(folder)]
     full = full_batches(folder)
     assert full[:9] == [8, 8, 8, 12, 12, 5, 5, 9, 9] and sum(sizes) == TOTAL
@@ -34,15 +39,28 @@ def test_two_ranks_train_on_the_batches_of_one(tmp_path):
     assert [line["noise"] is None for line in reported(folder)[4:8]] == [False, True, True, False]
 
 
-def test_other_numbers_of_ranks_go_on_in_mid_epoch(tmp_path):
-    folders = [tmp_path / name for name in ("two", "one", "two-again")]
+WHOLE = {"fsdp_config": {}}
+SHARDS = {"fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT", "reshard_after_forward": False}}
+HYBRID = {"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}}
+
+
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        [(2, {}), (1, {}), (2, {})],
+        [(2, WHOLE), (1, WHOLE), (4, {**WHOLE, **HYBRID})],
+        [(4, {**SHARDS, **HYBRID}), (1, SHARDS), (2, SHARDS)],
+    ],
+    ids=["ddp", "fsdp2-whole-to-hsdp", "hsdp-shards-to-fsdp2"],
+)
+def test_other_numbers_of_ranks_go_on_in_mid_epoch(tmp_path, layouts):
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    changes = [{1: (12, 2)}, {5: (5, 2)}, {9: (7, 1)}]
     steps, sizes, full = [], [], []
-    for folder, before, ranks, leave_at, asked in zip(
-        folders, [None, *folders], (2, 1, 2), (3, 7, None), ({1: (12, 2)}, {5: (5, 2)}, {9: (7, 1)}), strict=False
-    ):
+    for folder, before, (ranks, parallel), leave_at, asked in zip(folders, [None, *folders], layouts, (3, 7, None), changes, strict=False):
         prepare(folder, ranks=ranks, before=before)
         newest = json.loads((folder / run_files.ATTEMPT).read_text())["plan"]["number"]
-        seen = run_ranks(folder, ranks, asked=asked, leave_at=leave_at, first_number=newest + 1)
+        seen = run_ranks(folder, ranks, asked=asked, leave_at=leave_at, first_number=newest + 1, **parallel)
         steps += taken(seen)
         lines = reported(folder)
         sizes, full = sizes + [line["samples"] for line in lines], full + full_batches(folder)

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import ParallelismConfig
 from oppa_client import run_files
 from oppa_client.transformers import OppaTrainer
+from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from oppa.training import GradientStatistics
+from tests.client import fsdp_on_cpu
 
 SIZE, LENGTH, SEED = 50, 8, 3
 """Samples of the data set, tokens of a sample, and the seed of everything."""
@@ -128,13 +131,21 @@ def trainer(
 
 def outcome(made: Any) -> dict[str, Any]:
     """Return what a rank saw, its weights and its optimizer's state."""
+    seen = {"steps": made.steps, "logs": made.state.log_history}
+    if made.is_fsdp_enabled and not torch.distributed.is_initialized():
+        return seen  # the ranks have left, and no rank has all of the state
     optimizer = made.optimizer.state_dict()["state"]
     return {
-        "steps": made.steps,
-        "logs": made.state.log_history,
-        "weights": {name: value.detach().clone() for name, value in made.accelerator.unwrap_model(made.model).state_dict().items()},
-        "moments": {key: {name: torch.as_tensor(value).clone() for name, value in each.items()} for key, each in optimizer.items()},
+        **seen,
+        "weights": {name: whole(value) for name, value in made.accelerator.unwrap_model(made.model).state_dict().items()},
+        "moments": {key: {name: whole(value) for name, value in each.items()} for key, each in optimizer.items()},
     }
+
+
+def whole(value: Any) -> torch.Tensor:
+    """Return a copy of a tensor, of which ranks may have shards."""
+    tensor = torch.as_tensor(value).detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 
 
 def train(made: Any) -> dict[str, Any]:
@@ -158,6 +169,11 @@ def main() -> None:
     layout = {"per_device_train_batch_size": given.micro_batch, "activation_checkpointing": given.recompute == "full"}
     options = {**layout, **given.options}
     kind = Measured if options.pop("measured", False) else Watched
+    if "fsdp_config" in options:
+        fsdp_on_cpu.allow()
+        options["fsdp"] = True
+    if "parallelism_config" in options:
+        options["parallelism_config"] = ParallelismConfig(**options["parallelism_config"])
     options["asked"] = {int(step): tuple(sizes) for step, sizes in options.pop("asked", {}).items()}
     seen = train(trainer(given.folder, kind, **options))
     torch.save(seen, given.folder / f"{given.name}-{os.environ.get('RANK', '0')}.pt")

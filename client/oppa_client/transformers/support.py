@@ -25,10 +25,19 @@ def require_supported(trainer: Any) -> None:
         "`save_only_model`": args.save_only_model,
         "`average_tokens_across_devices = False`": mean_of_ranks,
         "DeepSpeed": trainer.is_deepspeed_enabled,
-        "FSDP": trainer.is_fsdp_enabled or bool(args.fsdp) or trainer.is_distributed_loading_by_transformers,
+        "FSDP 1, which `fsdp_config` asks for": trainer.is_fsdp_enabled and not trainer.accelerator.is_fsdp2,
+        "FSDP of XLA": trainer.is_fsdp_xla_enabled,
+        "a model that was sharded while it was loaded": trainer.is_distributed_loading_by_transformers,
         "tensor, context or sequence parallelism": math.prod(parallel) > 1,
         "`torch.nn.DataParallel`": args.n_gpu > 1,
     }
     if found := [name for name, present in obstacles.items() if present]:
-        known = f"`OppaTrainer` follows a plan under DDP with transformers {TESTED}; see docs/how-to/transformers.md"
+        known = f"`OppaTrainer` follows a plan under DDP and FSDP2 with transformers {TESTED}; see docs/how-to/transformers.md"
         raise ContractError(f"the batch cannot change with {found[0]}: {known}")
+
+
+def checkpoint_format(trainer: Any) -> str:
+    """Return the kind of checkpoint that a `Trainer` saves; one of another kind cannot be resumed."""
+    if not trainer.is_fsdp_enabled:
+        return "of whole weights"
+    return f"of FSDP, with the `state_dict_type` {trainer.accelerator.state.fsdp_plugin.state_dict_type.name}"

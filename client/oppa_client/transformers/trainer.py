@@ -23,7 +23,7 @@ from oppa_client.transformers.checkpoints import POSITION, require_steady, state
 from oppa_client.transformers.progress import Position, SampleFlow
 from oppa_client.transformers.samples import SampleOrder, StepBatches
 from oppa_client.transformers.statistics import MeasuredSteps
-from oppa_client.transformers.support import require_supported
+from oppa_client.transformers.support import checkpoint_format, require_supported
 
 ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
 
@@ -352,7 +352,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         at = Position(run.resume.samples if run.resume else 0, run.total_samples or math.ceil(own), reference)
         if run.resume:
             stated, order = stated_in(Path(run.resume.checkpoint)), self._order()
-            same = {"samples": at.samples, "size": order.size, "seed": order.seed}
+            same = {"samples": at.samples, "size": order.size, "seed": order.seed, "format": checkpoint_format(self)}
             if differing := [name for name, value in same.items() if stated[name] != value]:
                 name = differing[0]
                 raise ContractError(f"the checkpoint has `{name} = {stated[name]}`, but the run has `{name} = {same[name]}`")
@@ -361,7 +361,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def _stated(self) -> dict[str, Any]:
         order = self._order()
-        facts = {"samples": self._position.samples, "size": order.size, "seed": order.seed}
+        facts = {"samples": self._position.samples, "size": order.size, "seed": order.seed, "format": checkpoint_format(self)}
         noise_scale = self._measured.to_dict() if self._measured else None
         return {**facts, "world_size": self.args.world_size, "evaluation_due": self._due, "noise_scale": noise_scale}
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -50,7 +51,7 @@ class GradientLayout:
 
 
 def layout_of(model: nn.Module) -> GradientLayout:
-    """Return the gradient layout of a user's model under DDP, under FSDP2 (`fully_shard`), or on one process.
+    """Return the gradient layout of a user's model under DDP, under FSDP2 or HSDP (`fully_shard`), or on one process.
 
     Raises:
         InputError: if the model is sharded in another way.
@@ -65,12 +66,21 @@ def layout_of(model: nn.Module) -> GradientLayout:
     if not sharded:
         return GradientLayout(parts=[(model, dict.fromkeys(named, GradientPlacement()))], device=device)
     mesh = sharded[0].device_mesh
-    if not isinstance(model, FSDPModule) or mesh.ndim > 1 or len(sharded) < len(named):
-        raise InputError(
-            "the model is neither wrapped in DDP nor entirely in FSDP2 on one mesh dimension", hint="call `fully_shard(model)`"
-        )
-    size = mesh.size()
-    return GradientLayout(parts=[(model, dict.fromkeys(named, GradientPlacement()))], device=device, group=mesh.get_group(), replicas=size)
+    if not isinstance(model, FSDPModule) or mesh.ndim > 2 or len(sharded) < len(named):
+        raise InputError("the model is neither wrapped in DDP nor entirely in FSDP2", hint="call `fully_shard(model)`")
+    if mesh.ndim == 1:
+        group, copies = mesh.get_group(), 1
+    else:
+        group, copies = _whole_world(mesh), mesh.size(0)  # HSDP: replicas come first, as `fully_shard` requires
+    placement = GradientPlacement(replicas=copies)
+    return GradientLayout(parts=[(model, dict.fromkeys(named, placement))], device=device, group=group, replicas=mesh.size())
+
+
+def _whole_world(mesh: DeviceMesh) -> dist.ProcessGroup:
+    world = dist.group.WORLD
+    if world is None or mesh.size() < world.size():
+        raise InputError(f"`{mesh}` of HSDP is not of all ranks", hint="measure a model whose replicas and shards are all of the ranks")
+    return world
 
 
 def layout_of_stages(stages: Sequence[nn.Module], mesh: Mesh, *, tied: bool) -> GradientLayout:

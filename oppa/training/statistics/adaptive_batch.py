@@ -24,7 +24,7 @@ class NormTest:
     """Computes the size of the next batch by the norm test (Lau et al. 2025); every rank gets the same size.
 
     Args:
-        model: A model under DDP, under FSDP2 or on one process, or the layout of another model's gradients.
+        model: A model under DDP, under FSDP2 or HSDP, or on one process, or the layout of another model's gradients.
         global_batch: Samples of the first step over all workers.
         maximum: Largest batch in samples; under `paper`, rounding may exceed it. Once it is reached, gradients are no longer measured.
         micro_batch: Largest micro-batch of a worker in samples; under `paper`, that of the first step only. A single worker runs at

@@ -29,7 +29,7 @@ class GradientStatistics:
     """Measures the gradients of a model; `noise_scale` is the estimate so far, the same on every rank.
 
     Args:
-        model: A model under DDP, under FSDP2 or on one process, or the layout of another model's gradients.
+        model: A model under DDP, under FSDP2 or HSDP, or on one process, or the layout of another model's gradients.
         noise_scale: Smoothing and estimate to continue from, for example those of the same training under another layout.
         weighting: Weights of micro-batches of different size in the mean gradient. With `tokens`, all tokens count alike. With `equally`,
             all micro-batches do, as in a loop that divides each micro-batch's mean loss by their number.

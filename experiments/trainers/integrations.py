@@ -1,0 +1,110 @@
+"""Describe the trainers that are compared: a loop of one's own under FSDP2, and Transformers' `Trainer`."""
+
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from experiments.trainers.reference import reference_losses
+from experiments.trainers.statistics_cost import StatisticsCost, loop_costs, transformers_costs
+from oppa import catalog
+from oppa.training.run.ledger import Line
+
+WIDTH = 64
+EPSILON = 1e-4
+"""Epsilon of Adam under Transformers. With the usual 1e-8, rounding in small gradients grows tenfold in some 60 steps of this model."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Integration:
+    """Describes a trainer under `oppa train`."""
+
+    name: str
+    example: str
+    """File of its program in `examples`, without the suffix; the job file has the same name."""
+    words: Sequence[str]
+    """Arguments of the program."""
+    samples: int
+    """Samples of a training."""
+    layouts: tuple[tuple[str, Any], tuple[str, Any]]
+    """Parameter and value of each of the two layouts between which it restarts."""
+    early_start: bool
+    """True if the ranks of another layout may start while the ones before train; its program then has the option `--late-start`."""
+    statistics: Callable[[int], tuple[StatisticsCost, ...]]
+    """Returns the cost of gradient statistics, from so many repeats."""
+    losses: Callable[[Sequence[Line]], list[float]]
+    """Returns the loss of each step without oppa, on one process."""
+
+
+def transformers_losses(steps: Sequence[Line]) -> list[float]:
+    """Return the loss of each step of a plain loop over the samples and with the learning rate that a ledger states.
+
+    Rank 0 reports the mean over its own samples, which are the first ones of each step.
+
+    Args:
+        steps: Steps of the ledger, from the first on.
+    """
+    example = _example("transformers_trainer")
+    model, data = example.llama(0), example.Text()
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), eps=EPSILON, weight_decay=0.0)
+    orders: dict[int, torch.Tensor] = {}
+    losses = []
+    for line in steps:
+        places = []
+        for number in range(*line["samples"]):
+            epoch, place = divmod(number, len(data))
+            if epoch not in orders:
+                orders[epoch] = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
+            places.append(int(orders[epoch][place]))
+        tokens = data.pieces[places].long()
+        logits = model(input_ids=tokens).logits[:, :-1]
+        each = torch.nn.functional.cross_entropy(logits.mT, tokens[:, 1:], reduction="none").mean(dim=1)
+        each.mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = line["learning_rate"]
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(each[: -(-len(places) // _replicas(line))].mean().item())
+    return losses
+
+
+def _replicas(line: Line) -> int:
+    """Return the degree dp of a step's configuration."""
+    return int(str(line["configuration"]).split("_")[0].removeprefix("dp"))
+
+
+def _example(name: str) -> Any:
+    """Import a program of `examples` without running it."""
+    if (client := str(catalog.client())) not in sys.path:
+        sys.path.append(client)
+    spec = importlib.util.spec_from_file_location(name, catalog.root() / "examples" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FSDP2 = Integration(
+    name="fsdp2",
+    example="own_trainer",
+    words=("--checkpoints", "{folder}/../../trained", "--width", str(WIDTH)),
+    samples=16_000,
+    layouts=(("zero_stage", 0), ("zero_stage", 3)),
+    early_start=True,
+    statistics=loop_costs,
+    losses=lambda steps: reference_losses(steps, WIDTH),
+)
+TRANSFORMERS = Integration(
+    name="transformers",
+    example="transformers_trainer",
+    words=("--output", "{folder}/../../trained", "--adam-epsilon", str(EPSILON)),
+    samples=8_000,
+    layouts=(("recompute", "none"), ("recompute", "full")),
+    early_start=False,
+    statistics=transformers_costs,
+    losses=transformers_losses,
+)

@@ -1,0 +1,69 @@
+"""Time steps of the example of Transformers' `Trainer` with and without gradient statistics, in turn, as a trial.
+
+It runs under torchrun with the variable `OPPA_TRIAL`. Step times are in blocks of `BLOCK` steps, of which the first is a warm-up.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+BLOCK = 6
+"""Steps of a block; a pair is a block with statistics and one without."""
+
+
+def measured(step: int) -> bool:
+    """Return True if the block of a step has statistics; each pair begins with the other kind."""
+    pair, second = divmod(step // BLOCK, 2)
+    return (pair % 2 == 0) == (second == 0)
+
+
+def costs(step_times_s: Sequence[float]) -> list[float]:
+    """Return the seconds with statistics over those without, minus 1, for each pair of blocks."""
+    found = []
+    for begin in range(0, len(step_times_s) // (2 * BLOCK) * 2 * BLOCK, 2 * BLOCK):
+        seconds = {measured(start): sum(step_times_s[start + 1 : start + BLOCK]) for start in (begin, begin + BLOCK)}
+        found.append(seconds[True] / seconds[False] - 1)
+    return found
+
+
+def main() -> None:
+    """Train with statistics in every other block."""
+    import torch
+
+    from oppa.training import GradientStatistics
+
+    example = Path(__file__).parents[2] / "examples" / "transformers_trainer.py"
+    spec = importlib.util.spec_from_file_location("transformers_trainer", example)
+    assert spec is not None and spec.loader is not None
+    program: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+
+    class Alternating(GradientStatistics):
+        """Measures every other block."""
+
+        taken = -1
+
+        def resume(self) -> None:
+            """Begin a step: measure it, or do not."""
+            if measured(max(0, self.taken)):
+                super().resume()
+            else:
+                self.pause()
+            self.taken += 1
+
+    class Trainer(program.Measured):  # type: ignore[misc]
+        """Measures every other block."""
+
+        def gradient_statistics(self, model: Any) -> Any:
+            """Return the statistics; the first call of `resume` is that of their constructor."""
+            return Alternating(model)
+
+    torch.set_num_threads(1)
+    sys.argv = [str(example), *sys.argv[1:]]
+    program.main(Trainer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Write the page of the runs of Transformers' `Trainer` from the records in the same folder."""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.goodput.figures import all_figures
+from experiments.goodput.gains import Gains, gains
+from experiments.goodput.sections import GoodputComparison, change_section, seed_section, table_section, time_section
+from experiments.goodput.variants import OURS
+from experiments.lib.recorded_page import Page, page_of
+from experiments.lib.run_trace import Track, facts_of, pooled, recorded
+from oppa.report.record import Section
+from oppa.table import Table
+
+TARGETS = (2.1, 2.0, 1.95, 1.9, 1.85)
+"""Losses per byte, from the second half of our policy's run with the first seed, in a pilot."""
+WINDOW = 1024
+"""Samples over which a loss is smoothed."""
+LEAST = 0.04
+"""Gain over the best static batch that is aimed at."""
+COMMAND = "oppa bench trainers-goodput --run"
+TITLE = "Time to loss: recorded step times, and what changes took (table 1)"
+POOLED = "Time to loss: the same, each step as long as its like in the median over all runs"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainerResults:
+    """Holds the comparison by three clocks.
+
+    Args:
+        comparison: All recorded runs.
+    """
+
+    comparison: GoodputComparison
+
+    @classmethod
+    def read(cls, folder: Path) -> "TrainerResults":
+        """Read all recorded runs of a folder; raises InputError if there are none."""
+        return cls(GoodputComparison([Track.read(path) for path in recorded(folder, COMMAND)], TARGETS, WINDOW))
+
+    @property
+    def steady(self) -> GoodputComparison:
+        """Return the same runs with the usual time of each step, which removes drift of the machine's speed."""
+        return dataclasses.replace(self.comparison, tracks=pooled(self.comparison.tracks))
+
+    def over_static(self) -> Mapping[str, Gains]:
+        """Return the gains over the best static batch at each target, by clock."""
+        return {
+            "recorded step times": _over_static(self.comparison, "clock_s"),
+            "usual step times": _over_static(self.steady, "clock_s"),
+            "wall clock": _over_static(self.comparison, "elapsed_s"),
+        }
+
+    def restarts(self) -> dict[str, float]:
+        """Return the changes of layout by a restart of each variant, in the median over seeds."""
+        return {
+            name: statistics.median(track.commands["reconfigures"] for track in tracks)
+            for name, tracks in self.comparison.by_variant.items()
+        }
+
+
+def _over_static(comparison: GoodputComparison, clock: str) -> Gains:
+    times = comparison.times(clock)
+    return gains(times[OURS], {name: each for name, each in times.items() if name.startswith("static-")})
+
+
+def static_section(results: TrainerResults) -> Section:
+    """Tabulate the gain over the best static batch."""
+    rows = []
+    for clock, found in results.over_static().items():
+        low, high = found.interval
+        rows.append([clock, f"{found.mean:+.1%}", f"{low:+.1%}", f"{high:+.1%}", ", ".join(found.rivals)])
+    restarts = ", ".join(f"{name} {count:g}" for name, count in results.restarts().items())
+    text = (
+        f"How much sooner `{OURS}` reaches the losses than the static batch that is best at each of them: the mean over losses and "
+        f"{results.comparison.seeds} seeds, and its 95% interval over seeds. At least {LEAST:+.0%} is aimed at. A usual step time is the "
+        "median over all runs of steps with the same layout and batch. It is free of other work on the machine; the losses are those of "
+        f"the recorded runs. Restarts for another layout, in the median over seeds: {restarts}."
+    )
+    return Section(title="Gain over the best static batch", text=text, columns=("time", ">gain", ">low", ">high", "best static"), rows=rows)
+
+
+def to_json(results: TrainerResults, folder: Path) -> dict[str, Any]:
+    """Return the headline figures, as fractions, and their provenance."""
+    over = {clock: [found.interval[0], found.mean, found.interval[1]] for clock, found in results.over_static().items()}
+    return {
+        "gain_over_static": over,
+        **results.comparison.figures,
+        "restarts": results.restarts(),
+        "targets": list(TARGETS),
+        "seeds": results.comparison.seeds,
+        **facts_of(folder, recorded(folder, COMMAND)),
+    }
+
+
+def sections(folder: Path) -> list[Section]:
+    """Return the tables of the page."""
+    results = TrainerResults.read(folder)
+    return [
+        static_section(results),
+        table_section(Table.read(folder / "table")),
+        time_section(results.comparison, "clock_s", TITLE),
+        time_section(results.steady, "clock_s", POOLED),
+        seed_section(results.comparison),
+        change_section(results.comparison),
+    ]
+
+
+def page(folder: Path) -> Page:
+    """Return the page and its figures."""
+    title = "Time to loss: a small Llama under Transformers' `Trainer`, two ranks on one machine"
+    return page_of(folder, COMMAND, title, sections(folder), all_figures(TrainerResults.read(folder).comparison))

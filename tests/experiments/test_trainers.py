@@ -1,0 +1,85 @@
+"""Trainers of users: the page of their runs, the runs that it is made of, and the cost of statistics, on numbers that are made up."""
+
+import pytest
+
+from experiments.lib.recorded_page import written_page
+from experiments.lib.recorder import Recorder
+from experiments.trainers import transformers_statistics
+from experiments.trainers_goodput import page, run
+from oppa import catalog
+from oppa.errors import InputError
+from oppa.problem.job import load_job
+from tests.control.conftest import table as known
+from tests.control.conftest import table_of  # noqa: F401 - a fixture
+from tests.experiments.comparisons import TARGETS, compared
+
+table = known
+
+
+def results() -> page.TrainerResults:
+    return page.TrainerResults(compared())
+
+
+def test_the_gain_is_over_the_best_static_batch_by_each_clock() -> None:
+    found = results().over_static()
+    assert [each.rivals for each in found.values()] == [("static-8", "static-8")] * 3
+    # The loss falls linearly over 2000 samples: 200 per second and a change of 1 s, against 50 per second.
+    seconds = [((3 - target) / 1.5 * 2000) / 200 + (target == 2.0) * 1.0 for target in TARGETS]
+    static = [((3 - target) / 1.5 * 2000) / 50 for target in TARGETS]
+    expected = sum(1 - ours / theirs for ours, theirs in zip(seconds, static, strict=True)) / 2
+    assert found["recorded step times"].mean == pytest.approx(expected, abs=0.02)
+
+
+def test_restarts_are_counted() -> None:
+    assert results().restarts() == {"goodput": 1, "cbs-pessimistic": 0, "static-8": 0}
+
+
+def test_the_page_has_the_gain_and_its_rows_are_as_long_as_their_heads(tmp_path, monkeypatch, table) -> None:
+    monkeypatch.setattr(page, "TARGETS", TARGETS)
+    monkeypatch.setattr(page, "WINDOW", 100)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "origins.json").write_text('{"goodput-0": {"date": "now", "oppa": "9"}}')
+    for each in compared(2).tracks:
+        each.write(tmp_path / "runs")
+    table.write(tmp_path / "table")
+    found = page.sections(tmp_path)
+    assert all(len(row) == len(section.columns) for section in found for row in section.rows)
+    assert found[0].rows[0][0] == "recorded step times"
+    text = written_page(tmp_path, page.page(tmp_path)).read_text()
+    assert "Gain over the best static batch" in text
+    figures = page.to_json(page.TrainerResults.read(tmp_path), tmp_path)
+    assert figures["seeds"] == 2 and figures["gain_over_static"]["wall clock"][1] > 0
+
+
+def test_without_records_the_command_is_named(tmp_path) -> None:
+    with pytest.raises(InputError, match="no record of a run") as caught:
+        page.TrainerResults.read(tmp_path)
+    assert page.COMMAND in caught.value.hint
+
+
+def test_each_seed_trains_every_variant_once_and_begins_with_another(table, tmp_path, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(Recorder, "table", lambda self, batches: table)
+    monkeypatch.setattr(Recorder, "train", lambda self, variant, seed, begins, *words: asked.append((variant, seed, begins, words)))
+    monkeypatch.setattr(run, "BATCHES", table.batches)
+    monkeypatch.setattr(run, "STATIC", table.batches[1:3])
+    run.run(tmp_path, tmp_path, range(2), print)
+    names = [[variant for variant, at, _, _ in asked if at == seed] for seed in range(2)]
+    assert sorted(names[0]) == sorted(names[1]) and names[0] == [names[1][-1], *names[1][:-1]]
+    assert "goodput" in names[0] and len({(begins, words[1]) for _, _, begins, words in asked}) == len(names[0])
+
+
+def test_the_job_is_read_and_its_launch_line_has_the_seed() -> None:
+    problem = load_job(catalog.root() / run.JOB, settings=["training.seed=7"])
+    values = {"devices_per_host": 2, "learning_rate": problem.training.learning_rate, "seed": problem.training.seed, "folder": "f"}
+    candidates = problem.candidates()
+    each = candidates.configuration(0)
+    words = problem.launch_line(each).words({**each.to_dict(), **values}, {})
+    assert words[words.index("--seed") + 1] == "7"
+    assert {each.recompute for each in map(candidates.configuration, range(len(candidates)))} == {"none", "full"}
+
+
+def test_the_cost_of_statistics_is_that_of_the_measured_block_of_each_pair() -> None:
+    usual = [3.0 if step % transformers_statistics.BLOCK == 0 else 1.0 for step in range(4 * transformers_statistics.BLOCK)]
+    times = [seconds * (1.1 if transformers_statistics.measured(step) else 1.0) for step, seconds in enumerate(usual)]
+    assert transformers_statistics.costs(times) == pytest.approx([0.1, 0.1])
