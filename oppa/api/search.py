@@ -74,6 +74,7 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
     """Search at full size, and verify the winner; the study keeps the job of a launch line."""
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import TuneResult
+    from oppa.tuning.paying import PayingDesigner
     from oppa.tuning.result import find_winner, verification_s
     from oppa.tuning.search import search
     from oppa.tuning.session import open_session
@@ -87,7 +88,9 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
         made = designers.make_designer(designer, problem, candidates, seed=options.seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
         reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
-        ended = search(executor, candidates, made, rule, reserve=reserve)
+        paying = PayingDesigner(made, problem, candidates)
+        ended = search(executor, candidates, paying, rule, reserve=reserve)
+        ended = paying.reason or ended
         found = find_winner(executor, candidates, made)
         if found is None:
             raise nothing_feasible(executor.study, problem)

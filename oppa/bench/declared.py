@@ -46,6 +46,8 @@ PROTOCOL = 2
 
 Protocol 1 has no time limit of a trial and no baseline. Logs that state no number are of protocol 1.
 """
+RUN_S = 24 * 3600.0
+"""Seconds of the untuned training run, for which the net gain of a search is stated."""
 COST_MODEL = ("priors/step_time.toml", "priors/memory.toml")
 ALIASES = ("aliases", "shared_aliases")
 """Keys of a device's file that serve only to find it."""

@@ -10,11 +10,13 @@ the mean over its trials.
 import dataclasses
 import time
 
+from oppa.bench.declared import RUN_S
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.executor import run_simulated, within
 from oppa.study import Prediction
 from oppa.trials.trial import TrialResult
 from oppa.tuning.designer import Designer, Observation, incumbent
+from oppa.tuning.paying import pays
 from oppa.tuning.search import next_candidate
 from oppa.tuning.stopping import StopTest, against
 from oppa.tuning.time_limit import time_limit_s
@@ -36,6 +38,8 @@ class TrialRecord:
     """Candidate that the designer would return after this trial."""
     thinking_s: float
     """Wall-clock seconds that the designer took for this trial."""
+    pays: bool = True
+    """The trial was expected to pay for a training run of RUN_S; true for a designer that values no trials."""
 
 
 def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, seed: int, trials: int) -> list[TrialRecord]:
@@ -53,6 +57,7 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
         if candidate is None:
             break
         prediction, thought = designer.predict(candidate), time.perf_counter()
+        paying = pays(designer, candidate, seen, task.problem, task.candidates, run_s=RUN_S)
         repeat = sum(each.candidate == candidate for each in records)
         configuration = task.candidates.configuration(candidate)
         simulated = task.simulator.simulate_trial(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
@@ -71,6 +76,7 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
                 prediction=prediction,
                 incumbent=best and best[0],
                 thinking_s=thinking_s,
+                pays=paying,
             )
         )
     return records

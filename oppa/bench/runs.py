@@ -58,6 +58,8 @@ class Run:
     predicted_memory: tuple[float | None, ...]
     untuned: float | None = None
     """True throughput of the untuned job over the task's best; None if it does not run, and in older logs."""
+    paying: int | None = None
+    """Number of first trials that a search for a run of RUN_S makes, as the others are not expected to pay; None in older logs."""
     winner: str | None
     """Id of the last incumbent's configuration."""
     thinking_s: float
@@ -93,6 +95,7 @@ class Run:
             memory=_short(e.result.memory_bytes / limit if e.result.memory_bytes else None for e in records),
             predicted_memory=_short(p.memory_bytes / limit if p and p.memory_bytes else None for p in predictions),
             untuned=_untuned(task),
+            paying=next((k for k, each in enumerate(records) if not each.pays), len(records)),
             winner=None if incumbent is None else task.candidates.configuration(incumbent).id,
             thinking_s=round(sum(each.thinking_s for each in records), 3),
         )

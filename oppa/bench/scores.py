@@ -4,7 +4,8 @@ Notation (T trials):
     best_at     true throughput of the incumbent over the task's best, after each trial; 0 before a feasible one    (T,)
     to_95       the first trial after which that is at least 0.95, or the seconds until the trial ended;
                 T + 1, or the seconds of the longest search of the task, if it never is
-    net gain    seconds that a training run of RUN_S, if untuned, saves with the last incumbent, minus the seconds of the search
+    net gain    seconds that a training run of RUN_S, if untuned, saves with the last incumbent, minus the seconds of the search; the
+                search ends before the first trial that is not expected to pay for that run
 """
 
 import itertools
@@ -15,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from oppa.bench.declared import RUN_S
 from oppa.bench.runs import RAN, Run
 
 NEAR = 0.95
-RUN_S = 24 * 3600.0
-"""Seconds of the untuned training run, for which the net gain is stated."""
 OURS = ("oppa", "oppa-paper", "oppa-no-prior", "oppa-no-early-stop")
 """Variants of this project's designer, which do not count as peers."""
 
@@ -99,9 +99,10 @@ def summary(runs: Iterable[Run], trials: int, longest: Mapping[str, float]) -> d
 def net_gain_s(run: Run, share: float) -> float:
     """Return the net gain of a search over an untuned job whose throughput is `share` of the best, in seconds.
 
-    A search without an incumbent saves nothing, and costs its seconds.
+    The search ends before its first trial that does not pay. One without an incumbent saves nothing, and costs its seconds.
     """
-    best, spent_s = (run.best_at[-1], run.seconds[-1]) if run.seconds else (0.0, 0.0)
+    trials = len(run.seconds) if run.paying is None else run.paying
+    best, spent_s = (run.best_at[trials - 1], run.seconds[trials - 1]) if trials else (0.0, 0.0)
     return (RUN_S * (1 - share / best) if best else 0.0) - spent_s
 
 

@@ -4,10 +4,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from oppa.bench.declared import RUN_S
 from oppa.bench.runs import RAN, Run
 from oppa.bench.scores import (
     OURS,
-    RUN_S,
     best_after,
     best_peer,
     break_even_s,
@@ -99,8 +99,9 @@ def user_section(runs: Sequence[Run]) -> Section | None:
         rows.append((name, *cells, "" if of["first_fits"] is None else f"{of['first_fits']:.0%}"))
     text = (
         f"Net gain: hours that a training run of {RUN_S / 3600:g} hours, if untuned, saves with the last incumbent, minus the hours of "
-        "the search. Its median and 10th percentile are over tasks and seeds; the worst task has the lowest median. An untuned job has "
-        "the user's baseline, or else the framework's default; where that does not run, the first configuration of `random` that does. "
+        "the search. One by `oppa` ends before its first trial that is not expected to pay for that run; others run all trials. Median "
+        "and 10th percentile are over tasks and seeds; the worst task has the lowest median. An untuned job has the user's baseline, or "
+        "else the framework's default; where that does not run, the first configuration of `random` that does. "
         "Out of memory: median number of such trials in a search, failures included where a table does not tell them apart. First pick "
         "fits: share of searches in which the first trial that the designer chose ran. A baseline before it does not count."
     )

@@ -64,7 +64,13 @@ SUITES: Mapping[str, TaskSuite] = {
         about="published runs of LLaMA 13B and 30B on A100 with 8,192 tokens",
         source="table",
         declared=Declared(
-            files=("runners/replay/runner.toml", *COST_MODEL, "priors/hardware/A100-80GB.toml", "priors/frameworks/other.toml"),
+            files=(
+                "runners/replay/runner.toml",
+                *COST_MODEL,
+                "priors/unstated.toml",
+                "priors/hardware/A100-80GB.toml",
+                "priors/frameworks/other.toml",
+            ),
             data=("aleph_alpha_8k.csv", "aleph_alpha_8k.toml"),
         ),
         replay=f"{DATA}aleph_alpha_8k.toml",

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from oppa.bench.declared import RUN_S
 from oppa.bench.scores import (
-    RUN_S,
     best_at,
     best_peer,
     break_even_s,
@@ -104,6 +104,12 @@ def test_the_default_comes_before_what_random_found() -> None:
 )
 def test_a_net_gain_is_what_a_run_saves_minus_the_search(best, share, expected) -> None:
     assert net_gain_s(run_of(best, (60.0, 120.0)), share) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("paying", "expected"), [(0, 0.0), (1, RUN_S / 6 - 60), (2, RUN_S / 2 - 120)])
+def test_a_search_ends_where_no_further_trial_pays(paying, expected) -> None:
+    run = dataclasses.replace(run_of((0.6, 1.0), (60.0, 120.0)), paying=paying)
+    assert net_gain_s(run, 0.5) == pytest.approx(expected)
 
 
 def test_users_see_the_worst_task_and_the_trials_that_did_not_run() -> None:

@@ -23,7 +23,7 @@ from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.calibration import widening
 from oppa.tuning.designer import Observation, failing, free
-from oppa.tuning.designers.choice import most_promising, most_valuable
+from oppa.tuning.designers.choice import gain, most_promising, most_valuable
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
     PLAIN_RESIDUAL,
@@ -146,6 +146,10 @@ class Oppa:
         if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy)
+
+    def gain(self, candidate: int) -> float:
+        """Return by how much a trial of the candidate is expected to speed up the choice after it, as a share."""
+        return gain(candidate, self.averaged_rate, self.log_slack.of_candidates(torch.tensor([candidate])), self._seen)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput among those that fit with high probability."""
