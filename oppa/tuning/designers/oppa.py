@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence, Set
 import torch
 from torch import Tensor
 
-from oppa.cost.beliefs import beliefs_of_job
+from oppa.cost.beliefs import beliefs_of_job, framework_of
 from oppa.cost.coefficients import Belief
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
@@ -40,7 +40,7 @@ from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_var
 from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, without_batch
 from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
-from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying_extras
+from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, varying_extras, with_effects
 from oppa.tuning.surrogate.model_average import ModelAverage
 
 MODEL_WRONG = 0.1
@@ -96,9 +96,10 @@ class Oppa:
             points = without_batch(points, candidates)
             cost, points_of_rate = parts, torch.cat([points, parts.prior_share()[:, None]], dim=1)
         room: MeanFunction = slack
-        if unknown := varying_extras(candidates):
-            cost, plain = (MainEffects(mean, candidates, unknown, spread=RATE_SPREAD) for mean in (cost, plain))
-            room = MainEffects(room, candidates, unknown, spread=MEMORY_SPREAD)
+        unknown = varying_extras(candidates, framework_of(problem).reads(candidates.space.names))
+        cost = with_effects(cost, candidates, unknown, spread=RATE_SPREAD)
+        plain = with_effects(plain, candidates, varying_extras(candidates), spread=RATE_SPREAD)
+        room = with_effects(room, candidates, unknown, spread=MEMORY_SPREAD)
         self.log_rate = rate_process(problem, candidates, points_of_rate, cost, residual=RATE_RESIDUAL)
         others = [rate_process(problem, candidates, points_of_rate, plain, residual=PLAIN_RESIDUAL)] if doubts else []
         self.averaged_rate = ModelAverage((self.log_rate, *others), (1 - MODEL_WRONG, MODEL_WRONG)[: 1 + len(others)])
