@@ -1,13 +1,14 @@
-"""Decides whether another trial pays: by what it is expected to save of the training run, against its own time.
+"""Decides whether another trial pays: by what it is expected to save of the training run, against the time of the shortest trial.
 
 Notation:
     T    seconds of the training run in the reference configuration
     v    speed-up of the present choice over the reference
     g    expected gain of the trial: by how much it speeds up the choice, as a share
-    c    expected seconds of the trial
+    c    seconds of the shortest trial that shows something
 
-With the present choice the run takes T / v, so the trial saves T / v * g / (1 + g). It pays if that is more than c. Among independent
-candidates, a search that ends when no trial pays by itself is the best there is (Weitzman 1979, "Optimal search for the best alternative").
+With the present choice the run takes T / v, so the trial saves T / v * g / (1 + g). It pays if that is more than c. The designer suggests
+the trial of the largest gain, and none is shorter than c: if it does not pay, no other does. Among independent candidates, a search that
+ends then is the best there is (Weitzman 1979, "Optimal search for the best alternative").
 """
 
 import math
@@ -19,7 +20,6 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning.designer import Designer, Observation, incumbent
-from oppa.tuning.expectation import CLOSE
 from oppa.tuning.result import usual_order
 from oppa.units import format_seconds
 
@@ -82,28 +82,21 @@ def pays(
     run_s, choice = run_s or problem.limits.run_length_s, incumbent(seen)
     if run_s is None or choice is None or not isinstance(designer, Valuing):
         return True
-    if (prediction := designer.predict(candidate)) is None:
+    if designer.predict(candidate) is None:
         return True
     gain, speed_up = designer.gain(candidate), math.exp(choice[1]) / _reference_rate(designer, problem, candidates)
-    return run_s / max(1.0, speed_up) * gain / (1 + gain) > expected_s(prediction, seen, problem, log_incumbent=choice[1])
+    return run_s / max(1.0, speed_up) * gain / (1 + gain) > least_s(seen, problem, log_incumbent=choice[1])
 
 
-def expected_s(prediction: Prediction, seen: Sequence[Observation], problem: Problem, *, log_incumbent: float) -> float:
-    """Return the expected seconds of a trial: one that does not fit takes its start alone, and a slow one ends after its first steps.
+def least_s(seen: Sequence[Observation], problem: Problem, *, log_incumbent: float) -> float:
+    """Return the seconds of the shortest trial that shows something: its start, and steps until it ends early.
 
     Args:
         log_incumbent: Log throughput of the present choice.
     """
-    limits, normal = problem.limits, statistics.NormalDist()
+    limits = problem.limits
     start_s = statistics.median(trial.seconds - sum(trial.step_times_s) for trial in seen)
-    behind = math.log(prediction.steps_per_s) - log_incumbent + math.log(CLOSE)
-    close = normal.cdf(behind / prediction.log_stddev)
-    steps = close * limits.q_max + (1 - close) * min(limits.q_max, limits.q_min + EARLY)
-    fits = 1.0
-    if prediction.memory_bytes and prediction.memory_log_stddev:
-        room = math.log(problem.cluster.usable_bytes / prediction.memory_bytes)
-        fits = normal.cdf(room / prediction.memory_log_stddev)
-    return min(limits.trial_time_s, start_s + fits * steps / prediction.steps_per_s)
+    return min(limits.trial_time_s, start_s + min(limits.q_max, limits.q_min + EARLY) / math.exp(log_incumbent))
 
 
 def _reference_rate(designer: Designer, problem: Problem, candidates: Candidates) -> float:
