@@ -1,5 +1,6 @@
 """Combine the coefficients of `priors/` with those of a framework and a device."""
 
+import dataclasses
 from collections.abc import Mapping
 
 from oppa.cost.coefficients import Belief, Coefficients, load_beliefs, medians
@@ -11,7 +12,8 @@ from oppa.problem.space import FRAMEWORKS
 
 FUSED = ("megatron", "nanotron")
 """Frameworks that build a model of their own, with fused operations: the activations of Transformers' modules are not theirs."""
-TRACED = "traced"
+TRACED, UNSTATED = "traced", "unstated"
+SEQUENCE_PARALLEL = "sequence_parallel"
 Beliefs = Mapping[str, Belief]
 
 
@@ -45,10 +47,13 @@ def framework_of(problem: Problem) -> FrameworkPrior:
 def beliefs_of_job(problem: Problem, learned: Beliefs | None = None) -> tuple[Beliefs, Beliefs]:
     """Return the coefficients of step time and of memory for a job, as `beliefs_of` does.
 
-    The coefficients of counts that a trace made exact have less to correct: those of `priors/traced.toml` apply.
+    The coefficients of counts that a trace made exact have less to correct: those of `priors/traced.toml` apply. A job that leaves its
+    sequence parallelism open has those of `priors/unstated.toml`.
     """
-    exact = load_beliefs(TRACED) if keeps_traced_activations(problem) else {}
-    return beliefs_of(hardware_of(problem.cluster), framework_of(problem), {**exact, **(learned or {})})
+    exact, framework = load_beliefs(TRACED) if keeps_traced_activations(problem) else {}, framework_of(problem)
+    if leaves_sequences_open(problem):
+        framework = dataclasses.replace(framework, coefficients={**framework.coefficients, **load_beliefs(UNSTATED)})
+    return beliefs_of(hardware_of(problem.cluster), framework, {**exact, **(learned or {})})
 
 
 def keeps_traced_activations(problem: Problem) -> bool:
@@ -56,12 +61,21 @@ def keeps_traced_activations(problem: Problem) -> bool:
     return problem.trace is not None and (bool(problem.model.entry_point) or framework_of(problem).name not in FUSED)
 
 
+def leaves_sequences_open(problem: Problem) -> bool:
+    """Return whether a job states neither its framework nor whether it has sequence parallelism."""
+    space = problem.space
+    stated = SEQUENCE_PARALLEL in space.names or SEQUENCE_PARALLEL in space.settled
+    return not (space.framework or space.framework_text or stated)
+
+
 def files_of_job(problem: Problem) -> dict[str, str]:
     """Return the file that declares each coefficient, as `beliefs_of_job` selects them."""
     general = {name: f"priors/{model}.toml" for model in MODELS for name in load_beliefs(model)}
     traced = dict.fromkeys(load_beliefs(TRACED), f"priors/{TRACED}.toml") if keeps_traced_activations(problem) else {}
-    own = ((framework_of(problem), framework_file(problem)), (hardware_of(problem.cluster), hardware_file(problem)))
-    return general | {name: file for facts, file in own for name in facts.coefficients} | traced
+    unstated = dict.fromkeys(load_beliefs(UNSTATED), f"priors/{UNSTATED}.toml") if leaves_sequences_open(problem) else {}
+    framework = dict.fromkeys(framework_of(problem).coefficients, framework_file(problem))
+    hardware = dict.fromkeys(hardware_of(problem.cluster).coefficients, hardware_file(problem))
+    return general | framework | unstated | hardware | traced
 
 
 def framework_file(problem: Problem) -> str:

@@ -5,7 +5,7 @@ are coefficients that a framework may override like a device does.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -127,6 +127,12 @@ class FrameworkPrior:
     def usual(self, column: str) -> str:
         """Return what an absent column means under this framework; empty if its file does not say."""
         return self._columns[column].constant if column in self._columns else ""
+
+    def reads(self, names: Iterable[str]) -> set[str]:
+        """Return those of these parameters that give one of the columns COLUMNS: the cost model knows what they do."""
+        stated = {name: self._columns.get(name, _Column()).parameters or [name] for name in COLUMNS}
+        own = list(names)
+        return {found for each in stated.values() if (found := next((name for name in each if name in own), None))}
 
     def columns(self, candidates: Candidates) -> dict[str, NDArray[Any]]:
         """Return the columns COLUMNS of the candidates, each of shape (n,), as far as their search space has parameters for them.

@@ -1,5 +1,7 @@
 """Summarise a problem: the model and the cluster, the number of candidates of each layout, and the parameters that vary."""
 
+from collections.abc import Collection
+
 import numpy as np
 
 from oppa.problem.candidates import Candidates
@@ -73,13 +75,17 @@ def by_degrees(candidates: Candidates) -> dict[Triple, int]:
     return dict(sorted(counts.items(), key=lambda entry: (-entry[0][0], *entry[0][1:])))
 
 
-def unknown(problem: Problem, candidates: Candidates) -> str:
-    """Return of what the cost model knows nothing, in words; empty if it covers all parameters."""
+def unknown(problem: Problem, candidates: Candidates, known: Collection[str] = ()) -> str:
+    """Return of what the cost model knows nothing, in words; empty if it covers all parameters.
+
+    Args:
+        known: Names of parameters of the space's own that the cost model reads.
+    """
     if problem.stated_model is None:
         return "none, as no [model] is stated: trials alone decide"
     if not problem.has_prior:
         return f"none, as the objective is in {problem.objective.unit}: trials alone decide"
-    names = [name for name in varying(candidates) if candidates.space[name].is_extra]
+    names = [name for name in varying(candidates) if candidates.space[name].is_extra and name not in known]
     return f"it knows nothing of {', '.join(names)}: trials alone decide on them" if names else ""
 
 

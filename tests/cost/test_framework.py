@@ -133,6 +133,18 @@ def test_a_job_s_own_framework_replaces_that_of_its_space(framework_problem) -> 
         read_framework("mine", text.replace("usable_share = 0.5", ""))
 
 
+@pytest.mark.parametrize("stated", [{}, {"framework": "megatron"}, {"settled": {"sequence_parallel": True}}])
+def test_what_tensor_parallelism_keeps_whole_is_open_where_neither_framework_nor_sequence_parallelism_is_stated(
+    stated, framework_problem
+) -> None:
+    problem = framework_problem("torchtitan", given=SMALL)
+    space = dataclasses.replace(problem.space, **{"framework": "", "settled": {}, **stated})
+    job = dataclasses.replace(problem, space=space)
+    low, high = beliefs_of_job(job)[1]["replicated"].interval
+    assert (low < 0.1 and high > 2) != bool(stated)
+    assert (files_of_job(job)["replicated"] == "priors/unstated.toml") != bool(stated)
+
+
 def test_the_file_of_a_coefficient_is_that_of_the_device_the_framework_or_the_general_one(framework_problem) -> None:
     problem = framework_problem("torchtitan", given=SMALL)
     files = files_of_job(problem)

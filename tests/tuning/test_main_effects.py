@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from oppa.cost.beliefs import framework_of
 from oppa.problem.job import load_job
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers import make_designer
+from oppa.tuning.designers.oppa import Oppa
 from oppa.tuning.designers.processes import CONSTANT
 from oppa.tuning.surrogate.constant import Constant
 from oppa.tuning.surrogate.main_effects import RATE_SPREAD, MainEffects, varying, varying_extras
@@ -50,6 +52,23 @@ def regret(problem, name: str, seed: int) -> float:
 def test_the_best_of_24_is_within_5_percent_after_8_trials(problem) -> None:
     assert len(problem.candidates()) == 24
     assert np.median([regret(problem, "oppa", seed) for seed in range(WORLDS)]) <= 0.05
+
+
+def test_a_knob_that_the_cost_model_reads_has_no_factor_of_its_own(make_problem) -> None:
+    problem = make_problem(
+        ("space = {", 'space = {name = "torch-long-context", '),
+        ("dp_bucket_mb = 25", "dp_bucket_mb = 25, dp_shard = [0, 2], recompute_layers = [0, 2]"),
+        ('recompute = "none"', 'recompute = ["none", "full"]'),
+    )
+    candidates = problem.candidates()
+    read = framework_of(problem).reads(candidates.space.names)
+    assert {"dp_shard", "recompute_layers"} <= read and {"dp_shard", "recompute_layers"} <= {
+        each.name for each in varying_extras(candidates)
+    }
+    assert varying_extras(candidates, read) == []
+    designer = Oppa(problem, candidates, seed=0)
+    assert not [name for name in designer.log_rate.cost.names if "=" in name]
+    assert [name for name in designer.averaged_rate.experts[1].cost.names if name.startswith("dp_shard=")]
 
 
 def test_value_and_slopes_agree_with_the_factors(problem) -> None:

@@ -8,7 +8,7 @@ import torch
 from oppa.problem.training import SearchOptions
 from oppa.study import Prediction
 from oppa.tuning.acquisition import bound
-from oppa.tuning.designers.choice import ODD_MEMORY, SAFE, value_of_new
+from oppa.tuning.designers.choice import ODD_MEMORY, value_of_new
 from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, Oppa
 from oppa.tuning.surrogate.distributions import Normal
 from tests.tuning.conftest import failed, measured
@@ -35,14 +35,15 @@ def test_the_first_has_the_largest_expected_throughput(designer) -> None:
     assert fits[first] > 0.5
 
 
-def test_while_nothing_has_run_a_trial_is_safe(make_problem) -> None:
-    problem = make_problem(("100 MiB", "45 MiB"))
+def test_while_nothing_has_run_a_failure_loses_what_it_would_have_shown(make_problem) -> None:
+    problem = make_problem(("100 MiB", "42 MiB"))
     designer = Oppa(problem, problem.candidates(), seed=0)
     rate, slack = designer.log_rate.of_candidates(ALL), designer.log_slack.of_candidates(ALL)
     fits, first = torch.special.ndtr(-slack.mean / slack.stddev), designer.suggest(set())
-    promise = rate.mean + fits.log()
-    assert fits[first] >= SAFE and promise[first] < promise.max()
-    assert promise[first] == promise[fits >= SAFE].max()
+    fastest = int((rate.mean + fits.log()).argmax())
+    assert fits[first] > fits[fastest] and rate.mean[first] < rate.mean[fastest]
+    expected = rate.mean.exp() * (fits - (1 - fits))
+    assert expected[first] == pytest.approx(float(expected.max()))
 
 
 def test_a_candidate_that_surely_fits_goes_before_a_faster_one_that_may_not(designer) -> None:

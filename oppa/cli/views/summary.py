@@ -64,13 +64,15 @@ def warn_if_it_does_not_pay(expected: "Expectation | None") -> None:
 
 def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
     """Return lines that describe the job, the space, and the software of trials."""
+    from oppa.cost.beliefs import framework_of
     from oppa.problem.describe import changes, trace, unknown
 
+    known = framework_of(problem).reads(candidates.space.names)
     titles = {"interpreter": "python", "launcher": "start"}
     started = [(titles.get(name, name), value) for name, value in problem.software.facts] if problem.software else []
     lines = [job_line(problem), f"[bold]space[/]  {len(candidates)} valid configurations"]
     lines += [f"[bold]model[/]  {escape(text)}"] if (text := trace(problem)) else []
-    lines += [f"[bold]prior[/]  {escape(text)}"] if (text := unknown(problem, candidates)) else []
+    lines += [f"[bold]prior[/]  {escape(text)}"] if (text := unknown(problem, candidates, known)) else []
     titled = [*started, *(("trials" if not number else "", text) for number, text in enumerate(changes(problem)))]
     return "\n".join([*lines, *(f"[bold]{title:<6}[/] {escape(value)}" for title, value in titled)])
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence, Set
 import torch
 from torch import Tensor
 
-from oppa.cost.beliefs import beliefs_of_job
+from oppa.cost.beliefs import beliefs_of_job, framework_of
 from oppa.cost.coefficients import Belief
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
@@ -23,7 +23,7 @@ from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.calibration import widening
 from oppa.tuning.designer import Observation, failing, free
-from oppa.tuning.designers.choice import most_promising, most_valuable
+from oppa.tuning.designers.choice import gain, most_promising, most_valuable
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
     PLAIN_RESIDUAL,
@@ -40,7 +40,7 @@ from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_var
 from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, without_batch
 from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
-from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying_extras
+from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, varying_extras, with_effects
 from oppa.tuning.surrogate.model_average import ModelAverage
 
 MODEL_WRONG = 0.1
@@ -96,9 +96,10 @@ class Oppa:
             points = without_batch(points, candidates)
             cost, points_of_rate = parts, torch.cat([points, parts.prior_share()[:, None]], dim=1)
         room: MeanFunction = slack
-        if unknown := varying_extras(candidates):
-            cost, plain = (MainEffects(mean, candidates, unknown, spread=RATE_SPREAD) for mean in (cost, plain))
-            room = MainEffects(room, candidates, unknown, spread=MEMORY_SPREAD)
+        unknown = varying_extras(candidates, framework_of(problem).reads(candidates.space.names))
+        cost = with_effects(cost, candidates, unknown, spread=RATE_SPREAD)
+        plain = with_effects(plain, candidates, varying_extras(candidates), spread=RATE_SPREAD)
+        room = with_effects(room, candidates, unknown, spread=MEMORY_SPREAD)
         self.log_rate = rate_process(problem, candidates, points_of_rate, cost, residual=RATE_RESIDUAL)
         others = [rate_process(problem, candidates, points_of_rate, plain, residual=PLAIN_RESIDUAL)] if doubts else []
         self.averaged_rate = ModelAverage((self.log_rate, *others), (1 - MODEL_WRONG, MODEL_WRONG)[: 1 + len(others)])
@@ -146,6 +147,10 @@ class Oppa:
         if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy)
+
+    def gain(self, candidate: int) -> float:
+        """Return by how much a trial of the candidate is expected to speed up the choice after it, as a share."""
+        return gain(candidate, self.averaged_rate, self.log_slack.of_candidates(torch.tensor([candidate])), self._seen)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput among those that fit with high probability."""

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oppa.cost.beliefs import Beliefs, beliefs_of_job
+from oppa.cost.beliefs import Beliefs, beliefs_of_job, framework_of
 from oppa.cost.coefficients import Belief, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
@@ -52,7 +52,7 @@ from oppa.tuning.proxy.stand_ins import Proxy
 from oppa.tuning.surrogate.cost_model import CostModel, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.gaussian_process import Data
-from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying_extras
+from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, varying_extras, with_effects
 from oppa.tuning.surrogate.model_average import ModelAverage
 
 VERIFIED = 3
@@ -87,10 +87,10 @@ class Upward:
         physical: list[MeanFunction] = [CostModel(step_time, each, time, sign=-1.0) for each in hypotheses(work)]
         plain: MeanFunction = constant(both)
         room: MeanFunction = CostModel(memory, work, size, offset=math.log(problem.cluster.usable_bytes))
-        if unknown := varying_extras(both):
-            physical = [MainEffects(mean, both, unknown, spread=RATE_SPREAD) for mean in physical]
-            plain = MainEffects(plain, both, unknown, spread=RATE_SPREAD)
-            room = MainEffects(room, both, unknown, spread=MEMORY_SPREAD)
+        unknown = varying_extras(both, framework_of(problem).reads(both.space.names))
+        physical = [with_effects(mean, both, unknown, spread=RATE_SPREAD) for mean in physical]
+        plain = with_effects(plain, both, varying_extras(both), spread=RATE_SPREAD)
+        room = with_effects(room, both, unknown, spread=MEMORY_SPREAD)
         means = [*((mean, RATE_RESIDUAL) for mean in physical), (plain, PLAIN_RESIDUAL)]
         self.log_rate = ModelAverage(
             [rate_process(proxy.problem, both, points, mean, residual=residual) for mean, residual in means],

@@ -61,12 +61,21 @@ class MainEffects:
         return value + self._slopes[rows] @ shift[self._known :], torch.cat([slopes, self._slopes[rows]], dim=1)
 
 
+def with_effects(mean: MeanFunction, candidates: Candidates, parameters: Collection[Parameter], *, spread: float) -> MeanFunction:
+    """Return the prior mean with main effects of these parameters; the mean itself if there are none."""
+    return MainEffects(mean, candidates, parameters, spread=spread) if parameters else mean
+
+
 def varying(candidates: Candidates) -> list[Parameter]:
     """Return the parameters that vary and whose values can have factors."""
     counted = ((known, len(np.unique(candidates.codes[known.name]))) for known in candidates.space.parameters)
     return [known for known, count in counted if 1 < count <= MOST_VALUES]
 
 
-def varying_extras(candidates: Candidates) -> list[Parameter]:
-    """Return the extra parameters among them, of which the cost model knows nothing."""
-    return [known for known in varying(candidates) if known.is_extra]
+def varying_extras(candidates: Candidates, known: Collection[str] = ()) -> list[Parameter]:
+    """Return the extra parameters among them of which the cost model knows nothing.
+
+    Args:
+        known: Names of extra parameters that the cost model reads.
+    """
+    return [parameter for parameter in varying(candidates) if parameter.is_extra and parameter.name not in known]
