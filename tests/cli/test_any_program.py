@@ -90,6 +90,16 @@ def test_an_objective_that_is_not_positive_fails_with_its_cause(program) -> None
     assert "times, rates and objectives must be positive" in done.stderr
 
 
+def test_a_value_that_the_program_refuses_fails_its_trials_with_the_program_s_words(program) -> None:
+    (program.folder / "program.py").write_text(PROGRAM.replace('"--workers", type=int', '"--workers", type=int, choices=[1, 2, 4]'))
+    knobs = ["--workers", "{workers=1:1,16}", "--compile", "0", "--prefetch", "{prefetch=one:one,two}"]
+    found = json.loads(program("tune", "job.toml", "--json", "--study", "s", "--", "python3", "program.py", *knobs).stdout)
+    refused = [each for each in found["trials"] if each["configuration"]["workers"] == 16]
+    assert refused and all(each["outcome"] == "failed" for each in refused)
+    assert all("argument --workers: invalid choice: 16 (choose from" in each["cause"] for each in refused)
+    assert found["best"]["configuration"]["workers"] == 1
+
+
 ENTRIES = """
 extends = "program"
 
