@@ -18,6 +18,7 @@ from oppa.errors import JobError, require_known
 from oppa.plain_text import clipped
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import PARAMETERS, Value
+from oppa.problem.launch_line.starters import launcher_options_at
 from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.space import Parameter
@@ -53,6 +54,8 @@ class Argument:
     parameter: str
     words: tuple[str, ...] = ()
     by_value: dict[str, tuple[str, ...]] | None = None
+    launcher: bool = False
+    """True if the words are options of the launcher, which stand before the program."""
 
     def words_for(self, values: Values) -> tuple[str, ...]:
         """Return the words for the parameter's value; empty if `by_value` lacks it, as it may if the parameter does not matter."""
@@ -172,13 +175,13 @@ class LaunchCommand:
         implied = {"micro_batch"} if named & IMPLY_MICRO_BATCH else set()
         return named - {*RESERVED, *(file.name for file in self.files)} | implied | {"dp", "global_batch"}
 
-    def is_plain(self, own: Collection[str]) -> bool:
-        """Return whether it names none of the search space's parameters, so that the space adds the words for all.
+    def named_beside(self, own: Collection[str]) -> set[str]:
+        """Return the parameters of the search space that it names; the space adds its words if it has none for these.
 
         Args:
             own: Parameters for which the job gives choices; extra ones among them are the job's own.
         """
-        return self.parameters - (set(own) - set(PARAMETERS)) == {"dp", "global_batch"}
+        return self.parameters - (set(own) - set(PARAMETERS)) - {"dp", "global_batch"}
 
     @property
     def placeholders(self) -> set[str]:
@@ -246,7 +249,12 @@ class LaunchCommand:
             values: Values of all placeholders, from `values_of`.
             copies: Paths of the rewritten configuration files, by name.
         """
-        words = [*self.argv, *(word for argument in self.arguments for word in argument.words_for(values))]
+        front, back = (
+            [word for argument in self.arguments if argument.launcher is launcher for word in argument.words_for(values)]
+            for launcher in (True, False)
+        )
+        at = launcher_options_at(self.argv) or 0
+        words = [*self.argv[:at], *front, *self.argv[at:], *back]
         known = {name: spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
         return [word.format_map(known) for word in words]
 
@@ -300,6 +308,8 @@ class LaunchCommand:
         values = dataclasses.asdict(self)
         if self.steps and not self.steps.better:
             values["steps"] = {name: value for name, value in values["steps"].items() if name not in ("better", "unit")}
+        for entry in (entry for entry in values["arguments"] if not entry["launcher"]):
+            del entry["launcher"]
         for entry in (*values["files"], *(values["originals"] or {}).get("files", ())):
             if not entry["trial_keys"]:
                 del entry["trial_keys"]
@@ -313,6 +323,7 @@ class LaunchCommand:
                 parameter=each["parameter"],
                 words=tuple(each["words"]),
                 by_value=None if each["by_value"] is None else {value: tuple(words) for value, words in each["by_value"].items()},
+                launcher=each.get("launcher", False),
             )
             for each in values["arguments"]
         )
@@ -348,8 +359,8 @@ def _pinned(words: Sequence[str], programs: Mapping[str, str]) -> tuple[str, ...
 def argument_of(parameter: Parameter) -> Argument:
     """Return the words that the search space declares for a parameter."""
     if isinstance(parameter.words, Mapping):
-        return Argument(parameter=parameter.name, by_value=dict(parameter.words))
-    return Argument(parameter=parameter.name, words=parameter.words)
+        return Argument(parameter=parameter.name, by_value=dict(parameter.words), launcher=parameter.launcher)
+    return Argument(parameter=parameter.name, words=parameter.words, launcher=parameter.launcher)
 
 
 def check_choices(knob: Parameter, command: LaunchCommand | None) -> None:

@@ -103,6 +103,11 @@ class Configuration:
         return self.global_batch // self.dp
 
     @property
+    def dp_shard_size(self) -> int:
+        """Return the data-parallel ranks over which state is sharded, if it is: all, or those of one of `dp_replicate` replicas (HSDP)."""
+        return self.dp // max(1, int(self.get("dp_replicate", 1)))
+
+    @property
     def id(self) -> str:
         """Return a readable and unique name, such as `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`.
 

@@ -1,7 +1,7 @@
 """Read `job.toml`: the model, the cluster and the limits. Every error names what to write instead."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from oppa.problem.harmless_command import harmless_command
 from oppa.problem.infeasibility import require_some
 from oppa.problem.inline_choices import InlineChoices, read_inline_choices
 from oppa.problem.job_file import JobFile, SearchSpaceTable
+from oppa.problem.launch_line.starters import launcher_options_at
 from oppa.problem.model import MODEL_HINT
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.settings import parse_settings, validate_with
@@ -63,15 +64,18 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     runner = catalog.find("runners", COMMAND if command else job.runner.name, base=path.parent)
     _require_stated(job, command)
     facts = facts_of(model, global_batch, cluster, training)
-    plain = command is not None and command.is_plain({*job.space.parameters, *line.choices})
-    space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command, plain=plain)
+    own = {*job.space.parameters, *line.choices}
+    space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command, own=own)
     for known in space.parameters:
         if known.is_extra:
             check_choices(known, command)
     if command and job.command and job.command.is_harmless:
         command = harmless_command(command, space, framework=job.command.framework, paths=job.command.paths)
-    if command and plain:
-        _check_plain(command, space, has_batch=job.batch is not None, named=bool(job.space.name))
+    if command:
+        _check_launcher(command, space)
+        if job.space.name and not command.named_beside(own):
+            _check_words(space)
+        _check_completed(command, space, has_batch=job.batch is not None)
     require_some(space)
     return Problem(
         name=job.name or path.stem,
@@ -128,11 +132,22 @@ def _command(job: JobFile, argv: Sequence[str], folder: Path) -> LaunchCommand |
 
 
 def _space(
-    table: SearchSpaceTable, line: InlineChoices, facts: Facts, *, runner: Path, folder: Path, command: LaunchCommand | None, plain: bool
+    table: SearchSpaceTable,
+    line: InlineChoices,
+    facts: Facts,
+    *,
+    runner: Path,
+    folder: Path,
+    command: LaunchCommand | None,
+    own: Collection[str],
 ) -> SearchSpace:
     """Return the search space that the job names, else the runner's, with the job's own parameters.
 
-    It is narrowed to the job's choices, and to the parameters that the runner honours or the command uses.
+    It is narrowed to the job's choices, and to the parameters that the runner honours or the command uses. Its words complete a launch line
+    that names no parameter with words.
+
+    Args:
+        own: Parameters for which the job gives choices.
     """
     declared = _runner(runner)
     name = table.name or (declared.search_space if "layers" in facts else PROGRAM)
@@ -144,11 +159,11 @@ def _space(
     file = catalog.find("search_spaces", name, base=folder if table.name else runner)
     given = _together(table.parameters, line)
     text, named = read_text(file, error=JobError), command.parameters if command else set(declared.parameters or ())
-    own = {*named, *line.choices, *(name for name, stated in given.items() if isinstance(stated, dict))}
-    added = {name: _added(name, stated, line) for name, stated in given.items() if name in own}
+    declares = {*named, *line.choices, *(name for name, stated in given.items() if isinstance(stated, dict))}
+    added = {name: _added(name, stated, line) for name, stated in given.items() if name in declares}
     space = read_space(text, name=file.stem, facts=facts, added=added)
     space = _with_framework(space, table.framework, folder=folder if table.framework else file.parent)
-    if not plain:
+    if command is None or any(space[name].words for name in command.named_beside(own) & {*space.names}):
         space = space.without_words()
     for name, table_of in added.items():
         given[name] = table_of.values or list(space[name].values)
@@ -181,24 +196,40 @@ def _with_framework(space: SearchSpace, stated: str | None, *, folder: Path) -> 
     return dataclasses.replace(space, framework=file.stem, framework_text=text)
 
 
-def _check_plain(command: LaunchCommand, space: SearchSpace, *, has_batch: bool, named: bool) -> None:
-    """Raise JobError if a launch line states an option that the search space sets, or if there is no batch to divide.
+def _check_launcher(command: LaunchCommand, space: SearchSpace) -> None:
+    """Raise JobError if the search space adds options to a launcher that the launch line does not start."""
+    added = [known.name for known in space.parameters if known.launcher and known.words and known.name not in command.parameters]
+    if added and launcher_options_at(command.argv) is None:
+        hint = f"begin it with the launcher itself, not with a script; or name `{{{added[0]}}}` and all other parameters in it"
+        raise JobError(f"the search space `{space.name}` adds options to a launcher, which the launch line does not start", hint=hint)
 
-    Args:
-        named: The job names the search space, which has to add words to a launch line that names no parameter.
-    """
-    if named and not any(known.words or known.env or known.is_extra for known in space.parameters):
+
+def _check_words(space: SearchSpace) -> None:
+    """Raise JobError if the search space that a job names adds nothing to a launch line that names no parameter."""
+    if not any(known.words or known.env or known.is_extra for known in space.parameters):
         hint = "name parameters in it, such as `{micro_batch}`, or set keys of the program's file under [command.files]"
         raise JobError(f"the launch line names no parameter, and the search space `{space.name}` adds no options to it", hint=hint)
+
+
+def _check_completed(command: LaunchCommand, space: SearchSpace, *, has_batch: bool) -> None:
+    """Raise JobError if the search space completes a launch line that states one of its options, or if there is no batch to divide."""
+    if not any(known.words and not known.is_extra for known in space.parameters):
+        return
     if space["micro_batch"].words and not has_batch:
         hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
         raise JobError(f"the search space `{space.name}` sets `micro_batch`, but the job has no [batch]", hint=hint)
-    stated = {word.partition("=")[0] for word in command.argv if word.startswith("--")}
+    if not space["micro_batch"].words and "micro_batch" not in command.parameters:
+        hint = "add `{micro_batch}` to the launch line, as the program's argument for the batch of a rank"
+        raise JobError(
+            f"the search space `{space.name}` has no option for the micro-batch, and the launch line does not name it", hint=hint
+        )
+    options = (word.partition("=")[0] for word in command.argv if word.startswith("--"))
+    stated = {word.replace("_", "-"): word for word in options}  # for most programs dashes and underscores are one
     for known in space.parameters:
         for option in argument_of(known).templates:
-            if option in stated:
+            if word := stated.get(option.replace("_", "-")):
                 hint = f"remove it, or name `{{{known.name}}}` and all other parameters in the launch line"
-                raise JobError(f"the launch line states `{option}`, which the search space `{space.name}` sets", hint=hint)
+                raise JobError(f"the launch line states `{word}`, which the search space `{space.name}` sets", hint=hint)
 
 
 def _together(parameters: Mapping[str, Any], line: InlineChoices) -> dict[str, Any]:

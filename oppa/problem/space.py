@@ -52,6 +52,8 @@ class Parameter:
     stated_scale: Scale | None = None
     words: Words = ()
     """Words that it adds to a launch line that does not name it; empty: none."""
+    launcher: bool = False
+    """True if the words are options of the launcher, such as `accelerate launch`, and therefore stand before the program."""
     env: str = ""
     """Environment variable that has its value in a trial; empty: none."""
     on_request: bool = False
@@ -131,6 +133,7 @@ _OPTIONS: Mapping[str, Any] = {
     "short": "",
     "stated_scale": None,
     "words": (),
+    "launcher": False,
     "env": "",
     "on_request": False,
     "changes": "speed",

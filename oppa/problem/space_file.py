@@ -50,6 +50,7 @@ class ParameterTable(DeclaredTable):
     short: str = Field(default="", pattern=r"^([A-Za-z][A-Za-z0-9]{0,20})?$")
     scale: Scale | None = None
     words: str | list[str] | dict[str, str | list[str]] = Field(default_factory=list)
+    launcher: bool = False
     env: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")
     on_request: bool = False
     changes: Literal["speed", "learning"] = "speed"
@@ -314,6 +315,7 @@ def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kind
         short=entry.short,
         stated_scale=entry.scale,
         words=_words(name, entry.words),
+        launcher=entry.launcher,
         env=entry.env,
         on_request=entry.on_request,
         changes=entry.changes,

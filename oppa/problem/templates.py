@@ -17,7 +17,7 @@ from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.redaction import HIDDEN, redacted
 
-DERIVED = ("num_microbatches", "batch_per_rank", "devices")
+DERIVED = ("num_microbatches", "batch_per_rank", "devices", "dp_shard_size")
 TOKENS = ("tokens_per_microbatch", "tokens_per_step")
 """Tokens of a micro-batch, and of a global batch."""
 IMPLY_MICRO_BATCH = {"num_microbatches", "tokens_per_microbatch"}

@@ -1,6 +1,7 @@
 """Create the SQLite file of a study atomically, open it, and migrate it.
 
-Every commit is on disk before it returns (WAL, synchronous=FULL). A network file system breaks WAL's shared memory. There the file is
+Every commit is on disk before it returns (WAL, synchronous=FULL). Only its owner can open the file, because whoever reads it can hold
+SQLite's locks. A network file system breaks WAL's shared memory. There the file is
 opened without WAL, and by one host only. This is the host that created it, until another host finds that no tuner uses it.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 
 from oppa.atomic_write import draft_beside
 from oppa.errors import StudyError
+from oppa.private_files import make_private
 from oppa.regular_file import parse_json
 from oppa.study.migrations import SCHEMA_VERSION, create_tables, migrate, require_known, version_of
 
@@ -31,12 +33,18 @@ def create(folder: Path, meta: dict[str, str]) -> None:
         with (
             contextlib.suppress(FileExistsError),
             draft_beside(folder / FILE, exclusive=True) as draft,
-            contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection,
+            contextlib.closing(connect_new(draft)) as connection,
         ):
             connection.execute("PRAGMA synchronous=FULL")
             with transaction(connection):
                 create_tables(connection)
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", sorted(meta.items()))
+
+
+def connect_new(path: Path) -> sqlite3.Connection:
+    """Create a file that only its owner can open; SQLite gives its log and the index of it the same mode."""
+    make_private(path, create=True)
+    return sqlite3.connect(path, isolation_level=None)
 
 
 def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connection:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from oppa.atomic_write import draft_beside
+from oppa.study.database import connect_new
 
 SMALLEST_PAGE = 512
 """Smallest page of SQLite in bytes; a database has whole pages."""
@@ -63,7 +64,7 @@ def rewrite(connection: sqlite3.Connection, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = f".replaced-{os.getpid()}-{time.time_ns()}"
     with draft_beside(path) as draft:
-        with contextlib.closing(sqlite3.connect(draft)) as copy:
+        with contextlib.closing(connect_new(draft)) as copy:
             connection.backup(copy)
             if (fault := copy.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {fault}")

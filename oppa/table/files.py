@@ -20,6 +20,7 @@ import hashlib
 import io
 import json
 import operator
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import Any
 
 from oppa.atomic_write import sync, write_atomically
 from oppa.errors import TableError
+from oppa.private_files import open_private
 from oppa.regular_file import parse_json, read
 from oppa.table.origin import SCHEMA_VERSION, Origin
 from oppa.table.rows import TableRow, columns, described
@@ -134,7 +136,7 @@ def _pending(folder: Path, body: dict[str, Any]) -> Path:
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the lock that only one writer can have; the kernel drops it if its holder dies."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("ab") as file:
+    with os.fdopen(open_private(folder / LOCK, os.O_RDWR | os.O_CREAT), "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

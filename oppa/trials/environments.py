@@ -34,6 +34,7 @@ import oppa
 from oppa import catalog
 from oppa.atomic_write import draft_beside
 from oppa.errors import EnvironmentLackingError, InputError
+from oppa.private_files import open_private
 from oppa.problem.declaration import DeclaredTable, parse, read
 from oppa.redaction import redacted
 from oppa.trials import logs
@@ -237,7 +238,7 @@ def _run(wanted: Environment, command: list[str], doing: str, more: dict[str, st
 def _alone(wanted: Environment, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of an environment; wait while another process makes the environment."""
     home().mkdir(parents=True, exist_ok=True)
-    with (home() / f"{wanted.path.name}.lock").open("w") as lock:
+    with os.fdopen(open_private(home() / f"{wanted.path.name}.lock", os.O_RDWR | os.O_CREAT), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

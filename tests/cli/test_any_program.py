@@ -1,9 +1,11 @@
 """A program of which oppa knows nothing but its launch line: no model, knobs of its own, and steps or an objective that it prints."""
 
 import json
+import subprocess
 
 import pytest
 
+from oppa import catalog
 from tests.sampling import nightly
 
 WORKERS, COMPILED, PREFETCH = {1: 1.6, 2: 1.2, 4: 1.0, 8: 1.15}, {0: 1.0, 1: 0.8}, {"none": 1.3, "one": 1.0, "two": 1.1}
@@ -86,3 +88,44 @@ def test_an_objective_that_is_not_positive_fails_with_its_cause(program) -> None
     (program.folder / "program.py").write_text(PROGRAM.replace("{1 / (step + 1):.3f}", "{-step}"))
     done = program("tune", "job.toml", "--study", "s", *LAUNCH, "--prefetch", "one", code=1)
     assert "times, rates and objectives must be positive" in done.stderr
+
+
+def test_a_value_that_the_program_refuses_fails_its_trials_with_the_program_s_words(program) -> None:
+    (program.folder / "program.py").write_text(PROGRAM.replace('"--workers", type=int', '"--workers", type=int, choices=[1, 2, 4]'))
+    knobs = ["--workers", "{workers=1:1,16}", "--compile", "0", "--prefetch", "{prefetch=one:one,two}"]
+    found = json.loads(program("tune", "job.toml", "--json", "--study", "s", "--", "python3", "program.py", *knobs).stdout)
+    refused = [each for each in found["trials"] if each["configuration"]["workers"] == 16]
+    assert refused and all(each["outcome"] == "failed" for each in refused)
+    assert all("argument --workers: invalid choice: 16 (choose from" in each["cause"] for each in refused)
+    assert found["best"]["configuration"]["workers"] == 1
+
+
+ENTRIES = """
+extends = "program"
+
+[parameters.cp]
+divisors = "devices"
+degree = true
+words = "--workers {cp}"
+
+[parameters.coffee]
+values = ["none", "one", "two"]
+words = "--compile 1 --prefetch {coffee}"
+"""
+READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/written" 2>/dev/null && shift && exec "$@"'
+
+
+def test_a_degree_and_a_made_up_knob_are_one_entry_each_while_the_repository_is_read_only(program) -> None:
+    (program.folder / "space.toml").write_text(ENTRIES)
+    job = JOB.replace("host = 1", "host = 4").replace("trials = 8", "trials = 4") + '[space]\nname = "./space.toml"\n'
+    (program.folder / "job.toml").write_text(job)
+    words = program.argv("tune", "job.toml", "--json", "--study", "s", "--", "python3", "program.py")
+    alone = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("this machine has no mount namespaces for its users")
+    argv = [*alone, "sh", "-c", READ_ONLY, "sh", str(catalog.root()), *words]
+    done = subprocess.run(argv, cwd=program.folder, env=program.environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    tried = [each["configuration"] for each in json.loads(done.stdout)["trials"]]
+    assert len(tried) == 4 and all(each["dp"] * each["cp"] == 4 for each in tried)
+    assert len({each["cp"] for each in tried}) > 1 and len({each["coffee"] for each in tried}) > 1

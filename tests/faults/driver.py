@@ -4,6 +4,7 @@ SIGINT and SIGTERM end it in good order, as they end a tuner.
 """
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from oppa.trials.trial_folder import TrialSpec
 
-RANKS, STEPS, GRACE_S, HANG_S = 2, 5, 1.0, 1.0
+RANKS, GRACE_S, HANG_S = 2, 1.0, 1.0
 RUNNER = Path(__file__).parents[1] / "trials" / "runners" / "script"
 
 
@@ -29,7 +30,7 @@ def spec(study, trial, script):
         stated_model=Model(layers=2, hidden=8, heads=2, kv_heads=2, ffn=16, vocab=32, seq_len=8),
         cluster=Cluster(devices_per_host=RANKS, memory_limit_bytes=1 << 30),
         training=Training(corpus=script),
-        steps=STEPS,
+        steps=max(int(count) for count in re.findall(r"^steps (\d+)", script, re.MULTILINE)),  # a script alone ends its trial
     )
 
 
@@ -45,7 +46,7 @@ def main(study, folder, kind, *scripts):
     with LocalLauncher(load_runner(RUNNER), study=study, grace_s=GRACE_S, warm=kind == "warm") as launcher:
         for trial, script in enumerate(scripts):
             where = Path(folder, str(trial))
-            limits = Limits(grace_s=GRACE_S)
+            limits = Limits(grace_s=GRACE_S, device_lock=False)  # several drivers may run at once
             result = run_trial(launcher, where, spec(study, trial, script), limits=limits, on_tick=on_tick, hang_s=HANG_S)
             with Path(folder, "results.jsonl").open("a") as file:
                 file.write(json.dumps({"outcome": result.outcome, "cause": result.cause}) + "\n")

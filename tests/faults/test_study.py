@@ -21,7 +21,7 @@ model = {{preset = "tiny-1m"}}
 batch = {{global_batch = 4}}
 cluster = {{devices_per_host = 2, device = "CPU", memory_limit = "200 MiB"}}
 runner = {{name = "{RUNNER}"}}
-limits = {{trials = {TRIALS}, trial_time = "30 s", q_min = 2, q_max = 15, repeats = 3, grace = "{GRACE_S} s"}}
+limits = {{trials = {TRIALS}, trial_time = "30 s", q_min = 2, q_max = 15, repeats = 3, grace = "{GRACE_S} s", device_lock = false}}
 """
 
 pytestmark = [
@@ -43,14 +43,14 @@ class Sitting:
 
     def in_trial(self, number):
         """Wait until trial `number` has made a step; returns tuner, shim, parent of the ranks, and a rank."""
-        wait_for(lambda: any(path.stat().st_size for path in self.study.glob(f"trials/{number:04d}_*/measurements.jsonl")))
+        wait_for(lambda: any(path.stat().st_size for path in self.study.glob(f"trials/{number:04d}_*/measurements.jsonl")), timeout_s=120)
         (shim,) = children(self.tuner)
         parent = min(children(shim), key=lambda each: each.started)
         return {"tuner": self.tuner, "shim": shim, "launcher": parent, "rank": max(children(parent))}
 
     def end(self):
         """The exit code and what was printed."""
-        said = self._child.communicate(timeout=60)[0]
+        said = self._child.communicate(timeout=180)[0]
         return self._child.returncode, said
 
     def trials(self):

@@ -5,9 +5,11 @@ import dataclasses
 import itertools
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -250,6 +252,29 @@ def test_a_clock_that_steps_back_damages_nothing(tmp_path: Path) -> None:
     with Study.create(tmp_path / "s", {"name": "a problem"}, "f", clock=lambda: next(now)) as study:
         study.interrupt(study.claim(A), "asked to")
         assert [trial.outcome for trial in study.trials()] == ["interrupted"] and not study.damaged()
+
+
+HOLD = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'rb'), fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 120)"
+"""Takes the lock of SQLite's writers in the index of its log, as any reader of that file can."""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize(
+    "command", [["cat"], ["touch"], ["rm", "-f"], ["/usr/bin/python3", "-c", HOLD]], ids=["cat", "touch", "rm", "hold"]
+)
+def test_another_user_reads_and_holds_nothing_of_a_study(command: list[str]) -> None:
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    with Study.create(folder / "study", {"name": "a problem"}, "fingerprint") as study:
+        files = sorted(study.folder.glob(f"{database.FILE}*"))
+        tried = [subprocess.run([*command, path], user=65534, group=65534, extra_groups=[], capture_output=True) for path in files]
+        study.finish(study.claim(A), COMPLETED)
+        assert files == sorted(study.folder.glob(f"{database.FILE}*")) and len(files) == 3
+        (study.folder / database.FILE).unlink()
+        study.check()
+        assert (study.folder / database.FILE).stat().st_mode & 0o777 == 0o600, "also when it was written again"
+    shutil.rmtree(folder)
+    assert all(each.returncode != 0 and b"ermission denied" in each.stderr for each in tried)
 
 
 def test_a_file_that_nobody_can_read_is_no_success(study: Study) -> None:

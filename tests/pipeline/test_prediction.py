@@ -92,6 +92,18 @@ def test_memory_is_state_and_messages_and_what_is_in_flight() -> None:
     assert sharded == 2 * 4 + 2 * 4 + 2 * 8 / 2 + 8 * 3  # weights, buckets, half of the optimizer's state, messages
 
 
+def test_the_copies_of_hsdp_shard_over_their_own_ranks_alone() -> None:
+    seen, shape = profile(boundary_bytes=1), PipelineShape(ranks=4, micro_batches=8)
+    groups, whole = ({"dp": 4, "shards": shards, "zero_stage": 3} for shards in (2, 4))
+    static = static_bytes(seen, shape, even(8, 4), **groups)[1]
+    assert static == 2 * 4 / 2 + 2 * 8 / 2 + 8 * 3  # half of the weights and of the optimizer's state, messages
+    assert static > static_bytes(seen, shape, even(8, 4), **whole)[1] == static_bytes(seen, shape, even(8, 4), dp=4, zero_stage=3)[1]
+    needed = choose(seen, shape, **groups, nodes=1000).prediction.peak_bytes
+    assert needed > choose(seen, shape, **whole, nodes=1000).prediction.peak_bytes
+    with pytest.raises(InputError, match="predicted to fit"):
+        choose(seen, shape, **groups, limit_bytes=static, nodes=1000)
+
+
 def test_gradients_come_with_the_first_backward_pass() -> None:
     held = footprint(profile(), even(8, 2), split=False)
     assert list(held.gradients) == [6 + 16, 6 + 16]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -61,7 +62,7 @@ def program(tmp_path):
 def launched(problem: Problem, configuration: Configuration) -> str:
     """The launch line of a configuration."""
     spec = TrialSpec.of(problem, configuration, study="s", trial=1, steps=3)
-    values = {name: configuration[name] for name in configuration.names}
+    values = {name: configuration[name] for name in configuration.names} | {"dp_shard_size": configuration.dp_shard_size}
     return " ".join(spec.command.words(values, {}))
 
 
@@ -311,11 +312,44 @@ def test_a_constraint_that_a_settled_knob_fulfils_is_dropped(load) -> None:
     assert load(entry + constraint).space.constraints == load(entry).space.constraints
 
 
-@pytest.mark.parametrize("space", ["accelerate", "deepspeed"])
-def test_a_launch_line_that_names_nothing_needs_a_space_with_words(space, load) -> None:
+def test_a_launch_line_that_names_nothing_needs_a_space_with_words(load) -> None:
     with pytest.raises(JobError, match="names no parameter, and the search space `space` adds no options") as raised:
-        load(f'extends = "{space}"\n', argv=["accelerate", "launch", "train.py"])
+        load('extends = "deepspeed"\n', argv=["accelerate", "launch", "train.py"])
     assert "[command.files]" in raised.value.hint
+
+
+ACCELERATE = 'extends = "accelerate"\n[parameters.workers]\nvalues = [0, 4]\nwords = "--workers {workers}"\n'
+BATCH = ["train.py", "--batch", "{micro_batch}"]
+
+
+@pytest.mark.parametrize(
+    "front", [["accelerate", "launch"], ["/x/bin/accelerate", "launch"], ["python3", "-m", "accelerate.commands.launch"]]
+)
+def test_options_of_a_launcher_stand_before_the_program(front, load) -> None:
+    problem = load(ACCELERATE, argv=[*front, "--num_processes", "4", *BATCH])
+    lines = {each.id: launched(problem, each).split() for each in problem.candidates()}
+    assert {each.tp for each in problem.candidates()} == {1, 2, 4} and {each.zero_stage for each in problem.candidates()} == {0, 2, 3}
+    for each in problem.candidates():
+        words = lines[each.id]
+        assert words[: len(front)] == front and words[-4:] == ["--batch", str(each.micro_batch), "--workers", str(each["workers"])]
+        own = words[len(front) : words.index("train.py")]
+        assert own[-2:] == ["--num_processes", "4"]
+        assert ("--fsdp_reshard_after_forward" in own) == (each.zero_stage > 0) and ("--parallelism_config_tp_size" in own) == (each.tp > 1)
+    assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
+
+
+@pytest.mark.parametrize(
+    ("argv", "message", "hint"),
+    [
+        (["sh", "run.sh", "{micro_batch}"], "adds options to a launcher, which the launch line does not start", "not with a script"),
+        (["accelerate", "launch", "--use-fsdp", *BATCH], "states `--use-fsdp`, which the search space `space` sets", "remove it"),
+        (["accelerate", "launch", "train.py"], "no option for the micro-batch, and the launch line does not name it", "{micro_batch}"),
+    ],
+)
+def test_what_is_wrong_with_a_line_of_a_launcher_is_said(argv, message, hint, load) -> None:
+    with pytest.raises(JobError, match=message) as raised:
+        load(ACCELERATE, argv=argv)
+    assert hint in raised.value.hint
 
 
 def test_an_alternative_that_a_settled_knob_makes_false_is_dropped(load) -> None:
@@ -334,3 +368,28 @@ def test_layers_that_do_not_divide_over_megatrons_stages_need_other_first_and_la
     assert "--decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 1" in found[3, 1]
     files = FORMATS["megatron"].export(problem, next(each for each in problem.candidates() if each["first_stage_layers"] == 3))
     assert "--decoder-first-pipeline-num-layers 3" in "".join(files.values())
+
+
+def test_megatron_counts_embedding_or_loss_as_a_layer_or_has_a_layout_of_ones_own(load, tmp_path) -> None:
+    load('extends = "megatron"\n', argv=PLAIN)
+
+    def lines(parameters):
+        settings = ["model.layers=7", f"space.parameters={{pp=[4], {parameters}}}"]
+        problem = load_job(tmp_path / "job.toml", settings=settings, argv=PLAIN)
+        return {launched(problem, each) for each in problem.candidates()}
+
+    counted = lines("embedding_as_layer=[0, 1], loss_as_layer=[0, 1]")
+    assert {tuple(re.findall("account-for-([a-z]+)", each)) for each in counted} == {("embedding",), ("loss",)}
+    own = lines('pipeline_layout=["even", "Et|tt|tt|ttL"]')
+    assert {each.partition("--pipeline-model-parallel-layout ")[2] for each in own} == {"Et|tt|tt|ttL"}
+
+
+def test_megatron_spreads_experts_that_are_not_split_over_tensor_parallel_ranks_too(load, tmp_path) -> None:
+    """Megatron-LM wants the ranks to be a multiple of expert_tensor_parallel x expert_parallel x pipeline_parallel (parallel_state.py)."""
+    load('extends = "megatron"\n', argv=PLAIN)
+    settings = ['model={preset="mixtral-8x7b"}', 'space.parameters={expert_tp=["tp", "1"], cp=[1, 2], micro_batch=2, dp_bucket_mb=153}']
+    every = list(load_job(tmp_path / "job.toml", settings=settings, argv=PLAIN).candidates())
+    assert all(4 % ((each.tp if each["expert_tp"] == "tp" else 1) * each.ep * each.pp) == 0 for each in every)
+    assert {(each.tp, each["cp"], each["expert_tp"]) for each in every if each.ep == 4} == {
+        (1, 1, "tp"), (1, 2, "tp"), (2, 1, "1"), (2, 2, "1"), (4, 1, "1"),
+    }  # fmt: skip

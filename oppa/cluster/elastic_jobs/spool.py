@@ -183,11 +183,13 @@ class ElasticJob:
             write_json(self.folder / STARTED, {**read_json(self.folder / STARTED), "excused": True})
 
     def supervised(self) -> bool:
-        """Return True if a process trains the job; read permission is enough."""
+        """Return True if a process trains the job; raises InputError for the job of another user."""
         try:
             descriptor = os.open(self.folder / HELD, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
         except FileNotFoundError:  # it was never trained
             return False
+        except PermissionError:
+            raise InputError(f"`{self.folder}` is the job of another user", hint="ask its owner") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that several readers can test it
         except BlockingIOError:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from oppa.cluster.elastic_jobs.spool import ENDING, HELD, JOB, LOG, STARTED, ElasticJob
 from oppa.pipeline import stored_schedules
+from oppa.private_files import open_private
 from oppa.training.run import ledger
 from oppa.trials.processes import this_process
 from oppa.trials.trial_folder import write_json
@@ -37,7 +38,7 @@ def start_supervisor(job: ElasticJob, hosts: int, settings: Sequence[str]) -> "s
 def main(folder: Path, hosts: int, settings: list[str]) -> None:
     """Lock the job, and become `oppa train`."""
     job = ElasticJob.read(folder)
-    descriptor = os.open(folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = open_private(folder / HELD, os.O_RDWR | os.O_CREAT)
     for left in range(LOOKS, -1, -1):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

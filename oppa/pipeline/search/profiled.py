@@ -29,6 +29,7 @@ def choose(
     shape: PipelineShape,
     *,
     dp: int = 1,
+    shards: int = 0,
     zero_stage: int = 0,
     limit_bytes: float | None = None,
     stages: Sequence[range] = (),
@@ -38,6 +39,7 @@ def choose(
     """Return the schedule with the shortest predicted step, among those predicted to fit.
 
     Args:
+        shards: Number of replicas over which ZeRO shards, fewer than all under HSDP; 0 for all.
         limit_bytes: Memory limit of a device; None means no limit.
         stages: Parts of each stage; shared evenly by default.
         nodes: Number of actions to visit.
@@ -48,8 +50,8 @@ def choose(
     """
     stages = stages or evenly(profile.chain, shape.stages)
     found = []
-    for name, schedule in (*_named(shape), *_searched(profile, shape, stages, dp, zero_stage, limit_bytes, nodes, enough)):
-        prediction = predict(profile, schedule, dp=dp, zero_stage=zero_stage, stages=stages)
+    for name, schedule in (*_named(shape), *_searched(profile, shape, stages, dp, shards, zero_stage, limit_bytes, nodes, enough)):
+        prediction = predict(profile, schedule, dp=dp, shards=shards, zero_stage=zero_stage, stages=stages)
         if limit_bytes is None or prediction.peak_bytes <= limit_bytes:
             found.append(Chosen(schedule=schedule, name=name, prediction=prediction))
     if not found:
@@ -73,6 +75,7 @@ def _searched(
     shape: PipelineShape,
     stages: Sequence[range],
     dp: int,
+    shards: int,
     zero_stage: int,
     limit_bytes: float | None,
     nodes: int,
@@ -82,9 +85,9 @@ def _searched(
 
     A variant is skipped if that memory does not suffice for one micro-batch.
     """
-    fixed = static_bytes(profile, shape, stages, dp=dp, zero_stage=zero_stage)
+    fixed = static_bytes(profile, shape, stages, dp=dp, shards=shards, zero_stage=zero_stage)
     for split in (False, True):
-        held = footprint(profile, stages, split=split, dp=dp, zero_stage=zero_stage)
+        held = footprint(profile, stages, split=split, shards=shards or dp, zero_stage=zero_stage)
         gradients = sum_of_ranks(shape, held.gradients)
         left = [math.inf if limit_bytes is None else limit_bytes - one - other for one, other in zip(fixed, gradients, strict=True)]
         each = times(profile, stages, split=split)

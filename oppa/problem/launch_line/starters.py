@@ -5,7 +5,8 @@ A name of a long option is written with dashes; the programs of Python's world a
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Literal
 
 Kind = Literal["wrapper", "step", "launcher"]
@@ -116,6 +117,20 @@ FOREIGN: Mapping[str, str] = {
 PYTHON = re.compile(r"python[0-9.]*|pypy[0-9.]*|\$\{?PYTHON\w*\}?")
 SHELLS = ("bash", "sh", "zsh", "dash")
 _PYTHON_VALUES = frozenset("XWQ")
+
+
+def launcher_options_at(words: Sequence[str]) -> int | None:
+    """Return the index at which further options of the launcher of a launch line may stand; None if it names no launcher."""
+    for index, word in enumerate(words):
+        is_module = index > 0 and words[index - 1] == "-m" and word in MODULES
+        starter = STARTERS.get(MODULES[word] if is_module else PurePath(word).name)
+        if starter is None or starter.kind != "launcher":
+            continue
+        begins = () if is_module and word != starter.name else starter.begins
+        end = index + 1 + len(begins)
+        if tuple(words[index + 1 : end]) == begins:
+            return end
+    return None
 
 
 def name_of(option: str) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from oppa.errors import RunError
+from oppa.private_files import open_private
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import SAME_RESULTS
@@ -160,7 +161,7 @@ def held(folder: Path, *, done: str = "trained") -> Iterator[None]:
         RunError: if another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

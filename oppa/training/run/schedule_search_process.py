@@ -21,7 +21,7 @@ from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
 from oppa.pipeline.torch_csv import to_csv
 from oppa.problem.configuration import Configuration
-from oppa.training.parallel.extra_parameters import replicas_of
+from oppa.training.parallel.extra_parameters import replicas_of, shards_of
 from oppa.training.run.run_folder import RunSpec
 from oppa.trials.trial_folder import write_json
 
@@ -77,10 +77,10 @@ def main(folder: Path, configuration: Configuration) -> None:
     os.nice(NICE)
     problem = RunSpec.read(folder).problem
     profile = PipelineProfile.from_dict(json.loads((folder / PROFILE).read_text()))
-    dp, zero_stage, shape = replicas_of(configuration), configuration.zero_stage, shape_of(configuration)
-    stages = stages_of(configuration, problem.model)
-    chosen = choose(profile, shape, dp=dp, zero_stage=zero_stage, limit_bytes=problem.cluster.usable_bytes, stages=stages)
-    initial = predict(profile, one_by_one(shape, split=False), dp=dp, zero_stage=zero_stage, stages=stages)
+    dp, shards, zero_stage = replicas_of(configuration), shards_of(configuration), configuration.zero_stage
+    shape, stages, limit_bytes = shape_of(configuration), stages_of(configuration, problem.model), problem.cluster.usable_bytes
+    chosen = choose(profile, shape, dp=dp, shards=shards, zero_stage=zero_stage, limit_bytes=limit_bytes, stages=stages)
+    initial = predict(profile, one_by_one(shape, split=False), dp=dp, shards=shards, zero_stage=zero_stage, stages=stages)
     (folder / ORDER).write_text(to_csv(chosen.schedule))
     facts = {"name": chosen.name, "step_s": chosen.prediction.step_s, "peak_bytes": round(chosen.prediction.peak_bytes)}
     write_json(folder / FOUND, {**facts, "from_step_s": initial.step_s})

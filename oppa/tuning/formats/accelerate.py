@@ -144,8 +144,8 @@ def _native(problem: Problem, configuration: Configuration) -> dict[str, Any]:
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }
     fsdp |= {"fsdp_offload_params": c["fsdp_offload"]} if "fsdp_offload" in c.names else {}
-    replicas, cp = int(c.get("dp_replicate", 1)), int(c.get("cp", 1))
-    sizes = {"dp_replicate": replicas, "dp_shard": c.dp // replicas, "tp": c.tp, "cp": cp}
+    cp = int(c.get("cp", 1))
+    sizes = {"dp_replicate": int(c.get("dp_replicate", 1)), "dp_shard": c.dp_shard_size, "tp": c.tp, "cp": cp}
     mesh: dict[str, Any] = {f"parallelism_config_{name}_size": size for name, size in sizes.items()}
     mesh |= {"parallelism_config_cp_comm_strategy": c["cp_comm"]} if cp > 1 and "cp_comm" in c.names else {}
     return {**values, "distributed_type": "FSDP", "fsdp_config": fsdp, "parallelism_config": mesh}
@@ -162,7 +162,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     fsdp, mesh = stated.table(values, "fsdp_config"), stated.table(values, "parallelism_config")
     tp = stated.count(mesh, "parallelism_config_tp_size", 1)
     settings: dict[str, Value] = {"tp": tp, "zero_stage": stage_of(fsdp) if kind == "FSDP" else 0}
-    if mesh.get("parallelism_config_dp_shard_size", 2) == 1:
+    if stated.count(mesh, "parallelism_config_dp_shard_size", 2) * stated.count(mesh, "parallelism_config_cp_size", 1) == 1:
         settings["zero_stage"] = 0
     settings["recompute"] = "full" if stated.switch(fsdp, "fsdp_activation_checkpointing", usual=False) else "none"
     extras = _extras(problem, fsdp, mesh)

@@ -42,6 +42,7 @@ format = "megatron"
 MEGATRON_KNOBS = (
     "cp cp_comm expert_tp pp_before_dp",
     "first_stage_layers last_stage_layers pp_before_dp",
+    "embedding_as_layer loss_as_layer pp_before_dp",
     "recompute_modules recompute_method recompute_layers moe_grouped_gemm",
     "offload_layers offload_modules cuda_graphs",
     "optimizer_offload optimizer_offload_overlap optimizer_instances moments",

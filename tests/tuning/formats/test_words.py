@@ -54,6 +54,29 @@ for line in json.load(open(sys.argv[1])):
         "dataloader_pin_memory": stated.dataloader_pin_memory})  # a CPU has none
 print(json.dumps(found, default=str))
 """
+ACCELERATE = """
+import json, os, sys
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.parallelism_config import ParallelismConfig
+from accelerate.utils.launch import prepare_multi_gpu_env
+os.environ["HF_HOME"] = os.devnull  # no settings of the user's own
+ParallelismConfig._validate_torch_version = lambda self: None
+found = []
+for line in json.load(open(sys.argv[1])):
+    args, *_ = _validate_launch_command(launch_command_parser().parse_args(line))
+    environment = prepare_multi_gpu_env(args)
+    os.environ.update({key: value for key, value in environment.items() if key.startswith("PARALLELISM_CONFIG_")})
+    mesh = ParallelismConfig() if args.use_parallelism_config else None
+    fsdp = "FSDP_VERSION" in environment
+    reshard = environment.get("FSDP_RESHARD_AFTER_FORWARD", "")
+    found.append({"ranks": mesh.total_size if mesh else args.num_processes, "tp": mesh.tp_size if mesh else 1,
+        "cp": mesh.cp_size if mesh else 1, "dp_replicate": mesh.dp_replicate_size if mesh else 1,
+        "cp_comm": args.parallelism_config_cp_comm_strategy, "fsdp": environment.get("FSDP_VERSION", ""), "reshard": reshard,
+        "recompute": environment.get("FSDP_ACTIVATION_CHECKPOINTING", "false"),
+        "fsdp_offload": environment.get("FSDP_OFFLOAD_PARAMS", "false"),
+        "wrap": environment.get("FSDP_AUTO_WRAP_POLICY", ""), "program": [args.training_script, *args.training_script_args]})
+print(json.dumps(found))
+"""
 LIGHTNING = """
 import json, sys
 from lightning.pytorch import LightningDataModule
@@ -91,10 +114,10 @@ def understood(tmp_path):
 
     def parse(module, program, space, argv, *, more="", knobs=""):
         (tmp_path / "job.toml").write_text(f'{CLUSTER}{more}\n[space]\nname = "{space}"\n[space.parameters]\n{knobs}')
-        problem = load_job(tmp_path / "job.toml", argv=["torchrun", *argv])
+        problem = load_job(tmp_path / "job.toml", argv=argv if "launch" in argv else ["torchrun", *argv])
         candidates = problem.candidates()
         chosen = [candidates.configuration(int(index)) for index in np.linspace(0, len(candidates) - 1, SOME, dtype=int)]
-        lines = [line(problem, each)[1:] for each in chosen]
+        lines = [line(problem, each)[2 if "launch" in argv else 1 :] for each in chosen]
         assert len(set(map(tuple, lines))) >= 20
         (tmp_path / "lines.json").write_text(json.dumps(lines))
         return list(zip(chosen, ask(module, program, tmp_path / "lines.json"), strict=True))
@@ -168,6 +191,33 @@ def test_the_trainer_of_transformers_reads_its_space(knobs, understood) -> None:
         idle |= set() if c.zero_stage == 0 else {"ddp_static_graph"}
         expected = {extra.name: extra.value for extra in c.extras if extra.name not in idle}
         assert {name: found[name] for name in expected} == expected
+
+
+ACCELERATE_KNOBS = """
+cp = [1, 2, 4, 8]
+cp_comm = ["allgather", "alltoall"]
+dp_replicate = [1, 2, 4]
+fsdp_offload = [false, true]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knobs", ["", ACCELERATE_KNOBS], ids=["plain", "every knob"])
+def test_accelerate_reads_its_space(knobs, understood) -> None:
+    argv = ["accelerate", "launch", "--num_processes", "8", "train.py", "--batch", "{micro_batch}"]
+    pairs = understood("accelerate", ACCELERATE, "accelerate", argv, more='[model]\npreset = "tiny-4m"\n', knobs=knobs)
+    for c, found in pairs:
+        cp, sharded = c.get("cp", 1), c.zero_stage > 0
+        assert (found["ranks"], found["tp"], found["cp"], found["dp_replicate"]) == (8, c.tp, cp, c.get("dp_replicate", 1))
+        assert found["fsdp"] == ("2" if sharded or c.tp > 1 else "") and found["program"] == ["train.py", "--batch", str(c.micro_batch)]
+        assert (found["recompute"], found["fsdp_offload"]) == (
+            str(c.recompute == "full").lower(),
+            str(c.get("fsdp_offload", False)).lower(),
+        )
+        if sharded:
+            assert (found["reshard"], found["wrap"]) == (str(c.zero_stage == 3).lower(), "TRANSFORMER_BASED_WRAP")
+        assert cp == 1 or found["cp_comm"] == c["cp_comm"]
+    assert not knobs or (any(c["cp"] > 1 and c.dp == 1 for c, _ in pairs) and any(c["dp_replicate"] > 1 for c, _ in pairs))
 
 
 LIGHTNING_KNOBS = """
