@@ -22,6 +22,8 @@ PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
 """The simulated jobs whose profiles are compared."""
 POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 """Pollux's workloads, by their names in its measurements."""
+LIBRARIES = ("transformers", "accelerate", "lightning", "deepspeed", "plain")
+"""Libraries whose launch lines are tuned."""
 DYNAMIX = ("8", "16", "32")
 """Numbers of simulated workers in DYNAMIX's Table I."""
 ELASTIC = ("small", "medium", "large")
@@ -38,7 +40,8 @@ PROXY_MEASURED = tuple(f"{model}-{nodes}" for model in ("1B", "8B") for nodes in
 """Replayed tasks that are searched at a smaller size: nanotron's models on so many nodes."""
 
 _COMMANDS = {
-    name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy")
+    name: f"experiments.{name.replace('-', '_')}.command"
+    for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy", "libraries")
 }
 SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
@@ -328,6 +331,15 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
     ),
     "trainers": _with_own_record("trainers", Declared(files=("examples/own_trainer.py", "examples/own_trainer.toml"))),
+    "libraries": with_own_command(
+        "launch lines of real libraries: winners among all configurations, and what trials write",
+        Declared(parts=LIBRARIES),
+        "libraries",
+        "libraries --run",
+        "libraries",
+        trials=20,
+        rounds=3,
+    ),
     "schedule": with_own_command(
         "schedules of a pipeline, by name and searched",
         _SCHEDULES,

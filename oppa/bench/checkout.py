@@ -15,7 +15,7 @@ NAMES = (
     *("all", "help", "start-up", "machine", "overhead", "prior", "calibrate", "simulator", "stopping", "profile", "control"),
     *("service", "goodput", "goodput-simulated", "goodput-pollux"),
     *("norm-test", "policies", "policies-simulated", "schedule", "pipelines", "cluster-sim", "trainers"),
-    *("faults", "proxy", "transfer"),
+    *("faults", "proxy", "transfer", "libraries"),
 )
 """Names of the experiments, as arguments of `oppa bench`."""
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.libraries.canaries import digest, fill
 from oppa import catalog
 from oppa.trials.environments import environment
-from tests.canary import digest, fill
 
 BATCH = ["--set", "batch.global_batch=8"]
 LINES = {
