@@ -142,8 +142,8 @@ def _tuned(name: str, library: Library, place: Path, trials: int) -> Found:
         trials=len(tried),
         failed=sum(trial["outcome"] not in ("completed", "terminated_early") for trial in tried),
         changed=sorted(file for file in {*before, *after} if before.get(file) != after.get(file)),
-        winner=found["best"]["id"],
-        baseline=found["baseline"]["id"] if found["baseline"] else "",
+        winner=Configuration.from_dict(found["best"]["configuration"]).id,
+        baseline=Configuration.from_dict(found["baseline"]["configuration"]).id if found["baseline"] else "",
         line=found["launch_line"]["words"],
     )
 
