@@ -53,7 +53,7 @@ class Found:
     line: list[str] = dataclasses.field(default_factory=list)
     """The winner's line as it was printed."""
     line_runs: bool = False
-    """Whether that line ran to its end by hand."""
+    """True if that line ran to its end by hand."""
     step_times_s: dict[str, list[float | None]] = dataclasses.field(default_factory=dict)
     """Median seconds of a step in each run by hand, by configuration; None for a run that failed."""
 

@@ -23,7 +23,7 @@ _STRATEGIES: Mapping[str, tuple[str, int]] = {
     "deepspeed_stage_3": ("deepspeed", 3),
 }
 _ON_CPU: Mapping[str, Any] = {"strategy": ["ddp"], "zero_stage": [0]}
-"""What may vary without a GPU: Lightning refuses FSDP and DeepSpeed there."""
+"""Values that run without a GPU, where Lightning refuses FSDP and DeepSpeed."""
 _PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32"}
 _NAMED_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 _BAR = ("--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar", "--trainer.callbacks.refresh_rate=1")
