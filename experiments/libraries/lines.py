@@ -1,9 +1,10 @@
 """Launch lines of real libraries as their documents have them, with tiny models of which each has at most twelve configurations."""
 
 import dataclasses
-import importlib.util
+import functools
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from oppa import catalog
 from oppa.errors import EnvironmentLackingError
 from oppa.trials.environments import environment
 
+PYTHON = "LIBRARIES_PYTHON"
+"""Variable that names an interpreter with the libraries, if they are in an environment apart; by default it is oppa's own."""
 BATCH = "batch.global_batch=16"
 STARTERS: Mapping[str, tuple[str, ...]] = {
     "torchrun": ("-m", "torch.distributed.run"),
@@ -40,28 +43,21 @@ class Library:
     @property
     def is_installed(self) -> bool:
         """Return whether the line can be started."""
-        return Path(self.interpreter).is_file() and (
-            not self.package or self._is_apart or importlib.util.find_spec(self.package) is not None
-        )
+        return Path(self.interpreter).is_file() and (not self.package or _has(self.interpreter, self.package))
 
     @property
     def interpreter(self) -> str:
         """Return the Python that has the library; empty if an environment is missing."""
-        made = environment(catalog.root() / "runners" / self.package) if self._is_apart else None
-        if self._is_apart:
-            return str(made.python) if made is not None and made.state == "ready" else ""
-        return sys.executable
+        if self.package != "deepspeed":
+            return os.environ.get(PYTHON, sys.executable)
+        made = environment(catalog.root() / "runners" / self.package)  # oppa makes that one
+        return str(made.python) if made is not None and made.state == "ready" else ""
 
     @property
     def words(self) -> list[str]:
         """Return the words of the line."""
         starter = next(each for each in STARTERS if self.line.startswith(f"{each} "))
         return [self.interpreter, *STARTERS[starter], *self.line.removeprefix(starter).split()]
-
-    @property
-    def _is_apart(self) -> bool:
-        """Return whether oppa makes an environment of the library."""
-        return self.package == "deepspeed"
 
     def fill(self, folder: Path) -> None:
         """Write the programs, their files and the canaries into a folder."""
@@ -121,6 +117,13 @@ LIBRARIES: Mapping[str, Library] = {
     ),
 }
 """Launch lines by library."""
+
+
+@functools.cache
+def _has(interpreter: str, package: str) -> bool:
+    """Return whether an interpreter finds a package."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return subprocess.run([interpreter, "-c", code], check=False).returncode == 0
 
 
 def require_installed(names: list[str]) -> None:
