@@ -17,6 +17,7 @@ from oppa.trials.environments import environment
 
 PYTHON = "LIBRARIES_PYTHON"
 """Variable that names an interpreter with the libraries, if they are in an environment apart; by default it is oppa's own."""
+PACKAGES = ("torch", "transformers", "accelerate", "lightning", "deepspeed")
 BATCH = "batch.global_batch=16"
 STARTERS: Mapping[str, tuple[str, ...]] = {
     "torchrun": ("-m", "torch.distributed.run"),
@@ -58,6 +59,14 @@ class Library:
         """Return the words of the line."""
         starter = next(each for each in STARTERS if self.line.startswith(f"{each} "))
         return [self.interpreter, *STARTERS[starter], *self.line.removeprefix(starter).split()]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the packages that the line runs on."""
+        listed = f"{{each.name: each.version for each in distributions() if each.name in {PACKAGES}}}"
+        code = f"import json; from importlib.metadata import distributions; print(json.dumps({listed}))"
+        done = subprocess.run([self.interpreter, "-c", code], capture_output=True, text=True, check=True)
+        return dict(sorted(json.loads(done.stdout).items()))
 
     def fill(self, folder: Path) -> None:
         """Write the programs, their files and the canaries into a folder."""

@@ -43,6 +43,7 @@ class Found:
     """Holds what was found of one library."""
 
     library: str
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
     trials: int = 0
     """Trials of all kinds: of the search, of the baseline, and of contenders at the end."""
     failed: int = 0
@@ -139,6 +140,7 @@ def _tuned(name: str, library: Library, place: Path, trials: int) -> Found:
     tried = [*found["trials"], *found["default_trials"], *found["verification"]]
     return Found(
         library=name,
+        versions=library.versions,
         trials=len(tried),
         failed=sum(trial["outcome"] not in ("completed", "terminated_early") for trial in tried),
         changed=sorted(file for file in {*before, *after} if before.get(file) != after.get(file)),
