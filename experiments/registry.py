@@ -22,6 +22,8 @@ PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
 """The simulated jobs whose profiles are compared."""
 POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 """Pollux's workloads, by their names in its measurements."""
+LIBRARIES = ("transformers", "accelerate", "lightning", "deepspeed", "plain")
+"""Libraries whose launch lines are tuned."""
 DYNAMIX = ("8", "16", "32")
 """Numbers of simulated workers in DYNAMIX's Table I."""
 ELASTIC = ("small", "medium", "large")
@@ -41,7 +43,8 @@ TRAINERS = tuple(f"examples/{name}.{kind}" for name in ("own_trainer", "transfor
 """Programs of users, and their jobs, that are compared with themselves under `oppa train`."""
 
 _COMMANDS = {
-    name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy")
+    name: f"experiments.{name.replace('-', '_')}.command"
+    for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy", "libraries")
 }
 SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
@@ -350,7 +353,20 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "policies-simulated": _with_own_record(
         "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
     ),
+<<<<<<< HEAD
     "trainers": _with_own_record("trainers", Declared(files=TRAINERS)),
+=======
+    "trainers": _with_own_record("trainers", Declared(files=("examples/own_trainer.py", "examples/own_trainer.toml"))),
+    "libraries": with_own_command(
+        "launch lines of real libraries: winners among all configurations, and what trials write",
+        Declared(parts=LIBRARIES),
+        "libraries",
+        "libraries --run",
+        "libraries",
+        trials=20,
+        rounds=3,
+    ),
+>>>>>>> hf
     "schedule": with_own_command(
         "schedules of a pipeline, by name and searched",
         _SCHEDULES,

@@ -133,7 +133,8 @@ def require_fitting(cluster: Cluster, allocated: tuple[SlurmNode, ...], job: str
     if room(cluster, allocated) == 0:
         kind, has = "CUDA devices" if cluster.on_cuda else "CPUs", min(_has(node, cluster) for node in allocated)
         message = f"this job needs {_needs(cluster)} {kind} on each host; Slurm's job {job} has {has}"
-        raise EnvironmentLackingError(message, hint="request more (`--gpus-per-node`, `--cpus-per-task`), or change [cluster]")
+        fitting = f"set `devices_per_host = {has}` in [cluster]" if has else "state hosts without GPUs: `--set cluster.device=CPU`"
+        raise EnvironmentLackingError(message, hint=f"request more (`--gpus-per-node`, `--cpus-per-task`), or {fitting}")
 
 
 def room(cluster: Cluster, allocated: tuple[SlurmNode, ...]) -> int:

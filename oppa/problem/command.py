@@ -41,7 +41,7 @@ Values = Mapping[str, Value]
 Choice = dict[str, dict[str, Value]]
 """Name of one parameter, with the value to set for each of its values."""
 
-OUT_OF_MEMORY = "OutOfMemoryError|out of memory|can't allocate memory"
+OUT_OF_MEMORY = "MemoryError|out of memory|can't allocate memory"
 """Pattern of an output line that reports a failed allocation."""
 OTHERS = "*"
 """Key of the words for all values without words of their own."""

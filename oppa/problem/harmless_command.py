@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from oppa.errors import JobError
-from oppa.problem.bounded_text import parse_json, parse_yaml, read_text
 from oppa.problem.command import ConfigFile, LaunchCommand, Originals, argument_of
-from oppa.problem.declaration import parse
+from oppa.problem.settings_text import SUFFIXES, read_settings
 from oppa.problem.space import SearchSpace
 from oppa.problem.stated_words import folder_of
 from oppa.problem.templates import without_escapes
@@ -28,7 +27,6 @@ from oppa.problem.writes import (
 from oppa.problem.writes_file import PLAIN, UserKind, framework_of, writes
 
 _HINT = "name a readable file, or declare its option under [command.paths]"
-_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
 
 
 def harmless_command(command: LaunchCommand, space: SearchSpace, *, framework: str | None, paths: Mapping[str, UserKind]) -> LaunchCommand:
@@ -68,7 +66,7 @@ def _files(
     copies = dict[str, str]()
     for each in (each for each in found.files if not is_placeholder(each.path)):
         path = folder / without_escapes(each.path)
-        if each.keys == PLAIN and not (path.suffix in _SUFFIXES and path.is_file()):
+        if each.keys == PLAIN and not (path.suffix in SUFFIXES and path.is_file()):
             continue
         keys = _keys(each.keys, path, paths, folder)
         if keys.keys:
@@ -101,15 +99,9 @@ def _keys(kind: str, path: Path, paths: Mapping[str, UserKind], folder: Path) ->
 
 def _content(path: Path) -> Mapping[str, Any]:
     """Return the tables of a file; raises InputError if it cannot be read."""
-    if path.suffix not in _SUFFIXES:
+    if path.suffix not in SUFFIXES:
         raise JobError(f"`{path}` is a file of settings that oppa cannot read, so it is not known what it declares", hint=_HINT)
-    text = read_text(path, error=JobError, hint=_HINT)
-    if path.suffix == ".json":
-        content = parse_json(text, source=f"`{path}`", hint=_HINT)
-    elif path.suffix == ".toml":
-        content = parse(text, source=str(path), error=JobError)
-    else:
-        content = parse_yaml(text, hint=_HINT)
+    content = read_settings(path, hint=_HINT, error=JobError)
     return content if isinstance(content, Mapping) else {}
 
 

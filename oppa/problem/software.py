@@ -79,3 +79,8 @@ class Software:
             ours, theirs = self.programs.get(word, "none"), other.programs.get(word, "none")
             if ours != theirs:
                 yield f"`{word}`", ours, theirs
+
+
+def minor_release(version: str) -> str:
+    """Return a version without its patch level and its build: `2.13` of `2.13.0+cpu`."""
+    return ".".join(version.split(".")[:2])

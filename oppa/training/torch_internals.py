@@ -16,6 +16,7 @@ from torch.autograd import _prepare_profiler as prepare_profiler  # type: ignore
 from torch.nn.parallel import DistributedDataParallel
 
 from oppa.errors import EnvironmentLackingError
+from oppa.problem.software import minor_release
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
@@ -50,7 +51,7 @@ leave_to_their_ranks = DistributedDataParallel._set_params_and_buffers_to_ignore
 
 def require_tested(version: str = torch.__version__) -> None:
     """Raise EnvironmentLackingError unless the core was tested with this version of torch."""
-    if ".".join(version.split(".")[:2]) not in TESTED:
+    if minor_release(version) not in TESTED:
         message = f"the built-in core was not tested with torch {version}; it calls private functions of torch {', '.join(TESTED)}"
         raise EnvironmentLackingError(message, hint=f"install `torch=={TESTED[-1]}.*` in this environment")
 

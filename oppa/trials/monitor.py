@@ -14,6 +14,8 @@ from oppa.trials.trial_folder import Measurement, Outcome, TrialSpec
 from oppa.trials.verdict import Sign, TrialVerdict
 from oppa.units import format_seconds
 
+HANG = "hang"
+"""Beginning of the cause of a trial that stopped taking steps."""
 HANG_S = 10.0
 HANG_STEPS = 20
 """A trial hangs if it reports no step for `HANG_S` seconds, nor for `HANG_STEPS` times its median step time."""
@@ -90,7 +92,7 @@ class TrialMonitor:
             self._end("timed_out", f"took longer than its limit of {format_seconds(self._limit_s)}")
         elif silence_s > max(self._hang_s, HANG_STEPS * usual_s):
             last = f"step {self.measurements[-1].step}; a step takes {format_seconds(usual_s)}"
-            self._end("timed_out", f"hang: no step for {format_seconds(silence_s)} after {last}")
+            self._end("timed_out", f"{HANG}: no step for {format_seconds(silence_s)} after {last}")
 
     def _is_paused(self) -> bool:
         """Return True if the program evaluates or saves, within the time that it states for that."""

@@ -21,6 +21,7 @@ from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import PARAMETERS, is_name
 from oppa.problem.declaration import DeclaredTable, read
 from oppa.problem.parameter_values import meant_by
+from oppa.problem.software import minor_release
 from oppa.problem.space import SearchSpace
 from oppa.problem.templates import names_in
 from oppa.trials import environments
@@ -203,7 +204,7 @@ def _check_installed(runner: Runner) -> None:
 def _check_torch(runner: Runner) -> None:
     """Raise EnvironmentLackingError if oppa's torch is not a version that the runner's programs support."""
     version = metadata.version("torch")
-    if ".".join(version.split(".")[:2]) in runner.torch:
+    if minor_release(version) in runner.torch:
         return
     message = f"the runner `{runner.name}` was tested with torch {', '.join(runner.torch)}, but torch {version} is installed"
     hint = f"install it in oppa's environment: {catalog.install_hint('train')}; or tune your own program, which has its own torch"

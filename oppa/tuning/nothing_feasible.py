@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from oppa.errors import InfeasibleError
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
+from oppa.trials.monitor import HANG
 from oppa.trials.trial_folder import Outcome
 from oppa.tuning.device_budget import DeviceBudget, limit_in_words
+from oppa.tuning.repeated_failures import last_output, remedy
 from oppa.units import format_bytes, format_seconds
 
 
@@ -31,9 +33,13 @@ def nothing_feasible(study: Study, problem: Problem) -> InfeasibleError:
     message = f"none of the {len(trials)} trials could run: {outcomes}"
     if len(failed) < len(trials):
         message = f"no repeat of a configuration could run: of {len(trials)} trials and repeats, {outcomes}"
-    if last := next((trial.cause for trial in reversed(failed) if trial.outcome == "failed"), ""):
-        message += f"\n\nthe last failure: {last}"
-    return InfeasibleError(message, hint="\n      ".join(_remedy(outcome, study, problem) for outcome in counts))
+    last = next((trial for trial in reversed(failed) if trial.outcome == "failed"), None)
+    if last is not None:
+        message += f"\n\nthe last failure: {last.cause}{last_output(last)}"
+    hints = [_remedy(outcome, study, problem) for outcome in counts]
+    if last is not None and not last.step_times_s:
+        hints.append(remedy(last, problem))
+    return InfeasibleError(message, hint="\n      ".join(hints))
 
 
 def _budget_is_spent(study: Study, problem: Problem, trials: Sequence[Trial]) -> bool:
@@ -52,6 +58,6 @@ def _remedy(outcome: Outcome, study: Study, problem: Problem) -> str:
     if outcome == "timed_out" and problem.command and not any(trial.step_times_s for trial in study.trials()):
         longer = f"raise `trial_time = {format_seconds(problem.limits.trial_time_s)}` if it takes longer to start"
         return f"correct [command.steps], and let the program print every step, unbuffered; {longer}"
-    if outcome == "timed_out":
+    if outcome == "timed_out" and not all(trial.cause.startswith(HANG) for trial in study.trials() if trial.outcome == outcome):
         return f"`trial_time = {format_seconds(problem.limits.trial_time_s)}` is too short: raise it, or lower `q_max`"
     return f"read the logs of the {outcome.replace('_', ' ')} trials in `{study.folder / 'trials'}`"

@@ -17,6 +17,8 @@ VARYING = re.compile(r"0x[0-9a-f]+|\bpid:? ?\d+|(?<=:)\d{4,5}\b|\d{4}_dp\w+|\d\d
 """Addresses, process ids, ports, trial folders and times, which differ between failures of one kind."""
 TAIL = 5
 """Number of a traceback's last lines that are shown."""
+PATTERN = """--set "command.steps.pattern='step (?P<step>[0-9]+) took (?P<ms>[0-9.]+) ms'\""""
+"""Example of what reads the steps of a program."""
 
 
 class RepeatedFailureError(InfeasibleError):
@@ -46,24 +48,27 @@ def in_words(failures: Sequence[Trial]) -> str:
 def error(failures: Sequence[Trial], study: Study, problem: Problem) -> RepeatedFailureError:
     """Return the error that ends a search in which no trial has taken a step, with a hint at the remedy."""
     last = failures[-1]
-    lines = [f"  {line}" for line in last.traceback.splitlines()[-TAIL:]]
-    shown = "\n".join(["the last lines of its output:"] * _is_silent(last) + lines)
     where = f"`{study.folder / 'trials' / last.folder_name}` contains the command and its output"
     again = f"then run the same command with the study `{study.folder}` to continue; a changed job or launch line begins a new study"
-    return RepeatedFailureError(
-        in_words(failures) + (f"\n\n{shown}" if lines else ""), hint=f"{where}\n      {_remedy(last, problem)}\n      {again}"
-    )
+    return RepeatedFailureError(in_words(failures) + last_output(last), hint=f"{where}\n      {remedy(last, problem)};\n      {again}")
 
 
-def _remedy(trial: Trial, problem: Problem) -> str:
+def last_output(trial: Trial) -> str:
+    """Return a paragraph with the last lines of a failed trial's traceback or output; empty if it has none."""
+    lines = [f"  {line}" for line in trial.traceback.splitlines()[-TAIL:]]
+    return "\n".join(["\n", *(["the last lines of its output:"] if _is_silent(trial) else []), *lines]) if lines else ""
+
+
+def remedy(trial: Trial, problem: Problem) -> str:
+    """Return what the user can do about a failure before the first step."""
     if "No module named 'report'" in trial.cause:
-        return "if the program reports to oppa, write `import oppa_client` in place of `import report`;"
+        return "if the program reports to oppa, write `import oppa_client` in place of `import report`"
     if problem.command is None or not _is_silent(trial):
-        return "correct what fails there, or exclude the values that cannot run under [space.parameters];"
+        return "correct what fails there, or exclude the values that cannot run under [space.parameters]"
     if problem.command.steps is None:
-        return "report each step with `trial.step(...)`, or declare under [command.steps] how to read its output;"
+        return f"report each step with `trial.step(...)`, or state the pattern of its output: `{PATTERN}`"
     late = "; raise `trial_time` if it takes longer to start" if trial.outcome == "timed_out" else ""
-    return f"correct [command.steps], and let the program print every step, unbuffered{late};"
+    return f"correct [command.steps], and let the program print every step, unbuffered{late}"
 
 
 def _is_silent(trial: Trial) -> bool:

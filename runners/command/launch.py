@@ -131,7 +131,8 @@ class Follower:
 
     def is_over_elsewhere(self):
         """Return True if another host reports, and has reported the end of the trial."""
-        return self.pattern is not None and not self.reporting and (self.trial.folder / REPORT).exists()
+        is_read = self.pattern is not None or (self.trial.folder / REPORTER).exists()  # a host that prints nothing recognises no format
+        return is_read and not self.reporting and (self.trial.folder / REPORT).exists()
 
     def reports(self):
         """Return True if this host is the one that reports: the first that calls this."""

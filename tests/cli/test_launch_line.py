@@ -87,7 +87,7 @@ def test_a_dry_run_prints_values_with_origins_and_what_varies(program) -> None:
 
 def test_a_line_for_a_cluster_has_a_plan_elsewhere(program) -> None:
     printed = program("tune", "--dry-run", "--", *MEGATRON.split()).stdout
-    assert "64 hosts x 8 GPU" in printed and "GPU-hours" in printed
+    assert "512 GPU on 64 hosts" in printed and "GPU-hours" in printed
     assert "kept      srun --container-image=mcore.sqsh" in printed
     assert "runs   not here: the launch line starts a step on 64 hosts" in printed
     assert "--set cluster.device=H100" in printed

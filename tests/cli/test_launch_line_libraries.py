@@ -1,87 +1,39 @@
 """Launch lines of real libraries, as their documents have them, are tuned without a job file.
 
 The winner's line is printed and runs. Trials change no byte of the folders that the line names. A library that is missing here is a
-skipped test; `oppa env create deepspeed` makes the environment of DeepSpeed.
+skipped test. `oppa bench libraries` checks the winners as well.
 """
 
 import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from oppa import catalog
-from oppa.trials.environments import environment
-from tests.canary import digest, fill
+from experiments.libraries.canaries import digest
+from experiments.libraries.lines import LIBRARIES, variables
+from tests.command_line import Oppa
 
-BATCH = ["--set", "batch.global_batch=8"]
-LINES = {
-    "transformers": (
-        "torchrun --nproc_per_node 2 hf.py --output_dir canary/out --save_steps 10 --max_steps 40 --report_to none"
-        " --per_device_train_batch_size 1 --gradient_accumulation_steps 4 --ddp_bucket_cap_mb 25 --export canary/export"
-    ),
-    "accelerate": (
-        "accelerate launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no accelerated.py --steps 40"
-        " --project_dir canary/logs --output_dir canary/out --checkpointing_steps 10 --with_tracking"
-        " --batch {micro_batch=1:1,2,4} --accumulate {num_microbatches}"
-    ),
-    "lightning": (
-        "python cli.py fit --trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp --trainer.max_steps 40"
-        " --trainer.default_root_dir canary/root --data.batch_size 1 --trainer.accumulate_grad_batches 4"
-    ),
-    "deepspeed": "torchrun --nproc_per_node 2 zero.py --steps 40 --save_dir canary/out --deepspeed --deepspeed_config ds.json",
-    "plain": (
-        "torchrun --nproc_per_node 2 ddp.py --steps 40 --save-dir canary/out --log-dir=canary/logs --weights canary/weights.pt"
-        " --batch {micro_batch=1:1,2,4} --accumulate {num_microbatches}"
-    ),
-}
-SETTINGS = {
-    "transformers": ["--set", 'command.paths."--export"=redirect'],
-    "accelerate": BATCH,
-    "plain": [*BATCH, "--set", 'command.paths."--weights"=redirect'],
-}
-NEEDS = {"transformers": "transformers", "accelerate": "accelerate", "lightning": "typeshed_client"}
 LIMITS = ["--trials", "3", *(word for name in ("device_lock=false", "q_min=3", "q_max=4") for word in ("--set", f"limits.{name}"))]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture
-def program(oppa, monkeypatch):
-    """The command line in a folder with canaries and no job file."""
-    (oppa.folder / "job.toml").unlink()
-    fill(oppa.folder)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(oppa.folder / "canary" / "tb"))
-    return oppa
-
-
-def words_of(library: str) -> list[str]:
-    """Return the launch line of a library, with the interpreter that has it."""
-    if library == "deepspeed":
-        made = environment(catalog.root() / "runners" / "deepspeed")
-        if made is None or made.state != "ready":
-            pytest.skip("no environment with DeepSpeed: `oppa env create deepspeed` makes it")
-        return [str(made.python), "-m", "torch.distributed.run", *LINES[library].split()[1:]]
-    if library in NEEDS:
-        pytest.importorskip(NEEDS[library], reason=f"{library} is not installed here")
-    starters = {"torchrun": [sys.executable, "-m", "torch.distributed.run"], "python": [sys.executable], "accelerate": ["accelerate"]}
-    first, *rest = LINES[library].split()
-    return [*starters[first], *rest]
-
-
-@pytest.mark.parametrize("library", LINES)
-def test_a_line_is_tuned_without_a_job_file_and_the_printed_line_runs(library: str, program) -> None:
-    line, before = words_of(library), digest(program.folder)
-    done = program("tune", "--json", "--study", "s", *LIMITS, *SETTINGS.get(library, []), "--", *line)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_line_is_tuned_without_a_job_file_and_the_printed_line_runs(name: str, tmp_path, monkeypatch) -> None:
+    library, oppa = LIBRARIES[name], Oppa(tmp_path)
+    if not library.is_installed:
+        pytest.skip(f"{name} is not installed here")
+    library.fill(tmp_path)
+    for variable, value in variables().items():
+        monkeypatch.setenv(variable, value)
+    before = digest(tmp_path)
+    settings = (word for each in library.settings for word in ("--set", each))
+    done = oppa("tune", "--json", "--study", "s", *LIMITS, *settings, "--", *library.words)
     found = json.loads(done.stdout)
-    assert digest(program.folder) == before
+    assert digest(tmp_path) == before
     assert "your line" in done.stderr
     assert found["best"]["steps_per_s"] >= found["baseline"]["steps_per_s"]
     words = found["launch_line"]["words"]
     assert not [word for word in words if "{" in word]
-    ran = subprocess.run(["env", *words], cwd=program.folder, capture_output=True, text=True, timeout=250, check=False)
-    assert ran.returncode == 0 and digest(program.folder) != before, ran.stderr
+    ran = subprocess.run(["env", *words], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+    assert ran.returncode == 0 and digest(tmp_path) != before, ran.stderr

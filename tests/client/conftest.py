@@ -1,9 +1,13 @@
 """Trainings of tiny models take one thread: they share the processors with other tests."""
 
+import importlib.util
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+collect_ignore_glob = [] if importlib.util.find_spec("transformers") else ["test_transformers*"]
+"""Tests that `make versions` leaves out, as it installs no Transformers."""
 
 
 @pytest.fixture(autouse=True)

@@ -70,6 +70,18 @@ def test_steps_that_are_printed_count_once(act, who):
     assert (result.outcome, result.steps, set(result.step_times_s)) == ("completed", 4, {0.02})
 
 
+def test_a_silent_host_ends_with_the_one_whose_format_is_recognised(act):
+    program = """
+        import os, time
+        for step in range(1000):
+            time.sleep(0.02)
+            if os.environ["PET_NODE_RANK"] == "0":
+                print(f"step {step} 20.0 ms", flush=True)
+    """
+    result = act(program)
+    assert (result.outcome, result.steps) == ("completed", 4)
+
+
 def test_each_host_has_a_configuration_file_of_its_own(act, tmp_path):
     (tmp_path / "settings.json").write_text('{"tp": 8}')
     program = """

@@ -48,6 +48,7 @@ WRITES = [
     ("megatron", "--profile --use-pytorch-profiler --record-memory-history --log-progress", ["profile", "history", "progress"]),
     ("megatron-bridge", "checkpoint.save=/mine checkpoint.load=/mine logger.tensorboard_dir=/mine logger.wandb_project=p", ["=p "]),
     ("torchtitan", "--checkpoint.enable --metrics.enable_wandb --profiler.enable_profiling --dump-folder /mine", [".enable"]),
+    ("torchtitan", "--fault_tolerance.enable --fault_tolerance.group_size=2", [".enable"]),
     ("accelerate", "--with_tracking --checkpointing_steps 10 --push_to_hub --project_dir=/mine", ["tracking", "steps", "hub"]),
     (
         "transformers",

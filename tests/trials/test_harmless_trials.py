@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.libraries.canaries import PROGRAMS, digest, fill
 from oppa.problem.job import load_job
 from oppa.problem.training import Limits
 from oppa.trials.local import LocalLauncher
@@ -21,7 +22,6 @@ from oppa.trials.trial import run_trial
 from oppa.trials.trial_folder import TrialSpec
 from oppa.tuning.export_best import write_files
 from oppa.tuning.formats import export
-from tests.canary import PROGRAMS, digest, fill
 from tests.connections import Connections
 from tests.trials.conftest import STUDY
 

@@ -62,8 +62,8 @@ def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
     """Return the understood values with their origins."""
     meaning, problem = job.meaning, job.problem
     devices = meaning.devices
-    hosts = f"{devices.hosts} hosts x {devices.per_host}" if devices.hosts > 1 else str(devices.per_host)
-    rows = [("devices", f"{hosts} {problem.cluster.device}", devices.origin or "this machine")]
+    hosts = f" on {devices.hosts} hosts" if devices.hosts > 1 else ""
+    rows = [("devices", f"{devices.count} {problem.cluster.device}{hosts}", devices.origin or "this machine")]
     rows += [(fact.name, fact.value, fact.origin) for fact in meaning.facts]
     if problem.stated_model is not None:
         model = problem.stated_model

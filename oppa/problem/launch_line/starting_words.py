@@ -4,28 +4,36 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from oppa.problem.launch_line.starters import PYTHON, SHELLS, STARTERS
 from oppa.problem.launch_line.words import Word
 
-STARTERS = frozenset(
-    ["torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "bash", "sh", "zsh", "uv", "numactl", "apptainer", "singularity"]
-)
-"""Programs that start others; `python` in all its spellings is among them, too."""
 _CHECKS = re.compile(r"-(c|-version|V)")
 _HARMLESS_MODULES = frozenset(["pip", "venv", "json.tool", "http.server", "site"])
 
 
 def starts_something(words: Sequence[str]) -> bool:
-    """Return whether a command may start a training job."""
+    """Return whether a command may start a training job, by itself or behind wrappers such as `nice`."""
+    starter = STARTERS.get(PurePath(words[0]).name) if words else None
+    if starter is not None and starter.kind == "wrapper" and not starter.begins:
+        return any(_starts(words[index:]) for index in range(1, len(words)))
+    return _starts(words)
+
+
+def _starts(words: Sequence[str]) -> bool:
+    """Return whether a command without wrappers in front may start a training job."""
     names = [PurePath(word).name for word in words]
     if not names:
         return False
-    if re.fullmatch(r"python[0-9.]*", names[0]):
+    if PYTHON.fullmatch(names[0]):
         first = next((word for word in words[1:] if not re.fullmatch(r"-[uOBIEsPq]+", word)), "")
         module = words[2] if len(words) > 2 and words[1] == "-m" else ""
         return not _CHECKS.fullmatch(first) and module not in _HARMLESS_MODULES and first != ""
-    if names[0] in ("srun", "mpirun") and (inner := [name for name in names[1:] if not name.startswith("-")]):
+    starter = STARTERS.get(names[0])
+    if starter is None:
+        return names[0] in SHELLS or names[0].endswith(".sh")
+    if starter.kind == "step" and (inner := [name for name in names[1:] if not name.startswith("-")]):
         return inner[-1] not in ("hostname", "nvidia-smi") and "hostname" not in inner
-    return names[0] in STARTERS or names[0].endswith(".sh") or (names[0] in ("env", "conda", "poetry") and "run" in names[1:2])
+    return (starter.kind != "wrapper" or bool(starter.begins)) and {*starter.begins} <= {*names[1:]}
 
 
 def is_launcher_unknown(words: Sequence[Word]) -> bool:

@@ -22,6 +22,8 @@ _STRATEGIES: Mapping[str, tuple[str, int]] = {
     "deepspeed_stage_2": ("deepspeed", 2),
     "deepspeed_stage_3": ("deepspeed", 3),
 }
+_ON_CPU: Mapping[str, Any] = {"strategy": ["ddp"], "zero_stage": [0]}
+"""Values that run without a GPU, where Lightning refuses FSDP and DeepSpeed."""
 _PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32"}
 _NAMED_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 _BAR = ("--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar", "--trainer.callbacks.refresh_rate=1")
@@ -105,8 +107,16 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         completes=completes,
         words=tuple(words),
         arguments=arguments,
+        choices=_ON_CPU if completes and named == "ddp" and _is_on_cpu(effective, sources) else {},
         steps={"format": "lightning", "batches_per_step": "{num_microbatches}" if micro else str(steps)},
         added=() if completes else _BAR,
         hints=() if micro else (_UNKNOWN_BATCH,),
         missing=sources.missing,
     )
+
+
+def _is_on_cpu(effective: _Effective, sources: LineSources) -> bool:
+    """Return whether ranks have no GPU: the line states CPUs, or leaves the choice to Lightning on this machine, which has none."""
+    stated, _ = effective.stated("trainer.accelerator")
+    is_here = sources.devices.hosts == 1 and not sources.devices.starts_step
+    return stated == "cpu" or (stated in (None, "auto") and is_here and not sources.machine.gpus)

@@ -4,15 +4,15 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from oppa.errors import InputError
-from oppa.problem.bounded_text import parse_json, parse_yaml, read_text
-from oppa.problem.declaration import parse
+from oppa.problem.bounded_text import read_text
 from oppa.problem.detect import Machine
 from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.launch_line.words import Word
+from oppa.problem.settings_text import read_settings
 from oppa.tuning.launch_line.meaning import LineDevices
 
 
@@ -56,16 +56,8 @@ class LineSources:
             message = f"the file `{text}` ({word.origin}) is not known, because nothing states `{word.missing[0]}`"
             raise InputError(message, hint="write the file's name in the line")
         path = self.line.path(text)
-        content = read_text(path, hint="run oppa where the program would be started, so that it finds the same files")
-        suffix = PurePath(text).suffix
-        hint = "name the file that the program reads"
-        values: Any
-        if suffix == ".toml":
-            values = parse(content, source=str(path), error=InputError)
-        elif suffix in (".yaml", ".yml"):
-            values = parse_yaml(content, hint=hint)
-        else:
-            values = parse_json(content, source=f"`{path}`", hint=hint)
+        hint = "name the file that the program reads, and run oppa where the program would be started"
+        values = read_settings(path, hint=hint)
         if not isinstance(values, dict):
             raise InputError(f"`{path}` holds no table", hint=hint)
         return values

@@ -3,11 +3,10 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from oppa.errors import InputError
-from oppa.problem.bounded_text import parse_json, parse_yaml, read_text
 from oppa.problem.configuration import Configuration, Value
+from oppa.problem.settings_text import read_settings
 from oppa.study.database import disk_errors
 from oppa.tuning.launch_line.line_job import LineJob
 
@@ -34,8 +33,7 @@ def write_files(job: LineJob, configuration: Configuration, folder: Path) -> lis
 
 def rewritten(source: Path, keys: Mapping[str, Value]) -> str:
     """Return a file's text with dotted keys set; tables that are missing are added."""
-    text, is_json = read_text(source, hint=_HINT), source.suffix == ".json"
-    content: Any = parse_json(text, source=f"`{source}`", hint=_HINT) if is_json else parse_yaml(text, hint=_HINT)
+    content = read_settings(source, hint=_HINT)
     for key, value in keys.items():
         *tables, last = key.split(".")
         inner = content
@@ -44,7 +42,7 @@ def rewritten(source: Path, keys: Mapping[str, Value]) -> str:
         if not isinstance(inner, dict):
             raise InputError(f"`{key}` of `{source}` leads through a value that is not a table", hint=_HINT)
         inner[last] = value
-    if is_json:
+    if source.suffix == ".json":
         return json.dumps(content, indent=2) + "\n"
     import yaml
 

@@ -11,7 +11,7 @@ from oppa.errors import InputError
 from oppa.problem.job import load_job
 from oppa.tuning.launch_line.line_job import load_line
 from oppa.tuning.launch_line.understand import understand
-from tests.tuning.launch_line.conftest import CPUS
+from tests.tuning.launch_line.conftest import CPUS, GPUS
 
 CASES = sorted((Path(__file__).parents[2] / "published" / "launch_lines").glob("*.toml"))
 OPTIONS = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 256 --max-position-embeddings 256 --bf16"
@@ -192,3 +192,17 @@ def test_a_secret_of_the_environment_reaches_no_file(job) -> None:
 def test_a_number_of_hosts_that_is_not_one_is_refused(script, message, job) -> None:
     with pytest.raises(InputError, match=message):
         job("sbatch run.sh", {"run.sh": script.replace("TRAINER", TRAINER)}, machine=CPUS)
+
+
+@pytest.mark.parametrize(
+    ("option", "machine", "strategies"),
+    [
+        ("--trainer.accelerator cpu", GPUS, {"ddp"}),
+        ("", CPUS, {"ddp"}),
+        ("", GPUS, {"ddp", "fsdp", "fsdp-shard-grad-op"}),
+        ("--trainer.accelerator gpu", CPUS, {"ddp", "fsdp", "fsdp-shard-grad-op"}),
+    ],
+)
+def test_lightning_shards_on_gpus_alone(option, machine, strategies, job) -> None:
+    made = job(f"{LIGHTNING} {option}", machine=machine)
+    assert {each["strategy"] for each in made.problem.candidates()} == strategies

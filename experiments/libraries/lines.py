@@ -1,0 +1,149 @@
+"""Launch lines of real libraries as their documents have them, with tiny models of which each has at most twelve configurations."""
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.libraries.canaries import fill
+from oppa import catalog
+from oppa.errors import EnvironmentLackingError
+from oppa.trials.environments import environment
+
+PYTHON = "LIBRARIES_PYTHON"
+"""Variable that names an interpreter with the libraries, if they are in an environment apart; by default it is oppa's own."""
+PACKAGES = ("torch", "transformers", "accelerate", "lightning", "deepspeed")
+BATCH = "batch.global_batch=16"
+STARTERS: Mapping[str, tuple[str, ...]] = {
+    "torchrun": ("-m", "torch.distributed.run"),
+    "accelerate launch": ("-m", "accelerate.commands.launch"),
+    "python": (),
+}
+"""Words after the interpreter that a starter stands for: the libraries may be in no environment that is on PATH."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """Describes a launch line of one library."""
+
+    line: str
+    settings: tuple[str, ...] = ()
+    """Changes of the job, as `--set` takes them: batches, paths of the program's own, and fewer values."""
+    package: str = ""
+    """Package that the line needs besides torch."""
+    install: str = ""
+    """Arguments of `pip install` that bring it."""
+    files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Keys of JSON files in the folder that have other values."""
+
+    @property
+    def is_installed(self) -> bool:
+        """Return whether the line can be started."""
+        return Path(self.interpreter).is_file() and (not self.package or _has(self.interpreter, self.package))
+
+    @property
+    def interpreter(self) -> str:
+        """Return the Python that has the library; empty if an environment is missing."""
+        if self.package != "deepspeed":
+            return os.environ.get(PYTHON, sys.executable)
+        made = environment(catalog.root() / "runners" / self.package)  # oppa makes that one
+        return str(made.python) if made is not None and made.state == "ready" else ""
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words of the line."""
+        starter = next(each for each in STARTERS if self.line.startswith(f"{each} "))
+        return [self.interpreter, *STARTERS[starter], *self.line.removeprefix(starter).split()]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the packages that the line runs on."""
+        listed = f"{{each.name: each.version for each in distributions() if each.name in {PACKAGES}}}"
+        code = f"import json; from importlib.metadata import distributions; print(json.dumps({listed}))"
+        done = subprocess.run([self.interpreter, "-c", code], capture_output=True, text=True, check=True)
+        return dict(sorted(json.loads(done.stdout).items()))
+
+    def fill(self, folder: Path) -> None:
+        """Write the programs, their files and the canaries into a folder."""
+        fill(folder)
+        for name, values in self.files.items():
+            path = folder / name
+            path.write_text(json.dumps({**json.loads(path.read_text()), **values}, indent=2))
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "transformers": Library(
+        line=(
+            "torchrun --nproc_per_node 2 hf.py --output_dir canary/out --save_steps 20 --max_steps 60 --report_to none --width 256"
+            " --per_device_train_batch_size 1 --gradient_accumulation_steps 8 --ddp_bucket_cap_mb 25 --dataloader_num_workers 0"
+            " --export canary/export"
+        ),
+        settings=(
+            'command.paths."--export"=redirect',
+            'space.parameters.recompute=["none"]',
+            "space.parameters.dp_bucket_mb=[25]",
+            "space.parameters.dataloader_num_workers=[0, 2]",
+        ),
+        package="transformers",
+        install="transformers",
+    ),
+    "accelerate": Library(
+        line=(
+            "accelerate launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no accelerated.py --steps 60"
+            " --project_dir canary/logs --output_dir canary/out --checkpointing_steps 20 --with_tracking --width 256"
+            " --batch {micro_batch=1:1,2,4,8} --accumulate {num_microbatches} --threads {threads=1:1,2}"
+        ),
+        settings=(BATCH,),
+        package="accelerate",
+        install="accelerate",
+    ),
+    "lightning": Library(
+        line=(
+            "python cli.py fit --trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp --trainer.max_steps 60"
+            " --trainer.default_root_dir canary/root --model.width 256 --data.batch_size 1 --data.num_workers 0"
+            " --trainer.accumulate_grad_batches 8"
+        ),
+        settings=("space.parameters.num_workers=[0, 2]",),
+        package="typeshed_client",
+        install="lightning 'jsonargparse[signatures]'",
+    ),
+    "deepspeed": Library(
+        line="torchrun --nproc_per_node 2 zero.py --steps 60 --width 256 --save_dir canary/out --deepspeed --deepspeed_config ds.json",
+        package="deepspeed",
+        files={"ds.json": {"gradient_accumulation_steps": 4}},
+    ),
+    "plain": Library(
+        line=(
+            "torchrun --nproc_per_node 2 ddp.py --steps 60 --save-dir canary/out --log-dir=canary/logs --weights canary/weights.pt"
+            " --width 256 --batch {micro_batch=1:1,2,4,8} --accumulate {num_microbatches} --threads {threads=1:1,2}"
+        ),
+        settings=(BATCH, 'command.paths."--weights"=redirect'),
+    ),
+}
+"""Launch lines by library."""
+
+
+@functools.cache
+def _has(interpreter: str, package: str) -> bool:
+    """Return whether an interpreter finds a package."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return subprocess.run([interpreter, "-c", code], check=False).returncode == 0
+
+
+def require_installed(names: list[str]) -> None:
+    """Raise EnvironmentLackingError if one of these libraries is missing."""
+    lacking = [name for name in names if not LIBRARIES[name].is_installed]
+    if not lacking:
+        return
+    hints = [f"`pip install {LIBRARIES[name].install}`" if LIBRARIES[name].install else f"`oppa env create {name}`" for name in lacking]
+    raise EnvironmentLackingError(f"not installed: {', '.join(lacking)}", hint=f"run {' and '.join(hints)}, or name others by `--tasks`")
+
+
+def variables() -> dict[str, str]:
+    """Return the environment of trials and runs: one thread for each rank, and an own folder of TensorBoard."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TENSORBOARD_LOGGING_DIR": "canary/tb"}
