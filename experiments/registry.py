@@ -353,10 +353,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "policies-simulated": _with_own_record(
         "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
     ),
-<<<<<<< HEAD
     "trainers": _with_own_record("trainers", Declared(files=TRAINERS)),
-=======
-    "trainers": _with_own_record("trainers", Declared(files=("examples/own_trainer.py", "examples/own_trainer.toml"))),
     "libraries": with_own_command(
         "launch lines of real libraries: winners among all configurations, and what trials write",
         Declared(parts=LIBRARIES),
@@ -366,7 +363,6 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         trials=20,
         rounds=3,
     ),
->>>>>>> hf
     "schedule": with_own_command(
         "schedules of a pipeline, by name and searched",
         _SCHEDULES,

@@ -14,13 +14,8 @@ if TYPE_CHECKING:
 NAMES = (
     *("all", "help", "start-up", "machine", "overhead", "prior", "calibrate", "simulator", "stopping", "profile", "control"),
     *("service", "goodput", "goodput-simulated", "goodput-pollux"),
-<<<<<<< HEAD
     *("norm-test", "policies", "policies-simulated", "schedule", "pipelines", "cluster-sim", "trainers", "trainers-goodput"),
-    *("faults", "proxy", "transfer"),
-=======
-    *("norm-test", "policies", "policies-simulated", "schedule", "pipelines", "cluster-sim", "trainers"),
     *("faults", "proxy", "transfer", "libraries"),
->>>>>>> hf
 )
 """Names of the experiments, as arguments of `oppa bench`."""
 

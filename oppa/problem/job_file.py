@@ -193,14 +193,6 @@ class SearchSpaceTable(DeclaredTable):
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
-from oppa.problem.tracking_table import TrackingTable
-def _option(value: object) -> object:
-    if not isinstance(value, OptionValue) or (isinstance(value, float) and not math.isfinite(value)):
-        hint = "write a string in quotes, a number, or true or false"
-        raise PydanticCustomError("quantity", "{message}", {"message": "an option is a string, a number or a boolean", "hint": hint})
-    return value
-
-
 class LauncherTable(DeclaredTable):
     """Validates `[launcher]` and `[launcher.options]`; the launcher itself checks which options it takes."""
 

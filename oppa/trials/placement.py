@@ -117,23 +117,12 @@ def _caches(runner: Runner, folder: Path) -> dict[str, str]:
 
 
 def _torchrun(seat: Seat, spec: TrialSpec) -> dict[str, str]:
-<<<<<<< HEAD
     """Return the variables that torchrun reads in place of options: PET_ and the option's name."""
     ranks = {TORCHRUN_RANKS: str(spec.cluster.devices_per_host)}
     if seat.hosts == 1:  # torchrun's own port is the same in all launches, of which two may run at once
         return ranks if "PET_MASTER_PORT" in os.environ else ranks | {"PET_MASTER_PORT": str(seat.port)}
     hosts = {"PET_NNODES": seat.hosts, "PET_NODE_RANK": seat.index, "PET_MASTER_ADDR": seat.master, "PET_MASTER_PORT": seat.port}
     return ranks | {name: str(value) for name, value in hosts.items()}
-=======
-    """Return the variables that torchrun reads in place of options: PET_ and the option's name.
-
-    The port is one of its own also on a single host, where torchrun's usual one may be taken by another job.
-    """
-    own: dict[str, object] = {TORCHRUN_RANKS: spec.cluster.devices_per_host, "PET_MASTER_PORT": seat.port}
-    if seat.hosts > 1:
-        own |= {"PET_NNODES": seat.hosts, "PET_NODE_RANK": seat.index, "PET_MASTER_ADDR": seat.master}
-    return {name: str(value) for name, value in own.items()}
->>>>>>> hf
 
 
 def _interfaces(seat: Seat) -> dict[str, str]:

@@ -26,11 +26,7 @@ seen = {"torch": torch.__version__, "transformers": transformers.__version__, "f
 print(json.dumps(seen | {"variables": dict(os.environ)}))
 trial.step(0.01)
 """
-<<<<<<< HEAD
 OWN = {"OPPA_TRIAL", "OPPA_STUDY", "OPPA_TUNER", "OPPA_LAUNCHER", "PET_MASTER_PORT", "PET_NPROC_PER_NODE", "PYTHONUNBUFFERED", "PYTHONPATH"}
-=======
-OWN = {"OPPA_TRIAL", "OPPA_STUDY", "OPPA_TUNER", "OPPA_LAUNCHER", "PET_NPROC_PER_NODE", "PYTHONUNBUFFERED", "PYTHONPATH", "PET_MASTER_PORT"}
->>>>>>> hf
 CACHES = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
 THREADS = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 
