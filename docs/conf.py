@@ -35,6 +35,7 @@ include_patterns = [
     "client/README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LOG.md",
     "SECURITY.md",
 ]

@@ -100,7 +100,7 @@ def _regret(task: pd.DataFrame) -> float:
 
 
 def _near_limit(rows: pd.DataFrame) -> pd.Series:
-    usable = rows["device"].map({name: load_hardware(name).usable_bytes for name in rows["device"].unique()})
+    usable = rows["device"].astype(object).map({name: float(load_hardware(name).usable_bytes) for name in rows["device"].unique()})
     on_device = rows["memory_kind"].eq(DEVICE) & rows["memory_bytes"].notna()
     limits = usable.where(~on_device, usable / USABLE_SHARE)
     return (rows["memory_bytes"].fillna(rows["predicted_memory_bytes"].astype(float)) / limits - 1).abs() <= NEAR

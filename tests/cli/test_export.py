@@ -7,7 +7,7 @@ import pytest
 from oppa.problem.job import load_job
 from oppa.training.run.run_folder import RunSpec
 from tests.training.checkpoints import SQUARE, saved
-from tests.training.test_exporting import MODELS
+from tests.training.exported_models import MODELS
 
 pytestmark = pytest.mark.slow
 

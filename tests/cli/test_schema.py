@@ -11,7 +11,7 @@ from typer.main import get_command
 from oppa.cli import app
 from oppa.cli.outputs import schemas
 from oppa.cli.outputs.commands import OUTPUTS
-from tests.docs.test_shown_commands import unknown
+from tests.docs.shown_commands import unknown
 from tests.schema_check import command_of, faults
 
 ROOT = Path(__file__).parents[2]

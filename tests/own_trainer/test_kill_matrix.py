@@ -12,8 +12,8 @@ import pytest
 from oppa.control.service.tokens import Tokens
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import ATTEMPTS
+from tests.own_trainer.living import of_run, wait_for
 from tests.own_trainer.own_runs import OwnRun
-from tests.own_trainer.test_kills import of_run, wait_for
 from tests.sampling import sampled
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]

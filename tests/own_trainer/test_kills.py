@@ -4,32 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 
 from oppa.training.run import ledger
+from tests.own_trainer.living import of_run, wait_for
 from tests.own_trainer.own_runs import OwnRun
 
 pytestmark = pytest.mark.slow
-
-
-def of_run(folder):
-    """Return the processes of a trainer whose data are in this folder."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if str(folder) in words and "plain.py" in " ".join(words) and "oppa" not in words:
-            found.append(process)
-    return found
-
-
-def wait_for(condition, limit_s=60.0):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_killed_oppa_leaves_no_rank_and_the_same_command_resumes_with_every_sample_once(tmp_path):

@@ -22,21 +22,13 @@ from oppa.training.model.tensor_parallel import WHOLE
 from oppa.training.model.weights import initial, materialise
 from oppa.training.reshard.shards import ADAM, WEIGHT
 from tests.training.checkpoints import SQUARE, saved
-from tests.training.families import FAMILIES, TINY, TOLERANCE, configured, name_of
+from tests.training.exported_models import MODELS, OLD, SMALL
+from tests.training.families import FAMILIES, TOLERANCE, configured, name_of
 from tests.training.gang import Gang
 from tests.training.layouts import whole_state
 
 ABSENT = importlib.util.find_spec("transformers") is None
 needs_transformers = pytest.mark.skipif(ABSENT, reason="NOT TESTED on models of Transformers: the package is not installed")
-SMALL = dataclasses.replace(TINY, layers=4, vocab=259)
-OLD = {"norm": "layer", "gated": False, "biases": True, "tied": True, "learned_positions": 40}
-MODELS = {
-    "llama": dataclasses.replace(SMALL, kv_heads=2, rope_theta=5e5, norm_eps=1e-6),
-    "llama, biases": dataclasses.replace(SMALL, biases=True, tied=True),
-    "qwen2": dataclasses.replace(SMALL, kv_heads=2, qkv_bias=True, tied=True),
-    "gpt2": dataclasses.replace(SMALL, **OLD, activation="gelu_tanh"),  # type: ignore[arg-type]
-    "gpt2, exact": dataclasses.replace(SMALL, **OLD),  # type: ignore[arg-type]
-}
 TOKENS = torch.randint(259, (2, 32), generator=torch.Generator().manual_seed(0))
 
 
