@@ -55,3 +55,8 @@ def test_every_page_is_in_the_site() -> None:
             names = [line.strip() for line in table["entries"].splitlines() if line.strip() and not line.startswith((":", ".."))]
             listed |= {path.resolve() for name in names for path in document.parent.glob(f"{name}.md")}
     assert set(DOCS.rglob("*.md")) - listed == {DOCS / "index.md"}
+
+
+def test_every_schema_is_linked() -> None:
+    page = (DOCS / "reference" / "schemas.md").read_text()
+    assert set(re.findall(r"\(schemas/(.+?)\.json\)", page)) == {path.stem for path in (DOCS / "reference" / "schemas").glob("*.json")}
