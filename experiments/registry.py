@@ -331,7 +331,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         _example("transformers_trainer", "examples/transformers_trainer.py"),
         "trainers-goodput",
         "trainers-goodput --run --seeds 10",
-        "trainers-goodput",
+        "trainers-goodput --help",
         seeds=10,
     ),
     "norm-test": with_own_command(

@@ -74,11 +74,10 @@ def verdict(
     signs = []
     if report is not None and report.outcome != "completed":
         signs.append(Sign(time=-math.inf if report.time is None else report.time, verdict=_reported(report)))
-    if first is not None and not _had_done_its_steps(report, first.time):
+    if first is not None and not _had_done_its_steps(report, first):
         ended = _ended_abnormally(first, root, steps=steps, kernel_oom=kernel_oom, last_words=last_words)
         signs.append(Sign(time=first.time, verdict=ended))
-    # A program that has done its steps may take long to end; oppa then ends it, and its steps count.
-    if must_end is not None and not (must_end.verdict.outcome == "timed_out" and _had_done_its_steps(report, must_end.time)):
+    if must_end is not None:
         signs.append(must_end)
     if signs:
         return min(signs, key=lambda sign: sign.time).verdict
@@ -91,9 +90,9 @@ def verdict(
     return TrialVerdict(outcome="failed", cause=f"ended after {steps} of {wanted} steps", traceback=last_words)
 
 
-def _had_done_its_steps(report: Report | None, time: float) -> bool:
-    """Return True if the program reported `completed` before a sign of failure, which then does not count."""
-    return report is not None and report.outcome == "completed" and report.time is not None and report.time <= time
+def _had_done_its_steps(report: Report | None, first: ProcessExit) -> bool:
+    """Return True if the program reported `completed` before its first abnormal exit, which then does not count as a failure."""
+    return report is not None and report.outcome == "completed" and report.time is not None and report.time <= first.time
 
 
 def _reported(report: Report) -> TrialVerdict:

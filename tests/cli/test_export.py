@@ -218,7 +218,7 @@ def test_the_weights_of_a_run_are_those_of_its_newest_checkpoint(oppa) -> None:
         f"r/exports/huggingface-step-10/{name}" for name in ("model.safetensors", "config.json")
     ]
     named = json.loads(oppa("export", "r/checkpoints/step-7", "--to", "dcp", "--out", "torch", "--json").stdout)
-    assert named == ["torch/.metadata", "torch/__0_0.distcp"]
+    assert named == {"files": ["torch/.metadata", "torch/__0_0.distcp"]}
     for arguments, words in (
         (("r",), "is not empty"),
         (("r", "micro_batch=2"), "which no setting changes"),

@@ -30,9 +30,6 @@ def test_what_happens_once_a_program_has_done_its_steps_is_no_failure():
     assert judge(ended(1, signal=6), report=done, steps=3, stop_requested=True).outcome == "terminated_early"
     assert judge(ended(1, signal=6, time=8.0), report=done).cause == "rank 1 was killed by SIGABRT"
     assert judge(ended(0, code=1), report=done, steps=3).outcome == "failed"
-    assert judge(ended(0, signal=15, time=21.0), report=done, must_end=LATE).outcome == "completed"
-    broken = Sign(time=20.0, verdict=TrialVerdict(outcome="failed", cause="a line is broken"))
-    assert judge(report=done, must_end=broken) == broken.verdict
 
 
 def test_a_clean_end_too_soon_is_early_only_if_we_asked():

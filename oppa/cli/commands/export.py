@@ -42,7 +42,7 @@ def export(
     if to in WEIGHTS:
         files_of_weights = _weights(source, to, out, force=force, alone=not (setting or changes))
         if as_json:
-            style.print_json([str(file) for file in files_of_weights])
+            style.print_json({"files": [str(file) for file in files_of_weights]})
         else:
             typer.echo("\n".join(map(str, files_of_weights)))
         return

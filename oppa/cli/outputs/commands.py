@@ -228,6 +228,12 @@ class ExplainOutput(Output):
     time: dict[str, Any] | None = None
 
 
+class WeightsOutput(Output):
+    """The files of weights that `oppa export` wrote."""
+
+    files: list[str]
+
+
 class ImportOutput(Output):
     """The configuration that `oppa import` read."""
 
@@ -376,7 +382,7 @@ OUTPUTS: dict[str, Any] = {
     "verify": VerifyOutput | VerifyPlanOutput,
     "show": ShownStudyOutput | ShownTableOutput,
     "explain": ExplainOutput | InvalidOutput,
-    "export": dict[str, str],
+    "export": dict[str, str] | WeightsOutput,
     "import": ImportOutput,
     "predict": dict[str, bool | int | float | str | None],
     "space": Configuration,
@@ -393,6 +399,6 @@ OUTPUTS: dict[str, Any] = {
     "bench": list[dict[str, Any]],
     "bench search": SearchBenchmarkOutput | PooledBenchmarkOutput,
 }
-"""The type of what a command prints under `--json`, by the command's words. Files of `oppa export` are texts by their names."""
+"""The type of what a command prints under `--json`, by the command's words. Files of `oppa export` are texts by their names, but weights."""
 LINES = ("predict", "space")
 """Commands that print one value a line."""

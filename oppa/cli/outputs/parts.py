@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from oppa.trials.trial_folder import Outcome
 from oppa.tuning.calibration import TrackRecord
 
-Configuration = dict[str, bool | int | float | str]
+Configuration = dict[str, bool | int | float | str | dict[str, dict[str, bool | str]]]
 """Values by parameter. `global_batch` and `micro_batch` are in sequences."""
 Pair = list[float]
 """Lower and upper end of an interval of 95%."""

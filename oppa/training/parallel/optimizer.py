@@ -24,7 +24,8 @@ def groups_of(parameters: Iterable[nn.Parameter], training: Training) -> list[di
     """
     matrices, others = list[nn.Parameter](), list[nn.Parameter]()
     for parameter in parameters:
-        (matrices if decays(parameter.dim()) else others).append(parameter)
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # DeepSpeed flattens a parameter that it shards
+        (matrices if decays(len(shape)) else others).append(parameter)
     groups = [
         {"params": matrices, "weight_decay": training.decay},
         {"params": others, "weight_decay": training.decay if training.decay_all else 0.0},
