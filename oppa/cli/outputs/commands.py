@@ -399,6 +399,6 @@ OUTPUTS: dict[str, Any] = {
     "bench": list[dict[str, Any]],
     "bench search": SearchBenchmarkOutput | PooledBenchmarkOutput,
 }
-"""The type of what a command prints under `--json`, by the command's words. Files of `oppa export` are texts by their names, but weights."""
+"""Types of what commands print under `--json`, by their words. Files of `oppa export` are texts by their names; weights are listed."""
 LINES = ("predict", "space")
 """Commands that print one value a line."""
