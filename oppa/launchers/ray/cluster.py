@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from oppa import catalog
+
 NAMESPACE = "oppa"
 CONNECT_S = 10.0
 HINT = "run oppa on a node of the cluster, for example by `ray job submit`, or name it: `--set launcher.options.address=HOST:PORT`"
@@ -49,7 +51,7 @@ def connected(address: str) -> Iterator[None]:
     try:
         import ray
     except ImportError:
-        fail("Ray is not installed", "install the extra: `pip install 'oppa-tuner[ray]'`, with the version of the cluster")
+        fail("Ray is not installed", f"install the version of the cluster: {catalog.install_hint('ray')}")
     _require_listening(address or os.environ.get("RAY_ADDRESS", ""))
     try:
         ray.init(address=address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
