@@ -35,7 +35,7 @@ _PAGE = """# Published launch lines
 
 `python -m experiments.launch_lines` writes this page. It reads launch lines and scripts of public repositories, which are kept as
 test cases (`tests/published/launch_lines`), on a machine with eight H100. Nothing is started. The
-[guide](../launch-line.md) explains what oppa reads. The [glossary](glossary.md) defines the terms.
+[guide](../how-to/launch-line.md) explains what oppa reads. The [glossary](glossary.md) defines the terms.
 
 {counts}
 

@@ -39,4 +39,6 @@ for step in range(given.steps):
         torch.save(model.state_dict(), given.weights)
         (given.log_dir / "log.txt").write_text(f"{step}")
         print(f"step {step} {1e3 * (time.perf_counter() - began):.3f} ms", flush=True)
+dist.barrier()
+del model, optimizer  # they keep a reference to the group
 dist.destroy_process_group()
