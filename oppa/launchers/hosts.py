@@ -94,20 +94,24 @@ class HostsLauncher:
 
     @contextlib.contextmanager
     def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> Iterator[None]:
-        """Hold the hosts, each with an agent that is ready.
+        """Hold the hosts, each with an agent that is ready; if they were withdrawn, wait until the host pool has them again.
 
         Raises:
             EnvironmentLackingError: the hosts are lost, or one of them does not answer.
         """
-        with self._place.devices(spec, on_tick):
-            try:
-                self._living_agents().wait_ready(on_tick)
-            except OSError as error:
-                self.drop_agents()
-                hosts = ", ".join(self._place.names)
-                hint = "repair them, and run the same command again: the study keeps its trials"
-                raise EnvironmentLackingError(f"the hosts {hosts} cannot run trials: {error}", hint=hint) from None
-            yield
+        while True:
+            with self._place.devices(spec, on_tick):
+                try:
+                    self._living_agents().wait_ready(on_tick)
+                except OSError as error:
+                    self.drop_agents()
+                    if self._place.revoked():
+                        continue
+                    hosts = ", ".join(self._place.names)
+                    hint = "repair them, and run the same command again: the study keeps its trials"
+                    raise EnvironmentLackingError(f"the hosts {hosts} cannot run trials: {error}", hint=hint) from None
+                yield
+                return
 
     def start(self, folder: Path, spec: TrialSpec) -> "HostsTrial":
         """Start the trial in `folder`, which all hosts must share.

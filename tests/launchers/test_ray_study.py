@@ -95,7 +95,7 @@ def test_nodes_of_another_size_are_refused_at_once(tuner):
 
 
 def test_trials_run_side_by_side_where_the_cluster_has_room(tuner):
-    tuner.rewrite(hosts="1", q_max="40", q_min="39")
+    tuner.rewrite(hosts="1", devices_per_host="2", q_max="40", q_min="39")
     tuner.run()
     trials = [trial for trial in tuner.trials() if trial.purpose == "search"]
     assert len({trial.configuration for trial in trials}) == len(trials) == 8
@@ -123,14 +123,17 @@ def test_a_node_that_is_lost_interrupts_a_trial_and_the_study_goes_on_with_anoth
 def test_with_autoscaling_it_waits_for_nodes_and_says_why(tuner):
     tuner.rewrite(hosts="4", trials="2")
     running = tuner.start("--set", "launcher.options.autoscaling=true")
-    until(lambda: (tuner.folder / "S" / "ray.log").exists(), timeout_s=60)
+    said = ""
+    while "waiting for nodes" not in said:
+        said = running.stderr.readline()
+        assert said, "it has ended"
     tuner.cluster.start("n3")
     try:
         _, err = running.communicate(timeout=200)
     finally:
         tuner.cluster.kill("n3")
     assert running.returncode == 0, err
-    assert "waiting for nodes of the Ray cluster: the cluster has 3 of 4 nodes with 1 CPU" in err
+    assert "waiting for nodes of the Ray cluster: the cluster has 3 of 4 nodes with 1 CPU" in said
 
 
 def _hosts(tuner) -> list[str]:

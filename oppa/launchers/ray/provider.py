@@ -26,7 +26,7 @@ from oppa.trials.trial_folder import TrialSpec
 
 ANSWER_S = 60.0
 """Seconds in which a cluster must answer."""
-GONE_S = 10.0
+GONE_S = 40.0
 """Seconds in which Ray finds that a node is gone, after the connection to it has ended."""
 LEAVE_S = 5.0
 """Seconds that a holder may take to disconnect from the cluster."""
@@ -107,12 +107,16 @@ class Holder:
             while data := os.read(self._out, 1 << 16):
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 for line in lines:
-                    self._hear(json.loads(line))
+                    self._hear(line)
         if ended and (self.hold.hosts or self._fitting is None):
             words = logs.last_words(self._log) or "nothing"
             raise EnvironmentLackingError(f"the Ray cluster is lost: {ended}", hint=f"it printed: {words}")
 
-    def _hear(self, event: Mapping[str, Any]) -> None:
+    def _hear(self, line: bytes) -> None:
+        try:
+            event: dict[str, Any] = json.loads(line)
+        except ValueError:
+            return  # Ray itself prints, for example when a node is lost
         if event["event"] == "error":
             raise EnvironmentLackingError(str(event["message"]), hint=str(event["hint"]))
         if event["event"] == "cluster":
