@@ -8,7 +8,10 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from oppa.errors import InputError
@@ -111,6 +114,23 @@ def astray(wrapped, backward, rank, world):
     return ""
 
 
+def slice_and_shard(model):
+    """Shard a model by tensor parallelism, and then by FSDP2."""
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+    for layer in model.layers:
+        parallelize_module(layer, mesh["tp"], ColwiseParallel(output_layouts=Replicate()))
+    return fully_shard(model, mesh=mesh["dp"])
+
+
+def refused(wrapped, rank, world):
+    """What is said about a model whose gradients cannot be measured."""
+    try:
+        GradientStatistics(wrapped(OwnLoop().model))
+    except InputError as error:
+        return error.message
+    return ""
+
+
 def in_float32(model):
     return fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
 
@@ -128,5 +148,6 @@ FRESH = {
     "ddp, averaged at once": joined(functools.partial(astray, DistributedDataParallel, contextlib.nullcontext)),
     "fsdp, averaged at once": joined(functools.partial(astray, sharded, contextlib.nullcontext)),
     "fsdp, in float32": joined(functools.partial(astray, in_float32, local)),
+    "fsdp and tp": joined(functools.partial(refused, slice_and_shard)),
     "planted": joined(lambda rank, world: self_test(steps=100).error),
 }

@@ -212,6 +212,11 @@ def test_workers_whose_gradients_never_add_up_by_themselves_are_refused(program:
 
 
 @pytest.mark.slow
+def test_parameters_that_tensor_parallelism_splits_too_are_refused(gang: Gang) -> None:
+    assert "nor entirely in FSDP2 alone" in gang.agreed("fsdp and tp", 2)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_planted_noise_is_found_by_several_processes(world: int, gang: Gang) -> None:
     assert gang.agreed("planted", world) < 0.15

@@ -66,14 +66,17 @@ def layout_of(model: nn.Module) -> GradientLayout:
     if not sharded:
         return GradientLayout(parts=[(model, dict.fromkeys(named, GradientPlacement()))], device=device)
     mesh = sharded[0].device_mesh
-    if not isinstance(model, FSDPModule) or mesh.ndim > 2 or len(sharded) < len(named):
-        raise InputError("the model is neither wrapped in DDP nor entirely in FSDP2", hint="call `fully_shard(model)`")
-    if mesh.ndim == 1:
-        group, copies = mesh.get_group(), 1
-    else:
-        group, copies = _whole_world(mesh), mesh.size(0)  # HSDP: replicas come first, as `fully_shard` requires
+    if not isinstance(model, FSDPModule) or len(sharded) < len(named) or not all(map(_is_data_parallel, sharded)):
+        raise InputError("the model is neither wrapped in DDP nor entirely in FSDP2 alone", hint="call `fully_shard(model)`")
+    group, copies = (mesh.get_group(), 1) if mesh.ndim == 1 else (_whole_world(mesh), mesh.size(0))
     placement = GradientPlacement(replicas=copies)
     return GradientLayout(parts=[(model, dict.fromkeys(named, placement))], device=device, group=group, replicas=mesh.size())
+
+
+def _is_data_parallel(parameter: DTensor) -> bool:
+    """Return whether FSDP alone shards a parameter: over one dimension, or under HSDP after one of replicas."""
+    *others, _ = parameter.placements
+    return not others or (len(others) == 1 and others[0].is_replicate())
 
 
 def _whole_world(mesh: DeviceMesh) -> dist.ProcessGroup:
