@@ -1,6 +1,6 @@
 """Build oppa's model as transformers' Llama, which ColossalAI can split; the weights are the same under other names.
 
-The model has RMS norms (eps 1e-5), rotary positions (base 10,000, halves rotated), grouped-query attention, SwiGLU, and an output
+The model has RMS norms, rotary positions (halves rotated), grouped-query attention, SwiGLU, and an output
 projection of its own.
 """
 
@@ -62,8 +62,8 @@ def _config(model):
         intermediate_size=model.ffn,
         vocab_size=model.vocab,
         max_position_embeddings=model.seq_len,
-        rms_norm_eps=1e-5,
-        rope_theta=10_000.0,
+        rms_norm_eps=model.norm_eps,
+        rope_theta=model.rope_theta,
         tie_word_embeddings=False,
         use_cache=False,
     )

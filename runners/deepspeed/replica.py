@@ -112,9 +112,14 @@ def micro_batches(batch, configuration):
 
 def _optimizer(parameters, training):
     make, options = update_rule(training)
-    optimizer = make(groups_of(parameters, training), **options)
+    optimizer = make(groups_of(parameters, training, shape_of=_whole_shape), **options)
     optimizer.register_step_post_hook(_updated)
     return optimizer
+
+
+def _whole_shape(parameter):
+    """Return the shape of a parameter, of which ZeRO 3 holds a flat shard."""
+    return getattr(parameter, "ds_shape", parameter.shape)
 
 
 def _updated(*_):

@@ -10,7 +10,7 @@ from oppa.trials import processes
 from tests.runners.conftest import TINY, Alone, Run, name_of, running, shown
 from tests.sampling import sampled
 
-GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=400)
+GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=400, norm_eps=1e-3, rope_theta=50.0)
 """Grouped-query attention, stages of unequal length, and a vocabulary that ColossalAI pads."""
 LARGER = dataclasses.replace(TINY, hidden=192, ffn=608, seq_len=128)
 """Needs tens of MiB, beside which what malloc holds back is little."""

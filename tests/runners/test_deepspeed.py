@@ -18,7 +18,7 @@ from oppa.trials.runner import load_runner
 from tests.runners.conftest import TINY, Alone, Run, configured, name_of, running, shown
 from tests.sampling import sampled
 
-GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=259)
+GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=259, norm_eps=1e-3, rope_theta=50.0)
 """Grouped-query attention, stages of unequal length, and a vocabulary that no tp divides."""
 WIDE = dataclasses.replace(TINY, layers=2, hidden=320, ffn=400, vocab=320)
 """Its matrices have over 100,000 weights each: below that, ZeRO 3 leaves them whole."""

@@ -23,7 +23,7 @@ def require_supported(model: Model, tp: int = 1) -> None:
         InputError: names the first unsupported field, and the value to set instead.
     """
     wanted = {"gated": True, "biases": False, "qkv_bias": False, "tied": False, "norm": "rms", "learned_positions": 0}
-    wanted |= {"norm_eps": 1e-5, "rope_theta": 10_000.0, "token_types": 0, "patch": 0, "causal": True, "experts": 1, "entry_point": ""}
+    wanted |= {"token_types": 0, "patch": 0, "causal": True, "experts": 1, "entry_point": ""}
     _require_built(model)
     for name, value in wanted.items():
         if (given := getattr(model, name)) != value:
