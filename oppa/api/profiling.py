@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from oppa.api.jobs import Resume, problem_of, session_facts
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
-from oppa.tracking.session import require_trackers, tracked
 
 if TYPE_CHECKING:
     from oppa.tuning.outcomes import ProfileResult
@@ -50,6 +49,7 @@ def profile(
         EnvironmentLackingError: a program, package or device is missing.
         KeyboardInterrupt: the user stopped the profile; its table is valid, and the same call resumes it.
     """
+    from oppa.tracking.session import require_trackers, tracked
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import Keeper, make_profiler, seconds_of_all

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from oppa.api.jobs import Resume, problem_of, session_facts
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.problem import Problem
-from oppa.tracking.session import require_trackers, tracked
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def tune(
         EnvironmentLackingError: a program, package or device is missing.
         KeyboardInterrupt: the user stopped the search, which the same study resumes.
     """
+    from oppa.tracking.session import tracked
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.plan import expectation, is_expected
     from oppa.tuning.session import SessionOptions, new_folder
@@ -134,6 +134,7 @@ def _setup(
     Raises:
         InputError: the designer is unknown, a limit is wrong, or what `Setup.of` raises.
     """
+    from oppa.tracking.session import require_trackers
     from oppa.tuning.session import Setup, with_limits
 
     designers.require_designer(designer)

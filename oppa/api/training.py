@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from oppa.api.jobs import load_job
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
-from oppa.tracking.session import require_trackers, tracked_run
 
 if TYPE_CHECKING:
     from oppa.control.training_session import Callback as TrainCallback
     from oppa.control.training_session import TrainOptions, TrainResult
     from oppa.problem.configuration import Configuration
+    from oppa.table import Table
 
 
 def train(
@@ -57,15 +57,11 @@ def train(
     from oppa.control.service.address import ServiceAddress
     from oppa.control.training_session import supervised, train_options
     from oppa.table import Table
-    from oppa.tuning.resolve_configuration import resolve_with_table
+    from oppa.tracking.session import require_trackers, tracked_run
 
-    profiled, source, settings = Table.read(Path(table)) if table else None, *_source(job, settings, command)
-    named = configuration if isinstance(configuration, str) else ""
-    problem, usual = resolve_with_table(source, named, profiled, changes=settings)
+    profiled = Table.read(Path(table)) if table else None
+    problem, asked, usual = _resolved(*_source(job, settings, command), configuration, profiled)
     require_trackers(problem.tracking)
-    asked = usual if named or (isinstance(source, Path) and source.is_dir()) else None
-    if not isinstance(configuration, str):
-        asked = usual = configuration
     problem, options = train_options(
         problem,
         asked=asked,
@@ -87,6 +83,20 @@ def _source(job: str | Path | Problem, settings: Sequence[str], command: Sequenc
     if isinstance(source, Problem) or source.is_dir():
         raise InputError(f"`{shlex.join(command)}` needs a job file", hint="name the job file, or remove the launch line")
     return load_job(source, settings=settings, command=command), ()
+
+
+def _resolved(
+    source: Path | Problem, settings: Sequence[str], configuration: "str | Configuration", table: "Table | None"
+) -> "tuple[Problem, Configuration | None, Configuration | None]":
+    """Return the problem, the configuration that the caller asked for, if any, and the usual one."""
+    from oppa.tuning.resolve_configuration import resolve_with_table
+
+    named = configuration if isinstance(configuration, str) else ""
+    problem, usual = resolve_with_table(source, named, table, changes=settings)
+    if not isinstance(configuration, str):
+        return problem, configuration, configuration
+    is_asked = named or (isinstance(source, Path) and source.is_dir())
+    return problem, usual if is_asked else None, usual
 
 
 def _run_folder(problem: Problem, options: "TrainOptions", run: str | Path | None) -> Path:

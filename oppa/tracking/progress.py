@@ -1,21 +1,20 @@
 """Store how far a tracker has followed a study or a run, so that a later session continues there."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from oppa.atomic_write import write_atomically
 from oppa.regular_file import read_json
+from oppa.tuning.session import file_name
 
 FOLDER = "tracking"
 """Folder of the trackers' progress and logs, in that of a study or a run."""
-_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
 def file_of(folder: Path, tracker: str, suffix: str) -> Path:
     """Return the file of a tracker, `.json` for its progress or `.log` for its output, in the folder of a study or a run."""
-    return folder / FOLDER / (_NOT_IN_NAMES.sub("-", tracker) + suffix)
+    return folder / FOLDER / (file_name(tracker) + suffix)
 
 
 class Progress:

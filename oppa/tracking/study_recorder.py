@@ -35,8 +35,8 @@ class StudyRecorder:
         trials = self._study.trials()
         for trial in trials:
             if trial.id not in self._known:
-                self._record(trial, [each for each in trials if each.id <= trial.id])
                 self._known.add(trial.id)
+                self._record(trial, [each for each in trials if each.id in self._known])
                 self._progress.store(**{TRIALS: sorted(self._known)})
 
     def finish(self, status: Status) -> None:
@@ -45,22 +45,25 @@ class StudyRecorder:
         found = current(trials, problem.candidates(), problem.limits.repeats, problem.baseline) if trials else None
         if found is not None:
             values = {**self._winner(found), "gpu_hours": spending(self._study, problem).gpu_hours}
-            self._tracker.log(self._run, values, trials[-1].id)
+            self._tracker.log(self._run, values, len(trials))
             if (best := self._study.folder / "best" / "configuration.json").is_file():
                 self._tracker.artifact(self._run, best)
         self._tracker.finish(self._run, status)
 
-    def _record(self, trial: Trial, until: list[Trial]) -> None:
-        """Record a trial as a run of its own, and the course of the search in the study's run."""
+    def _record(self, trial: Trial, recorded: list[Trial]) -> None:
+        """Record a trial as a run of its own, and the course of the search in the study's run.
+
+        The step of the course is the number of recorded trials: tuners of several hosts may end their trials in another order than ids.
+        """
         run = self._trial_run(trial)
         self._tracker.open(run)
         for step, step_time_s in enumerate(trial.step_times_s, 1):
             self._tracker.log(run, {"step_time_s": step_time_s}, step)
         self._tracker.log(run, without_secrets(self._values(trial)), len(trial.step_times_s))
         self._tracker.finish(run, _STATUS.get(trial.outcome, "failed"))
-        rates = [each.steps_per_s for each in until if each.feasible and each.steps_per_s and each.purpose == SEARCH]
+        rates = [each.steps_per_s for each in recorded if each.feasible and each.steps_per_s and each.purpose == SEARCH]
         best = {"best_objective": self._problem.objective.of(max(rates))} if rates else {}
-        self._tracker.log(self._run, {"trials": len(until), **best}, trial.id)
+        self._tracker.log(self._run, {"trials": len(recorded), **best}, len(recorded))
 
     def _trial_run(self, trial: Trial) -> TrackedRun:
         hosts = {"hosts": ", ".join(trial.hosts)} if trial.hosts else {}

@@ -1,13 +1,12 @@
 """Record runs for TensorBoard: a folder of event files for each run, below `tensorboard/EXPERIMENT` of the trackers' folder."""
 
-import re
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from oppa.tracking.tracker import Status, TrackedRun, Value
-
-_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+from oppa.tuning.session import file_name
 
 
 class TensorboardTracker:
@@ -17,17 +16,17 @@ class TensorboardTracker:
         from torch.utils import tensorboard
 
         self._tensorboard: Any = tensorboard
-        self._folder = folder / "tensorboard" / _file_name(experiment)
+        self._folder = folder / "tensorboard" / file_name(experiment)
         self._writers: dict[str, Any] = {}
         self._folders: dict[str, Path] = {}
-        self._last: dict[str, tuple[int, dict[str, float]]] = {}
+        self._last: dict[str, tuple[float, dict[str, float]]] = {}
 
     def open(self, run: TrackedRun) -> None:
         """Begin event files in the run's folder; TensorBoard joins them with earlier ones there."""
         above = self._folders.get(run.parent or "", self._folder)
-        self._folders[run.id] = above / _file_name(f"{run.name}" if run.parent else f"{run.name}-{run.id[:8]}")
+        self._folders[run.id] = own = above / file_name(run.name if run.parent else f"{run.name}-{run.id[:8]}")
+        self._last[run.id] = (math.inf if own.exists() else -1, {})  # an earlier session may have recorded any step
         self._writers[run.id] = self._writer(run)
-        self._last[run.id] = (-1, {})
 
     def log(self, run: TrackedRun, values: Mapping[str, Value], step: int) -> None:
         """Record numbers as scalars, and texts as texts; a step that is repeated replaces the later ones."""
@@ -58,7 +57,3 @@ class TensorboardTracker:
 
     def _writer(self, run: TrackedRun, **purge: int) -> Any:
         return self._tensorboard.SummaryWriter(log_dir=str(self._folders[run.id]), **purge)
-
-
-def _file_name(text: str) -> str:
-    return _NOT_IN_NAMES.sub("-", text).strip(".-") or "run"

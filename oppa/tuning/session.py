@@ -280,7 +280,7 @@ def _watched(session: Session, callback: Callback | None) -> Iterator[SearchCall
 
 
 def file_name(name: str) -> str:
-    """Return a problem's name as a file name; a task's name holds values of a table, which may contain any character."""
+    """Return a name as a file name: that of a problem, a tracker or a run may contain any character."""
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"
 
 

@@ -9,7 +9,7 @@ import pytest
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import TrackingChoice
-from oppa.study import Study
+from oppa.study import Lease, Study
 from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
 from tests.jobs import problem_of
@@ -47,10 +47,15 @@ def choice(tmp_path: Path) -> TrackingChoice:
 
 def try_out(study: Study, configuration: Configuration, steps_per_s: float, **how: str) -> None:
     """Record a trial that completes."""
-    estimate = ThroughputEstimate(steps_per_s=steps_per_s, variance=0.01, kept=2)
-    times = (1.0, 1 / steps_per_s, 1 / steps_per_s)
     lease = study.claim(configuration, **how)
     assert lease is not None
+    finish(study, lease, steps_per_s)
+
+
+def finish(study: Study, lease: Lease, steps_per_s: float) -> None:
+    """Record that a trial completes."""
+    estimate = ThroughputEstimate(steps_per_s=steps_per_s, variance=0.01, kept=2)
+    times = (1.0, 1 / steps_per_s, 1 / steps_per_s)
     study.finish(lease, TrialResult(outcome="completed", step_times_s=times, estimate=estimate, memory_bytes=100, seconds=3.0, setup_s=0.5))
 
 

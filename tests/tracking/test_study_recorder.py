@@ -5,7 +5,7 @@ from pathlib import Path
 from oppa.study import Study
 from oppa.tracking.progress import Progress
 from oppa.tracking.study_recorder import StudyRecorder
-from tests.tracking.conftest import BEST, DEFAULT, SECRET, try_in_vain, try_out
+from tests.tracking.conftest import BEST, DEFAULT, SECRET, finish, try_in_vain, try_out
 from tests.tracking.trackers import Recorded, calls
 
 
@@ -40,6 +40,18 @@ def test_a_later_session_continues_the_same_run_and_repeats_no_trial(study: Stud
     second.update()
     opened = [call["run"] for call in calls(tmp_path) if call["call"] == "open"]
     assert opened == [study.uuid, f"{study.uuid}-1", study.uuid, f"{study.uuid}-2"]
+
+
+def test_trials_that_end_in_another_order_than_they_began_continue_the_course(study: Study, tmp_path: Path) -> None:
+    session = recorder(study, tmp_path)
+    slow = study.claim(DEFAULT)
+    assert slow is not None
+    try_out(study, BEST, 4.0)
+    session.update()
+    finish(study, slow, 2.0)
+    session.update()
+    course = [(call["step"], call["values"]) for call in calls(tmp_path) if call["call"] == "log" and call["run"] == study.uuid]
+    assert course == [(1, {"trials": 1, "best_objective": 4.0}), (2, {"trials": 2, "best_objective": 4.0})]
 
 
 def test_the_study_ends_with_its_winner(study: Study, tmp_path: Path) -> None:

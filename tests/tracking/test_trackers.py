@@ -79,16 +79,20 @@ def test_tensorboard_has_a_folder_of_each_trial_in_that_of_the_study(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_step_that_a_run_repeats_replaces_the_steps_after_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_step_that_a_run_repeats_replaces_the_steps_after_it(sessions: int, tmp_path: Path) -> None:
+    """The step may be repeated in the same session, or in the next one."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from oppa.tracking.tensorboard_tracker import TensorboardTracker
 
-    tracker = TensorboardTracker("bert", tmp_path)
-    tracker.open(WHOLE)
-    for step, loss in ((0, 5.0), (1, 4.0), (2, 3.0), (1, 4.5)):
-        tracker.log(WHOLE, {"loss": loss}, step)
-    tracker.finish(WHOLE, "finished")
+    steps = [(0, 5.0), (1, 4.0), (2, 3.0), (1, 4.5)]
+    for part in [steps] if sessions == 1 else [steps[:3], steps[3:]]:
+        tracker = TensorboardTracker("bert", tmp_path)
+        tracker.open(WHOLE)
+        for step, loss in part:
+            tracker.log(WHOLE, {"loss": loss}, step)
+        tracker.finish(WHOLE, "finished")
     (folder,) = (tmp_path / "tensorboard" / "bert").iterdir()
     assert [(each.step, each.value) for each in EventAccumulator(str(folder)).Reload().Scalars("loss")] == [(0, 5.0), (1, 4.5)]
