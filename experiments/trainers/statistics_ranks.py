@@ -6,6 +6,7 @@ are measured. Other programs on the machine disturb the second ones less, but th
 
 import argparse
 import json
+import os
 import sys
 import time
 
@@ -93,4 +94,5 @@ if __name__ == "__main__":
     if dist.get_rank() == 0:
         sys.stdout.write(json.dumps(costs) + "\n")
     dist.barrier()
-    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # skips the end of gloo's threads, which aborts now and then
