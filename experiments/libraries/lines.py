@@ -34,8 +34,8 @@ class Library:
     line: str
     settings: tuple[str, ...] = ()
     """Changes of the job, as `--set` takes them: batches, paths of the program's own, and fewer values."""
-    package: str = ""
-    """Package that the line needs besides torch."""
+    packages: tuple[str, ...] = ()
+    """Modules that the line needs besides torch."""
     install: str = ""
     """Arguments of `pip install` that bring it."""
     files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -44,14 +44,14 @@ class Library:
     @property
     def is_installed(self) -> bool:
         """Return whether the line can be started."""
-        return Path(self.interpreter).is_file() and (not self.package or _has(self.interpreter, self.package))
+        return Path(self.interpreter).is_file() and all(_has(self.interpreter, each) for each in self.packages)
 
     @property
     def interpreter(self) -> str:
         """Return the Python that has the library; empty if an environment is missing."""
-        if self.package != "deepspeed":
+        if "deepspeed" not in self.packages:
             return os.environ.get(PYTHON, sys.executable)
-        made = environment(catalog.root() / "runners" / self.package)  # oppa makes that one
+        made = environment(catalog.root() / "runners" / "deepspeed")  # oppa makes that one
         return str(made.python) if made is not None and made.state == "ready" else ""
 
     @property
@@ -89,7 +89,7 @@ LIBRARIES: Mapping[str, Library] = {
             "space.parameters.dp_bucket_mb=[25]",
             "space.parameters.dataloader_num_workers=[0, 2]",
         ),
-        package="transformers",
+        packages=("transformers",),
         install="transformers",
     ),
     "accelerate": Library(
@@ -99,7 +99,7 @@ LIBRARIES: Mapping[str, Library] = {
             " --batch {micro_batch=1:1,2,4,8} --accumulate {num_microbatches} --threads {threads=1:1,2}"
         ),
         settings=(BATCH,),
-        package="accelerate",
+        packages=("accelerate",),
         install="accelerate",
     ),
     "lightning": Library(
@@ -109,12 +109,12 @@ LIBRARIES: Mapping[str, Library] = {
             " --trainer.accumulate_grad_batches 8"
         ),
         settings=("space.parameters.num_workers=[0, 2]",),
-        package="typeshed_client",
+        packages=("lightning", "typeshed_client"),
         install="lightning 'jsonargparse[signatures]'",
     ),
     "deepspeed": Library(
         line="torchrun --nproc_per_node 2 zero.py --steps 60 --width 256 --save_dir canary/out --deepspeed --deepspeed_config ds.json",
-        package="deepspeed",
+        packages=("deepspeed",),
         files={"ds.json": {"gradient_accumulation_steps": 4}},
     ),
     "plain": Library(
@@ -129,9 +129,9 @@ LIBRARIES: Mapping[str, Library] = {
 
 
 @functools.cache
-def _has(interpreter: str, package: str) -> bool:
-    """Return whether an interpreter finds a package."""
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+def _has(interpreter: str, module: str) -> bool:
+    """Return whether an interpreter finds a module."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     return subprocess.run([interpreter, "-c", code], check=False).returncode == 0
 
 

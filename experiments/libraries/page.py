@@ -18,7 +18,7 @@ def sections(found: Sequence[Found]) -> list[Section]:
     )
     rows = [
         (
-            each.library,
+            each.name,
             len(each.step_times_s),
             f"{each.trials} ({each.failed} failed)",
             f"{len(each.changed)} changed" if each.changed else "unchanged",
@@ -42,7 +42,7 @@ def _by_hand(found: Found) -> Section:
     software = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     text = f"Milliseconds of a step: the median, the least and the most of all runs, each of which counts by its median. {software}".strip()
     return Section(
-        title=f"Runs of {found.library} by hand",
+        title=f"Runs of {found.name} by hand",
         text=text,
         columns=("configuration", "", ">median", ">least", ">most", ">failed"),
         rows=rows,

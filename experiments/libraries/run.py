@@ -42,7 +42,7 @@ TIMES, CANARIES, STUDY = "times.json", "canaries.json", "study"
 class Found:
     """Holds what was found of one library."""
 
-    library: str
+    name: str
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     trials: int = 0
     """Trials of all kinds: of the search, of the baseline, and of contenders at the end."""
@@ -116,12 +116,12 @@ def measure(names: Sequence[str], *, trials: int, rounds: int, folder: Path, wor
 def read(folder: Path, name: str) -> Found:
     """Return what the record has of a library."""
     path = folder / f"{name}.json"
-    return Found(**json.loads(path.read_text())) if path.is_file() else Found(library=name)
+    return Found(**json.loads(path.read_text())) if path.is_file() else Found(name=name)
 
 
 def _store(folder: Path, found: Found) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{found.library}.json", dataclasses.asdict(found))
+    write_json(folder / f"{found.name}.json", dataclasses.asdict(found))
 
 
 def _tuned(name: str, library: Library, place: Path, trials: int) -> Found:
@@ -139,7 +139,7 @@ def _tuned(name: str, library: Library, place: Path, trials: int) -> Found:
     found, after = json.loads(done.stdout), digest(place)
     tried = [*found["trials"], *found["default_trials"], *found["verification"]]
     return Found(
-        library=name,
+        name=name,
         versions=library.versions,
         trials=len(tried),
         failed=sum(trial["outcome"] not in ("completed", "terminated_early") for trial in tried),
@@ -159,7 +159,7 @@ def _run_all(
             times = found.step_times_s.setdefault(configuration.id, [])
             if len(times) > number:
                 continue
-            tell(f"{found.library}, round {number + 1} of {rounds}: {configuration.id}")
+            tell(f"{found.name}, round {number + 1} of {rounds}: {configuration.id}")
             line = changed_line(job, configuration).line
             times.append(_by_hand(library, job, configuration, line))
             if configuration.id == found.winner:
@@ -191,7 +191,7 @@ def to_json(found: Sequence[Found]) -> Mapping[str, Any]:
     losses = [each.loss for each in found if each.loss is not None]
     return {
         "libraries": {
-            each.library: {**dataclasses.asdict(each), "best": each.best, "loss": each.loss, "speed_up": each.speed_up} for each in found
+            each.name: {**dataclasses.asdict(each), "best": each.best, "loss": each.loss, "speed_up": each.speed_up} for each in found
         },
         "worst_loss": max(losses, default=None),
         "canaries_changed": sum(bool(each.changed) for each in found),

@@ -39,9 +39,9 @@ def source_errors(rows: pd.DataFrame) -> Mapping[str, float]:
 
     A source of unknown models has only counts and ranks.
     """
-    ran, full = rows[rows["status"] == RAN], rows[rows["status"] == OUT_OF_MEMORY]
+    has_run, has_not_fit, near = rows["status"] == RAN, rows["status"] == OUT_OF_MEMORY, _near_limit(rows)
+    ran, full, near_ran, near_full = rows[has_run], rows[has_not_fit], rows[has_run & near], rows[has_not_fit & near]
     tasks = task_errors(rows)
-    near_ran, near_full = ran[_near_limit(ran)], full[_near_limit(full)]
     ranks = {
         "ran": len(ran),
         "oom": len(full),
@@ -100,7 +100,7 @@ def _regret(task: pd.DataFrame) -> float:
 
 
 def _near_limit(rows: pd.DataFrame) -> pd.Series:
-    usable = rows["device"].astype(object).map({name: float(load_hardware(name).usable_bytes) for name in rows["device"].unique()})
+    usable = rows["device"].map({name: load_hardware(name).usable_bytes for name in rows["device"].unique()})
     on_device = rows["memory_kind"].eq(DEVICE) & rows["memory_bytes"].notna()
     limits = usable.where(~on_device, usable / USABLE_SHARE)
     return (rows["memory_bytes"].fillna(rows["predicted_memory_bytes"].astype(float)) / limits - 1).abs() <= NEAR

@@ -3,6 +3,7 @@
 sources     all sources, and what each may be used for
 megatron, aleph_alpha, llm_foundry, fine_tuning, tuning_trials, all_reduces
             one reader each: its docstring states what is assumed about the runs, and why
+dimensions  the dimensions of their models
 
 `oppa.bench.published` has the files, the columns of a row, and the reader of nanotron's runs, which `oppa bench search` needs too.
 """

@@ -16,7 +16,8 @@ out of memory  runs without throughput: nvidia-smi shows 77.7e3 MiB and more of 
 
 import pandas as pd
 
-from oppa.bench.published.columns import ALLOCATED, DEVICE, OUT_OF_MEMORY, RAN, complete, dimensions_of
+from experiments.published.dimensions import dimensions_of
+from oppa.bench.published.columns import ALLOCATED, DEVICE, OUT_OF_MEMORY, RAN, complete
 from oppa.bench.published.files import FMS, FMS_MOE, read_file
 from oppa.units import MIB
 

@@ -2,22 +2,20 @@
 
 import pandas as pd
 
-from oppa.bench.published.columns import RAN, complete, dimensions_of
+from experiments.published.dimensions import dimensions_of, gpt
+from oppa.bench.published.columns import RAN, complete
 from oppa.bench.published.files import LLM_FOUNDRY, read_file
 
 _MODELS = {
-    name: {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": heads, "ffn": 4 * hidden, "vocab": 50368}
-    for name, layers, hidden, heads in (
-        ("125m", 12, 768, 12),
-        ("350m", 24, 1024, 16),
-        ("760m", 24, 1536, 12),
-        ("1b", 24, 2048, 16),
-        ("3b", 32, 2560, 20),
-        ("7b", 32, 4096, 32),
-        ("13b", 40, 5120, 40),
-        ("30b", 48, 7168, 56),
-        ("70b", 80, 8192, 64),
-    )
+    "125m": gpt(12, 768, 12),
+    "350m": gpt(24, 1024, 16),
+    "760m": gpt(24, 1536, 12),
+    "1b": gpt(24, 2048, 16),
+    "3b": gpt(32, 2560, 20),
+    "7b": gpt(32, 4096, 32),
+    "13b": gpt(40, 5120, 40),
+    "30b": gpt(48, 7168, 56),
+    "70b": gpt(80, 8192, 64),
 }
 
 
@@ -42,6 +40,7 @@ def llm_foundry_rows() -> pd.DataFrame:
     runs = runs[runs["hfu_pct"].between(0, 100)].reset_index(drop=True)
     rows = dimensions_of(runs["model"], _MODELS).join(runs[["model", "seq_len", "gpus", "mbs", "mp_mode", "mfu_pct", "params"]])
     rows = rows.assign(
+        vocab=50368,
         device=runs["gpu"].map({"a100_40gb": "A100-40GB", "a100_80gb": "A100-80GB"}),
         gpus_per_node=8,
         gbs=runs["gbs_seq"],

@@ -20,24 +20,23 @@ memory       nvidia-smi's, in units of 1,000 MiB: the text shows 33,321 MiB for 
 import numpy as np
 import pandas as pd
 
-from oppa.bench.published.columns import DEVICE, OUT_OF_MEMORY, RAN, complete, dimensions_of
+from experiments.published.dimensions import dimensions_of, gpt
+from oppa.bench.published.columns import DEVICE, OUT_OF_MEMORY, RAN, complete
 from oppa.bench.published.files import MEGATRON, RECOMPUTATION, read_file
 from oppa.units import MIB
 
 _VOCAB = 50257
 """Tokens of GPT-2's vocabulary, which Megatron-LM pads."""
 _MODELS = {
-    name: {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": heads, "ffn": 4 * hidden}
-    for name, layers, hidden, heads in (
-        ("gpt2-xl", 48, 1600, 25),
-        ("gpt2-xl+14L", 62, 1600, 25),
-        ("gpt2-1.2B", 40, 1536, 16),
-        ("gpt2-2.5B", 54, 1920, 20),
-        ("gpt2-4.2B", 64, 2304, 24),
-        ("gpt2-8.3B", 72, 3072, 32),
-        ("gpt-22B", 48, 6144, 64),
-    )
-} | {"olmoe": {"layers": 16, "hidden": 1024, "heads": 16, "kv_heads": 16, "ffn": 1024}}
+    "gpt2-xl": gpt(48, 1600, 25),
+    "gpt2-xl+14L": gpt(62, 1600, 25),
+    "gpt2-1.2B": gpt(40, 1536, 16),
+    "gpt2-2.5B": gpt(54, 1920, 20),
+    "gpt2-4.2B": gpt(64, 2304, 24),
+    "gpt2-8.3B": gpt(72, 3072, 32),
+    "gpt-22B": gpt(48, 6144, 64),
+    "olmoe": {**gpt(16, 1024, 16), "ffn": 1024},
+}
 
 
 def megatron_rows() -> pd.DataFrame:

@@ -130,9 +130,8 @@ class FrameworkPrior:
 
     def reads(self, names: Iterable[str]) -> set[str]:
         """Return those of these parameters that give one of the columns COLUMNS: the cost model knows what they do."""
-        stated = {name: self._columns.get(name, _Column()).parameters or [name] for name in COLUMNS}
-        own = list(names)
-        return {found for each in stated.values() if (found := next((name for name in each if name in own), None))}
+        own = {*names}
+        return {next((name for name in self._parameters_of(column) if name in own), "") for column in COLUMNS} & own
 
     def columns(self, candidates: Candidates) -> dict[str, NDArray[Any]]:
         """Return the columns COLUMNS of the candidates, each of shape (n,), as far as their search space has parameters for them.
@@ -142,13 +141,18 @@ class FrameworkPrior:
         found = {}
         for name in COLUMNS:
             stated = self._columns.get(name, _Column())
-            values = _column(candidates, stated.parameters or [name])
+            values = _column(candidates, self._parameters_of(name))
             if values is not None:
                 translated = _translated(stated, values, candidates)
                 found[name] = np.where(_applies(stated, candidates), translated, 0) if stated.only else translated
             elif stated.constant:
                 found[name] = np.full(len(candidates), stated.constant)
         return found
+
+    def _parameters_of(self, column: str) -> list[str]:
+        """Return the names that the parameter of a column may have, the preferred one first."""
+        stated = self._columns.get(column)
+        return (stated.parameters if stated else []) or [column]
 
 
 def _column(candidates: Candidates, parameters: Sequence[str]) -> NDArray[Any] | None:

@@ -46,16 +46,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         JobError: something in the file is wrong.
         InputError: the runner, the search space or one of their files is missing or wrong.
     """
-    declared = parse(read_job(path) if text is None else text, source=path.name, error=JobError)
-    if "replay" in declared:
-        raise JobError(
-            f"`{path.name}` is a search space file, whose tasks are replayed", hint="name a task: `oppa tune FILE --set task=NAME`"
-        )
-    given = parse_settings(settings)
-    if "hosts" in given.get("cluster", {}):
-        declared.pop("baseline", None)
-    _replace_launcher(declared, given)
-    job = validate_with(JobFile, declared, settings, error=JobError)
+    job = _declared(path, text, settings)
     cluster, training = job.cluster.record(path.parent, program=job.model is None), job.training.record(path.parent)
     model = job.model.record(path.parent) if job.model else None
     global_batch = job.batch.global_batch if job.batch else cluster.devices
@@ -94,6 +85,20 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         tracking=job.tracking.record(path.parent) if job.tracking else None,
         baseline=_baseline(space, job.baseline, line),
     )
+
+
+def _declared(path: Path, text: str | None, settings: Sequence[str]) -> JobFile:
+    """Return the validated tables of a job file with changed keys, as `load_job` describes them."""
+    declared = parse(read_job(path) if text is None else text, source=path.name, error=JobError)
+    if "replay" in declared:
+        raise JobError(
+            f"`{path.name}` is a search space file, whose tasks are replayed", hint="name a task: `oppa tune FILE --set task=NAME`"
+        )
+    given = parse_settings(settings)
+    if "hosts" in given.get("cluster", {}):
+        declared.pop("baseline", None)
+    _replace_launcher(declared, given)
+    return validate_with(JobFile, declared, settings, error=JobError)
 
 
 def _require_stated(job: JobFile, command: LaunchCommand | None) -> None:

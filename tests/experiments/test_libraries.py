@@ -11,7 +11,7 @@ from experiments.registry import LIBRARIES as DECLARED
 from oppa.tuning.launch_line.line_job import load_line
 
 FOUND = Found(
-    library="plain",
+    name="plain",
     trials=20,
     winner="b",
     baseline="a",

@@ -48,11 +48,6 @@ DEFAULTS: Mapping[str, Any] = {
 """Values of the columns that a source does not state; an empty cell is the default of `predict_rows`."""
 
 
-def dimensions_of(names: pd.Series, models: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the dimensions of each row's model, with the index of `names`."""
-    return pd.DataFrame([models[name] for name in names], index=names.index)
-
-
 def complete(rows: pd.DataFrame, *, source: str, task: Sequence[str]) -> pd.DataFrame:
     """Return the rows with `source`, with `task` made of some columns, and with the defaults of columns that they lack."""
     named = rows[list(task)].astype("str").agg(", ".join, axis=1)

@@ -1,6 +1,5 @@
 """Chooses the next trial from the beliefs about throughput and memory: the one that is worth most."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -25,7 +24,7 @@ def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Seq
     """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
 
     The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. Before anything ran to its
-    end, it is the expected throughput, for which a candidate must fit. With `acquisition = "ucb"` it is the paper's bound.
+    end, it is the expected throughput, where a failure counts as a loss. With `acquisition = "ucb"` it is the paper's bound.
 
     Args:
         slack: Log(memory / limit) of the rows, nuggets included.
@@ -37,56 +36,29 @@ def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Seq
         return int(rows[constrained_ucb(rate, slack, beta=beta).argmax()])
     if not returnable:
         return most_promising(rows, log_rate.likeliest.of_candidates(rows), slack)
-    again, incumbent = _measured(log_rate, seen)
-    noise = trial_variance(seen)
-    best = value_of_new(rate, slack, noise, incumbent=incumbent).topk(min(CONTENDERS, len(rows))).indices.sort().values
-    rows, slack = rows[best], Normal(slack.mean[best], slack.stddev[best])
-    new = _of_new(rows, log_rate, slack, noise, incumbent)
-    repeated = max(again, key=lambda candidate: again[candidate])
-    return repeated if again[repeated] > max(WORTH_A_REPEAT, float(new.max())) else int(rows[new.argmax()])
-
-
-def gain(candidate: int, log_rate: ModelAverage, slack: Normal, seen: Sequence[Observation]) -> float:
-    """Return by how much a trial of one candidate is expected to speed up the choice after it, as a share.
-
-    It is infinite before anything ran to its end.
-
-    Args:
-        slack: Log(memory / limit) of the candidate, nugget included, shape (1,).
-    """
-    if not standings(seen):
-        return math.inf
-    again, incumbent = _measured(log_rate, seen)
-    if candidate in again:
-        return again[candidate]
-    return float(_of_new(torch.tensor([candidate]), log_rate, slack, trial_variance(seen), incumbent))
-
-
-def _measured(log_rate: ModelAverage, seen: Sequence[Observation]) -> tuple[dict[int, float], float]:
-    """Return the value of repeating each candidate that may be returned as the best, and the log throughput expected of the fastest."""
-    returnable, known = standings(seen), log_rate.of_observed()
+    noise, known = trial_variance(seen), log_rate.of_observed()
     contending = torch.tensor([candidate in returnable for candidate in log_rate.observed.tolist()])
     known = Normal(known.mean[contending], known.stddev[contending])
-    again = value_of_repeats(known, trial_variance(seen))
-    return dict(zip(log_rate.observed[contending].tolist(), again.tolist(), strict=True)), float(known.mean.max())
-
-
-def _of_new(rows: Tensor, log_rate: ModelAverage, slack: Normal, noise: float, incumbent: float) -> Tensor:
-    """Return the value of a trial of each untried candidate, averaged over the experts, shape (n,)."""
-    return log_rate.expected(lambda expert: value_of_new(expert.upside(rows), slack, noise, incumbent=incumbent))
+    again, incumbent = value_of_repeats(known, noise), float(known.mean.max())
+    best = value_of_new(rate, slack, noise, incumbent=incumbent).topk(min(CONTENDERS, len(rows))).indices.sort().values
+    rows, slack = rows[best], Normal(slack.mean[best], slack.stddev[best])
+    new = log_rate.expected(lambda expert: value_of_new(expert.upside(rows), slack, noise, incumbent=incumbent))
+    if again.max() > max(WORTH_A_REPEAT, float(new.max())):
+        return int(log_rate.observed[contending][again.argmax()])
+    return int(rows[new.argmax()])
 
 
 def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:
     """Return the candidate with the largest expected throughput, where a failure counts as the loss of what it would have shown.
 
-    With probability p to fit, that is (2 p - 1) times its rate. A limit on p would let a slow candidate win by a hair's breadth, and a
-    limit on the mean of memory one that fails every other time. If none is expected to fit, the candidate that needs the least memory is
-    returned, not the one whose memory is known least.
+    With probability p to fit, that is p times its rate less (1 - p) times its rate. A limit on p would reject a fast candidate just below
+    the limit for a slow one just above, and it would be a constant to choose. If none is expected to fit, the candidate that needs the
+    least memory is returned, not the one whose memory is known least.
     """
-    odds = (2 * torch.special.ndtr(-slack.mean / slack.stddev) - 1).clamp_min(0)
-    if not odds.any():
+    share = (2 * torch.special.ndtr(-slack.mean / slack.stddev) - 1).clamp_min(0)
+    if not share.any():
         return int(rows[slack.mean.argmin()])
-    return int(rows[(rate.mean + odds.log()).argmax()])
+    return int(rows[(rate.mean + share.log()).argmax()])
 
 
 def value_of_new(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:

@@ -1,8 +1,8 @@
 """Implements OPPA: Bayesian optimisation whose prior is a cost model of parallel training (paper, sections 4.1 and 4.2).
 
-Two Gaussian processes around the cost model describe log throughput and log memory. Extra parameters, of which the cost model knows
-nothing, have a factor for each value. The acquisition is the constrained expected improvement (or the paper's upper confidence bound) over
-every candidate that was not tried. The first trial is the best candidate that the cost model predicts to fit.
+Two Gaussian processes around the cost model describe log throughput and log memory. Extra parameters that the cost model does not read
+have a factor for each value. The acquisition is the constrained expected improvement (or the paper's upper confidence bound) over
+every candidate that was not tried. The first trial has the largest expected throughput, where a failure counts as a loss.
 """
 
 import math
@@ -23,7 +23,7 @@ from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.calibration import widening
 from oppa.tuning.designer import Observation, failing, free
-from oppa.tuning.designers.choice import gain, most_promising, most_valuable
+from oppa.tuning.designers.choice import most_promising, most_valuable
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
     PLAIN_RESIDUAL,
@@ -133,7 +133,7 @@ class Oppa:
             self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """Return the most valuable candidate, tried or not; None if none is left. The first fits with high probability.
+        """Return the most valuable candidate, tried or not; None if none is left.
 
         Candidates that hardly can fit are tried after all others.
         """
@@ -148,12 +148,8 @@ class Oppa:
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy)
 
-    def gain(self, candidate: int) -> float:
-        """Return by how much a trial of the candidate is expected to speed up the choice after it, as a share."""
-        return gain(candidate, self.averaged_rate, self.log_slack.of_candidates(torch.tensor([candidate])), self._seen)
-
     def most_promising(self, rows: Tensor) -> int:
-        """Return the candidate with the largest expected throughput among those that fit with high probability."""
+        """Return the candidate with the largest expected throughput, where a failure counts as a loss."""
         return most_promising(rows, self.averaged_rate.likeliest.of_candidates(rows), self.log_slack.of_candidates(rows))
 
     def fitting(self) -> Tensor:

@@ -16,7 +16,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning.designer import Observation, at_random, free
-from oppa.tuning.designers.choice import gain, most_valuable
+from oppa.tuning.designers.choice import most_valuable
 from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW
 from oppa.tuning.designers.processes import PLAIN_RESIDUAL, constant, encoded, memory_process, rate_process
 from oppa.tuning.designers.random_search import RandomSearch
@@ -57,11 +57,7 @@ class WithoutPrior:
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
         slack = self.log_slack.of_candidates(rows)
-        return most_valuable(rows, self._alone(), slack, self._seen, self._strategy)
-
-    def gain(self, candidate: int) -> float:
-        """Return by how much a trial of the candidate is expected to speed up the choice after it, as a share."""
-        return gain(candidate, self._alone(), self.log_slack.of_candidates(torch.tensor([candidate])), self._seen)
+        return most_valuable(rows, ModelAverage((self.log_rate,), (1.0,)), slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput, or objective."""
@@ -73,9 +69,6 @@ class WithoutPrior:
             return None
         belief = self.log_rate.of_candidate(candidate)
         return Prediction(steps_per_s=math.exp(belief.mean), log_stddev=math.hypot(belief.stddev, math.sqrt(trial_variance(self._seen))))
-
-    def _alone(self) -> ModelAverage:
-        return ModelAverage((self.log_rate,), (1.0,))
 
     def _at_random(self) -> bool:
         return at_random(self._seen, first=1, failures=FAILURES_IN_A_ROW)
