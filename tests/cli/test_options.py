@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -43,6 +44,14 @@ def test_every_option_has_a_variable_of_its_own_and_none_is_a_tag() -> None:
     assert not environments.INHERITED & set(names)
     assert variable(("train-policy",), "--out") == "OPPA_TRAIN_POLICY_OUT"
     assert variable(("cluster", "run"), "--check-s") == "OPPA_CLUSTER_RUN_CHECK_S"
+
+
+def test_no_help_loses_the_name_of_a_table_as_if_it_were_markup() -> None:
+    """Rich takes `[cluster]` for a tag that it does not know, and prints nothing in its place."""
+    texts = [option.help or "" for _, options in commands() for option in options]
+    texts += [below.help or "" for below in typer.main.get_command(app).commands.values()]
+    assert len(texts) > 50
+    assert not [text for text in texts if re.search(r"(?<!\\)\[[a-z_.]+\]", text)]
 
 
 def test_a_variable_sets_an_option_and_a_tag_does_not(oppa, monkeypatch) -> None:

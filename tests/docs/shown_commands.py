@@ -13,14 +13,21 @@ from oppa.cli.job_options import LaunchLineCommand
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`(oppa [^`]+)`")
 SHOWN = re.compile(r"(?:^|&& |\$ |\.\.\. |-- )oppa (?P<words>.*)")
+COMMENT = re.compile(r"(?:^|\s)#.*")
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+SPLIT = re.compile(r"\{[^{}\s]*,[^{}\s]*\}")
 HELP = {"-h", "--help", "--version", "--install-completion"}
+
+
+def split_by_a_shell(text: str) -> list[str]:
+    """Return the braces with commas that a shell such as bash expands to several words, because they are not quoted."""
+    return [braces for line in _shell_lines(text) for braces in SPLIT.findall(COMMENT.sub("", QUOTED.sub("", line)))]
 
 
 def commands(text: str) -> Iterator[list[str]]:
     """Yield the words of every command, without the user's own launch line and comments."""
-    lines = [line for block in FENCE.finditer(text) if block["language"] in {"sh", "console"} for line in block["code"].splitlines()]
-    for line in [*lines, *INLINE.findall(FENCE.sub("", text))]:
-        for part in re.sub(r"(?:^|\s)#.*", "", line).split(" -- "):
+    for line in [*_shell_lines(text), *INLINE.findall(FENCE.sub("", text))]:
+        for part in COMMENT.sub("", line).split(" -- "):
             if found := SHOWN.search(part):
                 yield shlex.split(found["words"].removesuffix("\\"))
 
@@ -36,3 +43,7 @@ def unknown(words: list[str]) -> list[str]:
     known = HELP | {option for parameter in command.params for option in parameter.opts}
     known |= {"--", "--model"} if isinstance(command, LaunchLineCommand) else set()
     return [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]
+
+
+def _shell_lines(text: str) -> list[str]:
+    return [line for block in FENCE.finditer(text) if block["language"] in {"sh", "console"} for line in block["code"].splitlines()]

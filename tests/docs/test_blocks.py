@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -41,8 +42,9 @@ def test_a_block_is_legal_in_its_language(document: Path) -> None:
 @pytest.mark.parametrize("page", ["how-to/job-file", "how-to/add-a-parameter", "tutorials/own-script"])
 def test_a_job_of_a_guide_loads(page: str, tmp_path: Path) -> None:
     jobs = [code for code in _blocks(DOCS / f"{page}.md", "toml") if "[cluster]" in code]
+    lines = [line for code in _blocks(DOCS / f"{page}.md", "sh") for line in code.splitlines() if line.startswith("oppa tune job.toml -- ")]
     assert jobs
-    argv = ("python", "train.py", "--workers", "{num_workers=4:2,4,8}")
+    argv = shlex.split(lines[0].partition(" -- ")[2]) if lines else ("python", "train.py", "--workers", "{num_workers=4:2,4,8}")
     for job in jobs:
         (tmp_path / "job.toml").write_text(job)
         assert len(load_job(tmp_path / "job.toml", argv=() if "[model]" in job else argv).candidates()) > 1

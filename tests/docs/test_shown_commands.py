@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oppa.cli.renamed import COMMANDS, OPTIONS, SETTINGS
-from tests.docs.shown_commands import commands, unknown
+from tests.docs.shown_commands import commands, split_by_a_shell, unknown
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -16,6 +16,16 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rgl
 def test_every_command_that_a_document_shows_is_there_with_its_options(document: Path) -> None:
     lost = [(shlex.join(words), names) for words in commands(document.read_text()) if (names := unknown(words))]
     assert not lost
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_no_shell_splits_the_braces_of_a_command(document: Path) -> None:
+    assert not split_by_a_shell(document.read_text())
+
+
+def test_braces_with_a_comma_are_split_unless_they_are_quoted() -> None:
+    shown = "```sh\noppa tune -- torchrun train.py {a} {b=1:1,2}   # {c,d}\noppa tune -- train '{b=1:1,2}' \"{c=1:1,2}\"\n```"
+    assert split_by_a_shell(shown) == ["{b=1:1,2}"]
 
 
 def test_commands_are_found_in_the_documents() -> None:

@@ -8,7 +8,7 @@ import typer
 from oppa.errors import InputError
 
 MEASURE = "Time matrix products, memory and collectives; under `torchrun` or `srun`, also between hosts."
-OUT = "Write the measured figures as a hardware file, for `hardware` in a job's [cluster]; needs --measure."
+OUT = "Write the measured figures as a hardware file, for `hardware` in `\\[cluster]` of a job; needs --measure."
 RANKS = "Number of ranks to measure with on this host; by default one for each GPU, on CPUs one for each core, from 2 to 4."
 FIGURE_TIME = "Least time of each figure."
 
@@ -22,7 +22,7 @@ def doctor(
 ) -> None:
     """Check what can run on this machine, and what is missing; or measure its devices and links.
 
-    `oppa doctor --measure --out mycluster.toml` writes a hardware file. A job uses it with `hardware = "mycluster.toml"` in [cluster].
+    `oppa doctor --measure --out mycluster.toml` writes a hardware file. A job uses it with `hardware = "mycluster.toml"` in `\\[cluster]`.
     """
     if measure:
         _measure(as_json=as_json, out=out, ranks=ranks, figure_time=figure_time)

@@ -28,7 +28,7 @@ _PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32"}
 _NAMED_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 _BAR = ("--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar", "--trainer.callbacks.refresh_rate=1")
 _UNKNOWN_BATCH = (
-    "the data module's own batch argument is unknown: name it `{micro_batch}`, such as `--data.batch_size {micro_batch=8:4,8,16}`"
+    "the data module's own batch argument is unknown: name it `{micro_batch}`, such as `--data.batch_size '{micro_batch=8:4,8,16}'`"
 )
 
 

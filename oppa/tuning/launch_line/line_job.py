@@ -149,7 +149,7 @@ def _require_choice(problem: Problem, meaning: Meaning) -> None:
     """Raise InputError if nothing may vary."""
     if any(len(known.choices) > 1 for known in problem.space.parameters if known.name != "dp"):
         return
-    hint = "\n".join(meaning.hints) or "name what may vary, with its present value first: `--batch-size {micro_batch=8:4,8,16}`"
+    hint = "\n".join(meaning.hints) or "name what may vary, with its present value first: `--batch-size '{micro_batch=8:4,8,16}'`"
     raise InputError(f"nothing in this launch line may vary: it is understood as {meaning.title}", hint=hint)
 
 
