@@ -8,14 +8,18 @@ Notation (r seeds, k targets):
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
+from experiments.lib.run_trace import Track
+
 Array = NDArray[np.float64]
 DRAWS = 10_000
+SHARES = (0.25, 0.4, 0.55, 0.7, 0.85)
+"""Shares of the time of the shortest static run, at which the best static run has the target losses."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,3 +62,18 @@ def gains(ours: Array, others: Mapping[str, Array]) -> Gains:
     with np.errstate(invalid="ignore"):
         found = np.where(np.isinf(ours), -1.0, 1 - ours / theirs)
     return Gains(rivals=rivals, by_seed=found)
+
+
+def static_targets(tracks: Sequence[Track], window: float) -> list[float]:
+    """Return five losses that no run of an adaptive policy determines, the highest first.
+
+    They lie along the static run that has the lowest loss when the shortest static run ends, at SHARES of that time.
+
+    Args:
+        tracks: Runs of all variants.
+        window: Samples over which a loss is smoothed.
+    """
+    static = [track for track in tracks if track.variant.startswith("static")]
+    end_s = min(track.clock_s[-1] for track in static)
+    best = min(static, key=lambda track: float(np.interp(end_s, track.clock_s, track.smoothed(window))))
+    return [round(float(np.interp(share * end_s, best.clock_s, best.smoothed(window))), 2) for share in SHARES]

@@ -16,11 +16,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import pandas as pd
 
 from experiments.goodput import worlds
 from experiments.goodput.figures import all_figures
+from experiments.goodput.gains import static_targets
 from experiments.goodput.sections import GoodputComparison, change_section, table_section, time_section
 from experiments.goodput.variants import Variant, variants
 from experiments.goodput.worlds import ASSUMED, Layout, gain_section, layout_section, paper_section
@@ -64,8 +64,6 @@ WORDS: Mapping[str, str] = {"always": "at every batch (eq. 8)", "while-noisy": "
 FLOOR, FALL, LOSS_AGE, LOSS_POWER = 1.7, 9.0, 400.0, 0.45
 STEP_NOISE, SCALE_NOISE = 0.02, 0.10
 """Standard deviations of the logarithms of step times and of the observed noise scale."""
-TARGETS = (0.25, 0.4, 0.55, 0.7, 0.85)
-"""Shares of the total time of the best static batch; its losses at these times are the targets."""
 WINDOW = 2048
 SINGLE = 300
 """Number of first steps that are simulated one by one; during these, batches rise from the smallest to the right one."""
@@ -221,7 +219,7 @@ def simulate_run(world: SimulatedWorld, variant: Variant, seed: int) -> Track:
 def comparison_of(world: SimulatedWorld, seeds: Sequence[int]) -> GoodputComparison:
     """Run every variant with every seed; the targets are losses along the run of the best static batch."""
     tracks = [simulate_run(world, variant, seed) for variant in variants(world.table, FIRST, LARGEST) for seed in seeds]
-    return GoodputComparison(tracks, _targets(tracks), WINDOW)
+    return GoodputComparison(tracks, static_targets(tracks, WINDOW), WINDOW)
 
 
 @functools.cache
@@ -229,14 +227,6 @@ def compared(name: str, seeds: int) -> Mapping[str, GoodputComparison]:
     """Return the comparisons of one of CASES, by the effect of a larger learning rate; a cache avoids repeated runs."""
     world = world_of(name)
     return {helps: comparison_of(dataclasses.replace(world, helps=helps), range(seeds)) for helps in HELPS}
-
-
-def _targets(tracks: Sequence[Track]) -> list[float]:
-    """Return losses along the static run that ends with the lowest loss, at TARGETS of the shortest static run's time."""
-    static = [track for track in tracks if track.variant.startswith("static")]
-    end_s = min(track.clock_s[-1] for track in static)
-    best = min(static, key=lambda track: float(np.interp(end_s, track.clock_s, track.smoothed(WINDOW))))
-    return [round(float(np.interp(share * end_s, best.clock_s, best.smoothed(WINDOW))), 2) for share in TARGETS]
 
 
 def sections(seeds: int, names: Sequence[str] = tuple(CASES)) -> list[Section]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from experiments.goodput.gains import SHARES, static_targets
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
 from experiments.trainers import transformers_statistics
@@ -11,7 +12,7 @@ from oppa.errors import InputError
 from oppa.problem.job import load_job
 from tests.control.conftest import table as known
 from tests.control.conftest import table_of  # noqa: F401 - a fixture
-from tests.experiments.comparisons import TARGETS, compared
+from tests.experiments.comparisons import TARGETS, compared, track
 
 table = known
 
@@ -30,12 +31,22 @@ def test_the_gain_is_over_the_best_static_batch_by_each_clock() -> None:
     assert found["recorded step times"].mean == pytest.approx(expected, abs=0.02)
 
 
+def test_the_targets_are_losses_of_the_best_static_batch_and_no_other_run_moves_them() -> None:
+    best = track("static-8", 0, rate=100.0, end=1.5)  # ends after 20 s
+    static = [
+        track("static-16", 0, rate=200.0, end=2.6),
+        best,
+    ]  # the shortest one ends after 10 s, where the best one is at half its samples
+    found = static_targets(static, window=100)
+    assert found == pytest.approx([3 - 1.5 * share / 2 for share in SHARES], abs=0.01)
+    assert static_targets([*static, track("goodput", 0, rate=900.0, end=0.1)], window=100) == found
+
+
 def test_restarts_are_counted() -> None:
     assert results().restarts() == {"goodput": 1, "cbs-pessimistic": 0, "static-8": 0}
 
 
 def test_the_page_has_the_gain_and_its_rows_are_as_long_as_their_heads(tmp_path, monkeypatch, table) -> None:
-    monkeypatch.setattr(page, "TARGETS", TARGETS)
     monkeypatch.setattr(page, "WINDOW", 100)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "origins.json").write_text('{"goodput-0": {"date": "now", "oppa": "9"}}')
