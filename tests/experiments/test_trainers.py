@@ -33,10 +33,7 @@ def test_the_gain_is_over_the_best_static_batch_by_each_clock() -> None:
 
 def test_the_targets_are_losses_of_the_best_static_batch_and_no_other_run_moves_them() -> None:
     best = track("static-8", 0, rate=100.0, end=1.5)  # ends after 20 s
-    static = [
-        track("static-16", 0, rate=200.0, end=2.6),
-        best,
-    ]  # the shortest one ends after 10 s, where the best one is at half its samples
+    static = [track("static-16", 0, rate=200.0, end=2.6), best]  # ends after 10 s: the best one is halfway then
     found = static_targets(static, window=100)
     assert found == pytest.approx([3 - 1.5 * share / 2 for share in SHARES], abs=0.01)
     assert static_targets([*static, track("goodput", 0, rate=900.0, end=0.1)], window=100) == found
