@@ -6,6 +6,8 @@ data comes close to both. The plan cannot detect a deviation.
 
 import dataclasses
 import itertools
+import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy, TableRow
 from oppa.table.table import Table
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Line
 from oppa.training.statistics.noise_scale import Smoothing
 
 
@@ -111,6 +115,13 @@ def _variance_ratios(noise_scale: float, present: Configuration) -> tuple[float,
     ratio = noise_scale / (1 + noise_scale / present.global_batch)
     groups = present.dp if present.dp > 1 else present.num_microbatches
     return ratio, ratio * (groups - 1) / present.global_batch
+
+
+def restart_s(lines: Iterable[Line]) -> float | None:
+    """Return the median time of a run's restarts in another layout, in seconds; None if its ledger has none."""
+    seconds = [line["seconds"] for line in lines if line["event"] == ledger.CHANGED]
+    restarts = [math.fsum(each.values()) for each in seconds if "start" in each]
+    return statistics.median(restarts) if restarts else None
 
 
 def fastest_at(table: Table, global_batch: int) -> TableRow:

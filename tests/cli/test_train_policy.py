@@ -56,6 +56,7 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
     stages = json.loads(oppa("plan", "--table", table, "--noise", "run", "--cost", 0.01, "--json").stdout)
     assert stages[0]["tokens"] == 0 and Configuration.from_dict(stages[-1]["configuration"]) == PROMISED
     assert stages[-1]["tokens"] == 32 * stages[-1]["samples"] > 0
+    assert "A change of layout counts as 60 s (assumed)." in oppa("plan", "--table", table, "--noise", "run").stdout
     told = oppa("plan", "--table", table, "--noise", "run", "--cost", 0.01, "--to", "megatron").stdout
     assert "--pipeline-model-parallel-size 2" in told and '--step-batch-size-schedule "0:16"' in told
     assert "known" in oppa("plan", "--table", table, "--noise", "run", "--to", "nemo", code=2).stderr

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from oppa.control.plan import NoiseSeen, fastest_at, launches, megatron_schedule, plan
+from oppa.control.plan import NoiseSeen, fastest_at, launches, megatron_schedule, plan, restart_s
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.policies.norm_test import NormTestPolicy
 from oppa.control.policies.static import StaticPolicy
@@ -94,3 +94,10 @@ def test_megatron_takes_batches_by_tokens(table_of) -> None:
     steps = [tuple(map(int, step.split(":"))) for step in megatron_schedule(launch, 128).split()]
     assert steps[0] == (0, 8) and [batch for _, batch in steps] == [8, 16, 32, 64][: len(steps)] and len(steps) > 1
     assert steps[1:] == [(stage.samples * 128, stage.configuration.global_batch) for stage in launch[1:]]
+
+
+def test_a_restart_takes_the_median_of_those_in_the_ledger() -> None:
+    restarts = [{"event": "changed", "seconds": {"save": 1.0, "start": seconds}} for seconds in (9.0, 3.0, 5.0)]
+    live = {"event": "changed", "seconds": {"rebatch": 0.001}}
+    assert restart_s([live, *restarts, {"event": "step"}]) == 6.0
+    assert restart_s([live]) is None

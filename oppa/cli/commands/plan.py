@@ -18,7 +18,8 @@ TABLE = "Folder of the table from which the policy chooses."
 NOISE = "Folder of a run of `oppa train`, which gives the noise scale."
 POLICY = "Policy that chooses batch size and layout: `goodput`, `critical-batch`, `norm-test` or `stagewise`."
 SAMPLES = "Number of samples at which training ends; the run's own by default."
-COST = "Seconds that a change of layout takes, such as a restart of the framework."
+COST = "Seconds that a change of layout takes; by default the median restart of the run, or a minute if it has none."
+MINUTE_S = 60.0
 TO = "Print the arguments of this framework instead: `megatron`."
 
 
@@ -27,7 +28,7 @@ def plan(
     noise: Annotated[Path, typer.Option(metavar="RUN", help=NOISE)],
     policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "goodput",
     samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
-    cost: Annotated[float, typer.Option(metavar="SECONDS", min=0, help=COST)] = 60.0,
+    cost: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, help=COST)] = None,
     to: Annotated[str, typer.Option(metavar="FRAMEWORK", help=TO)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the stages as JSON on stdout.")] = False,
 ) -> None:
@@ -37,19 +38,26 @@ def plan(
 
     Exit codes: 0 written, 2 wrong input.
     """
-    from oppa.control.plan import fastest_at
+    from oppa.control.plan import fastest_at, restart_s
     from oppa.control.plan import plan as planned
     from oppa.control.registry import policy_of
     from oppa.control.throughput_index import ThroughputIndex
     from oppa.table.table import Table
     from oppa.training.run import ledger
     from oppa.training.run.run_folder import RunSpec
+    from oppa.units import format_seconds
 
     if to not in ("", "megatron"):
         raise InputError(f"`--to {to}` is unknown", hint="use `megatron`, or remove --to")
     run, profiled = RunSpec.read(noise), Table.read(table)
     profiled.origin.require_model_of(run.problem)
-    lines = [line for line in ledger.standing(ledger.read(noise)) if line["event"] == ledger.STEP]
+    every = ledger.standing(ledger.read(noise))
+    lines = [line for line in every if line["event"] == ledger.STEP]
+    cost_s, source = next(
+        (seconds, source)
+        for seconds, source in ((cost, "as stated"), (restart_s(every), "the median restart of the run"), (MINUTE_S, "assumed"))
+        if seconds is not None
+    )
     begin = fastest_at(profiled, run.configuration.global_batch).configuration
     options = run.problem.run_options
     total = samples or options.samples or (lines[-1]["samples"][1] if lines else 0)
@@ -61,7 +69,7 @@ def plan(
         begin=begin,
         total=total,
         warmup=options.warmup_samples,
-        reconfiguration_s=cost,
+        reconfiguration_s=cost_s,
     )
     seq_len = run.problem.model.seq_len
     if as_json:
@@ -69,7 +77,7 @@ def plan(
     elif to:
         typer.echo(_megatron(run.problem, stages))
     else:
-        _print(stages, seq_len)
+        _print(stages, seq_len, f"A change of layout counts as {format_seconds(cost_s)} ({source}).")
 
 
 def _seen(lines: "Sequence[Line]") -> "list[NoiseSeen]":
@@ -78,7 +86,7 @@ def _seen(lines: "Sequence[Line]") -> "list[NoiseSeen]":
     return [NoiseSeen(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in lines if line["health"] == "healthy"]
 
 
-def _print(stages: "Sequence[PlanStage]", seq_len: int) -> None:
+def _print(stages: "Sequence[PlanStage]", seq_len: int, note: str) -> None:
     from rich.markup import escape
 
     from oppa.cli.views import style
@@ -89,6 +97,7 @@ def _print(stages: "Sequence[PlanStage]", seq_len: int) -> None:
         configuration = stage.configuration
         table.add_row(format_count(stage.samples * seq_len), str(configuration.global_batch), configuration.id, escape(stage.reason))
     style.out().print(table)
+    style.out().print(note, style="dim")
 
 
 def _megatron(problem: "Problem", stages: "Sequence[PlanStage]") -> str:
