@@ -10,6 +10,7 @@ optimizer      AdamW with weights and moments in bf16, no fp32 copy: `torch_dtyp
 step time      the run's seconds over its 100 steps, the first included.
 batch          one micro-batch per step, but for the mixtures of experts, which accumulate up to 128 samples. Tokens per second are of a
                device, so that tokens over samples give the sequence length: 2,048 for SantaCoder, and 4,096 (packed) for the others.
+loss           torch's own, but for `foak`, whose cross-entropy is fused.
 kernels        `foak` (fused operators and kernels) and the like are tasks of their own, because no column of `predict_rows` states them.
 out of memory  runs without throughput: nvidia-smi shows 77.7e3 MiB and more of 81,920 in each.
 """
@@ -64,6 +65,7 @@ def fine_tuning_rows() -> pd.DataFrame:
         gbs=runs["per_device_train_batch_size"] * runs["num_gpus"],
         precision=runs["torch_dtype"].map({"bfloat16": "bf16", "float16": "fp16"}),
         kernels=config.where(config != "none", ""),
+        loss=_loss(config),
         trained=lora.map({True: "lora", False: "all"}),
         weights=quantised.map({True: "4-bit", False: "16-bit"}),
         status=runs["train_runtime"].notna().map({True: RAN, False: OUT_OF_MEMORY}),
@@ -96,11 +98,17 @@ def expert_fine_tuning_rows() -> pd.DataFrame:
         precision="bf16",
         ep=config.str.extract(r"ep(\d+)", expand=False).fillna("1").astype(int),
         kernels=config.str.replace(r"-ep\d+", "", regex=True),
+        loss=_loss(config),
         status=RAN,
         memory_bytes=(runs["mem_nvidia_mem_reserved"] * MIB).where(runs["per_device_train_batch_size"] == 1),
         memory_kind=DEVICE,
     )
     return complete(rows, source="fms_a100_moe", task=("model", "gpus", "kernels"))
+
+
+def _loss(config: pd.Series) -> pd.Series:
+    """Return the column `loss` for options of the framework."""
+    return config.str.contains("foak").map({True: "fused", False: "plain"})
 
 
 def _on_devices(runs: pd.DataFrame, seq_len: pd.Series) -> pd.DataFrame:

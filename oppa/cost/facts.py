@@ -72,7 +72,7 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
     Args:
         columns: Values or arrays of shape (n,) by name. Optional are `schedule`, the overlaps, `stage_layout`, the bucket sizes, and the
             degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `shard`, `sequence_parallel`, `recompute_layers`,
-            `attention` and `offload`.
+            `attention`, `loss` and `offload`.
         framework: Decides what an absent column means.
         balanced: Stages are cut so that the output projection gets its share of the time.
     """
@@ -97,6 +97,7 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
         "recompute_layers": np.where(recomputed > 0, recomputed, np.inf),
         "sequence_parallel": _numbers(columns, "sequence_parallel", float(framework is None or framework.sequence_parallel)),
         "flash": np.asarray(np.asarray(columns.get("attention", "flash")) != "plain", dtype=np.float64),
+        "plain_loss": np.asarray(np.asarray(columns.get("loss", "fused")) == "plain", dtype=np.float64),
         "offload_activations": np.asarray(offload == "activations", dtype=np.float64),
         "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),
         "offload_parameters": np.asarray(offload == "parameters", dtype=np.float64),

@@ -23,7 +23,7 @@ DEFAULT = "other"
 """Framework of a job or a row that states none."""
 MODELS = ("step_time", "memory")
 """Names of the files under `priors/` whose coefficients a device or a framework may override."""
-COLUMNS = ("cp", "cp_mode", "etp", "shard", "sequence_parallel", "recompute_layers", "attention", "offload", "precision")
+COLUMNS = ("cp", "cp_mode", "etp", "shard", "sequence_parallel", "recompute_layers", "attention", "loss", "offload", "precision")
 """Columns of the cost model that a search space may have as parameters of its own, besides those that are fields of a configuration."""
 Share = Annotated[float, Field(gt=0, le=1)]
 _Number = Annotated[float, Field(ge=0)]

@@ -1,11 +1,11 @@
 """Predict the bytes on the fullest device at the peak of a step.
 
-    passes = state * (weights + gradients + optimizer) + activation * (layers in flight + the layer at work) + logits
+    passes = state * (weights + gradients + optimizer) + activation * (layers in flight + the layer at work or the loss) + logits
     update = state * (weights + gradients + optimizer + what the update computes with)
     memory = max(passes, update) + communicators + fixed
 
 Notation (n rows):
-    parts    bytes of PARTS, before coefficients apply     (n, 10)
+    parts    bytes of PARTS, before coefficients apply     (n, 11)
 """
 
 import torch
@@ -24,11 +24,17 @@ from oppa.cost.stages import (
 )
 from oppa.cost.workload import Workload
 
-PARTS = ("weights", "gradients", "optimizer", "waiting", "update", "sharded", "replicated", "logits", "gathered", "communicators")
+PARTS = ("weights", "gradients", "optimizer", "waiting", "update", "sharded", "replicated", "logits", "loss", "gathered", "communicators")
 """Parts of a stage's memory, in bytes, but for `communicators`, which is a number of groups.
 
-`gathered` are the logits of other tensor-parallel ranks. `gradients` is what remains of them at the peak of the passes. `update` is what
-the optimizer's step needs in addition to weights and states.
+`logits` is one copy of them, and 0 under torch's own loss, whose tensors are `loss`. `gathered` are the logits of other tensor-parallel
+ranks. `gradients` is what remains of them at the peak of the passes. `update` is what the optimizer's step needs in addition to weights
+and states.
+"""
+PLAIN_LOSS_BYTES = 12
+"""Bytes that torch's own cross-entropy keeps for each logit beside the logit itself, at the start of its backward pass.
+
+They are three fp32 numbers: the log-softmax, its gradient and that of the logit (`log_softmax` and `nll_loss` of torch).
 """
 KEPT_SCORE_BYTES = 5
 """Bytes per attention score that a softmax with dropout keeps for the backward pass (Korthikanti et al. 2022, section 4.1)."""
@@ -42,21 +48,20 @@ def memory(work: Workload, c: Coefficients) -> Tensor:
 
 
 def parts(work: Workload) -> Tensor:
-    """Return the parts of the first and of the last stage, shape (n, 20); they do not depend on the coefficients."""
+    """Return the parts of the first and of the last stage, shape (n, 22); they do not depend on the coefficients."""
     return torch.cat([first_stage(work), last_stage(work)], dim=-1)
 
 
 def first_stage(work: Workload) -> Tensor:
-    """Return the parts of the first stage, which has the embedding and most micro-batches in flight, shape (n, 10).
+    """Return the parts of the first stage, which has the embedding and most micro-batches in flight, shape (n, 11).
 
     A single stage holds the whole model.
     """
-    logits = torch.where(work.layout.pp == 1, _logits(work), 0.0)
-    return _parts(work, first_ends(work), work.layout.in_flight, logits)
+    return _parts(work, first_ends(work), work.layout.in_flight, torch.where(work.layout.pp == 1, _logits(work), 0.0))
 
 
 def last_stage(work: Workload) -> Tensor:
-    """Return the parts of the last stage, which has the output projection and its logits, shape (n, 10).
+    """Return the parts of the last stage, which has the output projection and its logits, shape (n, 11).
 
     It has one micro-batch in flight; under GPipe, all of them.
     """
@@ -77,9 +82,9 @@ def phases(parts: Tensor, c: Coefficients) -> tuple[tuple[Tensor, ...], tuple[Te
 
     The update's gradients include the copies that it computes with.
     """
-    weights, gradients, optimizer, waiting, update, sharded, replicated, logits, gathered, _ = parts.unbind(-1)
+    weights, gradients, optimizer, waiting, update, sharded, replicated, logits, loss, gathered, _ = parts.unbind(-1)
     activations = c["activation"] * (sharded + c["replicated"] * replicated)
-    copies = c["logit_copies"] * (logits + c["whole_logits"] * gathered)
+    copies = c["logit_copies"] * (logits + c["whole_logits"] * gathered) + c["activation"] * loss
     held, kept = c["state"] * weights, c["state"] * optimizer
     passes = held, c["state"] * (gradients + c["whole_gradients"] * waiting), kept, activations, copies
     return passes, (held, c["state"] * update, kept, torch.zeros_like(activations), torch.zeros_like(copies))
@@ -91,7 +96,7 @@ def buffers(parts: Tensor, c: Coefficients) -> Tensor:
 
 
 def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> Tensor:
-    """Return the parts of a stage that holds `ends` parameters in addition to its layers, shape (n, 10).
+    """Return the parts of a stage that holds `ends` parameters and `logits` numbers in addition to its layers, shape (n, 11).
 
     Without a buffer of their own, gradients appear as the backward pass frees activations. If there is only one micro-batch, they count as
     far as they exceed these.
@@ -111,19 +116,31 @@ def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> T
     waiting = torch.where(divides & (layout.num_microbatches > 1), held - shared, 0.0)  # some frameworks divide only at the end
     updated = torch.where(layout.zero_stage >= 1, shared, held)
     optimizer = torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.optimizer_bytes)
-    split, replicated = _activations(work, layers, in_flight)
-    freed = torch.where((formats.gradient_buffer > 0) | (layout.num_microbatches > 1), 0.0, split + replicated + logits)
+    split, replicated, at_work = _activations(work, layers, in_flight)
+    fused, loss = _at_loss(work, logits, at_work)
+    freed = torch.where((formats.gradient_buffer > 0) | (layout.num_microbatches > 1), 0.0, split + replicated + fused + loss)
     kept = (gradients * formats.gradient_bytes - freed).clamp_min(0)
     update = gradients * formats.gradient_bytes + updated * formats.update_bytes
+    gathered_logits = (layout.tp - 1) * logits * formats.element_bytes
     states = weights, kept, optimizer, waiting * formats.gradient_bytes, update
-    return torch.stack([*states, split, replicated, logits, (layout.tp - 1) * logits, _communicators(work)], dim=-1)
+    return torch.stack([*states, split, replicated, fused, loss, gathered_logits, _communicators(work)], dim=-1)
 
 
-def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the bytes of activations in two parts, shape (n,) each: divided by tp, and possibly replicated on every rank.
+def _at_loss(work: Workload, logits: Tensor, at_work: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the bytes of one copy of the logits for a fused loss, and what torch's own loss adds to the peak, shape (n,) each.
 
-    The first part is what `layers` keep for the backward pass of the micro-batches in flight, and what the layer at work recomputes. If
-    sequence parallelism is off, every rank keeps the inputs and outputs of norms of all tokens.
+    Torch's own loss has freed its tensors when the backward pass reaches a layer, so they count as far as they exceed `at_work`.
+    """
+    plain, element_bytes = work.layout.plain_loss > 0, work.formats.element_bytes
+    kept = logits * (element_bytes + PLAIN_LOSS_BYTES)
+    return torch.where(plain, 0.0, logits * element_bytes), torch.where(plain, kept - at_work, 0.0).clamp_min(0)
+
+
+def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the bytes of activations, shape (n,) each: divided by tp, possibly replicated on every rank, and of the layer at work.
+
+    The first part is what `layers` keep for the backward pass of the micro-batches in flight, with what the layer at work recomputes, which
+    is the third. If sequence parallelism is off, every rank keeps the inputs and outputs of norms of all tokens.
     """
     shape, layout, formats = work.shape, work.layout, work.formats
     token_bytes = work.tokens * formats.element_bytes
@@ -136,12 +153,13 @@ def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> tuple[Ten
     ring = torch.where(layout.cp_mode == 0, (layout.cp - 1) * shape.query_width, 0.0)  # each step's output, as Transformer Engine needs
     kept = again * shape.hidden + (1 - again) * (selective + ring)
     kept = torch.where(layout.offload_activations > 0, 0.0, kept)
-    at_work = torch.where((layout.recompute > 0) | (layout.offload_activations > 0), everything, 0.0)
+    computes = (layout.recompute > 0) | (layout.offload_activations > 0)
+    at_work = torch.where(computes, token_bytes * everything / layout.tp, 0.0)
     alike = replicated_elements(work) * torch.where(layout.recompute == 2, again / 4 + (1 - again), 1.0)
     alike = torch.where(layout.offload_activations > 0, 0.0, alike) * (1 - 1 / layout.tp)
     alike = token_bytes * layers * in_flight * alike
-    divided = token_bytes * (layers * in_flight * kept + at_work) / layout.tp + (1 - layout.sequence_parallel) * alike
-    return divided, layout.sequence_parallel * alike
+    divided = token_bytes * layers * in_flight * kept / layout.tp + at_work + (1 - layout.sequence_parallel) * alike
+    return divided, layout.sequence_parallel * alike, at_work
 
 
 def _communicators(work: Workload) -> Tensor:
@@ -151,5 +169,5 @@ def _communicators(work: Workload) -> Tensor:
 
 
 def _logits(work: Workload) -> Tensor:
-    """Return the bytes of one copy of a micro-batch's logits, shape (n,)."""
-    return work.tokens * work.shape.logit_elements / work.layout.tp * work.formats.element_bytes
+    """Return the number of a micro-batch's logits on a rank, shape (n,)."""
+    return work.tokens * work.shape.logit_elements / work.layout.tp

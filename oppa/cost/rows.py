@@ -29,10 +29,12 @@ PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", *EIGHT_BIT)
 """Accepted precisions; empty means the device's default."""
 OFFLOADS = ("none", "activations", "optimizer", "parameters")
 ATTENTIONS = ("flash", "plain")
+LOSSES = ("fused", "plain")
 ALSO = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather", "allgather": "all-gather"}
 """Megatron-LM's names of ways to exchange in context parallelism."""
 FLAGS = ("gated", "tied", "sequence_parallel")
-OPTIONAL = (*FLAGS, "precision", "framework", "optimizer", "trained", "weights", "cp_mode", "attention", "offload", *COUNTS, *WIDTHS)
+WORDS = ("precision", "framework", "optimizer", "trained", "weights", "cp_mode", "attention", "loss", "offload")
+OPTIONAL = (*FLAGS, *WORDS, *COUNTS, *WIDTHS)
 LARGEST = 10**9
 
 
@@ -59,6 +61,7 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
     checked["optimizer"] = _words(_optional(rows, "optimizer"), tuple(OPTIMIZER_STATE_BYTES), default="adamw")
     checked["cp_mode"] = _words(_optional(rows, "cp_mode"), CP_MODES, default="", also=ALSO)
     checked["attention"] = _words(_optional(rows, "attention"), ATTENTIONS, default="flash")
+    checked["loss"] = _words(_optional(rows, "loss"), LOSSES, default="fused")
     checked["offload"] = _words(_optional(rows, "offload"), OFFLOADS, default="none")
     checked["gated"] = _flags(_optional(rows, "gated"), default=True)
     checked["tied"] = _flags(_optional(rows, "tied"), default=False)
@@ -115,7 +118,7 @@ def _model(*, head_dim: int, expert_ffn: int, **dimensions: Any) -> Model:
 
 
 def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
-    names = ("dp", "tp", "pp", "model_chunks", "recompute", "cp", "ep", "etp", "shard", "recompute_layers", "attention", "offload")
+    names = ("dp", "tp", "pp", "model_chunks", "recompute", "cp", "ep", "etp", "shard", "recompute_layers", "attention", "loss", "offload")
     columns = {name: rows[name].to_numpy() for name in (*names, "sequence_parallel")}
     alone = rows["dp"] * rows["cp"] == 1  # a single replica has nothing to shard
     columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}

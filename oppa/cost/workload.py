@@ -90,6 +90,8 @@ class ConfigurationFacts(Columns):
     """Index into CP_MODES."""
     flash: Tensor
     """1 if attention never writes its scores to memory."""
+    plain_loss: Tensor
+    """1 if the loss is torch's own cross-entropy, which keeps fp32 copies of the logits; 0 if it is fused."""
     offload_activations: Tensor
     offload_optimizer: Tensor
     offload_parameters: Tensor

@@ -29,6 +29,7 @@ VALUES = {
     "recompute": ["none", "selective", "full"],
     "recompute_layers": [0, 1],
     "attention": ["flash", "plain"],
+    "loss": ["fused", "plain"],
     "offload": ["none", "activations", "optimizer"],
     "precision": ["fp32", "bf16", "fp8"],
     "optimizer": ["adamw", "adamw-bf16", "muon"],

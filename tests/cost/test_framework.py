@@ -90,6 +90,7 @@ def test_an_unknown_framework_is_answered_with_those_that_there_are() -> None:
         ("accelerate", "cp_comm", ["allgather", "alltoall"], "cp_mode", {"ring", "all-gather"}),
         ("accelerate", "fsdp_offload", [False, True], "offload", {"none", "parameters"}),
         ("accelerate", "dp_replicate", [1, 2, 4], "shard", {2, 4, 8, 16}),
+        ("transformers", "use_liger_kernel", [False, True], "loss", {"fused", "plain"}),
         ("deepspeed", "sp", [1, 2, 4], "cp", {1, 2, 4}),
         ("deepspeed", "offload_optimizer", ["none", "cpu"], "offload", {"none", "optimizer"}),
         ("torch-long-context", "dp_shard", [0, 2, 4], "shard", {0, 2, 4}),
@@ -116,7 +117,13 @@ def test_without_a_job_s_choices_every_column_has_a_value_that_the_cost_model_kn
     problem = framework_problem(space, given=SMALL)
     columns = framework_of(problem).columns(problem.candidates())
     assert set(columns) <= set(COLUMNS)
-    known = {"cp_mode": CP_MODES, "attention": ("flash", "plain"), "offload": ("none", "optimizer", "parameters"), "precision": ("",)}
+    known = {
+        "cp_mode": CP_MODES,
+        "attention": ("flash", "plain"),
+        "loss": ("fused", "plain"),
+        "offload": ("none", "optimizer", "parameters"),
+        "precision": ("",),
+    }
     for name, values in columns.items():
         assert name not in known or set(np.unique(values).tolist()) <= set(known[name]), name
 

@@ -97,6 +97,16 @@ def test_with_one_stage_the_first_is_the_last() -> None:
     assert torch.equal(first_stage(work), last_stage(work))
 
 
+def test_torch_s_own_loss_keeps_fp32_copies_until_a_layer_is_computed_again() -> None:
+    alone = {"tp": 1, "pp": 1, "precision": "bf16", "framework": "fsdp"}
+    plain, again = work_of({**alone, "loss": "plain"}, {**alone, "loss": "plain", "recompute": "full"}), work_of(alone)
+    at = {name: position for position, name in enumerate(PARTS)}
+    logits = first_stage(again)[0, at["logits"]] / 2
+    loss = first_stage(plain)[:, at["loss"]]
+    assert loss[0] == 14 * logits and 0 <= loss[1] < loss[0]
+    assert (first_stage(plain)[:, at["logits"]] == 0).all() and first_stage(again)[0, at["loss"]] == 0
+
+
 def test_tied_embeddings_are_held_once_and_so_they_are_on_the_two_ends_of_a_pipeline() -> None:
     alone, tied, piped, both = needed({"pp": 1}, {"pp": 1, "tied": True}, {}, {"tied": True})
     assert tied < alone and piped == both

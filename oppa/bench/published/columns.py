@@ -37,6 +37,7 @@ DEFAULTS: Mapping[str, Any] = {
     "dense_layers": 0,
     "sequence_parallel": False,
     "attention": "flash",
+    "loss": "",
     "optimizer": "",
     "offload": "",
     "kernels": "",
