@@ -10,6 +10,7 @@ import pytest
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import checkpoints
 from tests.jobs import TRAIN_JOB
+from tests.launchers.ray_cluster import RayCluster, jobs_lacking, ray_lacking
 from tests.launchers.slurm_cluster import until
 from tests.launchers.study_laws import StudyLaws, Tuner
 
@@ -91,6 +92,18 @@ def test_with_autoscaling_it_waits_for_nodes_and_says_why(tuner):
     assert "waiting for nodes of the Ray cluster: the cluster has 3 of 4 nodes with 1 CPU" in said
 
 
+@pytest.mark.skipif(bool(jobs_lacking()), reason=f"NOT TESTED with Ray Jobs: {jobs_lacking()}")
+def test_it_is_submitted_from_outside_as_a_job_of_ray(tuner):
+    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", f"http://{tuner.cluster.dashboard}"]
+    oppa = [sys.executable, "-m", "oppa", "tune", str(tuner.folder / "job.toml"), "--study", str(tuner.folder / "S")]
+    words = [*submit, "--", *oppa, "--designer", "random", "--set", "launcher.name=ray", "--set", "limits.trials=2"]
+    done = subprocess.run(words, env=tuner.cluster.environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "winner" in done.stdout
+    assert len(tuner.counted()) == 2
+    until(lambda: not tuner.living())
+
+
 @pytest.mark.parametrize("policy", [(), ("--policy", "proportional")], ids=["", "policy"])
 def test_a_run_goes_on_with_another_node(ray_cluster, tmp_path, policy):
     job = TRAIN_JOB.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 1").replace("samples = 96", "samples = 4000")
@@ -108,3 +121,20 @@ def test_a_run_goes_on_with_another_node(ray_cluster, tmp_path, policy):
     result = json.loads(out)
     assert (running.returncode, result["ending"], result["samples"]) == (0, "finished", 4000), err
     assert ledger.require_whole(ledger.standing(ledger.read(tmp_path / "R"))) == 4000
+
+
+def test_a_head_that_is_lost_ends_the_tuner_and_the_study_resumes_on_the_next(tmp_path):
+    """Without a store for its state, a head that restarts is another cluster."""
+    if lacking := ray_lacking():
+        pytest.skip(f"NOT TESTED on a real Ray cluster: {lacking}")
+    with RayCluster() as cluster:
+        tuner = RayTuner(cluster, tmp_path)
+        running = tuner.start()
+        until(lambda: tuner.has_trials(2), timeout_s=120)
+        cluster.kill("n0")
+        assert "the Ray cluster is lost" in tuner.finished(running, code=3)
+        until(lambda: not tuner.living(), lambda: str(tuner.living()))
+    with RayCluster() as cluster:
+        tuner.cluster = cluster
+        tuner.finished(tuner.start())
+    assert len(tuner.counted()) == 8
