@@ -210,6 +210,10 @@ def _example(name: str, *files: str, cost_model: bool = False) -> Declared:
 SUITES: Mapping[str, Suite] = {
     "help": Suite(about="time of `oppa --help`, compared with a bare typer program", run="experiments.timings.help:help_overhead"),
     "start-up": Suite(about="time to set up a trial: fork server and torchrun", run="experiments.timings.startup:startup"),
+    "ray-start-up": Suite(
+        about="time to set up a trial on a node of a Ray cluster, compared with the local launcher",
+        run="experiments.timings.ray_startup:ray_startup",
+    ),
     "machine": Suite(about="measurements of the facts in `priors/hardware/CPU.toml`", run="experiments.timings.machine:machine"),
     "overhead": Suite(
         about="seconds of a designer's step, compared with BoTorch and Optuna", run="experiments.timings.overhead:overhead", tasks=OVERHEAD
@@ -275,6 +279,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         Declared(files=("search_spaces/colossalai.toml", *COST_MODEL, "priors/hardware/A100-80GB.toml"), parts=OVERHEAD),
         smallest="--tasks 1000",
     ),
+    "ray-start-up": _with_own_record("ray-start-up", _TIMINGS["start-up"], smallest="--help"),
     "prior": _with_own_record("prior", PRIOR),
     "calibrate": _with_own_record("calibrate", PRIOR),
     "simulator": _with_own_record("simulator", _SIMULATOR),

@@ -12,7 +12,20 @@ if TYPE_CHECKING:
     from oppa.bench.registry import Benchmark
 
 NAMES = (
-    *("all", "help", "start-up", "machine", "overhead", "prior", "calibrate", "simulator", "stopping", "profile", "control"),
+    *(
+        "all",
+        "help",
+        "start-up",
+        "ray-start-up",
+        "machine",
+        "overhead",
+        "prior",
+        "calibrate",
+        "simulator",
+        "stopping",
+        "profile",
+        "control",
+    ),
     *("service", "goodput", "goodput-simulated", "goodput-pollux"),
     *("norm-test", "policies", "policies-simulated", "schedule", "pipelines", "cluster-sim", "trainers", "trainers-goodput"),
     *("faults", "proxy", "transfer", "libraries"),

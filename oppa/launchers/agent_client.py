@@ -1,23 +1,20 @@
 """Connect the tuner to the agents (`agent.py`): start them under guards, send commands and receive events."""
 
-import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa.launchers.line_process import POLL_S, LineProcess
 from oppa.regular_file import parse_json
 from oppa.trials import logs
-from oppa.trials.guarded_process import GuardedProcess
 
 READY_S = 120.0
 """Seconds for an agent to start; it imports oppa, perhaps from a slow file system."""
 ANSWER_S = 20.0
-POLL_S = 0.005
-LINE_BYTES = 1 << 16
-"""Longest line of an event."""
+LOST = "lost"
+"""Event of the command that starts the agents: a host is gone, and with it perhaps its agent."""
 
 Event = dict[str, Any]
 
@@ -29,9 +26,12 @@ class AgentClient:
         self._hosts = hosts
         self._log = log
         self._grace_s = grace_s
-        self._streams = [_Stream(command, environment=environment, grace_s=grace_s, log=log) for command in commands]
+        name = "the command that starts the agents"
+        self._streams = [LineProcess(name, command, environment=environment, grace_s=grace_s, log=log) for command in commands]
         self._heard: list[Event] = []
         self._ready = False
+        self.lost: int | None = None
+        """Number of a host that is gone; None while none is known to be."""
 
     def wait_ready(self, on_tick: Callable[[], None] = lambda: None) -> None:
         """Return when all agents have reported that they are ready; raises OSError if one of them fails or times out."""
@@ -52,7 +52,9 @@ class AgentClient:
     def events(self) -> list[Event]:
         """Return the events since the last call, without blocking."""
         lines = [line for stream in self._streams for line in stream.read()]
-        heard, self._heard = [*self._heard, *(event for line in lines if (event := _event(line, self._hosts)))], []
+        events = [event for line in lines if (event := _event(line, self._hosts))]
+        self.lost = next((event["host"] for event in events if event["event"] == LOST), self.lost)
+        heard, self._heard = [*self._heard, *events], []
         return heard
 
     def ended(self) -> str:
@@ -104,8 +106,8 @@ class AgentClient:
         for stream in self._streams:
             stream.hang_up()
         deadline = time.monotonic() + self._grace_s
-        while time.monotonic() < deadline and not all(stream.ended() for stream in self._streams):
-            time.sleep(POLL_S)
+        for stream in self._streams:
+            stream.wait_ended(deadline - time.monotonic())
         for stream in self._streams:
             stream.close()
 
@@ -118,38 +120,3 @@ def _event(line: bytes, hosts: int) -> Event | None:
         return None
     known = isinstance(event, dict) and isinstance(event.get("event"), str) and type(event.get("host")) is int
     return event if known and 0 <= event["host"] < hosts else None
-
-
-class _Stream:
-    """A command under a guard, with pipes to its stdin and from its stdout."""
-
-    def __init__(self, command: list[str], *, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
-        self._guard, self._in, self._out = GuardedProcess.with_pipes(
-            "the command that starts the agents", command, environment=environment, grace_s=grace_s, log=log
-        )
-        os.set_blocking(self._out, False)
-        self._rest = b""
-
-    def write(self, data: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._in, data)
-
-    def read(self) -> list[bytes]:
-        """Return the lines since the last call; of a line that is too long for an event, only the end is kept."""
-        lines: list[bytes] = []
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._out, 1 << 16):
-                *whole, rest = (self._rest + data).split(b"\n")
-                lines += whole
-                self._rest = rest[-LINE_BYTES:]
-        return lines
-
-    def ended(self) -> str:
-        return self._guard.ended()
-
-    def hang_up(self) -> None:
-        os.close(self._in)
-
-    def close(self) -> None:
-        self._guard.close()
-        os.close(self._out)

@@ -5,6 +5,7 @@ A `HostPool` provides the hosts: a Slurm allocation, or the emulated hosts of th
 
 import contextlib
 import dataclasses
+import logging
 import math
 import shutil
 import tempfile
@@ -34,6 +35,8 @@ It should send one every two seconds. The time is shorter than the one after whi
 """
 START_S = 20.0
 """Additional seconds before a host's first event, as it may wait for devices that release their memory slowly."""
+
+_log = logging.getLogger(__name__)
 
 
 class HostPool(Protocol):
@@ -101,13 +104,16 @@ class HostsLauncher:
         """
         while True:
             with self._place.devices(spec, on_tick):
+                agents = self._living_agents()
                 try:
-                    self._living_agents().wait_ready(on_tick)
+                    agents.wait_ready(on_tick)
                 except OSError as error:
-                    self.drop_agents()
-                    if self._place.revoked():
-                        continue
                     hosts = ", ".join(self._place.names)
+                    self.drop_agents()
+                    if revoked := self.revoked(agents):
+                        _log.warning("waiting for other hosts: %s", revoked)
+                        on_tick()
+                        continue
                     hint = "repair them, and run the same command again: the study keeps its trials"
                     raise EnvironmentLackingError(f"the hosts {hosts} cannot run trials: {error}", hint=hint) from None
                 yield
@@ -122,9 +128,14 @@ class HostsLauncher:
         agents = self._living_agents()
         self._launches += 1
         trial = HostsTrial(self, agents, self._place, folder, launch_id=self._launches)
-        if not agents.ended():  # otherwise `poll` reports their end
-            master, port = self._place.addresses[0], agents.ask_port(self._launches)
-            agents.tell(do="start", launch_id=self._launches, folder=str(folder.resolve()), master=master, port=port)
+        try:
+            port = agents.ask_port(self._launches)
+        except OSError:
+            if agents.ended():
+                return trial  # `poll` reports their end
+            raise
+        master = self._place.addresses[0]
+        agents.tell(do="start", launch_id=self._launches, folder=str(folder.resolve()), master=master, port=port)
         return trial
 
     def drop_agents(self) -> None:
@@ -133,6 +144,10 @@ class HostsLauncher:
             agents, self._agents = self._agents, None
             agents.close()
             self._place.kill()
+
+    def revoked(self, agents: AgentClient) -> str:
+        """Return why hosts were withdrawn, by the agents or by the host pool; empty while they are available."""
+        return f"host {self._place.names[agents.lost]} was lost" if agents.lost is not None else self._place.revoked()
 
     def close(self) -> None:
         """End everything that this launcher has started."""
@@ -214,7 +229,7 @@ class HostsTrial:
 
     def _lost(self, how: str) -> Exit:
         told = _merged(self._exits.values())
-        if revoked := self._place.revoked():
+        if revoked := self._launcher.revoked(self._agents):
             return dataclasses.replace(told, revoked=revoked)
         return dataclasses.replace(told, failure=told.failure or how, traceback=told.traceback or self._agents.last_words())
 

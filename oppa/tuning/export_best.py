@@ -15,8 +15,8 @@ from oppa.trials.trial_folder import TrialSpec, write_json
 from oppa.tuning.formats import FORMATS, exports, torchrun
 from oppa.tuning.formats.launch import SCRIPT
 
-RUNNERS_OWN = "torchrun"
-"""The format whose files lie in `best/` itself."""
+RUNNERS_OWN = ("torchrun", "kubernetes")
+"""Formats that start the job's own runner: the files of the first lie in `best/` itself, those of the second only on request."""
 
 _README = """\
 # {name}: {id}
@@ -42,7 +42,7 @@ def write_best(study: Study, problem: Problem, best: Trial) -> ExportedBest:
     folder, configuration = study.folder / "best", best.configuration
     TrialSpec.of(problem.restored, configuration, study=study.uuid, trial=best.id, steps=torchrun.STEPS).write(folder)
     write_json(folder / "configuration.json", configuration.to_dict())
-    made = {name: found for name, found in exports(problem, configuration).items() if name != RUNNERS_OWN}
+    made = {name: found for name, found in exports(problem, configuration).items() if name not in RUNNERS_OWN}
     for name, found in made.items():
         _forget(folder / name, FORMATS[name].FILES)
         if not isinstance(found, InputError):

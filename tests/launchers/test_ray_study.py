@@ -1,120 +1,77 @@
 """`oppa tune` and `oppa train` on a real Ray cluster: finished, killed, resumed, side by side, a node lost."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from oppa.study import Study
-from oppa.trials import processes
-from tests.cli.conftest import JOB as ALONE
+from oppa.training.run import ledger
+from oppa.training.run.run_folder import checkpoints
+from tests.jobs import TRAIN_JOB
+from tests.launchers.ray_cluster import RayCluster, jobs_lacking, ray_lacking
 from tests.launchers.slurm_cluster import until
+from tests.launchers.study_laws import StudyLaws, Tuner
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
-JOB = ALONE.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 1").replace("trials = 6", "trials = 8")
 
 
-class Tuner:
-    """`oppa tune` in a folder of its own, on this cluster."""
+class RayTuner(Tuner):
+    """`oppa tune` on this cluster."""
 
     def __init__(self, cluster, folder) -> None:
-        self.cluster, self.folder = cluster, folder
-        (folder / "job.toml").write_text(JOB)
-
-    def rewrite(self, **replaced: str) -> None:
-        """Other values in the job file."""
-        text = (self.folder / "job.toml").read_text()
-        for key, value in replaced.items():
-            lines = [f"{key} = {value}" if line.startswith(f"{key} = ") else line for line in text.splitlines()]
-            text = "\n".join(lines)
-        (self.folder / "job.toml").write_text(text)
+        super().__init__(folder)
+        self.cluster = cluster
 
     def start(self, *options: str) -> subprocess.Popen[str]:
-        """Start it."""
         ray = ("--set", "launcher.name=ray", "--set", f"launcher.options.address={self.cluster.address}")
         words = [sys.executable, "-m", "oppa", "tune", "job.toml", "--study", "S", "--designer", "random", *ray, *options]
         pipe = subprocess.PIPE
         return subprocess.Popen(words, cwd=self.folder, env=self.cluster.environment, stdout=pipe, stderr=pipe, text=True)
 
-    def run(self, *options: str, code: int = 0) -> tuple[str, str]:
-        """Run it to its end."""
-        tuner = self.start(*options)
-        out, err = tuner.communicate(timeout=200)
-        assert tuner.returncode == code, err
-        return out, err
-
-    def trials(self):
-        with Study(self.folder / "S") as study:
-            return study.trials()
-
-    def has_trials(self, count: int) -> bool:
-        return (self.folder / "S" / "study.db").exists() and len(self.trials()) >= count
-
-    def living(self) -> set[processes.Process]:
-        with Study(self.folder / "S") as study:
-            return processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == study.uuid)
-
-    def counted(self) -> list:
-        return [trial for trial in self.trials() if trial.counts and trial.purpose == "search"]
+    def finished(self, running: subprocess.Popen[str], code: int = 0) -> str:
+        out, err = running.communicate(timeout=200)
+        assert running.returncode == code, err
+        return out + err
 
 
 @pytest.fixture
 def tuner(ray_cluster, tmp_path):
-    return Tuner(ray_cluster, tmp_path)
+    return RayTuner(ray_cluster, tmp_path)
 
 
-def test_a_study_of_two_nodes(tuner):
-    out, _ = tuner.run("--json")
-    assert json.loads(out)["best"]["configuration"]["micro_batch"] >= 1
-    assert len(tuner.counted()) == 8
-    until(lambda: not tuner.living())
+@pytest.fixture(params=[signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=["SIGKILL", "SIGTERM", "SIGINT"])
+def end(request):
+    """A tuner that gets a signal."""
+
+    def do(running):
+        running.send_signal(request.param)
+        running.communicate(timeout=30)
+
+    return do
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=["SIGKILL", "SIGTERM", "SIGINT"])
-def test_a_tuner_that_is_ended_leaves_no_process_and_resumes(tuner, number):
-    running = tuner.start()
-    until(lambda: tuner.has_trials(3), timeout_s=120)
-    assert tuner.living()
-    os.kill(running.pid, number)
-    running.communicate(timeout=30)
-    until(lambda: not tuner.living(), lambda: str(tuner.living()), timeout_s=15)
-    before = {trial.id for trial in tuner.counted()}
-    tuner.run()
-    assert len(tuner.counted()) == 8
-    assert before <= {trial.id for trial in tuner.counted()}
+class TestOnRay(StudyLaws):
+    """The laws, on Ray."""
 
 
 def test_nodes_of_another_size_are_refused_at_once(tuner):
     tuner.rewrite(hosts="4")
-    _, err = tuner.run(code=3)
-    assert "this job needs 4 nodes with 1 CPU each; the Ray cluster has 3" in err
+    assert "this job needs 4 nodes with 1 CPU each; the Ray cluster has 3" in tuner.finished(tuner.start(), code=3)
     assert not (tuner.folder / "S").exists()
-
-
-def test_trials_run_side_by_side_where_the_cluster_has_room(tuner):
-    tuner.rewrite(hosts="1", devices_per_host="2", q_max="40", q_min="39")
-    tuner.run()
-    trials = [trial for trial in tuner.trials() if trial.purpose == "search"]
-    assert len({trial.configuration for trial in trials}) == len(trials) == 8
-    ends = [(trial.started_at, trial.started_at + trial.seconds) for trial in trials]
-    assert any(start < other < end for start, end in ends for other, _ in ends)
-    until(lambda: not tuner.living())
 
 
 def test_a_node_that_is_lost_interrupts_a_trial_and_the_study_goes_on_with_another(tuner):
     tuner.rewrite(trials="5", q_max="60", q_min="59")
     running = tuner.start("--set", "launcher.parallel=1")
     until(lambda: tuner.has_trials(1), timeout_s=120)
-    name = (set(_hosts(tuner)) - {"n0"}).pop()
+    name = ({host for trial in tuner.trials() for host in trial.hosts} - {"n0"}).pop()
     tuner.cluster.kill(name)
     try:
-        _, err = running.communicate(timeout=200)
+        tuner.finished(running)
     finally:
         tuner.cluster.start(name)
-    assert running.returncode == 0, err
     assert sum(trial.outcome == "interrupted" for trial in tuner.trials()) <= 1
     assert len(tuner.counted()) == 5
     until(lambda: not tuner.living())
@@ -129,14 +86,55 @@ def test_with_autoscaling_it_waits_for_nodes_and_says_why(tuner):
         assert said, "it has ended"
     tuner.cluster.start("n3")
     try:
-        _, err = running.communicate(timeout=200)
+        tuner.finished(running)
     finally:
         tuner.cluster.kill("n3")
-    assert running.returncode == 0, err
     assert "waiting for nodes of the Ray cluster: the cluster has 3 of 4 nodes with 1 CPU" in said
 
 
-def _hosts(tuner) -> list[str]:
-    """Names of the nodes that the study's trials ran on."""
-    with Study(tuner.folder / "S") as study:
-        return [host for trial in study.trials() for host in trial.hosts]
+@pytest.mark.skipif(bool(jobs_lacking()), reason=f"NOT TESTED with Ray Jobs: {jobs_lacking()}")
+def test_it_is_submitted_from_outside_as_a_job_of_ray(tuner):
+    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", f"http://{tuner.cluster.dashboard}"]
+    oppa = [sys.executable, "-m", "oppa", "tune", str(tuner.folder / "job.toml"), "--study", str(tuner.folder / "S")]
+    words = [*submit, "--", *oppa, "--designer", "random", "--set", "launcher.name=ray", "--set", "limits.trials=2"]
+    done = subprocess.run(words, env=tuner.cluster.environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "winner" in done.stdout
+    assert len(tuner.counted()) == 2
+    until(lambda: not tuner.living())
+
+
+@pytest.mark.parametrize("policy", [(), ("--policy", "proportional")], ids=["", "policy"])
+def test_a_run_goes_on_with_another_node(ray_cluster, tmp_path, policy):
+    job = TRAIN_JOB.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 1").replace("samples = 96", "samples = 4000")
+    (tmp_path / "job.toml").write_text(job)
+    ray = ("--set", "launcher.name=ray", "--set", f"launcher.options.address={ray_cluster.address}")
+    words = [sys.executable, "-m", "oppa", "train", "job.toml", "dp=2,micro_batch=2", "--run", "R", "--json", *ray, *policy]
+    pipe = subprocess.PIPE
+    running = subprocess.Popen(words, cwd=tmp_path, env=ray_cluster.environment, stdout=pipe, stderr=pipe, text=True)
+    until(lambda: running.poll() is not None or checkpoints(tmp_path / "R"), timeout_s=120)
+    ray_cluster.kill("n1")
+    try:
+        out, err = running.communicate(timeout=200)
+    finally:
+        ray_cluster.start("n1")
+    result = json.loads(out)
+    assert (running.returncode, result["ending"], result["samples"]) == (0, "finished", 4000), err
+    assert ledger.require_whole(ledger.standing(ledger.read(tmp_path / "R"))) == 4000
+
+
+def test_a_head_that_is_lost_ends_the_tuner_and_the_study_resumes_on_the_next(tmp_path):
+    """Without a store for its state, a head that restarts is another cluster."""
+    if lacking := ray_lacking():
+        pytest.skip(f"NOT TESTED on a real Ray cluster: {lacking}")
+    with RayCluster() as cluster:
+        tuner = RayTuner(cluster, tmp_path)
+        running = tuner.start()
+        until(lambda: tuner.has_trials(2), timeout_s=120)
+        cluster.kill("n0")
+        assert "the Ray cluster is lost" in tuner.finished(running, code=3)
+        until(lambda: not tuner.living(), lambda: str(tuner.living()))
+    with RayCluster() as cluster:
+        tuner.cluster = cluster
+        tuner.finished(tuner.start())
+    assert len(tuner.counted()) == 8

@@ -10,41 +10,31 @@ from pathlib import Path
 import pytest
 
 from oppa.problem.job import load_job
-from oppa.study import Study
-from oppa.trials import processes
-from tests.cli.conftest import JOB as ALONE
 from tests.launchers.slurm_cluster import until
+from tests.launchers.study_laws import StudyLaws, Tuner
 from tests.sampling import nightly
 
-JOB = ALONE.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 2").replace("trials = 6", "trials = 8")
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
 
 
-class Tuner:
-    """`oppa tune` in a folder of its own, on this Slurm."""
+class SlurmTuner(Tuner):
+    """`oppa tune` on this Slurm."""
+
+    devices_per_host = 2
 
     def __init__(self, slurm, folder: Path) -> None:
-        self.slurm, self.folder = slurm, folder
-        (folder / "job.toml").write_text(JOB)
-
-    def rewrite(self, **replaced: str) -> None:
-        """Other values in the job file."""
-        text = (self.folder / "job.toml").read_text()
-        for key, value in replaced.items():
-            lines = [f"{key} = {value}" if line.startswith(f"{key} = ") else line for line in text.splitlines()]
-            text = "\n".join(lines)
-        (self.folder / "job.toml").write_text(text)
+        super().__init__(folder)
+        self.slurm = slurm
 
     def line(self, *options: object) -> str:
         words = [sys.executable, "-m", "oppa", "tune", "job.toml", "--study", "S", "--designer", "random", *map(str, options)]
         return f"cd {shlex.quote(str(self.folder))}; {shlex.join(words)}"
 
-    def submit(self, *options: object, slurm=TWO_NODES) -> str:
+    def start(self, *options: str) -> str:
         """As a batch job."""
-        return self.slurm.submit(f"{self.line(*options)}; echo exit code $?", *slurm)
+        return self.slurm.submit(f"{self.line(*options)}; echo exit code $?", *TWO_NODES)
 
     def finished(self, job: str, code: int = 0) -> str:
-        """What the job printed, once the tuner has ended with this exit code."""
         until(lambda: "exit code" in self.slurm.output(job), lambda: self.slurm.output(job), timeout_s=120)
         said = self.slurm.output(job)
         assert said.rstrip().endswith(f"exit code {code}"), said
@@ -56,53 +46,27 @@ class Tuner:
         assert done.returncode == code, done.stderr
         return done
 
-    def trials(self):
-        with Study(self.folder / "S") as study:
-            return study.trials()
-
-    def has_trials(self, count: int) -> bool:
-        return (self.folder / "S" / "study.db").exists() and len(self.trials()) >= count
-
-    def living(self) -> set[processes.Process]:
-        """Of this study, on all nodes."""
-        with Study(self.folder / "S") as study:
-            return processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == study.uuid)
-
 
 @pytest.fixture
 def tuner(slurm, tmp_path):
-    return Tuner(slurm, tmp_path)
+    return SlurmTuner(slurm, tmp_path)
 
 
-def test_a_study_of_two_nodes_with_two_ranks_each_inside_an_allocation(tuner):
-    said = tuner.finished(tuner.submit("--json"))
-    trials = tuner.trials()
-    assert sum(trial.purpose == "search" for trial in trials) == 8
-    assert {trial.outcome for trial in trials} <= {"completed", "terminated_early", "out_of_memory"}
-    assert "winner" in said
-    until(lambda: not tuner.living())
+@pytest.fixture(params=["cancelled", "killed"])
+def end(request, tuner):
+    """A job that is cancelled, or whose tuner is killed."""
+
+    def do(job):
+        if request.param == "cancelled":
+            tuner.slurm.cancel(job)
+        else:
+            tuner.slurm.run("scancel", "--signal=KILL", "--batch", job)
+
+    return do
 
 
-def test_cancelled_in_the_middle_it_leaves_no_process_and_resumes(tuner):
-    job = tuner.submit()
-    until(lambda: tuner.has_trials(3), lambda: tuner.slurm.output(job))
-    assert tuner.living()
-    tuner.slurm.cancel(job)
-    until(lambda: not tuner.living())
-    before = {trial.id for trial in tuner.trials() if trial.counts}
-    tuner.finished(tuner.submit())
-    after = [trial for trial in tuner.trials() if trial.counts and trial.purpose == "search"]
-    assert len(after) == 8
-    assert before <= {trial.id for trial in tuner.trials() if trial.counts}
-
-
-def test_a_killed_tuner_leaves_no_process(tuner):
-    job = tuner.submit()
-    until(lambda: tuner.has_trials(2), lambda: tuner.slurm.output(job))
-    tagged = processes.tagged(lambda environment: environment.get("SLURM_JOB_ID") == job)
-    tuner.slurm.run("scancel", "--signal=KILL", "--batch", job)
-    assert tagged
-    until(lambda: not tuner.living())
+class TestOnSlurm(StudyLaws):
+    """The laws, on Slurm."""
 
 
 @pytest.mark.parametrize(
@@ -114,7 +78,7 @@ def test_a_killed_tuner_leaves_no_process(tuner):
     ids=["requeued", "preempted"],
 )
 def test_a_tuner_that_is_sent_back_to_the_queue_goes_on(tuner, take_away):
-    job = tuner.submit()
+    job = tuner.start()
     until(lambda: tuner.has_trials(3), lambda: tuner.slurm.output(job))
     take_away(tuner.slurm, job)
     until(
@@ -122,7 +86,7 @@ def test_a_tuner_that_is_sent_back_to_the_queue_goes_on(tuner, take_away):
         lambda: tuner.slurm.output(job),
         timeout_s=120,
     )
-    assert sum(trial.counts and trial.purpose == "search" for trial in tuner.trials()) == 8
+    assert len(tuner.counted()) == 8
 
 
 @pytest.mark.parametrize(
@@ -135,7 +99,7 @@ def test_a_tuner_that_is_sent_back_to_the_queue_goes_on(tuner, take_away):
 )
 def test_what_an_allocation_does_not_have_is_an_error_at_once(tuner, cluster, words):
     tuner.rewrite(**cluster)
-    job = tuner.submit()
+    job = tuner.start()
     assert words.format(job=job) in tuner.finished(job, code=3)
     assert not (tuner.folder / "S").exists()
 
@@ -181,18 +145,7 @@ def test_hosts_that_are_taken_away_interrupt_a_trial_and_are_waited_for(tuner):
     interrupted = [trial for trial in tuner.trials() if trial.outcome == "interrupted"]
     assert len(interrupted) <= 1
     assert all(f"Slurm's job {held} is" in trial.cause for trial in interrupted)
-    assert sum(trial.counts and trial.purpose == "search" for trial in tuner.trials()) == 5
-
-
-def test_an_allocation_that_is_larger_than_the_job_runs_trials_side_by_side(tuner):
-    tuner.rewrite(hosts="1", q_max="40", q_min="39")
-    tuner.finished(tuner.submit())
-    trials = [trial for trial in tuner.trials() if trial.purpose == "search"]
-    assert len({trial.configuration for trial in trials}) == len(trials) == 8
-    ends = [(trial.started_at, trial.started_at + trial.seconds) for trial in trials]
-    assert any(start < other < end for start, end in ends for other, _ in ends)
-    assert (tuner.folder / "S" / "tuner1.log").exists()
-    until(lambda: not tuner.living())
+    assert len(tuner.counted()) == 5
 
 
 def test_a_job_file_is_written_for_the_hosts_of_an_allocation(tuner):

@@ -124,10 +124,13 @@ class _Supervisor:
             if ending is None:
                 self._listener.failed(attempt.folder, result)
                 fruitless = 0 if checkpoints(self._folder)[:1] != before else fruitless + 1
-                cannot_start = record is None and not attempt.steps  # a run that fails before its first step will fail again
+                revoked = result.outcome == "interrupted"
+                cannot_start = (
+                    not revoked and record is None and not attempt.steps
+                )  # a run that fails before its first step will fail again
                 if self._undo(attempt, result) or (fruitless < FRUITLESS and not cannot_start and not self._is_last):
                     continue
-                ending = Ending.FAILED
+                ending = Ending.REVOKED if revoked else Ending.FAILED
             return Outcome(ending=ending, attempts=attempts, last=result, folder=attempt.folder)
 
     def close(self) -> None:
@@ -338,8 +341,6 @@ class _Supervisor:
 
     def _ending(self, attempt: OwnAttempt, result: TrialResult) -> Ending | None:
         """Return the ending of the run after an attempt; None if another attempt follows."""
-        if result.outcome == "interrupted":
-            return Ending.REVOKED
         if result.outcome != "completed" or attempt.left is None:
             return None
         if attempt.left.reason == "layout" and self._move is not None and not self._is_last:

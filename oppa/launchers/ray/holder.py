@@ -3,7 +3,7 @@
 It prints an event whenever the state changes:
 
     -> {"event": "cluster", "fitting": 4}  living nodes that have the resources of a host, in use or not
-    -> {"event": "held", "hosts": [{"name": ..., "address": ...}, ...]}  in the order of the bundles
+    -> {"event": "held", "hosts": [{"node": ..., "name": ..., "address": ...}, ...]}  in the order of the bundles
     -> {"event": "waiting", "reason": ...}  the hosts are not granted yet, or a node was lost
     -> {"event": "error", "message": ..., "hint": ...}
 
@@ -74,7 +74,7 @@ def _state(hold: Hold, table: dict[str, Any]) -> dict[str, Any]:
     nodes = {node["NodeID"]: node for node in ray.nodes()}
     where = [nodes.get(table["bundles_to_node_id"].get(number, "")) for number in range(hold.hosts)]
     if table["state"] == "CREATED" and all(node and node["Alive"] for node in where):
-        hosts = [{"name": node["NodeName"], "address": node["NodeManagerAddress"]} for node in where if node]
+        hosts = [{"node": node["NodeID"], "name": node["NodeName"], "address": node["NodeManagerAddress"]} for node in where if node]
         return {"event": "held", "hosts": hosts}
     lost = [node["NodeName"] for node in where if node and not node["Alive"]]
     if lost or table["state"] == "RESCHEDULING":

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,19 +15,17 @@ from typing import Any
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.extensions import OptionValue
 from oppa.launchers.agent import AgentTask
+from oppa.launchers.line_process import LineProcess
 from oppa.launchers.provider import Backend, HostRequest, WaitingTuner
 from oppa.launchers.ray.cluster import Bundle
 from oppa.launchers.ray.holder import Hold
 from oppa.launchers.ray.step import HostStep
 from oppa.problem.cluster import Cluster
 from oppa.trials import logs, processes
-from oppa.trials.guarded_process import GuardedProcess
 from oppa.trials.trial_folder import TrialSpec
 
 ANSWER_S = 60.0
 """Seconds in which a cluster must answer."""
-GONE_S = 40.0
-"""Seconds in which Ray finds that a node is gone, after the connection to it has ended."""
 LEAVE_S = 5.0
 """Seconds that a holder may take to disconnect from the cluster."""
 POLL_S = 0.05
@@ -87,9 +85,7 @@ class Holder:
         self.hold = hold
         self._log = log
         argv = [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.holder"), hold.to_json()]
-        self._guard, self._in, self._out = GuardedProcess.with_pipes("the holder", argv, environment=os.environ, grace_s=grace_s, log=log)
-        os.set_blocking(self._out, False)
-        self._rest = b""
+        self._process = LineProcess("the holder", argv, environment=os.environ, grace_s=grace_s, log=log)
         self._fitting: int | None = None
         self.hosts: tuple[Mapping[str, str], ...] = ()
         """Names and addresses of the hosts; empty while they are not granted."""
@@ -102,12 +98,9 @@ class Holder:
         Raises:
             EnvironmentLackingError: the cluster does not answer, or is lost.
         """
-        ended = self._guard.ended()  # checked before the events, so that the last one is read
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._out, 1 << 16):
-                *lines, self._rest = (self._rest + data).split(b"\n")
-                for line in lines:
-                    self._hear(line)
+        ended = self._process.ended()  # checked before the events, so that the last one is read
+        for line in self._process.read():
+            self._hear(line)
         if ended and (self.hold.hosts or self._fitting is None):
             words = logs.last_words(self._log) or "nothing"
             raise EnvironmentLackingError(f"the Ray cluster is lost: {ended}", hint=f"it printed: {words}")
@@ -163,12 +156,9 @@ class Holder:
 
     def close(self) -> None:
         """Return the hosts to the cluster."""
-        os.close(self._in)
-        deadline = time.monotonic() + LEAVE_S
-        while not self._guard.ended() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        self._guard.close()
-        os.close(self._out)
+        self._process.hang_up()
+        self._process.wait_ended(LEAVE_S)
+        self._process.close()
 
 
 class RayHosts:
@@ -196,29 +186,26 @@ class RayHosts:
         yield
 
     def commands(self, task: AgentTask) -> list[list[str]]:
-        """Return the command that starts an agent on each present node."""
-        self._holder.wait(lambda: None)
-        self._hosts = self._holder.hosts
+        """Return the command that starts an agent on each node. It reports a node that has been replaced since."""
         bundle = self._holder.hold.bundle
-        return [self._step(task.argv, hosts=len(self._hosts), cpus=bundle.cpus, gpus=bundle.gpus)]
+        return [self._step(task.argv, hosts=self._hosts, cpus=bundle.cpus, gpus=bundle.gpus, agents=True)]
 
     def on_first(self, argv: list[str]) -> list[str]:
         """Return a command that runs on the first node, and takes no resources from others."""
-        return self._step(argv, hosts=1, cpus=0, gpus=0)
+        return self._step(argv, hosts=self._hosts[:1], cpus=0, gpus=0, agents=False)
 
-    def _step(self, argv: list[str], *, hosts: int, cpus: int, gpus: int) -> list[str]:
-        step = HostStep(address=self._holder.hold.address, name=self._holder.hold.name, hosts=hosts, cpus=cpus, gpus=gpus, argv=argv)
+    def _step(self, argv: list[str], *, hosts: Sequence[Mapping[str, str]], cpus: int, gpus: int, agents: bool) -> list[str]:
+        hold, nodes = self._holder.hold, [host["node"] for host in hosts]
+        step = HostStep(address=hold.address, name=hold.name, nodes=nodes, cpus=cpus, gpus=gpus, argv=argv, agents=agents)
         return [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.step"), step.to_json()]
 
     def revoked(self) -> str:
         """Return why the nodes were withdrawn: one of them was lost, or the cluster is; empty while all of them live."""
-        deadline = time.monotonic() + GONE_S
         try:
-            while self._holder.granted() == self._hosts and time.monotonic() < deadline:
-                time.sleep(POLL_S)
+            hosts = self._holder.granted()
         except EnvironmentLackingError as error:
             return error.message
-        return self._holder.reason or ("" if self._holder.hosts == self._hosts else "Ray has moved the job to other nodes")
+        return self._holder.reason or ("" if hosts == self._hosts else "Ray has moved the job to other nodes")
 
     def kill(self) -> None:
         """Do nothing: Ray ends the actors of the step, whose process has ended."""

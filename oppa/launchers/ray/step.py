@@ -2,6 +2,10 @@
 
 An actor in each bundle of the placement group starts the command. Its stdin and stdout cross the cluster in calls of the actor, so no port
 is opened. If this process or a node dies, Ray ends the actors, and the commands read the end of their stdin.
+
+A step of agents adds an event to their stdout:
+
+    -> {"event": "lost", "host": 1}  the node is gone, or Ray has replaced it; the step ends
 """
 
 import dataclasses
@@ -15,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from oppa.launchers.agent import HOST
-from oppa.launchers.ray.cluster import connected
+from oppa.launchers.agent_client import LOST
+from oppa.launchers.ray.cluster import connected, tell
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES")
 """Variables by which Ray tells an actor its devices."""
 PIECE = 1 << 16
-LOST = 75
+LOST_CODE = 75
 """Exit code of a step that lost a host."""
+REPLACED = "Ray has replaced the node"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +37,13 @@ class HostStep:
     address: str
     name: str
     """Name of the placement group."""
-    hosts: int
+    nodes: list[str]
+    """Ids of the nodes on which the group's first bundles must be."""
     cpus: int
     gpus: int
     argv: list[str]
+    agents: bool
+    """True if the commands are agents, whose stdout is lines of events; otherwise it is one command, whose stdout is any bytes."""
 
     def to_json(self) -> str:
         """Return the argument of the program."""
@@ -44,7 +53,11 @@ class HostStep:
 class HostProcess:
     """Runs a command on a node of the cluster; an actor."""
 
-    def __init__(self, argv: list[str], environment: dict[str, str], folder: str) -> None:
+    def __init__(self, node: str, argv: list[str], environment: dict[str, str], folder: str) -> None:
+        import ray
+
+        if (here := ray.get_runtime_context().get_node_id()) != node:
+            raise OSError(f"{REPLACED} {node} by {here}")
         devices = {name: os.environ[name] for name in VISIBLE if name in os.environ}
         self._process = subprocess.Popen(
             argv,
@@ -91,7 +104,7 @@ def main() -> None:
         actors = _actors(step)
         codes = [0] * len(actors)
         readers = [
-            threading.Thread(target=_copy_out, args=(actor, stream, host, codes), daemon=True)
+            threading.Thread(target=_copy_out, args=(actor, stream, host, codes, step.agents), daemon=True)
             for host, actor in enumerate(actors)
             for stream in (1, 2)
         ]
@@ -115,9 +128,9 @@ def _actors(step: HostStep) -> list[Any]:
     group = get_placement_group(step.name)
     return [
         kind.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=host)).remote(
-            step.argv, {**os.environ, HOST: str(host)}, str(Path.cwd())
+            node, step.argv, {**os.environ, HOST: str(host)}, str(Path.cwd())
         )
-        for host in range(step.hosts)
+        for host, node in enumerate(step.nodes)
     ]
 
 
@@ -130,8 +143,8 @@ def _copy_in(actors: list[Any]) -> None:
             actor.write.options(concurrency_group="write").remote(data)
 
 
-def _copy_out(actor: Any, stream: int, host: int, codes: list[int]) -> None:
-    """Print the whole lines of a command's output, until it ends. A lost actor ends the step, as nobody could tell what still runs."""
+def _copy_out(actor: Any, stream: int, host: int, codes: list[int], events: bool) -> None:
+    """Print a command's output until it ends, in whole lines if it is events. A lost actor ends the step: nobody knows what still runs."""
     import ray
 
     read = actor.read_out.options(concurrency_group="read_out") if stream == 1 else actor.read_err.options(concurrency_group="read_err")
@@ -140,8 +153,11 @@ def _copy_out(actor: Any, stream: int, host: int, codes: list[int]) -> None:
         try:
             data, code = ray.get(read.remote())
         except ray.exceptions.RayError as error:
-            os.write(2, f"host {host} was lost: {' '.join(str(error).split())}\n".encode())
-            os._exit(LOST)
-        *lines, rest = (rest + data).split(b"\n")
-        os.write(stream, b"".join(line + b"\n" for line in lines) + (rest if code is not None else b""))
+            os.write(2, f"{error}\n".encode())
+            could_start = not getattr(error, "actor_init_failed", False) or REPLACED in str(error)
+            if events and could_start:
+                tell(LOST, host=host)
+            os._exit(LOST_CODE)
+        whole, end, rest = (rest + data).rpartition(b"\n") if events and code is None else (rest + data, b"", b"")
+        os.write(stream, whole + end)
     codes[host] = code if code >= 0 else 128 - code

@@ -1,7 +1,7 @@
 """Supervise a run from outside its ranks: start them, and restart them from the newest checkpoint after a failure.
 
-A rank that dies ends the others, and so the attempt, within seconds. Checkpoints on disk are complete or absent. If the supervisor itself
-is killed, the same command resumes the run.
+A rank that dies ends the others, and so the attempt, within seconds. A host that is lost does, too; the next attempt waits for another
+one. Checkpoints on disk are complete or absent. If the supervisor itself is killed, the same command resumes the run.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class Ending(enum.Enum):
     FAILED = "failed"
     """The run was given up after failed attempts."""
     REVOKED = "revoked"
-    """The devices were taken away."""
+    """Devices were taken away, again and again without a new checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +90,11 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: RunListe
         if ending is None:
             listener.failed(attempt, result)
             fruitless = 0 if checkpoints(folder)[:1] != before else fruitless + 1
-            cannot_start = not before and not result.steps  # a run that fails before its first step will fail again
+            revoked = result.outcome == "interrupted"
+            cannot_start = not revoked and not before and not result.steps  # a run that fails before its first step will fail again
             if fruitless < FRUITLESS and not cannot_start and not stop.made:
                 continue
-            ending = Ending.FAILED
+            ending = Ending.REVOKED if revoked else Ending.FAILED
         return Outcome(ending=ending, attempts=attempts, last=result, folder=attempt)
 
 
@@ -112,8 +113,6 @@ class _Stop:
 
 def _ending(result: TrialResult, folder: Path) -> Ending | None:
     """Return the ending of a run after an attempt, by the last line of the ledger; None if the attempt failed."""
-    if result.outcome == "interrupted":
-        return Ending.REVOKED
     last = (ledger.read(folder) or [{"event": ""}])[-1]
     if result.outcome != "completed" or last["event"] != ledger.ENDED:
         return None

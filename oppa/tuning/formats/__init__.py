@@ -3,11 +3,12 @@
 from oppa.errors import InputError, require_known
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
-from oppa.tuning.formats import accelerate, colossalai, deepspeed, megatron, megatron_bridge, torchrun, torchtitan
+from oppa.tuning.formats import accelerate, colossalai, deepspeed, kubernetes, megatron, megatron_bridge, torchrun, torchtitan
 from oppa.tuning.formats.format import Files, Format, Reading, require_expressible
 
 FORMATS: dict[str, Format] = {
     "torchrun": torchrun,
+    "kubernetes": kubernetes,
     "deepspeed": deepspeed,
     "colossalai": colossalai,
     "megatron": megatron,
