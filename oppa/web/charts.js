@@ -120,6 +120,8 @@ const charts = (() => {
     size() { const width = Math.max(this.plot.clientWidth, 160); return { width, height: Math.round(Math.min(Math.max(width * .6, 180), this.chart.height ?? 320)) }; }
     shown() { return this.chart.series.filter(series => !this.hidden.has(series.name)); }
 
+    rows() { return Math.max(0, ...this.shown().map(series => (series.row ?? -1) + 1)); }  // of marks without a value
+
     columns() {
       const bands = this.chart.series.flatMap((series, s) => series.low && series.kind !== "marks" ? [this.data.low[s], this.data.high[s]] : []);
       return [this.data.x, ...this.data.columns, ...bands];
@@ -128,10 +130,10 @@ const charts = (() => {
     options() {
       const { chart } = this, series = [{}], bands = [], edges = [];
       chart.series.forEach((each, s) => {
-        const faded = { "": 1, pale: .4 }[each.pale ? "pale" : ""], path = each.kind === "marks" ? (u) => this.marks(u, each.name, s) : each.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined;
+        const path = each.kind === "marks" ? (u) => this.marks(u, each.name, s) : each.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined;
         series.push({
-          show: !this.hidden.has(each.name), scale: each.row === undefined ? "y" : "rows", width: each.pale ? 1 : 1.6, alpha: faded, paths: path, points: { show: false },
-          dash: each.kind === "marks" ? [] : at(DASHES, each.look), stroke: () => colour(hue(each)),
+          show: !this.hidden.has(each.name), scale: each.row === undefined ? "y" : "rows", width: each.pale ? 1 : 1.6, alpha: each.pale ? .4 : 1, paths: path, points: { show: false },
+          dash: each.kind === "marks" || each.solid ? [] : at(DASHES, each.look), stroke: () => colour(hue(each)),
           fill: each.kind === "marks" ? () => colour(each.hollow ? "paper" : hue(each)) : undefined,
         });
         if (!each.low || each.kind === "marks") return;
@@ -146,7 +148,7 @@ const charts = (() => {
         ...this.size(), series: [...series, ...edges.map(edge => ({ ...edge }))], bands, legend: { show: false }, padding: [8, 14, 0, 0],
         scales: { x: { time: false, distr: chart.x.log ? 3 : 1, range: () => this.limits().x }, y: { distr: chart.y.log ? 3 : 1, range: () => this.limits().y },
           rows: { range: u => { const high = Math.max(u.over.clientHeight || 200, 60) / ROW; return [-.5, high - .5]; } } },
-        axes: [{ ...axis, label: chart.x.label, size: 30, ...logs(chart.x.log) }, { ...axis, label: chart.y.label, size: 52, ...logs(chart.y.log) }],
+        axes: [{ ...axis, label: chart.x.label, size: 30, ...logs(chart.x.log) }, { ...axis, label: chart.y.label || undefined, size: 52, ...logs(chart.y.log) }],
         cursor: { x: false, y: false, points: { show: false }, drag: { x: true, y: true, uni: 24, setScale: false }, bind: { dblclick: () => () => { this.zoom({}); return null; } } },
         hooks: { setCursor: [u => this.hover(u)], setSelect: [u => this.selected(u)], drawAxes: [u => this.guides(u)] },
       };
@@ -155,7 +157,7 @@ const charts = (() => {
     limits() {  // of both axes: the zoomed ones, or those that show every point
       const { chart } = this, x = this.view.x ?? this.extent("x", () => true, .02);
       if (this.view.y) return { x, y: this.view.y };
-      const y = this.extent("y", value => value >= x[0] && value <= x[1], .06), rows = Math.max(0, ...this.shown().map(series => (series.row ?? -1) + 1));
+      const y = this.extent("y", value => value >= x[0] && value <= x[1], .06), rows = this.rows();
       if (!rows) return { x, y };
       const share = Math.min(.5, (rows + .4) * ROW / Math.max(this.u?.over.clientHeight || 200, 60));  // space for the rows, below the values
       const f = chart.y.log ? Math.log : value => value, g = chart.y.log ? Math.exp : value => value;
@@ -206,6 +208,7 @@ const charts = (() => {
       const dashed = verticals.map(value => [pos(value, "x"), top, pos(value, "x"), top + height]);
       if (limit) dashed.push([pos(limit, "x"), top, pos(limit, "x"), top + height], [left, pos(limit, "y"), left + width, pos(limit, "y")]);
       strokes([5 * uPlot.pxRatio, 3 * uPlot.pxRatio], dashed);
+      if (this.rows()) strokes([], [[left, top + height - (this.rows() + .2) * ROW * uPlot.pxRatio, left + width, top + height - (this.rows() + .2) * ROW * uPlot.pxRatio]]);
       ctx.restore();
     }
 
@@ -226,7 +229,7 @@ const charts = (() => {
         };
         return button;
       }));
-      this.legend.hidden = names.length < 2;
+      this.legend.hidden = names.length < 2 || this.chart.legend === false;
     }
 
     // Values under the pointer: the nearest mark, or the nearest point of every line.
@@ -278,7 +281,7 @@ const charts = (() => {
       if (!this.near) { this.readout.textContent = document.activeElement === this.plot ? HINT : resting ?? ""; return; }
       const [first] = this.near, note = first.series.notes?.[first.i];
       if (this.near.length === 1 && note) {
-        const values = [`${x.label} ${number(first.x)}`, ...(first.series.row === undefined ? [`${y.label} ${value(first)}`] : [])];
+        const values = [`${x.label} ${number(first.x)}`, ...(first.series.row === undefined ? [`${y.label || this.chart.label.toLowerCase()} ${value(first)}`] : [])];
         this.readout.textContent = `${note}, ${first.series.name}: ${values.join("; ")}`;
       } else this.readout.textContent = `${x.label} ${number(first.x)}: ${this.near.map(point => `${point.series.name} ${value(point)}`).join("; ")}`;
     }
@@ -334,5 +337,5 @@ const charts = (() => {
     figure.prepend(frame);
     new Chart(frame, JSON.parse(figure.dataset.chart));
   }
-  return { Chart, number };
+  return { Chart, hue, number };
 })();
