@@ -1,5 +1,6 @@
 """Render a table of `oppa profile` as one self-contained HTML page: its figure, and the fastest strategy at each batch size."""
 
+import dataclasses
 from pathlib import Path
 
 from oppa.report import table_figure
@@ -25,6 +26,6 @@ def render(folder: Path, *, now: float) -> str:
         "headings": ("Table", "Throughput"),
         "facts": facts(table, now=now),
         "charts": [chart] if known else [],
-        "sections": sections(table, known),
+        "sections": [dataclasses.replace(section, text=section.text.replace("`", "")) for section in sections(table, known)],
     }
     return environment().get_template("sections.html.j2").render(page)

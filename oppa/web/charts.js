@@ -245,7 +245,7 @@ const charts = (() => {
       let best = null, nearest = REACH;
       for (const point of points) {
         const [x, y] = this.place(u, point.series, point.i), distance = Math.hypot(x - left, y - top);
-        if (distance < nearest) { nearest = distance; best = [point]; }
+        if (distance <= nearest) { nearest = distance; best = [point]; }  // the last series is on top
       }
       this.point(best);
     }
