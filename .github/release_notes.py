@@ -19,4 +19,5 @@ def section(changelog: str, version: str) -> str:
 
 if __name__ == "__main__":
     version = sys.argv[1].removeprefix("v")
-    print(section(CHANGELOG.read_text(), version) or sys.exit(f"CHANGELOG.md has no section with changes in {version}"))
+    notes = section(CHANGELOG.read_text(), version) or sys.exit(f"CHANGELOG.md has no section with changes in {version}")
+    sys.stdout.write(f"{notes}\n")
