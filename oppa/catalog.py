@@ -1,4 +1,4 @@
-"""Find what an installation has: search spaces, priors, runners, published measurements, and how to install an extra."""
+"""Find what an installation has: search spaces, priors, runners, files of web pages, published measurements; how to install an extra."""
 
 import importlib.util
 import os
@@ -35,6 +35,21 @@ def client() -> Path:
     It holds the package `oppa_client` and nothing else to import, so that no folder of oppa is imported in place of a framework.
     """
     return root() / "client"
+
+
+def web(name: str) -> str:
+    """Return the text of a file in `oppa/web`, which the pages for browsers are made of."""
+    return (_PACKAGE / "web" / name).read_text(encoding="utf-8")
+
+
+def charts_script() -> str:
+    """Return the script that makes the figures of a page interactive: uPlot under its licence, and oppa's use of it."""
+    return f"/*\n{web('uplot.LICENSE')}*/\n{web('uplot.js')}\n{web('charts.js')}"
+
+
+def charts_style() -> str:
+    """Return the style sheet of interactive figures, with the colours of all figures."""
+    return "".join(map(web, ("colours.css", "uplot.css", "charts.css")))
 
 
 def install_hint(extra: str, *, package: Path = _PACKAGE) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+from oppa.report import interactive
 from oppa.report.figures import Axis, Series, scatter, timeline
 from oppa.study import Prediction, Trial
 from oppa.study.records import MEASURED, SEARCH, VERIFICATION
@@ -18,10 +19,11 @@ WIDE = 10.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Holds a figure and its caption."""
+    """Holds a figure, its caption, and the values from which a script draws it again (see `interactive`)."""
 
     svg: str
     caption: str
+    data: interactive.Values
 
 
 def best_so_far(trials: Sequence[Trial], *, unit: str = "steps/s", simulated: bool = False) -> list[Chart]:
@@ -68,17 +70,16 @@ def throughput(trials: Sequence[Trial], *, unit: str = "steps/s") -> Chart | Non
     record = track_record(trials)
     if record is None:
         return None
-    pairs = [(t.prediction, _rate(t)) for t in trials if t.purpose == SEARCH and t.prediction and t.steps_per_s]
-    hits = [pair for pair in pairs if pair[0].covers(pair[1])]
-    misses = [pair for pair in pairs if not pair[0].covers(pair[1])]
+    known = [(t, t.prediction) for t in trials if t.purpose == SEARCH and t.prediction and t.steps_per_s]
+    hits = [(trial, predicted) for trial, predicted in known if predicted.covers(_rate(trial))]
+    misses = [(trial, predicted) for trial, predicted in known if not predicted.covers(_rate(trial))]
     summary = f"{record.inside} of {record.measured} measured throughputs are within their predicted 90% interval"
-    svg = scatter(
+    return _scattered(
         [_predicted(name, chosen) for name, chosen in (("within the interval", hits), ("outside", misses)) if chosen],
-        x=Axis(label=f"measured, {unit}", log=True),
-        y=Axis(label=f"predicted, {unit}", log=True),
-        description=f"Predicted against measured throughput: {summary}",
+        ("measured, " + unit, "predicted, " + unit),
+        label=f"Predicted against measured throughput: {summary}",
+        caption=f"{summary} (calibrated predictions have 90%); typical error {record.typical_error:.0%}.",
     )
-    return Chart(svg=svg, caption=f"{summary} (calibrated predictions have 90%); typical error {record.typical_error:.0%}.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,40 +116,50 @@ def memory(trials: Sequence[Trial], usable_bytes: float) -> MemoryForecast | Non
     fits = {t.id: (t.prediction.memory_bytes or 0) <= usable_bytes for t in known if t.prediction}
     fit_ran, fit_lost = sum(fits[t.id] for t in ran), sum(fits[t.id] for t in lost)
     at_least = [dataclasses.replace(t, memory_bytes=round(usable_bytes)) for t in lost]
-    svg = scatter(
+    chart = _scattered(
         [_needed(name, chosen) for name, chosen in (("ran", ran), ("out of memory", at_least)) if chosen],
-        x=Axis(label="measured peak, MiB", log=True),
-        y=Axis(label="predicted peak, MiB", log=True),
+        ("measured peak, MiB", "predicted peak, MiB"),
+        label=f"Predicted against measured peak memory of {len(ran) + len(lost)} trials",
+        caption="The dashed line is the usable memory of a device. "
+        "Trials that ran out of memory are drawn there, because their peak is unknown.",
         limit=usable_bytes / MIB,
-        description=f"Predicted against measured peak memory of {len(ran) + len(lost)} trials",
-    )
-    caption = (
-        "The dashed line is the usable memory of a device. Trials that ran out of memory are drawn there, because their peak is unknown."
     )
     return MemoryForecast(
         fit_ran=fit_ran,
         fit_lost=fit_lost,
         unfit_ran=len(ran) - fit_ran,
         unfit_lost=len(lost) - fit_lost,
-        chart=Chart(svg=svg, caption=caption),
+        chart=chart,
     )
+
+
+def _scattered(drawn: Sequence[Series], labels: tuple[str, str], *, label: str, caption: str, limit: float | None = None) -> Chart:
+    x, y = (Axis(label=name, log=True) for name in labels)
+    svg = scatter(drawn, x=x, y=y, description=label, limit=limit)
+    return Chart(svg=svg, caption=caption, data=interactive.scatter(drawn, x=x, y=y, label=label, limit=limit))
 
 
 def _timeline(trials: Sequence[Trial], at: Mapping[int, float], unit: str, label: str, caption: str) -> Chart:
     begun = sorted(trials, key=lambda trial: at[trial.id])
     outcomes = sorted({trial.outcome for trial in trials})  # `completed` comes first, so it is on top
-    measured = {name: [t for t in begun if t.outcome == name and t.steps_per_s] for name in outcomes}
-    lost = {name: [at[t.id] for t in begun if t.outcome == name and not t.steps_per_s] for name in outcomes}
-    rates = [_rate(trial) for chosen in measured.values() for trial in chosen]
-    svg = timeline(
-        [Series(name=_spelled(name), x=[at[t.id] for t in ts], y=[_rate(t) for t in ts]) for name, ts in measured.items() if ts],
-        {_spelled(name): x for name, x in lost.items() if x},
-        _incumbent(begun, at),
-        x=Axis(label=label),
-        y=Axis(label=unit, log=max(rates) > WIDE * min(rates)),
-        description=f"Throughput of each trial and the best so far, over {label}. {caption}",
-    )
-    return Chart(svg=svg, caption=caption)
+    measured = [_at(name, [t for t in begun if t.outcome == name and t.steps_per_s], at) for name in outcomes]
+    lost = [_at(name, [t for t in begun if t.outcome == name and not t.steps_per_s], at) for name in outcomes]
+    seen, unseen, best = [each for each in measured if each.x], [each for each in lost if each.x], _incumbent(begun, at)
+    rates = [rate for series in seen for rate in series.y]
+    x, y = Axis(label=label), Axis(label=unit, log=max(rates) > WIDE * min(rates))
+    described = f"Throughput of each trial and the best so far, over {label}. {caption}"
+    svg = timeline(seen, {each.name: each.x for each in unseen}, best, x=x, y=y, description=described)
+    return Chart(svg=svg, caption=caption, data=interactive.timeline(seen, unseen, best, x=x, y=y, label=described))
+
+
+def _at(outcome: str, trials: Sequence[Trial], at: Mapping[int, float]) -> Series:
+    """Return trials of one outcome; those without a measurement have throughput 0."""
+    y, notes = [_rate(trial) for trial in trials], _notes(trials)
+    return Series(name=outcome.replace("_", " "), x=[at[trial.id] for trial in trials], y=y, notes=notes)
+
+
+def _notes(trials: Sequence[Trial]) -> list[str]:
+    return [f"trial {trial.id}, {trial.configuration.id}" for trial in trials]
 
 
 def _incumbent(begun: Sequence[Trial], at: Mapping[int, float]) -> Series:
@@ -161,14 +172,15 @@ def _incumbent(begun: Sequence[Trial], at: Mapping[int, float]) -> Series:
     return Series(name="best so far", x=[*x, at[begun[-1].id]], y=[*y, y[-1]])
 
 
-def _predicted(name: str, pairs: Sequence[tuple[Prediction, float]]) -> Series:
-    ends = [predicted.interval for predicted, _ in pairs]
+def _predicted(name: str, pairs: Sequence[tuple[Trial, Prediction]]) -> Series:
+    ends = [predicted.interval for _, predicted in pairs]
     return Series(
         name=name,
-        x=[measured for _, measured in pairs],
-        y=[predicted.steps_per_s for predicted, _ in pairs],
+        x=[_rate(trial) for trial, _ in pairs],
+        y=[predicted.steps_per_s for _, predicted in pairs],
         low=[low for low, _ in ends],
         high=[high for _, high in ends],
+        notes=_notes([trial for trial, _ in pairs]),
     )
 
 
@@ -182,12 +194,9 @@ def _needed(name: str, trials: Sequence[Trial]) -> Series:
         y=centres,
         low=[low / MIB for low, _ in ends],
         high=[high / MIB for _, high in ends],
+        notes=_notes(trials),
     )
 
 
 def _rate(trial: Trial) -> float:
     return trial.steps_per_s or 0.0
-
-
-def _spelled(outcome: str) -> str:
-    return outcome.replace("_", " ")

@@ -43,13 +43,17 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Holds points of one kind; `low` and `high`, if given, are the ends of an interval around each y."""
+    """Holds points of one kind.
+
+    If given, `low` and `high` are the ends of an interval around each y, and `notes` name the points of an interactive chart.
+    """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    notes: Sequence[str] = ()
 
 
 def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, description: str, steps: bool = False) -> str:

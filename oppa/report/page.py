@@ -11,11 +11,13 @@ import json
 import math
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from oppa import catalog
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
@@ -25,7 +27,6 @@ from oppa.report.money import pays_sentences
 from oppa.report.record import Section
 from oppa.report.sensitivity import Sensitivity, sensitivities
 from oppa.report.surrogate import sections
-from oppa.report.svg import colours
 from oppa.report.text_file import write_text
 from oppa.report.verifications import section as section_of_verifications
 from oppa.study import Study, Trial
@@ -76,13 +77,10 @@ def render(study: Study, problem: Problem) -> str:
     trials, candidates = study.trials(), problem.candidates()
     ended = {trial.id for trial in trials}
     result = current(trials, candidates, problem.limits.repeats, problem.baseline)
-    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     spent = spending(study, problem)
     simulated = load_runner(problem.runner).in_process
     facts = {
-        "style": style(),
-        "script": Markup(script),
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        **head(),
         "problem": problem,
         "job": job(problem),
         "candidates": len(candidates),
@@ -110,9 +108,11 @@ def render(study: Study, problem: Problem) -> str:
     return environment().get_template("page.html.j2").render(facts)
 
 
-def style() -> Markup:
-    """Return the style sheet of all pages."""
-    return Markup(colours() + (TEMPLATES / "page.css").read_text(encoding="utf-8"))
+def head() -> dict[str, str]:
+    """Return what all pages share: the style sheet, the script, and the script's digest for the Content-Security-Policy."""
+    script, style = catalog.charts_script() + catalog.web("tables.js"), catalog.charts_style() + catalog.web("page.css")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"style": Markup(style), "script": Markup(script), "script_hash": digest}
 
 
 def differences(result: SearchResult, problem: Problem) -> list[tuple[str, object, object]]:
@@ -186,6 +186,7 @@ def environment() -> Environment:
         "seconds": format_seconds,
         "spelled": lambda value: str(value).replace("_", " "),
         "svg": Markup,
+        "json": partial(json.dumps, separators=(",", ":"), allow_nan=False),
     }
     made.globals |= {"speed": words.speed, "measured": words.measured, "interval": words.interval, "sensitivity": words.sensitivity}
     return made

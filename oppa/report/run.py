@@ -11,9 +11,10 @@ from typing import Any
 from oppa.control.own_trainer.run_book import ADVISED, HELD_BACK
 from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
+from oppa.report import interactive
 from oppa.report.charts import Chart
 from oppa.report.figures import Axis, Series, lines
-from oppa.report.page import environment, style
+from oppa.report.page import environment, head
 from oppa.report.record import Section
 from oppa.table import Table, TableRow
 from oppa.table.refinement import together
@@ -35,15 +36,16 @@ def render(folder: Path) -> str:
     steps, validated = ([line for line in events if line["event"] == event] for event in (ledger.STEP, ledger.VALIDATED))
     table = Table.read(folder / PROFILED) if (folder / PROFILED).exists() else None
     facts = {
-        "style": style(),
-        "problem": run.problem,
-        "job": job(run.problem),
-        "ending": _ending(events, steps),
+        **head(),
+        "title": run.problem.name,
+        "kind": "a run by oppa",
+        "about": [job(run.problem), _ending(events, steps)],
+        "headings": ("Progress", "Curves"),
         "facts": _facts(run, steps, validated) if steps else [],
         "charts": _charts(steps, validated) if steps else [],
         "sections": [_changes(events), _speeds(events, table)] if steps else [],
     }
-    return environment().get_template("run.html.j2").render(facts)
+    return environment().get_template("sections.html.j2").render(facts)
 
 
 def _ending(events: Sequence[Line], steps: Sequence[Line]) -> str:
@@ -81,7 +83,7 @@ def _facts(run: RunSpec, steps: Sequence[Line], validated: Sequence[Line]) -> li
 def _charts(steps: Sequence[Line], validated: Sequence[Line]) -> list[Chart]:
     """Return charts of loss, of batch and noise scale, and of speed, over the run's elapsed time."""
     stride = math.ceil(len(steps) / POINTS)
-    chosen, seconds = steps[::stride], Axis(label="seconds")
+    chosen = steps[::stride]
     loss = Series(name="loss", x=[line["elapsed_s"] for line in chosen], y=_smoothed(steps)[::stride])
     losses = [loss]
     if validated:
@@ -94,17 +96,17 @@ def _charts(steps: Sequence[Line], validated: Sequence[Line]) -> list[Chart]:
         sizes.append(noise)
     layouts = dict.fromkeys(line["configuration"] for line in chosen)
     speeds = [_speed(chosen, configuration) for configuration in layouts]
-    captions = (
-        f"Loss over time, the mean of {SMOOTHED} steps",
-        "Global batch and gradient noise scale over time, in sequences",
-        "Sequences per second over time, by configuration",
-    )
-    drawn = (
-        lines({"": losses}, x=seconds, y=Axis(label="loss"), description=captions[0]),
-        lines({"": sizes}, x=seconds, y=Axis(label="sequences", log=True), description=captions[1], steps=True),
-        lines({"": speeds}, x=seconds, y=Axis(label="sequences/s"), description=captions[2]),
-    )
-    return [Chart(svg=svg, caption=caption) for svg, caption in zip(drawn, captions, strict=True)]
+    return [
+        _chart(losses, Axis(label="loss"), f"Loss over time, the mean of {SMOOTHED} steps"),
+        _chart(sizes, Axis(label="sequences", log=True), "Global batch and gradient noise scale over time, in sequences", steps=True),
+        _chart(speeds, Axis(label="sequences/s"), "Sequences per second over time, by configuration"),
+    ]
+
+
+def _chart(drawn: Sequence[Series], y: Axis, caption: str, *, steps: bool = False) -> Chart:
+    x = Axis(label="seconds")
+    svg = lines({"": drawn}, x=x, y=y, description=caption, steps=steps)
+    return Chart(svg=svg, caption=caption, data=interactive.lines(drawn, x=x, y=y, label=caption, steps=steps))
 
 
 def _smoothed(steps: Sequence[Line]) -> list[float]:

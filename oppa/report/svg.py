@@ -10,26 +10,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from oppa import catalog
 from oppa.report.plotting import Figure, mpl
 
-COLOURS: Mapping[str, tuple[str, str]] = {
-    "ink": ("#1f2328", "#e6e8eb"),
-    "soft": ("#59636e", "#9aa4af"),
-    "rule": ("#d1d9e0", "#363c44"),
-    "paper": ("#ffffff", "#14171b"),
-    "blue": ("#0072b2", "#56b4e9"),
-    "vermillion": ("#d55e00", "#f28247"),
-    "green": ("#008760", "#34c598"),
-    "orange": ("#b87500", "#e69f00"),
-    "purple": ("#b0568a", "#dd99c0"),
-    "olive": ("#857b00", "#f0e442"),
-    "grey": ("#6b7178", "#a8afb7"),
-}
-"""Colours by name, on light and on dark paper.
-
-They are Okabe and Ito's, which colour-blind readers can distinguish ("Color Universal Design", 2008). Some are darker or lighter than
-theirs, so that each has a contrast of at least 3 to its paper (WCAG 2.1, 1.4.11).
-"""
+_SCHEMES = [dict(re.findall(r"--(\w+): (#\w{6});", text)) for text in catalog.web("colours.css").split("@media")]
+COLOURS: Mapping[str, tuple[str, str]] = {name: (light, _SCHEMES[1][name]) for name, light in _SCHEMES[0].items()}
+"""Colours by name, on light and on dark paper, from `oppa/web/colours.css`."""
 STAND_INS = {name: f"#01fe{number:02x}" for number, name in enumerate(COLOURS)}
 POINTS_PER_INCH = 72
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -67,7 +53,7 @@ _LOOK: Mapping[Any, Any] = {
 
 
 def render(draw: Callable[[Figure], None], *, width: float, height: float, description: str) -> str:
-    """Return what `draw` draws, as an `<svg>` for a page that defines `colours()`.
+    """Return what `draw` draws, as an `<svg>` for a page that has `oppa/web/colours.css`.
 
     Args:
         width: Inches.
@@ -89,11 +75,11 @@ def standalone(svg: str) -> str:
     size = re.search(r'viewBox="0 0 (\S+) (\S+)"', svg)
     assert size is not None  # `render` wrote it
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[1]}pt" height="{size[2]}pt" '
-    paper = f'<style>{colours()}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
+    paper = f'<style>{_colours()}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
     return re.sub(r"<svg ([^>]*)>", lambda found: f"{opening}{found[1]}>{paper}", svg, count=1) + "\n"
 
 
-def colours() -> str:
+def _colours() -> str:
     """Return CSS that defines the colours on screen and in print."""
     light, dark = (" ".join(f"--{name}: {pair[side]};" for name, pair in COLOURS.items()) for side in (0, 1))
     return f":root {{ {light} }} @media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from oppa.report import interactive
 from oppa.report.figures import COLOURS, DASHES, legend_key, stroke
 from oppa.report.plotting import Axes, Figure, FixedLocator, FuncFormatter, NullLocator
 from oppa.report.svg import STAND_INS, render
@@ -42,14 +43,65 @@ def throughput(known: Curves, *, description: str) -> str:
     return render(draw, width=WIDTH, height=HEIGHT, description=description)
 
 
+def values(known: Curves, *, label: str) -> interactive.Values:
+    """Return the same figure as values for `oppa/web/charts.js`."""
+    standing = standings(known)
+    named = featured(standing)
+    others = [strategy for strategy in known if strategy not in named]
+    fastest = [_series("fastest", [each.fastest for each in standing], kind="marks", colour="ink", star=True)] if standing else []
+    return {
+        "label": label,
+        "x": {"label": "global batch, sequences", "log": 2},
+        "y": {"label": "samples/s", "log": 0, "zero": True},
+        "series": [
+            *(
+                _series(f"{len(others)} other strategies", list(known[each].values()), kind="line", colour="grey", pale=True)
+                for each in others
+            ),
+            *(_series(each.id, list(known[each].values()), kind="line", look=place, band=True) for place, each in enumerate(named)),
+            *(part for place, each in enumerate(named) for part in _known(each.id, list(known[each].values()), place)),
+            *fastest,
+        ],
+        "verticals": [math.sqrt(before.global_batch * after.global_batch) for before, after in switches(standing)],
+    }
+
+
+def _known(name: str, rows: Sequence[TableRow], look: int) -> list[interactive.Values]:
+    """Return the marks of a strategy: filled if measured, hollow if predicted."""
+    parts = {source: [row for row in rows if row.source == source] for source in ("measured", "predicted")}
+    return [
+        _series(name, chosen, kind="marks", look=look, hollow=source == "predicted", notes=[row.configuration.id for row in chosen])
+        for source, chosen in parts.items()
+        if chosen
+    ]
+
+
+def _series(name: str, rows: Sequence[TableRow], *, band: bool = False, look: int = 0, **more: Any) -> interactive.Values:
+    batches, samples = _points(rows)
+    ends = dict(zip(("low", "high"), _band(rows), strict=True)) if band else {}
+    return {
+        "name": name,
+        "look": look,
+        "x": batches,
+        "y": interactive.short(samples),
+        **{k: interactive.short(v) for k, v in ends.items()},
+        **more,
+    }
+
+
 def _coloured(axes: Axes, curve: Mapping[int, TableRow], place: int) -> None:
     rows, colour = list(curve.values()), STAND_INS[COLOURS[place % len(COLOURS)]]
     batches, samples = _points(rows)
-    factors = [math.exp(QUANTILE * row.log_stddev) for row in rows]
-    low, high = ([value * factor**side for value, factor in zip(samples, factors, strict=True)] for side in (-1, 1))
+    low, high = _band(rows)
     axes.fill_between(batches, low, high, color=colour, alpha=0.16, linewidth=0, zorder=3)
     axes.plot(batches, samples, **stroke(place), zorder=4)
     _marks(axes, rows, colour, marker=MARKERS[place % len(MARKERS)], markersize=5, zorder=5)
+
+
+def _band(rows: Sequence[TableRow]) -> tuple[list[float], list[float]]:
+    """Return the ends of the intervals that hold 90% of the probability."""
+    low, high = ([row.samples_per_s * math.exp(side * QUANTILE * row.log_stddev) for row in rows] for side in (-1, 1))
+    return low, high
 
 
 def _marks(axes: Axes, rows: Sequence[TableRow], colour: str, **mark: Any) -> None:

@@ -1,6 +1,7 @@
 """A table as a record and a figure."""
 
 import dataclasses
+import json
 import re
 import xml.etree.ElementTree as ET
 
@@ -8,7 +9,8 @@ import pytest
 
 from oppa.report.svg import STAND_INS
 from oppa.report.table import changes, facts, provenance, sections, to_json
-from oppa.report.table_figure import throughput
+from oppa.report.table_figure import throughput, values
+from oppa.report.table_page import render
 from oppa.table import Table
 from oppa.table.frontier import curves, standings
 from tests.table.conftest import row
@@ -70,3 +72,19 @@ def test_the_figure_of_many_strategies_names_few(table) -> None:
     figure = throughput(curves(Table(rows=tuple(rows), origin=table.origin)), description="many")
     texts = [str(element.text) for element in ET.fromstring(figure).iter("text")]
     assert sum(text.startswith("dp2") for text in texts) == 2 and "28 other strategies" in texts
+
+
+def test_the_interactive_chart_has_every_row_and_the_fastest(table, known) -> None:
+    series = values(known, label="a & b")["series"]
+    marked = [each for each in series if each["kind"] == "marks"]
+    rows = sum(len(curve) for strategy, curve in known.items() if any(each["name"] == strategy.id for each in marked))
+    assert sum(len(each["x"]) for each in marked if not each.get("star")) == rows
+    assert [each["name"] for each in marked if each.get("star")] == ["fastest"]
+    json.dumps(series, allow_nan=False)
+
+
+def test_the_page_has_the_figure_and_the_fastest_strategies(table, tmp_path) -> None:
+    table.write(tmp_path)
+    text = render(tmp_path, now=2e9)
+    assert text.count("<svg") == 1 and "data-chart=" in text and "Fastest strategy at each batch size" in text
+    assert render(tmp_path, now=2e9) == text

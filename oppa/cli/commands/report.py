@@ -1,5 +1,6 @@
-"""`oppa report STUDY|RUN`: write a study, or a training run, as one HTML page."""
+"""`oppa report STUDY|RUN|TABLE`: write a study, a training run or a table as one HTML page."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -9,14 +10,16 @@ OUT = "File of the page; report.html in the folder by default."
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="STUDY|RUN", help="The study's folder, or the run's.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="STUDY|RUN|TABLE", help="The folder of a study, a run or a table.", show_default=False)],
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
 ) -> None:
     """Write one HTML page that works offline.
 
     A study's page shows the winner, the search and every trial.
     A run's page shows loss and speed, each change with its reason, and step times next to those of the table.
+    A table's page shows throughput against batch size. Figures show values under the pointer, and zoom by dragging.
     """
+    from oppa.cli.views.table_view import holds_table
     from oppa.training.run.run_folder import SPEC
 
     page = out or folder / "report.html"
@@ -25,6 +28,12 @@ def report(
         from oppa.report.text_file import write_text
 
         typer.echo(write_text(page, render(folder)))
+        return
+    if holds_table(folder):
+        from oppa.report.table_page import render as render_table
+        from oppa.report.text_file import write_text
+
+        typer.echo(write_text(page, render_table(folder, now=time.time())))
         return
     from oppa.study import Study
 

@@ -6,6 +6,8 @@ import hashlib
 import re
 from pathlib import Path
 
+from oppa import catalog
+
 LIVE_PAGE = "live-page"
 """File in the service's folder with the address of the page and its token, while the service runs; only its owner can read it."""
 _FILE = Path(__file__).with_name("page.html")
@@ -13,8 +15,9 @@ _FILE = Path(__file__).with_name("page.html")
 
 @functools.cache
 def page() -> str:
-    """Return the HTML of the page."""
-    return _FILE.read_text()
+    """Return the HTML of the page, with the script and the style that draw its charts."""
+    style, script, rest = _FILE.read_text().split("/* charts */")
+    return f"{style}{catalog.charts_style()}{script}{catalog.charts_script()}{rest}"
 
 
 @functools.cache
