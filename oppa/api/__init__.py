@@ -15,4 +15,16 @@ from oppa.api.search import plan, tune
 from oppa.api.training import train
 from oppa.api.verification import plan_verification, verify
 
-__all__ = ["Resume", "load_job", "load_line", "plan", "plan_verification", "predict", "profile", "profile_scales", "train", "tune", "verify"]
+__all__ = [
+    "Resume",
+    "load_job",
+    "load_line",
+    "plan",
+    "plan_verification",
+    "predict",
+    "profile",
+    "profile_scales",
+    "train",
+    "tune",
+    "verify",
+]

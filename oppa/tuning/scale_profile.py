@@ -109,7 +109,9 @@ def scale_entries(problems: Mapping[int, Problem], tables: Mapping[int, Table]) 
         MeasurementError: a single size predicts no others.
     """
     measured = {devices: _fastest(table, devices) for devices, table in tables.items()}
-    law = ScalingLaw.fit({devices: 1 / row.steps_per_s for devices, row in measured.items()}) if measured.keys() != problems.keys() else None
+    law = (
+        ScalingLaw.fit({devices: 1 / row.steps_per_s for devices, row in measured.items()}) if measured.keys() != problems.keys() else None
+    )
     rows = {devices: measured.get(devices) or _predicted(problems[devices], measured, law) for devices in sorted(problems)}
     found, fastest = list[ScaleEntry](), (0, 0.0)
     first = next(iter(rows.values()))

@@ -19,9 +19,7 @@ def measure_scales(
 
     view = SessionView("--out")
     with view.running(None):
-        found = api.profile_scales(
-            job, devices=devices, table=folder, measure=measure, settings=settings, command=command, callback=view
-        )
+        found = api.profile_scales(job, devices=devices, table=folder, measure=measure, settings=settings, command=command, callback=view)
     if as_json:
         style.print_json(found.to_dict())
     else:

@@ -247,9 +247,7 @@ class ElasticJob:
         self.set_desired(hosts=self.hosts, failed_starts={})
 
 
-def submit(
-    spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "", command: Sequence[str] = ()
-) -> ElasticJob:
+def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "", command: Sequence[str] = ()) -> ElasticJob:
     """Add a job to a spool.
 
     Args:
