@@ -10,9 +10,21 @@ KeyboardInterrupt once the running trial has ended; the same call with `study=` 
 
 from oppa.api.jobs import Resume, load_job, load_line
 from oppa.api.prediction import predict
-from oppa.api.profiling import profile
+from oppa.api.profiling import profile, profile_scales
 from oppa.api.search import plan, tune
 from oppa.api.training import train
 from oppa.api.verification import plan_verification, verify
 
-__all__ = ["Resume", "load_job", "load_line", "plan", "plan_verification", "predict", "profile", "train", "tune", "verify"]
+__all__ = [
+    "Resume",
+    "load_job",
+    "load_line",
+    "plan",
+    "plan_verification",
+    "predict",
+    "profile",
+    "profile_scales",
+    "train",
+    "tune",
+    "verify",
+]

@@ -1,16 +1,18 @@
-"""Measure the table of a job."""
+"""Measure the table of a job, and its scale table."""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oppa.api.jobs import Resume, problem_of, session_facts
+from oppa.api.jobs import Resume, load_job, problem_of, session_facts
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
 
 if TYPE_CHECKING:
     from oppa.tuning.outcomes import ProfileResult
+    from oppa.tuning.scale_profile import ScaleProfile
     from oppa.tuning.session import Callback
 
 
@@ -73,6 +75,70 @@ def profile(
         if found is None:
             raise nothing_feasible(executor.study, problem)
         return ProfileResult(folder=folder, ended=ended, table=found, exhaustive_s=seconds_of_all(profiler))
+
+
+def profile_scales(
+    job: str | Path,
+    *,
+    devices: tuple[int, int],
+    table: str | Path,
+    measure: str = "",
+    settings: Sequence[str] = (),
+    command: Sequence[str] = (),
+    callback: "Callback | None" = None,
+) -> "ScaleProfile":
+    """Measure how a job scales on a few numbers of devices, predict the others with the error of the prediction, and write a scale table.
+
+    Args:
+        job: A job file.
+        devices: First and last number of devices; the sizes are the numbers of whole hosts between them.
+        table: Folder of the scale table; the profile of each measured size is in a folder below it, which another call resumes.
+        measure: Sizes to measure, such as `"2,4,8"`; a few at equal ratios unless given.
+        settings: Changes of the job's keys. `limits.trials` and `limits.wall_time` limit the profile of each size.
+        command: The user's own launch line; it replaces that of the file's `[command]`.
+        callback: Watches the profile of each size.
+
+    Raises:
+        InputError: the job, the range or `measure` is wrong.
+        InfeasibleError: no configuration of a size could run.
+        EnvironmentLackingError: a program, a package or hosts are missing.
+        KeyboardInterrupt: the user stopped it; the same call resumes it.
+    """
+    from oppa.problem.settings import parse_settings
+    from oppa.table import Origin, Table
+    from oppa.tuning.scale_profile import ScaleProfile, measured_sizes, problems_of, scale_entries
+
+    def on(hosts: int) -> Problem:
+        return load_job(job, settings=[*settings, f"cluster.hosts={hosts}"], command=command)
+
+    problem, folder = load_job(job, settings=settings, command=command), Path(table)
+    problems, limits = problems_of(problem, *devices, on), parse_settings(settings).get("limits", {})
+    trials, wall_s = problem.limits.trials, problem.limits.wall_time_s
+    tables = {}
+    for size in measured_sizes([*problems], measure):
+        tables[size] = profile(
+            problems[size],
+            global_batch=[problem.global_batch],
+            table=folder / f"{size}-devices",
+            trials=trials if "trials" in limits else None,
+            wall_time_s=wall_s if "wall_time" in limits else None,
+            callback=callback,
+        ).table
+    entries, law = scale_entries(problems, tables)
+    origins = [each.origin for each in tables.values()]
+    origin = Origin.of(
+        problem,
+        study=origins[0].study,
+        method="active",
+        complete=all(each.complete for each in origins),
+        candidates=sum(each.candidates for each in origins),
+        trials=sum(each.trials for each in origins),
+        spent_s=sum(each.spent_s for each in origins),
+        created_at=time.time(),
+        command="oppa scale-table",
+    )
+    Table(rows=tuple(entry.row for entry in entries if not entry.left_out), origin=origin).write(folder)
+    return ScaleProfile(folder=folder, entries=tuple(entries), law=law)
 
 
 def _over_batches(job: str | Path | Problem, global_batch: str | Sequence[int]) -> Problem:

@@ -63,7 +63,7 @@ PANELS = {
     CLUSTER: (scale_table.scale_table,),
     TOOLS: (pipeline_schedule.pipeline_schedule, emulate.emulate, schema.schema),
 }
-WITH_LAUNCH_LINE = (tune.tune, profile.profile, space.space, predict.predict, explain.explain, train.train)
+WITH_LAUNCH_LINE = (tune.tune, profile.profile, space.space, predict.predict, explain.explain, train.train, scale_table.scale_table)
 for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel, cls=LaunchLineCommand if command in WITH_LAUNCH_LINE else None)(command)

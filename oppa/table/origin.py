@@ -139,6 +139,18 @@ class Origin:
             message = f"the table is for another model: it was made with `{name} = {ours}`, but this model has {theirs}"
             raise TableError(message, hint="use a table and a run of the same model")
 
+    def require_program_of(self, problem: Problem) -> None:
+        """Refuse a problem whose ranks run another program, on any number of hosts.
+
+        Raises:
+            TableError: names the first part of the model, the training, the runner or the launch line that differs, with both values.
+        """
+        self.require_model_of(problem)
+        ours, theirs = ({name: value for name, value in each.items() if name != "cluster"} for each in (self.problem, decisive(problem)))
+        for name, own, other in _differences(ours, theirs):
+            message = f"the table is for another program: it was made with `{name} = {own}`, but this job has {other}"
+            raise TableError(message, hint="make one for this job: `oppa scale-table JOB --devices FIRST..LAST -- COMMAND`")
+
     def _require_problem(self, problem: Problem) -> None:
         for name, ours, theirs in _differences(self.problem, decisive(problem)):
             raise TableError(f"the table is foreign: it was made with `{name} = {ours}`, but this job has {theirs}", hint=_AGAIN)

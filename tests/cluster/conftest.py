@@ -8,6 +8,7 @@ import pytest
 from oppa.table import Origin, Table
 from tests.cluster.spools import JOB_FILE, Held
 from tests.command_line import Oppa
+from tests.launchers.slurm_cluster import SlurmCluster, slurm_lacking
 from tests.table.conftest import origin, problem, row  # noqa: F401 - fixtures
 
 
@@ -32,3 +33,12 @@ def held(scales: Path) -> Iterator[Held]:
 def oppa(tmp_path: Path) -> Oppa:
     """The command line."""
     return Oppa(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A Slurm of four nodes."""
+    if lacking := slurm_lacking():
+        pytest.skip(f"NOT TESTED on a real Slurm: {lacking}")
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), nodes=4) as cluster:
+        yield cluster

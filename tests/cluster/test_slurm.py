@@ -3,11 +3,9 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,8 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
-from tests.launchers.slurm_cluster import SlurmCluster, slurm_lacking, until
+from tests.cluster.controlled import Controlled, losses
+from tests.launchers.slurm_cluster import SlurmCluster, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(600)]  # two minutes each on an idle machine
 
@@ -33,14 +32,6 @@ checkpoint_every = "1 h"
 profile_steps = 0
 """
 SIZES = {1: 1.0, 2: 1.7, 4: 2.9}
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    if lacking := slurm_lacking():
-        pytest.skip(f"NOT TESTED on a real Slurm: {lacking}")
-    with SlurmCluster(tmp_path_factory.mktemp("slurm"), nodes=4) as cluster:
-        yield cluster
 
 
 def submitted(folder: Path, samples: int) -> Path:
@@ -63,64 +54,6 @@ def submitted(folder: Path, samples: int) -> Path:
     words = ["cluster", "submit", folder / "spool", folder / "job.toml", "--table", folder / "scales", "--name", "elastic"]
     subprocess.run([sys.executable, "-m", "oppa", *map(str, words)], check=True, capture_output=True)
     return folder / "spool"
-
-
-class Controlled:
-    """`oppa cluster run` on a spool."""
-
-    def __init__(self, spool: Path, slurm: SlurmCluster, *words: str) -> None:
-        self.spool, self._slurm = spool, slurm
-        command = [sys.executable, "-m", "oppa", "cluster", "run", str(spool), "--check-s", "0.5", *words]
-        self._command = command
-        self._environment = {**slurm.environment, "OMP_NUM_THREADS": "1"}
-        self.log = spool / "controller.log"
-        self.process = self._begin()
-
-    def _begin(self) -> "subprocess.Popen[bytes]":
-        with self.log.open("ab") as log:
-            return subprocess.Popen(self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def kill(self) -> None:
-        """At once, and another one begins."""
-        self.process.kill()
-        self.process.wait()
-        self.process = self._begin()
-
-    def lines(self) -> list[ledger.Line]:
-        """Of the job's ledger."""
-        run = self.spool / "elastic" / "run"
-        return ledger.read(run) if (run / ledger.FILE).exists() else []
-
-    def hosts(self) -> int:
-        """On which the newest step was taken."""
-        steps = [line for line in self.lines() if line["event"] == ledger.STEP]
-        return int(steps[-1]["configuration"].split("pp")[1].split("_")[0]) if steps else 0
-
-    def reaches(self, hosts: int) -> None:
-        """Wait until it trains on so many."""
-        until(lambda: self.hosts() == hosts, lambda: f"{self.log.read_text()}\n{self._words()}", timeout_s=90)
-
-    def _words(self) -> str:
-        path = self.spool / "elastic" / "supervisor.log"
-        return path.read_text()[-3000:] if path.exists() else ""
-
-    def end(self) -> None:
-        """Nothing is left running."""
-        self.process.terminate()
-        self.process.wait()
-        started = self.spool / "elastic" / "started.json"
-        if started.exists():
-            pid = int(json.loads(started.read_text())["process"].split(":")[0])
-            for number in (signal.SIGINT, signal.SIGINT):
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    break
-                time.sleep(1)
-
-
-def losses(lines: list[ledger.Line]) -> dict[int, float]:
-    return {line["step"]: line["loss"] for line in ledger.standing(lines) if line["event"] == ledger.STEP}
 
 
 def unscaled(folder: Path, samples: int) -> dict[int, float]:

@@ -1,5 +1,6 @@
 """Elastic jobs as folders of a spool."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.stored_schedules import store, stored
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
+from oppa.table import Origin, Table
+from oppa.table.origin import decisive
 from tests.cluster.spools import JOB_FILE, put
+from tests.table.conftest import row
 
 
 def test_a_job_is_kept_with_its_sizes(scales: Path) -> None:
@@ -51,6 +55,45 @@ def test_what_cannot_be_kept_is_refused(scales: Path) -> None:
         put(scales, name="other")
     with pytest.raises(InputError, match="is not a spool"):
         folders(scales.parent / "nothing")
+
+
+LINE = ("python", "train.py", "--micro-batch", "{micro_batch}")
+
+
+@pytest.fixture
+def own_scales(scales: Path) -> Path:
+    """The scale table of a launch line, in place of that of the built-in trainer."""
+    job = scales.parent / "job.toml"
+    job.write_text(JOB_FILE.replace('runner = {name = "torch"}', "space = {parameters = {micro_batch = [2]}}"))
+    rows = tuple(row(dp=dp, micro_batch=2, steps_per_s=float(dp)) for dp in (2, 4, 8))
+    facts = {"study": "s", "method": "active", "complete": True, "candidates": 1, "trials": 1, "spent_s": 1.0, "created_at": 1.0}
+    Table(rows=rows, origin=Origin.of(load_job(job, argv=LINE), **facts)).write(scales)  # type: ignore[arg-type]
+    return scales
+
+
+def test_a_launch_line_is_kept_with_the_folder_that_it_starts_in(own_scales: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    taken = put(own_scales, command=LINE)
+    assert (taken.command, taken.is_own, taken.directory) == (LINE, True, tmp_path)
+    assert ElasticJob.read(taken.folder) == taken and [*taken.sizes] == [1, 2, 4]
+
+
+def test_a_scale_table_of_another_program_is_refused(own_scales: Path) -> None:
+    with pytest.raises(TableError, match=r"for another program: it was made with `command.argv = .*train.py.* has .*other.py") as refusal:
+        put(own_scales, command=("python", "other.py", "--micro-batch", "{micro_batch}"))
+    assert "oppa scale-table" in refusal.value.hint and not (own_scales.parent / "spool").exists()
+
+
+def test_a_job_whose_files_are_beside_it_is_refused(own_scales: Path) -> None:
+    job = own_scales.parent / "job.toml"
+    (own_scales.parent / "settings.json").write_text("{}")
+    job.write_text(job.read_text() + '[command.files.settings]\npath = "settings.json"\nkeys = {size = "{micro_batch}"}\n')
+    line = (*LINE, "{settings}")
+    table = Table.read(own_scales)
+    Table(rows=table.rows, origin=dataclasses.replace(table.origin, problem=decisive(load_job(job, argv=line)))).write(own_scales)
+    with pytest.raises(InputError, match="relative to its folder") as refusal:
+        put(own_scales, command=line)
+    assert "absolute paths" in refusal.value.hint and not list((own_scales.parent / "spool").iterdir())
 
 
 def test_a_table_that_was_altered_is_noticed(scales: Path) -> None:

@@ -3,6 +3,7 @@
 import typer
 
 from oppa.cli.commands import cluster_spool, cluster_trace
+from oppa.cli.job_options import LaunchLineCommand
 
 cluster = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 for command in (
@@ -14,7 +15,7 @@ for command in (
     cluster_spool.cancel,
     cluster_spool.retry,
 ):
-    cluster.command()(command)
+    cluster.command(cls=LaunchLineCommand if command is cluster_spool.submit else None)(command)
 
 
 @cluster.callback()

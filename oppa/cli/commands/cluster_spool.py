@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from oppa.cli.job_options import Command
+
 SPOOL = "Folder of elastic jobs, on a file system that all hosts share."
 JOB = "Job file, whose number of hosts is the number that the job requests."
 SIZES = "Folder of the scale table that `oppa scale-table` wrote."
@@ -27,18 +29,22 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help=WHICH, show_default=Fa
 def submit(
     spool: Spool,
     job: Annotated[Path, typer.Argument(metavar="JOB", help=JOB, show_default=False)],
+    command: Command = None,
+    *,
     table: Annotated[Path, typer.Option(metavar="FOLDER", help=SIZES)],
     hosts: Annotated[int | None, typer.Option(min=1, help=HOSTS)] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help=NAME)] = "",
 ) -> None:
     """Submit an elastic job to `oppa cluster run`.
 
+    With a launch line after `--`, the job trains your own trainer, which opens its run with `oppa_client` and declares `elastic`.
+
     Exit codes: 0 submitted, 2 wrong input.
     """
     from oppa.cli.views import style
     from oppa.cluster.elastic_jobs.spool import submit as put
 
-    taken = put(spool, job, table, hosts=hosts, name=name)
+    taken = put(spool, job, table, hosts=hosts, name=name, command=command or ())
     sizes = ", ".join(f"{size.gpus} ({size.speedup:.2f})" for size in taken.table.sizes)
     style.err().print(f"submitted: {taken.folder}, on {taken.hosts} hosts; sizes, with their speed-ups: {sizes}", markup=False)
 

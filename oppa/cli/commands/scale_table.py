@@ -1,14 +1,15 @@
-"""`oppa scale-table`: predict a job's throughput on other numbers of devices, from the first steps of one run."""
+"""`oppa scale-table`: a job's throughput on other numbers of devices, predicted from the first steps of one run, or measured."""
 
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oppa.cli.job_options import Changes, Command
 from oppa.errors import InputError, RunError, require_known
 
 if TYPE_CHECKING:
@@ -17,45 +18,75 @@ if TYPE_CHECKING:
     from oppa.report.record import Section
     from oppa.training.run.run_folder import RunSpec
 
-RUN = "Folder of a run of `oppa train` whose first steps were profiled."
+SOURCE = "Folder of a run of `oppa train` whose first steps were profiled; or a job file, which is measured."
 DEVICES = "Numbers of devices to predict."
+MEASURE = "Numbers of devices to measure, separated by commas; a few between the first and the last by default."
 REPLICAS = "Change only the number of stages, so that results stay bitwise identical."
 SCHEDULES = "Names of schedules, separated by commas; `search` searches for one. The default is {}, or `search` if the run uses it."
 SEARCH_S = "Time limit of all searches for schedules together, in seconds."
-OUT = "Folder of the table; `scale-table` in the run's folder by default."
+OUT = "Folder of the table; `scale-table` in the run's folder by default, or beside the job file."
 FIRST = "1f1b,interleaved,zb-h1,zb-v"
 SPREAD = 0.1
 """Standard deviation of the logarithm of a measured throughput around its prediction; results/pipelines has errors of that size."""
 
 
 def scale_table(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help=RUN, show_default=False)],
+    source: Annotated[Path, typer.Argument(metavar="RUN|JOB", help=SOURCE, show_default=False)],
+    command: Command = None,
+    *,
     devices: Annotated[str, typer.Option(metavar="FIRST..LAST", help=DEVICES)],
     same_replicas: Annotated[bool, typer.Option("--same-replicas", help=REPLICAS)] = False,
     schedules: Annotated[str, typer.Option(metavar="NAMES", help=SCHEDULES.format(FIRST), show_default=False)] = "",
     search_s: Annotated[float, typer.Option("--search-s", min=0, help=SEARCH_S)] = 60.0,
+    measure: Annotated[str, typer.Option(metavar="SIZES", help=MEASURE, show_default=False)] = "",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
+    changes: Changes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON on stdout.")] = False,
 ) -> None:
-    """Predict the fastest pipeline that fits on each number of devices, and write a table of those that are worth a change.
+    """Find the fastest configuration on each number of devices, and write a table of those that are worth a change.
 
-    Speed-ups are over the fastest pipeline on the present number of devices, which stays if it is in the range.
-    Searched schedules are stored with the table, and jobs use them.
+    From a run, predict the fastest pipeline that fits. Speed-ups are over that of the present number of devices, which stays if it is in
+    the range. Searched schedules are stored with the table, and jobs use them.
 
-    Exit codes: 0 written, 1 nothing fits or no number of devices is worth a change, 2 wrong input.
+    From a job, with or without a launch line after `--`, measure a few numbers of whole hosts by short trials, as `oppa profile` does.
+    Predict the others from them, and state the error. The same command resumes it.
+
+    Exit codes: 0 written, 1 nothing fits or no number of devices is worth a change, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
+    from oppa.training.run.run_folder import SCALES
+
+    if command or source.is_file():
+        _refuse({"--same-replicas": same_replicas, "--schedules": schedules}, "a job, whose throughput is measured")
+        from oppa.cli.commands.scale_table_measured import measure_scales
+
+        given = {"measure": measure, "settings": changes or (), "command": command or (), "as_json": as_json}
+        measure_scales(source, _range(devices), out or source.parent / SCALES, **given)
+        return
+    _refuse({"--measure": measure, "--set": changes}, "a run, from which all is predicted")
+    _predict(source, _range(devices), out or source / SCALES, schedules, same_replicas=same_replicas, search_s=search_s, as_json=as_json)
+
+
+def _refuse(options: Mapping[str, object], source: str) -> None:
+    """Raise InputError if an option is given that has no effect on a kind of source."""
+    if given := [name for name, value in options.items() if value]:
+        raise InputError(f"`{given[0]}` has no effect on {source}", hint="remove it")
+
+
+def _predict(
+    run: Path, devices: tuple[int, int], folder: Path, schedules: str, *, same_replicas: bool, search_s: float, as_json: bool
+) -> None:
+    """Predict, write and print the scale table of a run."""
     from oppa.cli.views import style
     from oppa.pipeline.registry import SEARCH
-    from oppa.training.run.run_folder import SCALES, RunSpec
+    from oppa.training.run.run_folder import RunSpec
 
     spec = RunSpec.read(run)
-    first, last = _range(devices)
+    first, last = devices
     names = _schedules(schedules or (SEARCH if spec.configuration.schedule == SEARCH else FIRST))
     job = _job(spec, run)
     with style.err().status("predicting") as status:
         predicting = _Predicting(job, names, [spec.configuration.dp] if same_replicas else None, search_s, status.update)
         entries = predicting.entries(range(first, last + 1), spec.configuration.devices, _as_run(job, spec, run))
-    folder = out or run / SCALES
     _write(folder, entries, spec)
     if as_json:
         style.print_json({"table": str(folder), "entries": [_plain(entry) for entry in entries]})

@@ -1,7 +1,8 @@
 """Store elastic jobs as folders of a spool on a shared file system.
 
     NAME/job.toml            the job file as submitted
-    NAME/elastic.json        its sizes: configuration and speed-up on each number of hosts, and the SHA-256 of the source scale table
+    NAME/elastic.json        its sizes: configuration and speed-up on each number of hosts, and the SHA-256 of the source scale table;
+                             and the launch line of the user's own trainer, with the folder that it starts in
     NAME/orders/             searched schedules for these sizes, if the table has any; a start copies them into the run
     NAME/wanted.json         the desired number of hosts, written before any action, and the failed starts
     NAME/started.json        the process that trains it or did so last, on how many hosts, and from which byte of the ledger on
@@ -23,7 +24,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -98,6 +99,12 @@ class ElasticJob:
     """Folder of the source scale table."""
     digest: str
     """SHA-256 of the source scale table's rows at submission."""
+    command: tuple[str, ...] = ()
+    """Launch line of the user's own trainer; empty if the job file has it, or the built-in trainer trains the job."""
+    is_own: bool = False
+    """True if the user's own trainer trains the job."""
+    directory: Path = Path("/")
+    """Folder in which the launch line starts."""
 
     @property
     def name(self) -> str:
@@ -122,6 +129,9 @@ class ElasticJob:
             "speedups": {str(size.gpus): size.speedup for size in self.table.sizes},
             "source": str(self.source),
             "sha256": self.digest,
+            "command": list(self.command),
+            "own_trainer": self.is_own,
+            "directory": str(self.directory),
         }
 
     @classmethod
@@ -134,7 +144,10 @@ class ElasticJob:
             table = ScaleTable.of(hosts, [(int(size), speedup) for size, speedup in values["speedups"].items()])
             if {size.gpus for size in table.sizes} != sizes.keys():
                 raise ValueError("`sizes` and `speedups` differ")
-            return cls(folder=folder, hosts=hosts, sizes=sizes, table=table, source=source, digest=digest)
+            command, is_own = tuple(map(str, values.get("command", ()))), bool(values.get("own_trainer"))
+            directory = Path(values.get("directory", "/"))
+            trained = {"command": command, "is_own": is_own, "directory": directory}
+            return cls(folder=folder, hosts=hosts, sizes=sizes, table=table, source=source, digest=digest, **trained)
         except (*_UNREADABLE, InputError) as error:
             raise RunError(f"`{folder / ELASTIC}` is damaged: {error!r}", hint="submit the job again, under another name") from None
 
@@ -234,20 +247,21 @@ class ElasticJob:
         self.set_desired(hosts=self.hosts, failed_starts={})
 
 
-def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "") -> ElasticJob:
+def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "", command: Sequence[str] = ()) -> ElasticJob:
     """Add a job to a spool.
 
     Args:
         table: Scale table of `oppa scale-table`, at the job's global batch.
         hosts: Requested hosts; the fewest in the table unless given.
+        command: Launch line of the user's own trainer, which starts in the present folder; it replaces that of the file's `[command]`.
 
     Raises:
-        InputError: the name is invalid or taken, or the table has no size of whole hosts.
-        TableError: the table does not exist, was altered, or belongs to another model.
+        InputError: the name is invalid or taken, the table has no size of whole hosts, or the job names files relative to its folder.
+        TableError: the table does not exist, was altered, or belongs to another model or another program.
     """
-    problem = load_job(job)
+    problem = load_job(job, argv=command)
     each, known = problem.cluster.devices_per_host, Table.read(table)
-    known.origin.require_model_of(problem)
+    known.origin.require_program_of(problem)
     rows = tuple(
         row for row in known.rows if row.configuration.global_batch == problem.global_batch and not row.configuration.devices % each
     )
@@ -269,6 +283,9 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
         table=ScaleTable.of(asked, speedups),
         source=table.absolute(),
         digest=_digest(table),
+        command=tuple(command),
+        is_own=problem.command is not None,
+        directory=Path.cwd(),
     )
     _write(found, job)
     return found
@@ -280,14 +297,27 @@ def _write(found: ElasticJob, job: Path) -> None:
     try:
         draft.mkdir(parents=True)
         shutil.copy(job, draft / JOB)
+        _require_complete(draft / JOB, job, found.command)
         stored_schedules.copy(found.source, draft)
         write_json(draft / ELASTIC, found.to_dict())
         draft.rename(found.folder)
+    except InputError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         taken = found.folder.exists()
         message = f"a job named `{found.name}` exists" if taken else f"`{found.folder}` cannot be written: {error.strerror}"
         raise InputError(message, hint="choose another `--name`" if taken else "choose a writable folder") from None
+
+
+def _require_complete(copy: Path, job: Path, command: Sequence[str]) -> None:
+    """Raise InputError if a copy of a job file in another folder is no job, because it names files relative to its own folder."""
+    try:
+        load_job(copy, argv=command)
+    except InputError as error:
+        message = f"`{job}` names a file relative to its folder, which the spool does not have: {error.message}"
+        raise InputError(message, hint="write absolute paths into the job file") from None
 
 
 def folders(spool: Path) -> list[Path]:

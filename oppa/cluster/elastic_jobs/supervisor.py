@@ -57,7 +57,9 @@ def main(folder: Path, hosts: int, settings: list[str]) -> None:
     os.dup2(ending, sys.stdout.fileno())
     train = [sys.executable, "-P", "-m", "oppa", "train", str(folder / JOB), str(configuration)]
     changes = [word for setting in (f"cluster.hosts={hosts}", *settings) for word in ("--set", setting)]
-    os.execv(sys.executable, [*train, "--run", str(job.run), "--json", *changes])
+    line = ["--", *job.command] if job.command else []
+    os.chdir(job.directory)
+    os.execv(sys.executable, [*train, "--run", str(job.run), "--json", *changes, *line])
 
 
 if __name__ == "__main__":

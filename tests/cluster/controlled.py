@@ -1,0 +1,77 @@
+"""`oppa cluster run` on a spool with one job, `elastic`, whose hosts have one device each."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from oppa.training.run import ledger
+from tests.launchers.slurm_cluster import SlurmCluster, until
+
+
+class Controlled:
+    """`oppa cluster run` on a spool."""
+
+    def __init__(self, spool: Path, slurm: SlurmCluster, *words: str) -> None:
+        self.spool, self._slurm = spool, slurm
+        command = [sys.executable, "-m", "oppa", "cluster", "run", str(spool), "--check-s", "0.5", *words]
+        self._command = command
+        self._environment = {**slurm.environment, "OMP_NUM_THREADS": "1"}
+        self.log = spool / "controller.log"
+        self.process = self._begin()
+
+    def _begin(self) -> "subprocess.Popen[bytes]":
+        with self.log.open("ab") as log:
+            return subprocess.Popen(self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """At once, and another one begins."""
+        self.process.kill()
+        self.process.wait()
+        self.process = self._begin()
+
+    def lines(self) -> list[ledger.Line]:
+        """Of the job's ledger."""
+        run = self.spool / "elastic" / "run"
+        return ledger.read(run) if (run / ledger.FILE).exists() else []
+
+    def hosts(self) -> int:
+        """On which the newest step was taken."""
+        steps = [line for line in self.lines() if line["event"] == ledger.STEP]
+        return hosts_of(steps[-1]) if steps else 0
+
+    def reaches(self, hosts: int) -> None:
+        """Wait until it trains on so many."""
+        until(lambda: self.hosts() == hosts, lambda: f"{self.log.read_text()}\n{self._words()}", timeout_s=90)
+
+    def _words(self) -> str:
+        path = self.spool / "elastic" / "supervisor.log"
+        return path.read_text()[-3000:] if path.exists() else ""
+
+    def end(self) -> None:
+        """Nothing is left running."""
+        self.process.terminate()
+        self.process.wait()
+        started = self.spool / "elastic" / "started.json"
+        if started.exists():
+            pid = int(json.loads(started.read_text())["process"].split(":")[0])
+            for number in (signal.SIGINT, signal.SIGINT):
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    break
+                time.sleep(1)
+
+
+def hosts_of(step: ledger.Line) -> int:
+    """On which a step was taken."""
+    dp, pp = (int(each) for each in re.findall(r"[dp]p(\d+)", step["configuration"]))
+    return dp * pp
+
+
+def losses(lines: list[ledger.Line]) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in ledger.standing(lines) if line["event"] == ledger.STEP}

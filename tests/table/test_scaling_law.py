@@ -1,0 +1,36 @@
+"""The law that predicts step times on other numbers of devices, and its error."""
+
+import math
+
+import pytest
+
+from oppa.errors import MeasurementError
+from oppa.table.scaling_law import ScalingLaw
+
+
+def law(devices: int, a: float = 8.0, b: float = 0.5, c: float = 0.0) -> float:
+    return a / devices + b + c * math.log2(devices)
+
+
+@pytest.mark.parametrize(("sizes", "c"), [((1, 2), 0.0), ((1, 2, 8), 0.0), ((1, 2, 4, 8), 0.1), ((2, 4, 16, 64), 0.1)])
+def test_times_that_follow_the_law_are_predicted_exactly(sizes: tuple[int, ...], c: float) -> None:
+    found = ScalingLaw.fit({devices: law(devices, c=c) for devices in sizes})
+    assert [found.step_s(devices) for devices in (3, 32, 100)] == pytest.approx([law(devices, c=c) for devices in (3, 32, 100)])
+
+
+def test_the_error_is_that_of_sizes_that_were_left_out() -> None:
+    exact = ScalingLaw.fit({devices: law(devices) for devices in (1, 2, 4, 8, 16)})
+    assert exact.log_stddev == pytest.approx(0, abs=1e-6)
+    slow = ScalingLaw.fit({devices: law(devices) * (1.3 if devices == 8 else 1) for devices in (1, 2, 4, 8, 16)})
+    assert 0.1 < slow.log_stddev < 0.5
+
+
+def test_devices_that_make_a_step_slower_are_predicted_to_be_no_faster() -> None:
+    found = ScalingLaw.fit({1: 1.0, 2: 1.5})
+    assert found.step_s(4) > 1.0 and found.log_stddev > 0.5
+
+
+@pytest.mark.parametrize("times", [{}, {4: 1.0}, {2: 1.0, 4: 0.0}, {2: 1.0, 4: math.inf}])
+def test_too_few_or_impossible_times_predict_nothing(times: dict[int, float]) -> None:
+    with pytest.raises(MeasurementError, match="predict no others"):
+        ScalingLaw.fit(times)
