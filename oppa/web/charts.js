@@ -98,22 +98,24 @@ const charts = (() => {
       this.root.append(this.legend, this.plot, foot);
       frame.append(this.root);
       this.plot.addEventListener("keydown", event => this.key(event));
-      this.plot.addEventListener("focus", () => { if (!this.near) this.say(); });
-      this.plot.addEventListener("blur", () => this.point(null));
+      this.readout.setAttribute("aria-live", "off");  // only keys speak: the pointer and the live page would interrupt a reader all the time
+      this.plot.addEventListener("focus", () => { this.readout.setAttribute("aria-live", "polite"); if (!this.near) this.say(); });
+      this.plot.addEventListener("blur", () => { this.readout.setAttribute("aria-live", "off"); this.point(null); });
       this.update(chart);
       new ResizeObserver(() => this.u.setSize(this.size())).observe(this.plot);
       drawn.add(this);
     }
 
     update(chart) {
-      const before = this.chart && JSON.stringify(this.shape());
+      const before = this.chart && JSON.stringify(this.shape()), kept = this.near?.map(({ series, i }) => [this.chart.series.indexOf(series), i]);
       this.chart = chart;
       this.data = aligned(chart.series);
       this.plot.setAttribute("aria-label", `${chart.label}. ${HINT}`);
       if (before === JSON.stringify(this.shape())) this.u.setData(this.columns());
       else { this.u?.destroy(); this.keys(); this.u = new uPlot(this.options(), this.columns(), this.plot); this.ring(); }
       this.zoom(this.view);
-      this.point(null);
+      const near = kept?.filter(([s, i]) => i < chart.series[s]?.x.length).map(([s, i]) => ({ series: chart.series[s], i, x: chart.series[s].x[i] }));
+      this.point(near?.length ? near : null);
     }
 
     shape() { return this.chart.series.map(({ name, kind, look, low }) => [name, kind, look, Boolean(low)]); }
