@@ -81,7 +81,6 @@ const charts = (() => {
 
   class Chart {
     constructor(frame, chart) {
-      this.frame = frame;
       this.hidden = new Set();
       this.view = {};  // the zoomed limits of x and y
       this.root = element("div", "chart");
@@ -98,22 +97,24 @@ const charts = (() => {
       this.root.append(this.legend, this.plot, foot);
       frame.append(this.root);
       this.plot.addEventListener("keydown", event => this.key(event));
-      this.plot.addEventListener("focus", () => { if (!this.near) this.say(); });
-      this.plot.addEventListener("blur", () => this.point(null));
+      this.readout.setAttribute("aria-live", "off");  // only keys speak: the pointer and the live page would interrupt a reader all the time
+      this.plot.addEventListener("focus", () => { this.readout.setAttribute("aria-live", "polite"); if (!this.near) this.say(); });
+      this.plot.addEventListener("blur", () => { this.readout.setAttribute("aria-live", "off"); this.point(null); });
       this.update(chart);
-      new ResizeObserver(() => this.u.setSize(this.size())).observe(this.plot);
+      new ResizeObserver(() => { this.u.setSize(this.size()); this.point(this.near); }).observe(this.plot);
       drawn.add(this);
     }
 
     update(chart) {
-      const before = this.chart && JSON.stringify(this.shape());
+      const before = this.chart && JSON.stringify(this.shape()), kept = this.near?.map(({ series, i }) => [this.chart.series.indexOf(series), i]);
       this.chart = chart;
       this.data = aligned(chart.series);
       this.plot.setAttribute("aria-label", `${chart.label}. ${HINT}`);
       if (before === JSON.stringify(this.shape())) this.u.setData(this.columns());
-      else { this.u?.destroy(); this.keys(); this.u = new uPlot(this.options(), this.columns(), this.plot); this.ring(); }
+      else { this.keys(); this.build(); }
       this.zoom(this.view);
-      this.point(null);
+      const near = kept?.filter(([s, i]) => i < chart.series[s]?.x.length).map(([s, i]) => ({ series: chart.series[s], i, x: chart.series[s].x[i] }));
+      this.point(near?.length ? near : null);
     }
 
     shape() { return this.chart.series.map(({ name, kind, look, low }) => [name, kind, look, Boolean(low)]); }
@@ -130,7 +131,7 @@ const charts = (() => {
     options() {
       const { chart } = this, series = [{}], bands = [], edges = [];
       chart.series.forEach((each, s) => {
-        const path = each.kind === "marks" ? (u) => this.marks(u, each.name, s) : each.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined;
+        const path = each.kind === "marks" ? u => this.marks(u, s) : each.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined;
         series.push({
           show: !this.hidden.has(each.name), scale: each.row === undefined ? "y" : "rows", width: each.pale ? 1 : 1.6, alpha: each.pale ? .4 : 1, paths: path, points: { show: false },
           dash: each.kind === "marks" || each.solid ? [] : at(DASHES, each.look), stroke: () => colour(hue(each)),
@@ -180,7 +181,7 @@ const charts = (() => {
       return [u.valToPos(series.x[i], "x", canvas), u.valToPos(series.y[i], series.row === undefined ? "y" : "rows", canvas)];
     }
 
-    marks(u, name, s) {
+    marks(u, s) {
       const series = this.chart.series[s], size = (series.x.length > 300 ? 2.4 : 3.6) * uPlot.pxRatio, shaped = new Path2D(shape(series)), fill = new Path2D(), stroke = new Path2D();
       series.x.forEach((_, i) => {
         const [x, y] = this.place(u, series, i, true);
@@ -222,10 +223,9 @@ const charts = (() => {
         button.onclick = () => {
           if (!this.hidden.delete(name)) this.hidden.add(name);
           button.setAttribute("aria-pressed", String(!this.hidden.has(name)));
-          this.u.destroy();
-          this.u = new uPlot(this.options(), this.columns(), this.plot);
-          this.ring();
+          this.build();
           this.zoom(this.view);
+          this.point(null);
         };
         return button;
       }));
@@ -251,12 +251,12 @@ const charts = (() => {
     }
 
     across(points, x) {  // the nearest point of each line, at the place of the nearest of all
-      const nearest = points.reduce((best, point) => !best || Math.abs(point.x - x) < Math.abs(best.x - x) ? point : best, null);
-      const of = series => points.filter(point => point.series === series).reduce((best, point) => !best || Math.abs(point.x - nearest.x) < Math.abs(best.x - nearest.x) ? point : best, null);
-      const near = new Map(points.map(point => [point.series, null]));
-      for (const series of near.keys()) near.set(series, of(series));
-      const span = (this.u.scales.x.max - this.u.scales.x.min) / 100;
-      return nearest && [nearest, ...[...near.values()].filter(point => point !== nearest && point.series.name !== nearest.series.name && Math.abs(point.x - nearest.x) <= span)];
+      const closest = (among, x) => among.reduce((best, point) => !best || Math.abs(point.x - x) < Math.abs(best.x - x) ? point : best, null);
+      const nearest = closest(points, x), span = (this.u.scales.x.max - this.u.scales.x.min) / 100;
+      if (!nearest) return null;
+      const others = [...new Set(points.map(point => point.series))].filter(series => series.name !== nearest.series.name);
+      const beside = others.map(series => closest(points.filter(point => point.series === series), nearest.x));
+      return [nearest, ...beside.filter(point => Math.abs(point.x - nearest.x) <= span)];
     }
 
     point(near) {
@@ -270,7 +270,9 @@ const charts = (() => {
       this.say();
     }
 
-    ring() {
+    build() {
+      this.u?.destroy();
+      this.u = new uPlot(this.options(), this.columns(), this.plot);
       this.rings = this.chart.series.slice(0, 8).map(() => element("div", "chart-ring"));
       this.rings.forEach(ring => { ring.hidden = true; });
       this.u.over.append(...this.rings);
@@ -297,10 +299,6 @@ const charts = (() => {
     zoom(view) {
       this.view = view;
       this.back.hidden = !view.x && !view.y;
-      this.rescale();
-    }
-
-    rescale() {
       const { x, y } = this.limits();
       this.u.batch(() => { this.u.setScale("x", { min: x[0], max: x[1] }); this.u.setScale("y", { min: y[0], max: y[1] }); });
       this.u.redraw();

@@ -48,7 +48,7 @@ def _opened(page, port, token) -> None:
 def test_it_shows_a_job_as_it_goes(page, served) -> None:
     service, port = served
     _opened(page, port, f"#token={service.tokens.of_watcher()}")
-    page.wait_for("document.querySelectorAll('#charts path').length >= 5")
+    page.wait_for("document.querySelectorAll('#charts canvas').length === 6")
     assert page.value("document.querySelectorAll('figure').length") == 6
     assert page.value("document.querySelector('#jobs').innerText") == "a-job"
     assert "reconfigure" in page.value("document.querySelector('#decisions').innerText")
@@ -57,6 +57,7 @@ def test_it_shows_a_job_as_it_goes(page, served) -> None:
         opened.send(hello().to_json())
         opened.send(step(100, loss=7.25).to_json())
         page.wait_for("document.querySelector('#facts').innerText.includes('7.25')")
+        page.wait_for("[...document.querySelectorAll('.chart-readout')].some(each => each.textContent === 'now 7.25')")
     assert not page.complaints
 
 
