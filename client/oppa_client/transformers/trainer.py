@@ -16,13 +16,15 @@ from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import rotate_checkpoints, seed_worker
 
 from oppa_client import run_files
+from oppa_client.loop.checkpoints import POSITION, require_same, stated_in
+from oppa_client.loop.position import Position
+from oppa_client.loop.samples import SampleOrder, StepBatches
+from oppa_client.loop.statistics import MeasuredSteps
 from oppa_client.plan import Plan
 from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
-from oppa_client.transformers.checkpoints import POSITION, require_steady, stated_in
-from oppa_client.transformers.progress import Position, SampleFlow
-from oppa_client.transformers.samples import SampleOrder, StepBatches
-from oppa_client.transformers.statistics import MeasuredSteps
+from oppa_client.transformers.checkpoints import require_steady
+from oppa_client.transformers.progress import SampleFlow
 from oppa_client.transformers.support import checkpoint_format, require_supported
 
 ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
@@ -352,10 +354,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         at = Position(run.resume.samples if run.resume else 0, run.total_samples or math.ceil(own), reference)
         if run.resume:
             stated, order = stated_in(Path(run.resume.checkpoint)), self._order()
-            same = {"samples": at.samples, "size": order.size, "seed": order.seed, "format": checkpoint_format(self)}
-            if differing := [name for name, value in same.items() if stated[name] != value]:
-                name = differing[0]
-                raise ContractError(f"the checkpoint has `{name} = {stated[name]}`, but the run has `{name} = {same[name]}`")
+            require_same(stated, samples=at.samples, size=order.size, seed=order.seed, format=checkpoint_format(self))
             self._due = stated["evaluation_due"]
         return at
 
