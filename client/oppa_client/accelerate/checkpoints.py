@@ -1,0 +1,56 @@
+"""Save the state of a loop around Accelerate so that any layout can resume it: by PyTorch's distributed checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from accelerate.checkpointing import load_accelerator_state, load_custom_state, save_accelerator_state, save_custom_state
+from accelerate.utils import set_seed
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+
+class Checkpoints:
+    """Saves and loads weights and moments under any layout, and the other state of an `Accelerator`.
+
+    Args:
+        accelerator: The `Accelerator`; its gradient scaler and the objects that `register_for_checkpointing` was given are saved too.
+        model: The prepared model.
+        optimizer: The prepared optimizer.
+    """
+
+    def __init__(self, accelerator: Any, model: Any, optimizer: Any) -> None:
+        self._accelerator, self._model = accelerator, model
+        self._optimizer = getattr(optimizer, "optimizer", optimizer)
+
+    def save(self, folder: Path) -> None:
+        """Save a checkpoint; every rank calls it."""
+        accelerator = self._accelerator
+        dcp.save(self._state(), checkpoint_id=folder, no_dist=not dist.is_initialized())
+        rank = accelerator.process_index
+        save_accelerator_state(str(folder), [], [], [], [], rank, 0, accelerator.scaler if rank == 0 else None, save_on_each_node=True)
+        if rank == 0:
+            for number, each in enumerate(accelerator._custom_objects):
+                save_custom_state(each, str(folder), number)
+
+    def load(self, folder: Path, seed: int | None) -> None:
+        """Load a checkpoint; every rank calls it.
+
+        Args:
+            folder: The checkpoint.
+            seed: Seed of this rank's random numbers; None: those of the rank of the same number go on.
+        """
+        state = self._state()
+        dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+        set_state_dict(self._model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        load_accelerator_state(str(folder), [], [], [], [], self._accelerator.process_index, self._accelerator.scaler)
+        for number, each in enumerate(self._accelerator._custom_objects):
+            load_custom_state(each, str(folder), number)
+        if seed is not None:
+            set_seed(seed)
+
+    def _state(self) -> dict[str, Any]:
+        weights, moments = get_state_dict(self._model, self._optimizer)
+        return {"model": weights, "optimizer": moments}
