@@ -1,6 +1,7 @@
 """Time steps of the example of a trainer with and without gradient statistics, in turn, as a trial.
 
-Its first argument names the example, and the others are those of the example. It runs under torchrun with the variable `OPPA_TRIAL`. Step times are in blocks of `BLOCK` steps, of which the first is a warm-up.
+Its first argument names the example, and the others are those of the example. It runs under torchrun with the variable `OPPA_TRIAL`.
+Step times are in blocks of `BLOCK` steps, of which the first is a warm-up.
 """
 
 import importlib.util

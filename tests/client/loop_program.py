@@ -12,7 +12,7 @@ from typing import Any
 
 import lightning
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from lightning.pytorch.strategies import ModelParallelStrategy
 from oppa_client import run_files
 from oppa_client.accelerate import OppaTraining
@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from oppa.training import GradientStatistics
+from tests.client import fsdp_on_cpu
 
 SIZE, INPUTS, CLASSES, SEED = 50, 8, 4, 3
 """Samples of the data set, numbers of a sample, classes, and the seed of everything."""
@@ -64,9 +65,9 @@ class Watcher:
         self.steps: dict[int, list[int]] = {}
         self.evaluations: dict[int, float] = {}
 
-    def see(self, run: Any, numbers: torch.Tensor, size: int) -> None:
+    def see(self, step: int, numbers: torch.Tensor, size: int) -> None:
         """Note the samples of a micro-batch, of which an empty one has none."""
-        step, folder = run.plan.step if run else len(self.steps), os.environ.get("OPPA_TRIAL")
+        folder = os.environ.get("OPPA_TRIAL")
         if step not in self.steps and folder and os.environ.get("RANK", "0") == "0":
             if step in self.asked:
                 number = self.first_number + sorted(self.asked).index(step)
@@ -80,17 +81,21 @@ class Watcher:
 
 def with_accelerate(folder: Path, watcher: Watcher, *, measured: bool = False, dropout: float = 0.0, **changed: Any) -> dict[str, Any]:
     """Train with a loop around Accelerate, and return what was seen."""
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    shards = {}
+    if changed.pop("shard", False):
+        fsdp_on_cpu.allow()
+        shards = {"fsdp_plugin": FullyShardedDataParallelPlugin(fsdp_version=2)}
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4, **shards)
     made = model(dropout)
     optimizer = torch.optim.AdamW(made.parameters(), lr=RATE, eps=EPSILON)
     made, optimizer = accelerator.prepare(made, optimizer)
     options = {"scheduler": schedule(optimizer.optimizer), "epochs": 2, "seed": SEED, "checkpoints": folder / "output", **changed}
-    loader = options.pop("loader", None) or DataLoader(data(), batch_size=2, shuffle=True)
+    loader = options.pop("loader", DataLoader(data(), batch_size=2, shuffle=True))
     statistics = GradientStatistics(made) if measured else None
     training = OppaTraining(accelerator, made, optimizer, loader, statistics=statistics, **options)
     held_out = data(12).tensors
     for numbers, inputs, labels in training:
-        watcher.see(training.run, numbers, training._sizes[training._passes])
+        watcher.see(training._plan.step, numbers, training._sizes[training._passes])
         with accelerator.accumulate(made):
             training.backward(nn.functional.cross_entropy(made(inputs), labels))
             if accelerator.sync_gradients:
@@ -119,9 +124,11 @@ class Module(lightning.LightningModule):
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
         numbers, inputs, labels = batch
-        run = getattr(self.trainer, "oppa_run", None)
-        size = self.trainer.callbacks[-1]._now.sizes[self.trainer.callbacks[-1]._now.index] if run else len(numbers)
-        self.watcher.see(run, numbers, size)
+        if self.trainer.oppa_run:
+            now = self.trainer.callbacks[-1]._now
+            self.watcher.see(now.plan.step, numbers, now.sizes[now.index])
+        else:
+            self.watcher.see(self.trainer.global_step, numbers, len(numbers))
         return nn.functional.cross_entropy(self.layers(inputs), labels)
 
     def validation_step(self, batch: Any, _: int) -> None:
@@ -159,7 +166,7 @@ def with_lightning(folder: Path, watcher: Watcher, *, measured: bool = False, dr
     }
     if options["strategy"] == "fsdp2":
         options["strategy"] = ModelParallelStrategy(data_parallel_size=int(os.environ["WORLD_SIZE"]), tensor_parallel_size=1)
-    loader = options.pop("loader", None) or DataLoader(data(), batch_size=2, shuffle=True)
+    loader = options.pop("loader", DataLoader(data(), batch_size=2, shuffle=True))
     module = options.pop("module", Module)(watcher, dropout)
     trainer = (Measured if measured else options.pop("kind", OppaTrainer))(**options)
     trainer.fit(module, loader, DataLoader(data(12), batch_size=12))

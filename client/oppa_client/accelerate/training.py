@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.scheduler import AcceleratedScheduler
-from accelerate.utils import send_to_device
+from accelerate.scheduler import AcceleratedScheduler  # type: ignore[import-untyped,unused-ignore]
+from accelerate.utils import send_to_device  # type: ignore[import-untyped,unused-ignore]
 
 from oppa_client import run_files
 from oppa_client.accelerate.checkpoints import Checkpoints
@@ -82,7 +82,8 @@ class OppaTraining:
         self._measured = None if statistics is None else MeasuredSteps(statistics, noise_scale)
         self._plan: Plan | None = None
         self._sizes: list[int] = []
-        self._passes, self._losses, self._noise = 0, torch.zeros(()), None
+        self._passes, self._losses = 0, torch.zeros(())
+        self._noise: dict[str, Any] | None = None
         self._rate, self._stopped = 0.0, False
 
     @property

@@ -21,7 +21,7 @@ from oppa_client.run import Run
 from oppa_client.run_files import ContractError
 
 
-class FollowPlan(Checkpoint):  # type: ignore[misc]
+class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
     """Sets the accumulation, the weight of each loss and the learning rate; reports steps, saves, and leaves.
 
     It is a callback for checkpoints, so that an epoch ends for the others before it leaves.

@@ -35,7 +35,9 @@ def require_supported(trainer: Any, module: Any, *, measured: bool) -> None:
         "gradient statistics under fp16, whose loss scale changes": measured and trainer.precision == "16-mixed",
     }
     if found := [name for name, present in obstacles.items() if present]:
-        known = f"`OppaTrainer` follows a plan on one process, under DDP and under FSDP2 with lightning {TESTED}; see docs/how-to/lightning.md"
+        known = (
+            f"`OppaTrainer` follows a plan on one process, under DDP and under FSDP2 with lightning {TESTED}; see docs/how-to/lightning.md"
+        )
         raise ContractError(f"the batch cannot change with {found[0]}: {known}")
 
 

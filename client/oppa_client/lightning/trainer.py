@@ -16,7 +16,7 @@ from oppa_client.run_files import ContractError
 ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
 
 
-class OppaTrainer(lightning.Trainer):  # type: ignore[misc]
+class OppaTrainer(lightning.Trainer):  # type: ignore[misc,unused-ignore]
     """Follows the plan of a run under oppa; outside oppa it is the `Trainer` itself. See docs/how-to/lightning.md.
 
     Args:
@@ -51,7 +51,7 @@ class OppaTrainer(lightning.Trainer):  # type: ignore[misc]
         at = self._loader.position
         return math.ceil(at.total / at.reference)
 
-    def fit(
+    def fit(  # type: ignore[override,unused-ignore]
         self,
         model: Any,
         train_dataloaders: Any = None,
@@ -76,7 +76,9 @@ class OppaTrainer(lightning.Trainer):  # type: ignore[misc]
         if isinstance(train_dataloaders, lightning.LightningDataModule):
             train_dataloaders, datamodule = None, train_dataloaders
         seed, steps = int(os.environ.get("PL_GLOBAL_SEED", "0")), self.max_steps if self.max_steps > 0 else None
-        self._loader = loader = PlannedLoader(run, self, seed=seed, steps=steps, epochs=self.max_epochs or -1)
+        self._loader = loader = PlannedLoader(
+            run, self, seed=seed, steps=steps, epochs=1000 if self.max_epochs is None else self.max_epochs
+        )
         if train_dataloaders is not None:
             train_dataloaders = loader.take_over(train_dataloaders)
         else:
@@ -85,7 +87,9 @@ class OppaTrainer(lightning.Trainer):  # type: ignore[misc]
             source.train_dataloader = lambda: loader.take_over(given())
         # A number of epochs or steps would end the training by its own count; `FollowPlan` ends it by samples.
         self.fit_loop.max_epochs = self.fit_loop.epoch_loop.max_steps = -1
-        self.callbacks.append(FollowPlan(run, loader, self.gradient_statistics, self._save_every))
+        self.callbacks.append(  # type: ignore[attr-defined,unused-ignore]
+            FollowPlan(run, loader, self.gradient_statistics, self._save_every)
+        )
         checkpoint = run.resume.checkpoint if run.resume else None
         super().fit(model, train_dataloaders, val_dataloaders, datamodule, checkpoint, **options)
         if run.leaving and run.leaving.reason != "finished":

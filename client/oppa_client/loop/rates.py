@@ -37,7 +37,7 @@ def follow(schedule: LambdaLR, at: float, factor: float) -> float:
         factor: Factor of the plan.
     """
     schedule.last_epoch = at  # type: ignore[assignment]
-    rates = [base * of(at) for base, of in zip(schedule.base_lrs, schedule.lr_lambdas)]
+    rates = [base * of(at) for base, of in zip(schedule.base_lrs, schedule.lr_lambdas)]  # type: ignore[arg-type,operator,unused-ignore]
     schedule._last_lr = [rate * factor for rate in rates]
     for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr):
         if torch.is_tensor(group["lr"]):
