@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from oppa_client import ContractError
-from oppa_client.transformers.samples import SampleOrder
+from oppa_client.loop.samples import SampleOrder
 from transformers import Trainer
 
 from tests.client.by_hand import TOTAL, batches, evaluations, full_batches, order, prepare, rate, require_reports, require_same

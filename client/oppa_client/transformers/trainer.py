@@ -11,18 +11,20 @@ from typing import Any
 
 import torch
 import transformers
-from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import rotate_checkpoints, seed_worker
 
 from oppa_client import run_files
+from oppa_client.loop.checkpoints import POSITION, require_same, stated_in
+from oppa_client.loop.position import Position
+from oppa_client.loop.rates import follow, require_lambda
+from oppa_client.loop.samples import SampleOrder, StepBatches
+from oppa_client.loop.statistics import MeasuredSteps
 from oppa_client.plan import Plan
 from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
-from oppa_client.transformers.checkpoints import POSITION, require_steady, stated_in
-from oppa_client.transformers.progress import Position, SampleFlow
-from oppa_client.transformers.samples import SampleOrder, StepBatches
-from oppa_client.transformers.statistics import MeasuredSteps
+from oppa_client.transformers.checkpoints import require_steady
+from oppa_client.transformers.progress import SampleFlow
 from oppa_client.transformers.support import checkpoint_format, require_supported
 
 ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
@@ -113,11 +115,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     def create_scheduler(self, *args: Any, **options: Any) -> Any:
         """Return the learning rate's schedule; under oppa it has to be a function of the progress."""
         scheduler = super().create_scheduler(*args, **options)
-        if self.oppa_run is not None and not isinstance(scheduler, LambdaLR):
-            name = type(scheduler).__name__
-            raise ContractError(
-                f"the schedule `{name}` is no function of the progress: use a `LambdaLR`, as `lr_scheduler_type = 'cosine'` is"
-            )
+        if self.oppa_run is not None:
+            require_lambda(scheduler)
         return scheduler
 
     def _init_training_state(self, *args: Any, **options: Any) -> Any:
@@ -236,16 +235,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def _follow(self, plan: Plan) -> float:
         """Set the learning rate of a step: the schedule at its progress, times the plan's factor; return that of the first group."""
-        schedule = self.lr_scheduler
-        schedule.last_epoch = plan.progress / self._position.reference
-        rates = [base * of(schedule.last_epoch) for base, of in zip(schedule.base_lrs, schedule.lr_lambdas)]
-        schedule._last_lr = [rate * plan.learning_rate_factor for rate in rates]
-        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr):
-            if torch.is_tensor(group["lr"]):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
-        return float(schedule._last_lr[0])
+        return follow(self.lr_scheduler, plan.progress / self._position.reference, plan.learning_rate_factor)
 
     def _items(self, sizes: list[int], batches: list[Any]) -> tuple[list[int] | None, Any]:
         """Return the predicted tokens of each micro-batch, and of the step over all ranks; None if losses are means over micro-batches."""
@@ -352,10 +342,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         at = Position(run.resume.samples if run.resume else 0, run.total_samples or math.ceil(own), reference)
         if run.resume:
             stated, order = stated_in(Path(run.resume.checkpoint)), self._order()
-            same = {"samples": at.samples, "size": order.size, "seed": order.seed, "format": checkpoint_format(self)}
-            if differing := [name for name, value in same.items() if stated[name] != value]:
-                name = differing[0]
-                raise ContractError(f"the checkpoint has `{name} = {stated[name]}`, but the run has `{name} = {same[name]}`")
+            require_same(stated, samples=at.samples, size=order.size, seed=order.seed, format=checkpoint_format(self))
             self._due = stated["evaluation_due"]
         return at
 

@@ -1,4 +1,4 @@
-"""Measure the gradient noise scale of a `Trainer` by an object that the user gives, such as oppa's `GradientStatistics`."""
+"""Measure the gradient noise scale of a training by an object that the user gives, such as oppa's `GradientStatistics`."""
 
 from __future__ import annotations
 
