@@ -50,7 +50,7 @@ _RANKS = {
     JOBSET: 'export NODE_RANK="$JOB_COMPLETION_INDEX"\n',
     TRAINJOB: 'export NODE_RANK="$PET_NODE_RANK" MASTER_ADDR="$PET_MASTER_ADDR" MASTER_PORT="$PET_MASTER_PORT"\n',
 }
-"""Where a pod finds its number, and the first pod: JobSet's index, and the variables of Kubeflow's torch policy."""
+"""Lines that set a pod's number and the first pod: from JobSet's index, and from the variables of Kubeflow's torch policy."""
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
