@@ -65,7 +65,7 @@ slurm: ## Install Debian's Slurm for the tests that need it (as root)
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm slurm-client munge; }
 
 ray: setup ## Install Ray, and run the tests of the launcher `ray` on a cluster of three local nodes
-	$(PIP) install --quiet --constraint constraints.txt 'ray>=2.50'
+	$(PIP) install --quiet --constraint constraints.txt 'ray[default]>=2.50'
 	$(PYTEST) -m ray --maxprocesses 1 tests/launchers
 
 browser: ## Install Debian's Chromium for the tests of the live page (as root)

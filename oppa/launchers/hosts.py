@@ -57,7 +57,10 @@ class HostPool(Protocol):
         ...
 
     def commands(self, task: AgentTask) -> list[list[str]]:
-        """Return the commands that start the agents: one for all hosts, or one per host."""
+        """Return the commands that start the agents: one for all hosts, or one per host.
+
+        A command that finds a host gone may print the event `{"event": "lost", "host": 1}`, and then ends.
+        """
         ...
 
     def on_first(self, argv: list[str]) -> list[str]:

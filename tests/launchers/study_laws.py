@@ -81,7 +81,7 @@ class StudyLaws:
         assert before <= {trial.id for trial in tuner.counted()}
 
     def test_trials_run_side_by_side_where_there_is_room(self, tuner):
-        tuner.rewrite(hosts="1", name=f'"{MEETING}"', trial_time='"120 s"')
+        tuner.rewrite(hosts="1", devices_per_host="2", name=f'"{MEETING}"', trial_time='"120 s"')
         tuner.finished(tuner.start())
         trials = [trial for trial in tuner.trials() if trial.purpose == "search"]
         assert len({trial.configuration for trial in trials}) == len(trials) == 8

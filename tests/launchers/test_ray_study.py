@@ -1,6 +1,7 @@
 """`oppa tune` and `oppa train` on a real Ray cluster: finished, killed, resumed, side by side, a node lost."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ class RayTuner(Tuner):
         return subprocess.Popen(words, cwd=self.folder, env=self.cluster.environment, stdout=pipe, stderr=pipe, text=True)
 
     def finished(self, running: subprocess.Popen[str], code: int = 0) -> str:
-        out, err = running.communicate(timeout=200)
+        out, err = running.communicate(timeout=280)
         assert running.returncode == code, err
         return out + err
 
@@ -65,7 +66,7 @@ def test_nodes_of_another_size_are_refused_at_once(tuner):
 def test_a_node_that_is_lost_interrupts_a_trial_and_the_study_goes_on_with_another(tuner):
     tuner.rewrite(trials="5", q_max="60", q_min="59")
     running = tuner.start("--set", "launcher.parallel=1")
-    until(lambda: tuner.has_trials(1), timeout_s=120)
+    until(lambda: tuner.has_trials(1), timeout_s=200)
     name = ({host for trial in tuner.trials() for host in trial.hosts} - {"n0"}).pop()
     tuner.cluster.kill(name)
     try:
@@ -115,7 +116,7 @@ def test_a_run_goes_on_with_another_node(ray_cluster, tmp_path, policy):
     until(lambda: running.poll() is not None or checkpoints(tmp_path / "R"), timeout_s=120)
     ray_cluster.kill("n1")
     try:
-        out, err = running.communicate(timeout=200)
+        out, err = running.communicate(timeout=280)
     finally:
         ray_cluster.start("n1")
     result = json.loads(out)
@@ -132,7 +133,7 @@ def test_a_head_that_is_lost_ends_the_tuner_and_the_study_resumes_on_the_next(tm
         running = tuner.start()
         until(lambda: tuner.has_trials(2), timeout_s=120)
         cluster.kill("n0")
-        assert "the Ray cluster is lost" in tuner.finished(running, code=3)
+        assert re.search("no Ray cluster answers|the Ray cluster is lost", tuner.finished(running, code=3))
         until(lambda: not tuner.living(), lambda: str(tuner.living()))
     with RayCluster() as cluster:
         tuner.cluster = cluster

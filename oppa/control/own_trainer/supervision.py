@@ -125,9 +125,8 @@ class _Supervisor:
                 self._listener.failed(attempt.folder, result)
                 fruitless = 0 if checkpoints(self._folder)[:1] != before else fruitless + 1
                 revoked = result.outcome == "interrupted"
-                cannot_start = (
-                    not revoked and record is None and not attempt.steps
-                )  # a run that fails before its first step will fail again
+                # a run that fails before its first step will fail again
+                cannot_start = not revoked and record is None and not attempt.steps
                 if self._undo(attempt, result) or (fruitless < FRUITLESS and not cannot_start and not self._is_last):
                     continue
                 ending = Ending.REVOKED if revoked else Ending.FAILED

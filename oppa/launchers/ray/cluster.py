@@ -85,6 +85,7 @@ def tell(event: str, **facts: Any) -> None:
 
 
 def fail(message: str, hint: str) -> None:
-    """Print an error as an event, and end with the exit code of a lacking environment."""
+    """Print an error as an event, and to stderr for a log, and end with the exit code of a lacking environment."""
     tell("error", message=message, hint=hint)
+    sys.stderr.write(f"{message}\n")
     sys.exit(3)

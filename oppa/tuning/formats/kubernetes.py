@@ -14,6 +14,7 @@ from oppa.problem.bounded_text import parse_yaml
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
+from oppa.trials.trial_folder import SPEC
 from oppa.tuning.formats import torchrun
 from oppa.tuning.formats.format import Files, Reading, only
 from oppa.tuning.formats.launch import SCRIPT
@@ -49,13 +50,13 @@ _RANKS = {
     JOBSET: 'export NODE_RANK="$JOB_COMPLETION_INDEX"\n',
     TRAINJOB: 'export NODE_RANK="$PET_NODE_RANK" MASTER_ADDR="$PET_MASTER_ADDR" MASTER_PORT="$PET_MASTER_PORT"\n',
 }
-"""Where a pod finds its number, and the first pod: JobSet's index, and the variables of Kubeflow's torch policy."""
+"""Lines that set a pod's number and the first pod: from JobSet's index, and from the variables of Kubeflow's torch policy."""
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     """Return the manifests; raises InputError for a simulated runner, which has no program."""
     files = torchrun.export(problem, configuration)
-    scripts = {"OPPA_SCRIPT": files[SCRIPT], "OPPA_SPEC": files[torchrun.SPEC]}
+    scripts = {"OPPA_SCRIPT": files[SCRIPT], "OPPA_SPEC": files[SPEC]}
     job, cluster = job_name(problem.name), problem.cluster
     facts = {"name": problem.name, "id": configuration.id, "hosts": cluster.hosts, "devices": cluster.devices_per_host}
     trainer = "# It needs the runtime `torch-distributed`, which Kubeflow Trainer installs.\n"
@@ -72,7 +73,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     spec = next(_found(values, "OPPA_SPEC"), None)
     if not isinstance(spec, str):
         raise InputError("the manifest does not have the variable `OPPA_SPEC`", hint=hint)
-    return torchrun.parse(problem, {torchrun.SPEC: spec.replace("$$", "$")})
+    return torchrun.parse(problem, {SPEC: spec.replace("$$", "$")})
 
 
 def job_name(name: str) -> str:
@@ -140,7 +141,7 @@ def _text(manifest: Mapping[str, Any]) -> str:
     """Return a manifest as YAML, with texts of several lines as blocks."""
     import yaml
 
-    class Dumper(yaml.SafeDumper):
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
         pass
 
     def literal(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
