@@ -110,6 +110,7 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     from oppa.report.study import facts, failures, ranked, spending_facts
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import break_even, current
+    from oppa.tuning.routing import routing
     from oppa.tuning.spending import spending
     from oppa.tuning.verify.past import past
 
@@ -119,7 +120,8 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
         style.table((">trial", "configuration", "outcome", f">{escape(sought.unit)}", ">predicted", ">memory")),
     )
     money = spending_facts(spending(study, problem))
-    for cells in [*facts(trials, sought), *money, *(problem.software.facts if problem.software else [])]:
+    routes = [("routing", text)] if (text := routing(problem)) else []
+    for cells in [*facts(trials, sought), *money, *routes, *(problem.software.facts if problem.software else [])]:
         summary.add_row(*map(escape, cells))
     for trial in ranked(trials)[:limit]:
         speed = style.objective(sought, trial.steps_per_s, trial.stddev)
