@@ -342,6 +342,7 @@ def trial_json(trial: Trial) -> dict[str, Any]:
         "predicted_log_stddev": predicted and predicted.log_stddev,
         "predicted_memory_bytes": predicted and predicted.memory_bytes,
         "seconds": trial.seconds,
+        **({"hosts": list(trial.hosts)} if trial.hosts else {}),
     }
 
 

@@ -6,7 +6,6 @@ import functools
 import logging
 import math
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -222,7 +221,7 @@ def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick
         backend.launcher(setup.runner, study=study.uuid, grace_s=grace_s) as launcher,
         parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else contextlib.nullcontext(),
     ):
-        study.hosts = backend.place.names if backend.place else (socket.gethostname(),)
+        study.hosts = backend.hosts
         launcher.prepare()  # its imports overlap with ours
         # a pool holds its hosts for the whole session, and releases them after the winner is written
         with study.holding() if backend.place else contextlib.nullcontext():
