@@ -24,6 +24,7 @@ from oppa.report import charts, words
 from oppa.report.money import pays_sentences
 from oppa.report.record import Section
 from oppa.report.sensitivity import Sensitivity, sensitivities
+from oppa.report.study import on_slow_nodes, slow_nodes_of
 from oppa.report.surrogate import sections
 from oppa.report.svg import colours
 from oppa.report.text_file import write_text
@@ -78,7 +79,7 @@ def render(study: Study, problem: Problem) -> str:
     result = current(trials, candidates, problem.limits.repeats, problem.baseline)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     spent = spending(study, problem)
-    simulated = load_runner(problem.runner).in_process
+    simulated, slow_nodes = load_runner(problem.runner).in_process, slow_nodes_of(problem)
     facts = {
         "style": style(),
         "script": Markup(script),
@@ -89,6 +90,7 @@ def render(study: Study, problem: Problem) -> str:
         "study": study,
         "trials": trials,
         "again": _again(trials),
+        "slow": {trial.id: on_slow_nodes(trial, slow_nodes) for trial in trials},
         "simulated": simulated,
         "spent_s": sum(trial.seconds for trial in trials) if simulated else study.spent_s(),
         "spent": spent,
