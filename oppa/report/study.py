@@ -14,8 +14,9 @@ from oppa.problem.problem import Problem
 from oppa.problem.software import Software
 from oppa.report.record import Section
 from oppa.study import Trial
-from oppa.study.records import SEARCH, VERIFICATION
+from oppa.study.records import DRIFT, SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
+from oppa.tuning.drift import drift_of
 from oppa.tuning.spending import HOUR_S, Spending, in_words, spent_in_words
 from oppa.units import MIB
 
@@ -82,6 +83,7 @@ def facts(trials: Sequence[Trial], objective: Objective | None = None) -> list[t
         ("best / worst", f"{max(rates) / min(rates):.2f}"),
         ("tied with the best (95% intervals overlap)", f"{len(tied(feasible))} of {len(feasible)} feasible"),
         *_predicted(trials),
+        *_drifted(trials),
     ]
 
 
@@ -119,6 +121,15 @@ def _predicted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
         return []
     measured = f"{record.inside} of {record.measured} measured throughputs are within their predicted 90% interval"
     return [("predicted", f"{measured}; typical error {record.typical_error:.0%}")]
+
+
+def _drifted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
+    """Return whether the machine became slower or faster in the search, as a fact by name; none if the incumbent was not repeated."""
+    repeats, change = [trial for trial in trials if trial.purpose == DRIFT], drift_of(trials).change
+    if not repeats:
+        return []
+    how = f"{abs(change):.1%} {'faster' if change > 0 else 'slower'} at the end, corrected" if change else "none is significant"
+    return [("drift of the machine", f"{how}; the incumbent was repeated in {_numbers(repeats)}")]
 
 
 def tied(feasible: Sequence[Trial]) -> list[Trial]:
