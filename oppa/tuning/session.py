@@ -228,20 +228,20 @@ def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick
             yield functools.partial(run_trial, launcher), ending_s + (HOSTS_END_S if backend.place else LOCAL_END_S)
 
 
-class _Silent:
+class SilentCallback:
     """Ignores every event."""
 
     def started(self, lease: Lease) -> None:
-        pass
+        """Ignore the start of a trial."""
 
     def stepped(self, measurement: Measurement) -> None:
-        pass
+        """Ignore a step."""
 
     def ended(self, lease: Lease, result: TrialResult) -> None:
-        pass
+        """Ignore the end of a trial."""
 
     def tick(self) -> None:
-        pass
+        """Ignore the passing of time."""
 
 
 class _Interruptible:
@@ -266,7 +266,7 @@ class _Interruptible:
 
 def search_callback(session: Session, callback: Callback | None) -> AbstractContextManager[SearchCallback]:
     """Return what watches a session, as a context manager: the callback itself, what it returns for the session, or nothing at all."""
-    made = _Silent() if callback is None else callback
+    made = SilentCallback() if callback is None else callback
     return made(session) if callable(made) else contextlib.nullcontext(made)
 
 

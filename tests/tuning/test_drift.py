@@ -7,17 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from oppa.problem.job import load_job
-from oppa.simulator.executor import SimulatedExecutor
-from oppa.simulator.simulator import Simulator
-from oppa.study import Study
+from experiments.drift.run import loss_of_search
 from oppa.study.records import DRIFT
-from oppa.tuning.designers import make_designer
 from oppa.tuning.drift import CLOSEST, FEWEST, drift_of, is_due
-from oppa.tuning.result import current
-from oppa.tuning.search import TrialExecutor, search
-from oppa.tuning.session import _Silent
-from oppa.tuning.stopping import TRIAL_STDDEV, never
+from oppa.tuning.stopping import TRIAL_STDDEV
 from tests.tuning.conftest import trial_of
 
 
@@ -79,43 +72,10 @@ def test_a_resumed_and_an_ending_search_repeat_once_more(candidates) -> None:
     assert is_due(trials, resumed=True) and is_due(trials, ending=True) and not is_due(trials[: FEWEST - 1], resumed=True)
 
 
-class Slowing:
-    """A simulator whose machine becomes slower with every trial."""
-
-    def __init__(self, simulator, per_trial: float) -> None:
-        self._simulator, self._per_trial, self._trials = simulator, per_trial, 0
-
-    def simulate_trial(self, configuration, *, steps, seed):
-        found = self._simulator.simulate_trial(configuration, steps=steps, seed=seed)
-        factor, self._trials = math.exp(self._per_trial * self._trials), self._trials + 1
-        return dataclasses.replace(found, step_times_s=tuple(factor * each for each in found.step_times_s))
-
-    def steps_per_s(self, configuration):
-        return self._simulator.steps_per_s(configuration)
-
-
-def shortfall(folder, per_trial: float, seed: int, *, watches: bool) -> tuple[float, int]:
-    """Return by how much the contenders of a search fall short of the best that it tried, and the number of its trials."""
-    from oppa import catalog
-
-    problem = load_job(catalog.root() / "runners/simulated/jobs/llama-3.2-1b.toml", settings=["limits.q_max=12", "limits.trials=30"])
-    candidates, simulator = problem.candidates(), Simulator.of(problem)
-    with Study.create(folder, problem.to_dict(), problem.fingerprint) as study:
-        study.open_session({})
-        executor = TrialExecutor(study, problem, SimulatedExecutor(Slowing(simulator, per_trial), seed=seed), _Silent(), simulated=True)
-        designer = make_designer("random", problem, candidates, seed=seed)
-        search(executor, candidates, designer, never(problem.limits), watches_drift=watches)
-        trials = study.trials()
-        found = current(trials, candidates, 3)
-    true = {trial.configuration: simulator.steps_per_s(trial.configuration) or 0.0 for trial in trials if trial.feasible}
-    chosen = max(true[each.configuration] for each in (found.best, found.runner_up))
-    return 1 - chosen / max(true.values()), len(trials)
-
-
 @pytest.mark.slow
 def test_a_wrong_winner_is_avoided_and_a_steady_machine_costs_two_repeats(tmp_path) -> None:
-    """Results of more searches: `oppa bench drift`."""
-    assert shortfall(tmp_path / "blind", 0.02, 11, watches=False)[0] > 0.2
-    assert shortfall(tmp_path / "watching", 0.02, 11, watches=True)[0] == 0.0
-    steady, trials = shortfall(tmp_path / "steady", 0.0, 11, watches=True)
+    """Results of more searches: `python -m experiments.drift.run`."""
+    assert loss_of_search(tmp_path / "blind", 0.02, 11, watches=False)[0] > 0.2
+    assert loss_of_search(tmp_path / "watching", 0.02, 11, watches=True)[0] == 0.0
+    steady, trials = loss_of_search(tmp_path / "steady", 0.0, 11, watches=True)
     assert steady < 0.01 and trials <= 32
