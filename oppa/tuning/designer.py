@@ -43,7 +43,8 @@ class Observation:
         seen = cls.of_result(
             candidates.index_of(trial.configuration), trial, rate=trial.steps_per_s, variance=trial.variance, prediction=trial.prediction
         )
-        return dataclasses.replace(seen, log_steps_per_s=seen.log_steps_per_s - offset) if offset and seen.log_steps_per_s else seen
+        log_rate = seen.log_steps_per_s
+        return seen if log_rate is None else dataclasses.replace(seen, log_steps_per_s=log_rate - offset)
 
     @classmethod
     def of_result(
