@@ -69,6 +69,8 @@ class Hardware:
     """The device computes while its host prepares the next operations; on a CPU, one follows the other."""
     coefficients: Mapping[str, Belief] = dataclasses.field(default_factory=dict)
     """Coefficients that override the general ones on this device."""
+    slow_nodes: tuple[str, ...] = ()
+    """Names of nodes that were measured to be slow."""
 
     def matmul_peak(self, precision: str) -> float:
         """Return operations per second at a precision; raises InputError if the precision is unknown.
@@ -138,6 +140,7 @@ class _File(DeclaredTable):
     devices_per_host: Count
     aliases: list[str] = Field(default_factory=list)
     shared_aliases: list[str] = Field(default_factory=list)
+    slow_nodes: list[str] = Field(default_factory=list)
     memory: _Memory
     matmul_flops_per_s: _MatmulPeaks
     intra_host: _IntraHost
@@ -188,6 +191,7 @@ def _hardware(file: _File, name: str, *, source: str, on_cpu: bool) -> Hardware:
         stall_s=file.stall.seconds if file.stall else 0.0,
         asynchronous=not on_cpu,
         coefficients={key: table.record() for key, table in file.coefficients.items()},
+        slow_nodes=tuple(file.slow_nodes),
     )
 
 

@@ -7,7 +7,8 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+import socket
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -66,9 +67,17 @@ class Backend:
 
     place: HostPool | None = None
     """Host pool of this tuner; None for this host."""
+    started_on: Callable[[], Sequence[str]] | None = None
+    """Returns the names of the hosts on which a launch line starts ranks by itself; None without a host pool for this host."""
     tuners: int = 1
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Environment variables that give other tuners access to the same hosts."""
+
+    def hosts(self) -> Sequence[str]:
+        """Return the names of the hosts of the present trial; empty if they are not known."""
+        if self.place is not None:
+            return self.place.names
+        return self.started_on() if self.started_on else (socket.gethostname(),)
 
     def launcher(self, runner: Runner, *, study: str, grace_s: float) -> LocalLauncher | HostsLauncher:
         """Return the launcher of this tuner's trials."""

@@ -101,8 +101,12 @@ def state(job: str) -> SlurmState:
     return SlurmState(name=facts["JobState"], reason=facts.get("Reason", ""))
 
 
-def nodes(job: str) -> tuple[SlurmNode, ...]:
+def nodes(job: str, *, without: str = "") -> tuple[SlurmNode, ...]:
     """Return the hosts of a running job's allocation, in Slurm's order.
+
+    Args:
+        job: Id of the job.
+        without: Hosts that are left out, as Slurm lists them: `n[1-3],n7`.
 
     Raises:
         EnvironmentLackingError: Slurm does not answer, or has no such job.
@@ -113,9 +117,11 @@ def nodes(job: str) -> tuple[SlurmNode, ...]:
         for listed, cpus, memory, gres in re.findall(r" Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+) GRES=(\S*)", detailed)
         for name in _hostnames(listed)
     }
+    excluded = _hostnames(without) if without else []
     return tuple(
         SlurmNode(name=name, address=_address(name), cpus=shares[name][0], gpus=shares[name][1], memory_mib=shares[name][2])
         for name in _hostnames(_facts(detailed)["NodeList"])
+        if name not in excluded
     )
 
 
@@ -154,7 +160,10 @@ def _has(node: SlurmNode, cluster: Cluster) -> int:
 class SlurmHosts:
     """A host pool: the hosts of an allocation for one of `slots` parallel tuners. Tuners share hosts if there are too few."""
 
-    def __init__(self, job: str, cluster: Cluster, allocated: tuple[SlurmNode, ...], *, slot: int = 0, slots: int = 1) -> None:
+    def __init__(
+        self, job: str, cluster: Cluster, allocated: tuple[SlurmNode, ...], *, slot: int = 0, slots: int = 1, without: str = ""
+    ) -> None:
+        self._without = without
         self._job, self._cluster, self._slot, self._slots = job, cluster, slot, slots
         self._take(allocated)
         self._step = f"oppa-{os.urandom(4).hex()}"
@@ -184,7 +193,7 @@ class SlurmHosts:
 
     def commands(self, task: AgentTask) -> list[list[str]]:
         """Return an srun command that starts an agent on each present host of the job; a requeue may change the hosts."""
-        self._take(nodes(self._job))
+        self._take(nodes(self._job, without=self._without))
         count, first = len(self.nodes), self.nodes[0]
         cuda = self._cluster.on_cuda
         words = [
@@ -200,7 +209,7 @@ class SlurmHosts:
 
     def on_first(self, argv: list[str]) -> list[str]:
         """Return a command for a separate step on the first host that takes no resources from other steps."""
-        self._take(nodes(self._job))
+        self._take(nodes(self._job, without=self._without))
         words = [
             *(f"--jobid={self._job}", f"--job-name={self._step}", f"--nodelist={self.nodes[0].name}", "--nodes=1", "--ntasks=1"),
             *("--overlap", "--cpus-per-task=1", "--mem=0", "--gres=none", "--unbuffered"),

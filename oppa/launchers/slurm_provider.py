@@ -9,7 +9,6 @@ from oppa.extensions import OptionValue
 from oppa.launchers import slurm
 from oppa.launchers.provider import SLOT, Backend, HostRequest, WaitingTuner
 from oppa.launchers.slurm_job import require_feasible, slurm_job
-from oppa.problem.cluster import Cluster
 
 _OPTIONS = """
 account bb bbf begin cluster-constraint comment constraint container contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
@@ -26,7 +25,7 @@ OPTIONS = frozenset(_OPTIONS.split())
 class SlurmProvider:
     """Provides hosts of Slurm; the launcher `slurm`.
 
-    Inside an allocation its options have no effect, as the hosts have been granted.
+    Inside an allocation `exclude` keeps trials off some of its hosts. Other options have no effect, as the hosts have been granted.
     """
 
     options = OPTIONS
@@ -34,7 +33,7 @@ class SlurmProvider:
     def require(self, request: HostRequest) -> None:
         """Refuse a request that exceeds the allocation, or that Slurm would never grant."""
         if job := slurm.own_job():
-            slurm.require_fitting(request.cluster, slurm.nodes(job), job)
+            slurm.require_fitting(request.cluster, slurm.nodes(job, without=_excluded(request)), job)
         else:
             require_feasible(request.cluster, sbatch_words(request.options), slots=request.parallel or 1)
 
@@ -42,13 +41,13 @@ class SlurmProvider:
     def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
         """Yield the hosts of the allocation, or request some and wait for them."""
         if job := slurm.own_job():
-            yield _within(job, request.cluster, request.parallel)
+            yield _within(job, request)
             return
         words, slots = sbatch_words(request.options), request.parallel or 1
         with slurm_job(
             request.cluster, words, slots=slots, name=tuner.name, folder=tuner.folder, grace_s=tuner.grace_s, on_tick=tuner.on_tick
         ) as job:
-            yield _within(job, request.cluster, request.parallel)
+            yield _within(job, request)
 
 
 def sbatch_words(options: Mapping[str, OptionValue]) -> list[str]:
@@ -56,8 +55,14 @@ def sbatch_words(options: Mapping[str, OptionValue]) -> list[str]:
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value is not False]
 
 
-def _within(job: str, cluster: Cluster, parallel: int | None) -> Backend:
-    allocated = slurm.nodes(job)
+def _excluded(request: HostRequest) -> str:
+    """Return the list of hosts that trials avoid, such as `n[1-3],n7`; empty if there is none."""
+    return str(request.options.get("exclude", ""))
+
+
+def _within(job: str, request: HostRequest) -> Backend:
+    cluster, parallel, without = request.cluster, request.parallel, _excluded(request)
+    allocated = slurm.nodes(job, without=without)
     slurm.require_fitting(cluster, allocated, job)
     groups = len(allocated) // cluster.hosts
     tuners = parallel or groups
@@ -66,5 +71,5 @@ def _within(job: str, cluster: Cluster, parallel: int | None) -> Backend:
         raise EnvironmentLackingError(
             f"`parallel = {tuners}`: Slurm's job {job} has hosts for {room}", hint=f"set {room} or less in [launcher]"
         )
-    place = slurm.SlurmHosts(job, cluster, allocated, slot=int(os.environ.get(SLOT, "0")), slots=tuners)
+    place = slurm.SlurmHosts(job, cluster, allocated, slot=int(os.environ.get(SLOT, "0")), slots=tuners, without=without)
     return Backend(place=place, tuners=tuners, environment={"SLURM_JOB_ID": job})

@@ -31,4 +31,6 @@ class StepProvider:
     @contextlib.contextmanager
     def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
         """Yield this host, on which srun is started."""
-        yield Backend()
+        allocated = slurm.nodes(slurm.own_job())
+        names = tuple(node.name for node in allocated) if len(allocated) == request.cluster.hosts else ()
+        yield Backend(started_on=lambda: names)  # in a larger allocation srun chooses among the hosts

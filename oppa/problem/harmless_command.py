@@ -29,13 +29,16 @@ from oppa.problem.writes_file import PLAIN, UserKind, framework_of, writes
 _HINT = "name a readable file, or declare its option under [command.paths]"
 
 
-def harmless_command(command: LaunchCommand, space: SearchSpace, *, framework: str | None, paths: Mapping[str, UserKind]) -> LaunchCommand:
+def harmless_command(
+    command: LaunchCommand, space: SearchSpace, *, framework: str | None, paths: Mapping[str, UserKind], experts: bool = False
+) -> LaunchCommand:
     """Return the launch line of trials, which keeps the user's own words for the winner.
 
     Args:
         space: The search space, whose words trials have as well.
         framework: A table of writes.toml; None: that of the search space.
         paths: Kinds that the user declares for paths.
+        experts: True if the model is a mixture of experts.
 
     Raises:
         JobError: it is unknown what the program does with a path, or a file that the line names cannot be read.
@@ -43,7 +46,7 @@ def harmless_command(command: LaunchCommand, space: SearchSpace, *, framework: s
     """
     framework = framework or framework_of(space.name)
     theirs = {word for known in space.parameters for word in argument_of(known).templates if word.startswith("--")}
-    found = harmless(framework, command.argv, paths=paths, elsewhere=theirs)
+    found = harmless(framework, command.argv, paths=paths, elsewhere=theirs, experts=experts)
     found.require_known()
     files, words, changes = _files(command, found, paths)
     declared = writes().program(framework)

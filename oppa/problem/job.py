@@ -61,7 +61,8 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         if known.is_extra:
             check_choices(known, command)
     if command and job.command and job.command.is_harmless:
-        command = harmless_command(command, space, framework=job.command.framework, paths=job.command.paths)
+        experts = model is not None and model.experts > 1
+        command = harmless_command(command, space, framework=job.command.framework, paths=job.command.paths, experts=experts)
     if command:
         _check_launcher(command, space)
         if job.space.name and not command.named_beside(own):

@@ -38,6 +38,7 @@ REASONS: Mapping[Kind, str] = {
     "disable": "off in trials",
     "report": "each step is printed",
     "length": "a trial ends after its steps",
+    "balance": "experts get equal shares, which an untrained router does not give",
     "read": "it is only read",
 }
 
@@ -123,6 +124,7 @@ def harmless(
     paths: Mapping[str, UserKind] | None = None,
     elsewhere: Collection[str] = (),
     is_whole: bool = True,
+    experts: bool = False,
 ) -> HarmlessArguments:
     """Return a launch line as its trials have it.
 
@@ -132,6 +134,7 @@ def harmless(
         paths: Kinds that the user declares for options, keys, variables and words.
         elsewhere: Options that trials get in another way, so that they are not stated here.
         is_whole: True if the words are the whole line.
+        experts: True if the model is a mixture of experts, whose routing trials balance.
 
     Raises:
         InputError: the framework is unknown.
@@ -143,7 +146,7 @@ def harmless(
     stated = {each.key for each in own}
     starter = [_piece(each, {each.key for each in front}, folder) for each in front]
     program = [_piece(each, stated, folder, declared) for each in own]
-    added = [*_added(declared, stated)]
+    added = [*_added(declared, stated, experts=experts)]
     name = [_Piece(name=word, original=(word,), trial=(word,)) for word in words[max(start, 0) : start + 1]]
     pieces = [*starter, *name, *added, *program] if declared.place == "first" else [*starter, *name, *program, *added]
     pieces = [dataclasses.replace(each, trial=()) if each.is_stated(elsewhere) else each for each in pieces]
@@ -247,12 +250,13 @@ def _dropped(stated: StatedOption, option: OptionTable, same: _Piece) -> _Piece:
     return dataclasses.replace(same, unknown=UnknownPath(name=stated.name, value=stated.value, why=why))
 
 
-def _added(declared: ProgramTable, stated: set[str]) -> Iterator[_Piece]:
+def _added(declared: ProgramTable, stated: set[str], *, experts: bool) -> Iterator[_Piece]:
     """Yield the words that trials have although the line does not name their options."""
     for name, option in declared.options.items():
         words = option.replacement
         names = {name, declared.canonical(words[0].partition("=")[0])} if words else {name}
-        if option.always and not {*names, *option.unless, *option.not_added_with} & stated:
+        is_due = experts if option.kind == "balance" else option.always
+        if is_due and not {*names, *option.unless, *option.not_added_with} & stated:
             trial = (name, _place(option.kind, name, "")) if words is None else words
             yield _Piece(name=name, original=(), trial=trial, reason=REASONS[option.kind])
 

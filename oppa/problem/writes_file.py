@@ -12,7 +12,7 @@ from oppa import catalog
 from oppa.errors import InputError, require_known
 from oppa.problem.declaration import DeclaredTable, read
 
-Kind = Literal["redirect", "cache", "disable", "report", "length", "read"]
+Kind = Literal["redirect", "cache", "disable", "report", "length", "balance", "read"]
 UserKind = Literal["redirect", "cache", "disable", "read"]
 """Kinds that a user may declare for a path of the program's own."""
 PLAIN = "plain"

@@ -7,6 +7,7 @@ A job numbers its messages, starting from 1. The service accepts each number onc
 An ack contains the largest number that was accepted.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -49,8 +50,11 @@ _fields: dict[str, Any] = {
 }
 _Fields = create_model("_Fields", __config__=_STRICT, **_fields)
 _worker_fields: dict[str, Any] = {
-    name: (Annotated[field, Field(ge=0 if field is int or name != "accuracy_gain" else -1e18, le=LARGEST if field is int else 1e18)], ...)
-    for name, field in WorkerState.__annotations__.items()
+    field.name: (
+        Annotated[field.type, Field(ge=-1e18 if field.name == "accuracy_gain" else 0, le=LARGEST if field.type is int else 1e18)],
+        ... if field.default is dataclasses.MISSING else field.default,
+    )
+    for field in dataclasses.fields(WorkerState)
 }
 _WorkerFields = create_model("_WorkerFields", __config__=_STRICT, **_worker_fields)
 MOST_EXTRAS = 100

@@ -24,13 +24,13 @@ class WorkerState:
     local_batch: int
     """Samples of the worker in a step."""
     throughput_bytes_per_s: float
-    """Bytes sent and received per second, over all network interfaces visible to the worker."""
+    """Bytes sent and received per second, over all network interfaces visible to the worker, or over its InfiniBand ports if more."""
     retransmissions: int
-    """Total TCP segments retransmitted in the window."""
+    """Total TCP segments and packets of InfiniBand retransmitted in the window."""
     cpu_ratio: float
     """Processor time divided by wall-clock time; above 1 if several cores are busy."""
     memory_share: float
-    """Share of the machine's memory in use by the worker, at the end of the window."""
+    """Share of memory in use at the end of the window: of the machine's by the worker, or of the GPU's where NVML reports it."""
     compute_s: float
     """Seconds of a step until the worker's own gradients are ready."""
     wait_s: float
@@ -41,6 +41,10 @@ class WorkerState:
     """Standard deviation of the accuracy over the steps."""
     accuracy_gain: float
     """Gain in accuracy within the window, in units of `accuracy_deviation`."""
+    gpu_busy: float = 0.0
+    """Share of time in which the worker's GPU ran a kernel, at the end of the window; 0 without NVML."""
+    nvlink_bytes_per_s: float = 0.0
+    """Bytes that the worker's GPU sent and received per second over NVLink; 0 without NVML or NVLink."""
 
     @property
     def step_s(self) -> float:

@@ -26,6 +26,7 @@ from oppa.report import charts, words
 from oppa.report.money import pays_sentences
 from oppa.report.record import Section
 from oppa.report.sensitivity import Sensitivity, sensitivities
+from oppa.report.study import on_slow_nodes, slow_nodes_of
 from oppa.report.surrogate import sections
 from oppa.report.text_file import write_text
 from oppa.report.verifications import section as section_of_verifications
@@ -78,7 +79,7 @@ def render(study: Study, problem: Problem) -> str:
     ended = {trial.id for trial in trials}
     result = current(trials, candidates, problem.limits.repeats, problem.baseline)
     spent = spending(study, problem)
-    simulated = load_runner(problem.runner).in_process
+    simulated, slow_nodes = load_runner(problem.runner).in_process, slow_nodes_of(problem)
     facts = {
         **head(),
         "problem": problem,
@@ -87,6 +88,7 @@ def render(study: Study, problem: Problem) -> str:
         "study": study,
         "trials": trials,
         "again": _again(trials),
+        "slow": {trial.id: on_slow_nodes(trial, slow_nodes) for trial in trials},
         "simulated": simulated,
         "spent_s": sum(trial.seconds for trial in trials) if simulated else study.spent_s(),
         "spent": spent,

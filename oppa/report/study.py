@@ -4,16 +4,19 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oppa.cost.hardware import read_hardware
 from oppa.problem.objective import Objective
+from oppa.problem.problem import Problem
 from oppa.problem.software import Software
 from oppa.report.record import Section
 from oppa.study import Trial
-from oppa.study.records import SEARCH, VERIFICATION
+from oppa.study.records import DRIFT, SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
+from oppa.tuning.drift import drift_of
 from oppa.tuning.spending import HOUR_S, Spending, in_words, spent_in_words
 from oppa.units import MIB
 
@@ -28,22 +31,30 @@ SHOWN = 5
 COLUMNS = (">trial", "configuration", "outcome", ">steps/s", ">±", ">predicted", ">MiB", ">steps", ">seconds")
 
 
-def sections(trials: Sequence[Trial], *, candidates: int, software: Software | None = None, spent: Spending | None = None) -> list[Section]:
+def sections(
+    trials: Sequence[Trial],
+    *,
+    candidates: int,
+    software: Software | None = None,
+    spent: Spending | None = None,
+    slow_nodes: Collection[str] = (),
+) -> list[Section]:
     """Return the sections of a study's record."""
-    summary = [*facts(trials), *(spending_facts(spent) if spent else []), *(software.facts if software else [])]
+    money = spending_facts(spent) if spent else []
+    summary = [*facts(trials), *slow_node_facts(trials, slow_nodes), *money, *(software.facts if software else [])]
     return [
         Section(title="Summary", text=f"The search space has {candidates} valid configurations.", columns=("fact", "value"), rows=summary),
         Section(
             title="Verification",
             text="The winner, the second, and the default configuration or the baseline were repeated in turn.",
             columns=COLUMNS,
-            rows=[row(trial) for trial in trials if trial.purpose == VERIFICATION],
+            rows=[row(trial, slow_nodes) for trial in trials if trial.purpose == VERIFICATION],
         ),
         Section(
             title="Trials",
             text="The fastest is first. ± is the standard deviation of the mean within a trial; `predicted` was predicted before it ran.",
             columns=COLUMNS,
-            rows=[row(trial) for trial in ranked(trials)],
+            rows=[row(trial, slow_nodes) for trial in ranked(trials)],
         ),
     ]
 
@@ -72,6 +83,7 @@ def facts(trials: Sequence[Trial], objective: Objective | None = None) -> list[t
         ("best / worst", f"{max(rates) / min(rates):.2f}"),
         ("tied with the best (95% intervals overlap)", f"{len(tied(feasible))} of {len(feasible)} feasible"),
         *_predicted(trials),
+        *_drifted(trials),
     ]
 
 
@@ -111,6 +123,15 @@ def _predicted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
     return [("predicted", f"{measured}; typical error {record.typical_error:.0%}")]
 
 
+def _drifted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
+    """Return whether the machine became slower or faster in the search, as a fact by name; none if the incumbent was not repeated."""
+    repeats, change = [trial for trial in trials if trial.purpose == DRIFT], drift_of(trials).change
+    if not repeats:
+        return []
+    how = f"{abs(change):.1%} {'faster' if change > 0 else 'slower'} at the end, corrected" if change else "none is significant"
+    return [("drift of the machine", f"{how}; the incumbent was repeated in {_numbers(repeats)}")]
+
+
 def tied(feasible: Sequence[Trial]) -> list[Trial]:
     """Return the feasible trials whose 95% interval overlaps the best one's, the best included."""
     best = max(feasible, key=lambda trial: trial.steps_per_s or 0.0)
@@ -123,12 +144,31 @@ def _interval(trial: Trial) -> tuple[float, float]:
     return rate - half, rate + half
 
 
-def row(trial: Trial) -> tuple[str, ...]:
+def slow_nodes_of(problem: Problem) -> tuple[str, ...]:
+    """Return the names of slow nodes in the hardware file that a job names; none without one."""
+    hardware = problem.cluster.hardware
+    return read_hardware(hardware, on_cpu=not problem.cluster.on_cuda).slow_nodes if hardware else ()
+
+
+def on_slow_nodes(trial: Trial, slow_nodes: Collection[str]) -> str:
+    """Return the slow nodes that a trial ran on, in words; empty if there is none."""
+    return ", ".join(f"slow node {name}" for name in trial.hosts if name in slow_nodes)
+
+
+def slow_node_facts(trials: Sequence[Trial], slow_nodes: Collection[str]) -> list[tuple[str, str]]:
+    """Return how many trials ran on slow nodes, as a fact by name; none if no trial did."""
+    marked = [trial for trial in trials if on_slow_nodes(trial, slow_nodes)]
+    names = sorted({name for trial in marked for name in trial.hosts if name in slow_nodes})
+    return [("on slow nodes", f"{_numbers(marked)}: {', '.join(names)}")] if marked else []
+
+
+def row(trial: Trial, slow_nodes: Collection[str] = ()) -> tuple[str, ...]:
     """Return a trial as the cells of COLUMNS."""
+    slow = on_slow_nodes(trial, slow_nodes)
     return (
         str(trial.id),
         trial.configuration.id,
-        trial.outcome,
+        f"{trial.outcome}, {slow}" if slow else trial.outcome,
         "" if trial.steps_per_s is None else f"{trial.steps_per_s:.4g}",
         "" if trial.stddev is None else f"{trial.stddev:.2g}",
         "" if trial.prediction is None else f"{trial.prediction.steps_per_s:.4g}",
@@ -153,6 +193,7 @@ def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
         {"trial": t.id, "purpose": t.purpose, **t.configuration.to_dict(), "steps": len(t.step_times_s)}
         | {name: getattr(t, name) for name in measured}
         | {f"predicted_{name}": t.prediction and getattr(t.prediction, name) for name in predicted}
+        | {"hosts": " ".join(t.hosts)}
         for t in trials
     ]
     return pd.DataFrame(rows)

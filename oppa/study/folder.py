@@ -46,8 +46,8 @@ class Study:
         self._host = host or socket.gethostname()
         self._tuner = f"{self._host}/{this_process()}:{next(_OPENED)}"
         self._idle_from: float | None = None
-        self.hosts: Sequence[str] = ()
-        """Names of the hosts on which this tuner runs trials, which each of its trials records."""
+        self.hosts: Callable[[], Sequence[str]] = tuple
+        """Returns the names of the hosts on which this tuner runs trials at present; each of its trials records them at its end."""
         self._connect()
 
     def _connect(self) -> None:
@@ -188,7 +188,7 @@ class Study:
                     now,
                     json.dumps(dataclasses.asdict(prediction)) if prediction else None,
                     granted_s,
-                    json.dumps(list(self.hosts)) if self.hosts else None,
+                    self._hosts(),
                 ),
             )
             assert cursor.lastrowid is not None
@@ -219,8 +219,12 @@ class Study:
                 "memory_bytes": result.memory_bytes,
                 "seconds": result.seconds,
                 "setup_s": result.setup_s,
+                "hosts": self._hosts(),  # a requeued job may have run it on others than at its start
             },
         )
+
+    def _hosts(self) -> str | None:
+        return json.dumps(list(hosts)) if (hosts := self.hosts()) else None
 
     def interrupt(self, lease: Lease, cause: str) -> None:
         """Record that a trial was interrupted; it may run again."""

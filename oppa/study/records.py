@@ -6,8 +6,9 @@ import math
 from oppa.problem.configuration import Configuration
 from oppa.trials.trial_folder import Outcome
 
-SEARCH, BASELINE, VERIFICATION = "search", "baseline", "verification"
-"""Purposes of a trial: find the fastest configuration, find a default that fits in memory, or compare a few configurations."""
+SEARCH, BASELINE, VERIFICATION, DRIFT = "search", "baseline", "verification", "drift"
+"""Purposes of a trial: find the fastest configuration, find a default that fits in memory, or compare a few configurations; or repeat the
+incumbent, to see whether the machine has become slower or faster."""
 MEASURED: tuple[Outcome, ...] = ("completed", "terminated_early")
 """Outcomes whose throughput is valid."""
 LEASE_S = 60.0

@@ -12,7 +12,7 @@ from oppa.errors import StudyError
 from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
 from oppa.regular_file import parse_json
-from oppa.study.records import BASELINE, SEARCH, VERIFICATION, Lease, Prediction, Trial
+from oppa.study.records import BASELINE, DRIFT, SEARCH, VERIFICATION, Lease, Prediction, Trial
 from oppa.trials.trial_folder import BOUNDS, Outcome
 
 _LEAST_S, _MOST_S = BOUNDS["step_time_s"]
@@ -41,7 +41,7 @@ class _Row(BaseModel):
 
     id: int
     configuration: str
-    purpose: Literal["search", "baseline", "verification"]
+    purpose: Literal["search", "baseline", "verification", "drift"]
     pairing: str | None
     outcome: Outcome
     cause: str | None
@@ -92,7 +92,7 @@ def read_lease(row: Mapping[str, Any]) -> Lease:
     Raises:
         StudyError: the row is damaged.
     """
-    if row["purpose"] not in (SEARCH, BASELINE, VERIFICATION) or not isinstance(row["token"], int):
+    if row["purpose"] not in (SEARCH, BASELINE, VERIFICATION, DRIFT) or not isinstance(row["token"], int):
         raise StudyError(f"`purpose = {row['purpose']!r}`, `token = {row['token']!r}`")
     return Lease(
         trial=row["id"],

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Sequence, Set
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +38,13 @@ class Observation:
         return self.log_steps_per_s is not None
 
     @classmethod
-    def of(cls, trial: Trial, candidates: Candidates) -> Self:
-        """Convert a trial of one of the candidates."""
-        return cls.of_result(
+    def of(cls, trial: Trial, candidates: Candidates, *, offset: float = 0.0) -> Self:
+        """Convert a trial of one of the candidates; `offset` is the drift of log throughput that is taken off."""
+        seen = cls.of_result(
             candidates.index_of(trial.configuration), trial, rate=trial.steps_per_s, variance=trial.variance, prediction=trial.prediction
         )
+        log_rate = seen.log_steps_per_s
+        return seen if log_rate is None else dataclasses.replace(seen, log_steps_per_s=log_rate - offset)
 
     @classmethod
     def of_result(
@@ -124,6 +126,15 @@ class Designer(Protocol):
 
     def update(self, observations: Sequence[Observation]) -> None:
         """Learn from trials that ended. Each is passed once, and interrupted ones never."""
+        ...
+
+
+@runtime_checkable
+class Restated(Protocol):
+    """Replaces what a designer has learned, for example when a drift of the machine was found. Designers may have this method."""
+
+    def restate(self, observations: Sequence[Observation]) -> None:
+        """Forget all observations, and learn these in their place."""
         ...
 
 

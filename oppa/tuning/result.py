@@ -13,17 +13,19 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
-from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION, TimeBudget
+from oppa.study.records import BASELINE, DRIFT, MEASURED, SEARCH, VERIFICATION, TimeBudget
 from oppa.tuning.break_even import REFERENCES, BreakEven, realised
 from oppa.tuning.calibration import track_record
 from oppa.tuning.designer import Designer, Observation, standings
 from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, complete_s, startup_s
+from oppa.tuning.drift import drift_of
 from oppa.tuning.equivalence import Equivalence
 from oppa.tuning.proxy.nested import nested_study
 from oppa.tuning.search import TrialExecutor
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.verification import Interval, SpeedUp, speed_up
 
+PURPOSES = (VERIFICATION, BASELINE, SEARCH, DRIFT)
 STRIKES = 2
 """Failed trials after which a configuration is dropped; running out of memory once is enough."""
 BASELINES = 6
@@ -209,7 +211,8 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, basel
     that fail when run again are dropped. The winner is the fastest in the repeats, once there are enough of them.
     """
     tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not is_unreliable(trials, own[0].configuration)}
-    ranked = standings(Observation.of(trial, candidates) for own in tried.values() for trial in own)
+    offsets = drift_of(trials).offsets
+    ranked = standings(Observation.of(trial, candidates, offset=offsets.get(trial.id, 0.0)) for own in tried.values() for trial in own)
     fastest = [next(trial for trial in reversed(tried[candidate]) if trial.feasible) for candidate in ranked]
     if not fastest:
         return None
@@ -255,7 +258,7 @@ def _tries(trials: Sequence[Trial], candidates: Candidates) -> dict[int, list[Tr
     """Return the trials of the search and those of default configurations, by candidate."""
     tried: dict[int, list[Trial]] = {}
     for trial in trials:
-        if trial.purpose in (SEARCH, BASELINE) and trial.counts:
+        if trial.purpose in (SEARCH, BASELINE, DRIFT) and trial.counts:
             tried.setdefault(candidates.index_of(trial.configuration), []).append(trial)
     return tried
 
@@ -274,7 +277,7 @@ def to_json(study: Study, result: SearchResult | None, why_ended: str | None, le
     """Return the result as JSON values, as `oppa tune --json` prints it; null where a value is missing."""
     trials, problem = study.trials(), study.problem
     spent = spending(study, problem)
-    listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
+    listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in PURPOSES}
     same = result is not None and result.default is not None and result.default.configuration == result.best.configuration
     compared, lead, predicted = result and result.speed_up, result and result.margin, track_record(trials)
     sought = problem.objective
@@ -310,6 +313,7 @@ def to_json(study: Study, result: SearchResult | None, why_ended: str | None, le
         "verification": listed[VERIFICATION],
         "default_trials": listed[BASELINE],
         "trials": listed[SEARCH],
+        **({"drift_trials": listed[DRIFT], "drift": drift_of(trials).change} if listed[DRIFT] else {}),
         "damaged": [{"id": trial, "fault": fault} for trial, fault in study.damaged().items()],
     }
 
@@ -342,6 +346,7 @@ def trial_json(trial: Trial) -> dict[str, Any]:
         "predicted_log_stddev": predicted and predicted.log_stddev,
         "predicted_memory_bytes": predicted and predicted.memory_bytes,
         "seconds": trial.seconds,
+        **({"hosts": list(trial.hosts)} if trial.hosts else {}),
     }
 
 

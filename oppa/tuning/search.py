@@ -15,13 +15,14 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study, Trial
-from oppa.study.records import SEARCH, VERIFICATION
+from oppa.study.records import DRIFT, SEARCH, VERIFICATION
 from oppa.trials.monitor import StopRule
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement, TrialSpec
 from oppa.tuning import repeated_failures
-from oppa.tuning.designer import Designer, Observation
+from oppa.tuning.designer import Designer, Observation, Restated, incumbent
 from oppa.tuning.device_budget import DeviceBudget, worthwhile_s
+from oppa.tuning.drift import drift_of, is_due
 from oppa.tuning.stopping import StopTest, against
 from oppa.tuning.time_limit import time_limit_s
 from oppa.units import format_seconds
@@ -141,13 +142,17 @@ class TrialExecutor:
         self._watcher.ended(lease, result)
         return result
 
+    def own(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Return the trials that ended in this session."""
+        return [trial for trial in trials if trial.id not in self._earlier]
+
     def failing_repeatedly(self, trials: Sequence[Trial]) -> list[Trial]:
         """Return the last trials of this session if enough of them failed in the same way before their first step; none if simulated.
 
         Raises:
             RepeatedFailureError: if no trial of the study has taken a step, either.
         """
-        failures = [] if self._simulated else self._repeated([trial for trial in trials if trial.id not in self._earlier], trials)
+        failures = [] if self._simulated else self._repeated(self.own(trials), trials)
         if failures and not any(trial.step_times_s for trial in trials):
             raise repeated_failures.error(failures, self.study, self.problem)
         return failures
@@ -173,11 +178,20 @@ class TrialExecutor:
         return tick
 
 
-def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, rule: StopTest, *, reserve: Reserve = lambda _: 0.0) -> str:
+def search(
+    executor: TrialExecutor,
+    candidates: Candidates,
+    designer: Designer,
+    rule: StopTest,
+    *,
+    reserve: Reserve = lambda _: 0.0,
+    watches_drift: bool = False,
+) -> str:
     """Run search trials until the budget is spent and no tuner runs one. Return in a few words what ended the search.
 
     Args:
         reserve: Seconds of the devices that the search leaves for later trials.
+        watches_drift: Repeat the incumbent now and then, to tell a drift of the machine from differences between configurations.
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
@@ -191,12 +205,15 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
         counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
         trials = [trial for trial in counted if trial.id not in executor.mended]
         reason = repeated_failures.in_words(failures) if failures else spent(executor, len(searched(counted)) + len(running))
-        seen = [Observation.of(trial, candidates) for trial in trials]
-        if new := [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]:
-            designer.update(new)
-        learned |= {trial.id for trial in trials}
+        offsets = drift_of(counted).offsets if watches_drift else {}
+        seen = [Observation.of(trial, candidates, offset=offsets.get(trial.id, 0.0)) for trial in trials]
+        _teach(designer, trials, seen, learned, is_corrected=bool(offsets))
         taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
-        candidate = None if reason else next_candidate(executor.problem, candidates, designer, taken)
+        over = limits.trials is not None and len(searched(counted)) >= limits.trials
+        again = _again(executor, seen, counted, ending=over) if watches_drift and (over or not reason) else None
+        candidate = again
+        if again is None and not reason:
+            candidate = next_candidate(executor.problem, candidates, designer, taken)
         prediction = None if candidate is None else designer.predict(candidate)
         limit_s = time_limit_s(prediction, trials, limits, cold=executor.is_cold(counted))
         steps_s = worthwhile_s(prediction, every, executor.problem)
@@ -207,15 +224,37 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
         if candidate is not None:
             configuration = candidates.configuration(candidate)
             tried = sum(trial.configuration == configuration for trial in searched(counted))
-            lease = study.claim(configuration, tried=tried, prediction=prediction, limit=limits.trials, budget=request)
+            purpose = SEARCH if again is None else DRIFT
+            lease = study.claim(configuration, purpose=purpose, tried=tried, prediction=prediction, limit=limits.trials, budget=request)
             if lease is None:
                 executor.wait()  # another tuner was faster: choose again, given its trials
             else:
-                executor.run(lease, stop_rule=against(rule, seen), trial_time_s=limit_s)
+                executor.run(lease, stop_rule=against(rule, seen) if again is None else None, trial_time_s=limit_s)
         elif running and not executor.budget.must_release():  # their tuner may die, and this one must then finish the search
             executor.wait()
         else:
             return reason or _exhausted(len(taken), len(candidates))
+
+
+def _teach(designer: Designer, trials: Sequence[Trial], seen: Sequence[Observation], learned: set[int], *, is_corrected: bool) -> None:
+    """Pass the observations of trials that the designer has not `learned`; all of them if a drift has changed those that it has."""
+    new = [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]
+    if new and is_corrected and isinstance(designer, Restated):
+        designer.restate(seen)
+    elif new:
+        designer.update(new)
+    learned |= {trial.id for trial in trials}
+
+
+def _again(executor: TrialExecutor, seen: Sequence[Observation], counted: Sequence[Trial], *, ending: bool) -> int | None:
+    """Return the incumbent if it is to run again, to show a drift of the machine; else None."""
+    best, own = incumbent(seen), executor.own(counted)
+    if ending and not own:  # a finished search is opened again
+        return None
+    if best is None or any(lease.purpose == DRIFT for lease in executor.study.running()):
+        return None
+    is_resumed = len(own) < len(counted) and not any(trial.purpose == DRIFT for trial in own)
+    return best[0] if is_due(counted, resumed=is_resumed and not ending, ending=ending) else None
 
 
 def next_candidate(problem: Problem, candidates: Candidates, designer: Designer, taken: Set[int]) -> int | None:

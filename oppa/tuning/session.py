@@ -6,7 +6,6 @@ import functools
 import logging
 import math
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -222,27 +221,27 @@ def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick
         backend.launcher(setup.runner, study=study.uuid, grace_s=grace_s) as launcher,
         parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else contextlib.nullcontext(),
     ):
-        study.hosts = backend.place.names if backend.place else (socket.gethostname(),)
+        study.hosts = backend.hosts
         launcher.prepare()  # its imports overlap with ours
         # a pool holds its hosts for the whole session, and releases them after the winner is written
         with study.holding() if backend.place else contextlib.nullcontext():
             yield functools.partial(run_trial, launcher), ending_s + (HOSTS_END_S if backend.place else LOCAL_END_S)
 
 
-class _Silent:
+class SilentCallback:
     """Ignores every event."""
 
     def started(self, lease: Lease) -> None:
-        pass
+        """Ignore the start of a trial."""
 
     def stepped(self, measurement: Measurement) -> None:
-        pass
+        """Ignore a step."""
 
     def ended(self, lease: Lease, result: TrialResult) -> None:
-        pass
+        """Ignore the end of a trial."""
 
     def tick(self) -> None:
-        pass
+        """Ignore the passing of time."""
 
 
 class _Interruptible:
@@ -267,7 +266,7 @@ class _Interruptible:
 
 def search_callback(session: Session, callback: Callback | None) -> AbstractContextManager[SearchCallback]:
     """Return what watches a session, as a context manager: the callback itself, what it returns for the session, or nothing at all."""
-    made = _Silent() if callback is None else callback
+    made = SilentCallback() if callback is None else callback
     return made(session) if callable(made) else contextlib.nullcontext(made)
 
 

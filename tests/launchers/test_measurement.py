@@ -161,6 +161,7 @@ def test_ranks_of_srun_measure_between_hosts(slurm, tmp_path: Path) -> None:
     values = json.loads(done.stdout)
     assert (values["hosts"], values["devices_per_host"]) == (2, 1)
     assert {each["detail"] for each in values["figures"] if each["what"] == "all-reduce"} == {NETWORK}
+    assert tuple(each["name"] for each in values["nodes"]) == slurm.nodes and values["slow_nodes"] == []
     assert load_hardware(str(tmp_path / "mine.toml")).inter_host.bandwidth_bytes_per_s > 0
 
 

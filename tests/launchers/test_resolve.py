@@ -5,7 +5,7 @@ import json
 import pytest
 
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.launchers.provider import LOCAL, NETLAB, SLURM
+from oppa.launchers.provider import LOCAL, NETLAB, SLURM, HostRequest, WaitingTuner
 from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.launchers.slurm_provider import SlurmProvider, sbatch_words
 from oppa.problem.allocation import NETLAB as HOSTS_GIVEN
@@ -23,6 +23,14 @@ LAB = {
     "latency_s": 1e-3,
     "ranks_per_host": 2,
     "cpus_per_rank": None,
+}
+
+
+ANSWERS = {
+    "show job": "JobId=7 NodeList=n[1-3]  Nodes=n[1-3] CPU_IDs=0-7 Mem=0 GRES=\n",
+    "show hostnames n[1-3]": "n1 n2 n3",
+    "show hostnames n2": "n2",
+    "show node": "NodeName=n NodeAddr=127.0.0.1",
 }
 
 
@@ -120,3 +128,18 @@ def test_the_rules_of_a_site_are_options():
     rules = {"account": "chem", "qos": "low", "reservation": "maint", "licenses": "lustre", "no-requeue": True}
     assert rules.keys() <= SlurmProvider.options
     assert sbatch_words(rules) == ["--account=chem", "--qos=low", "--reservation=maint", "--licenses=lustre", "--no-requeue"]
+
+
+def test_excluded_hosts_of_an_allocation_run_no_trial(monkeypatch, tmp_path):
+    script = tmp_path / "scontrol"
+    cases = "".join(f"*'{words}'*) echo '{answer.strip()}';;\n" for words, answer in ANSWERS.items())
+    script.write_text(f'#!/bin/sh\ncase "$*" in\n{cases}esac\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    request = HostRequest(cluster=TWO, options={"exclude": "n2"})
+    waiting = WaitingTuner(folder=tmp_path, name="job", grace_s=1, on_tick=lambda: None)
+    with SlurmProvider().open(request, waiting) as backend:
+        assert backend.hosts() == ("n1", "n3")
+    with pytest.raises(EnvironmentLackingError, match="has 0"):
+        SlurmProvider().require(HostRequest(cluster=TWO, options={"exclude": "n[1-3]"}))

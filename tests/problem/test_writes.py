@@ -352,3 +352,26 @@ def test_callbacks_that_stay_are_examined():
 def test_accelerates_file_names_the_one_of_deepspeed():
     found = harmless_keys("accelerate", {"deepspeed_config": {"deepspeed_config_file": "ds.json"}, "mixed_precision": "no"})
     assert [(each.path, each.keys) for each in found.files] == [("ds.json", "deepspeed")] and found.unknown == ()
+
+
+BALANCE = [
+    ("megatron", "--moe-router-force-load-balancing"),
+    ("megatron-bridge", "model.moe_router_force_load_balancing=true"),
+    ("torchtitan", "--debug.moe_force_load_balance"),
+]
+
+
+@pytest.mark.parametrize(("framework", "option"), BALANCE)
+def test_experts_get_balanced_tokens_in_trials_alone(framework, option):
+    words = shlex.split(START.get(framework, "python train.py"))
+    mixture, dense = harmless(framework, words, experts=True), harmless(framework, words)
+    assert option in mixture.words and option not in dense.words
+    assert [change.original for change in mixture.changes if option in change.trial] == [()], "the winner's line has no such word"
+    again = harmless(framework, mixture.words, experts=True)
+    assert again.words == mixture.words and again.changes == ()
+
+
+@pytest.mark.parametrize("stated", ["--debug.no-moe_force_load_balance", "--job.config_file=debug.toml"])
+def test_a_line_that_declines_balance_and_an_older_release_stay(stated):
+    words = [*shlex.split(START["torchtitan"]), stated]
+    assert "--debug.moe_force_load_balance" not in harmless("torchtitan", words, experts=True).words

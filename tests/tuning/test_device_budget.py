@@ -16,7 +16,7 @@ from oppa.tuning.device_budget import DeviceBudget, require_one_start
 from oppa.tuning.nothing_feasible import nothing_feasible
 from oppa.tuning.result import find_winner, verification_s
 from oppa.tuning.search import TrialExecutor, search
-from oppa.tuning.session import _Silent
+from oppa.tuning.session import SilentCallback
 from oppa.tuning.spending import spending, unit
 from oppa.tuning.stopping import never
 
@@ -39,7 +39,7 @@ def spend(job, tmp_path):
         candidates = problem.candidates()
         with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
             study.open_session({})
-            executor = TrialExecutor(study, problem, SimulatedExecutor(Simulator.of(problem), seed=0), _Silent(), simulated=True)
+            executor = TrialExecutor(study, problem, SimulatedExecutor(Simulator.of(problem), seed=0), SilentCallback(), simulated=True)
             made = make_designer(designer, problem, candidates, seed=0)
             reserve = partial(verification_s, candidates=candidates, designer=made, problem=problem)
             ended = search(executor, candidates, made, never(problem.limits), reserve=reserve)
@@ -136,7 +136,7 @@ def test_a_tuner_whose_hosts_come_after_the_budget_was_committed_releases_them(j
             assert not budget.must_release()
             with ours.holding():
                 assert budget.must_release()
-                executor = TrialExecutor(ours, problem, SimulatedExecutor(Simulator.of(problem), seed=0), _Silent(), simulated=True)
+                executor = TrialExecutor(ours, problem, SimulatedExecutor(Simulator.of(problem), seed=0), SilentCallback(), simulated=True)
                 designer = make_designer("random", problem, candidates, seed=0)
                 assert search(executor, candidates, designer, never(problem.limits)) == "the budget of 1 GPU-hours is spent"
                 assert find_winner(executor, candidates, designer) is None

@@ -58,10 +58,11 @@ def _measure(*, as_json: bool, out: Path | None, ranks: int | None, figure_time:
     import datetime
 
     from oppa.cli.views import style
-    from oppa.cli.views.measurement_view import print_measurement
+    from oppa.cli.views.measurement_view import print_measurement, print_nodes
     from oppa.cli.views.status import showing_status
     from oppa.launchers.measurement.derived import derive
     from oppa.launchers.measurement.hardware_text import hardware_text
+    from oppa.launchers.measurement.nodes import slow_nodes
     from oppa.launchers.measurement.start import measure
 
     _check_out(out)
@@ -70,11 +71,13 @@ def _measure(*, as_json: bool, out: Path | None, ranks: int | None, figure_time:
     if found is None:  # another rank prints the figures
         return
     derived = derive(found)
-    text = hardware_text(found, derived, datetime.datetime.now(datetime.UTC).date())
+    text, slow = hardware_text(found, derived, datetime.datetime.now(datetime.UTC).date()), slow_nodes(found.nodes)
     if as_json:
-        style.print_json({**found.to_dict(), "known_device": derived.known.name, "file": str(out) if out else None})
+        shown = {**found.to_dict(), "slow_nodes": [each.to_dict() for each in slow]}
+        style.print_json({**shown, "known_device": derived.known.name, "file": str(out) if out else None})
     else:
         print_measurement(found, derived)
+        print_nodes(found, slow)
     if out:
         _write(out, text)
         style.err().print(f'written: {out}\n\nadd to [cluster] of a job\n  hardware = "{out}"', markup=False)

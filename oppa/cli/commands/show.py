@@ -84,14 +84,15 @@ def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
 def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) -> None:
     from oppa.cli.views import style
     from oppa.report.record import write_record, written
-    from oppa.report.study import sections, write_csv
+    from oppa.report.study import sections, slow_nodes_of, write_csv
     from oppa.report.surrogate import sections as sections_of_surrogate
     from oppa.report.verifications import section
     from oppa.tuning.spending import spending
     from oppa.tuning.verify.past import past
 
     trials, spent = study.trials(), spending(study, problem)
-    known = sections(trials, candidates=len(problem.candidates()), software=problem.software, spent=spent)
+    slow = slow_nodes_of(problem)
+    known = sections(trials, candidates=len(problem.candidates()), software=problem.software, spent=spent, slow_nodes=slow)
     verified = [section(found)] if (found := past(study.folder)) else []
     record = [*known, *verified, *sections_of_surrogate(learned)]
     write_record(out, f"Study of `{problem.name}`", record, origins=study.sessions())
@@ -107,9 +108,10 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     from oppa.cli.views.summary import print_result
     from oppa.cli.views.verify_view import print_past
     from oppa.plain_text import plain_text
-    from oppa.report.study import facts, failures, ranked, spending_facts
+    from oppa.report.study import facts, failures, on_slow_nodes, ranked, slow_node_facts, slow_nodes_of, spending_facts
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import break_even, current
+    from oppa.tuning.routing import routing
     from oppa.tuning.spending import spending
     from oppa.tuning.verify.past import past
 
@@ -119,12 +121,21 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
         style.table((">trial", "configuration", "outcome", f">{escape(sought.unit)}", ">predicted", ">memory")),
     )
     money = spending_facts(spending(study, problem))
-    for cells in [*facts(trials, sought), *money, *(problem.software.facts if problem.software else [])]:
+    routes = [("routing", text)] if (text := routing(problem)) else []
+    slow = slow_nodes_of(problem)
+    for cells in [
+        *facts(trials, sought),
+        *slow_node_facts(trials, slow),
+        *money,
+        *routes,
+        *(problem.software.facts if problem.software else []),
+    ]:
         summary.add_row(*map(escape, cells))
     for trial in ranked(trials)[:limit]:
         speed = style.objective(sought, trial.steps_per_s, trial.stddev)
         predicted = style.objective(sought, trial.prediction.steps_per_s if trial.prediction else None)
         outcome, memory = style.outcome(trial.outcome), style.memory(trial.memory_bytes)
+        outcome += f" [yellow]{escape(text)}[/]" if (text := on_slow_nodes(trial, slow)) else ""
         table.add_row(str(trial.id), trial.configuration.id, outcome, speed, predicted, memory)
     style.out().print(summary, table)
     if failed := failures(trials):

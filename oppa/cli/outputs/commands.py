@@ -253,6 +253,8 @@ class HardwareOutput(Output):
     devices_per_host: int
     software: str
     figures: list[dict[str, Any]]
+    nodes: list[dict[str, Any]]
+    slow_nodes: list[dict[str, Any]]
     known_device: str
     file: str | None
 

@@ -166,4 +166,8 @@ class StudyOutput(Output):
     verification: list[TrialOutput]
     default_trials: list[TrialOutput]
     trials: list[TrialOutput]
+    drift_trials: list[TrialOutput] = []
+    """Repeats of the incumbent, which show whether the machine has become slower or faster; missing if there is none."""
+    drift: float | None = None
+    """Share by which the machine became faster in the search, negative if slower; 0 if no drift is significant."""
     damaged: list[DamagedOutput]

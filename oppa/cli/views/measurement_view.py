@@ -1,6 +1,6 @@
 """Print the figures of measured devices and links with those of the catalogue."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -11,6 +11,7 @@ from oppa.units import format_bytes, format_number
 if TYPE_CHECKING:
     from oppa.launchers.measurement.derived import DerivedHardware
     from oppa.launchers.measurement.figures import Figure, HardwareMeasurement
+    from oppa.launchers.measurement.nodes import SlowNode
 
 Row = tuple[str, str, str, str, str, str]
 _SCALES = {"Tflop/s": 1e12, "Gflop/s": 1e9, "GB/s": 1e9, "us": 1e-6}
@@ -26,6 +27,33 @@ def print_measurement(found: "HardwareMeasurement", derived: "DerivedHardware") 
     for row in _rows(found, derived):
         table.add_row(*row)
     style.out().print(table)
+
+
+def print_nodes(found: "HardwareMeasurement", slow: "Sequence[SlowNode]") -> None:
+    """Print the rates of each node, which of them are slow, and how to set these apart; nothing for a single host."""
+    if not found.nodes:
+        return
+    from oppa.launchers.measurement.nodes import FALSE_ALARM, FEWEST, names
+
+    table = style.table(("node", *(f">{_name(each)}, {_unit(each)}" for each in found.nodes[0].figures)))
+    marked = {(each.name, each.figure.kind) for each in slow}
+    for node in found.nodes:
+        cells = (f"[red]{_rate(each)} slow[/]" if (node.name, each.kind) in marked else _rate(each) for each in node.figures)
+        table.add_row(escape(node.name), *cells)
+    style.out().print("\n[bold]nodes[/], each with its slowest device\n", table)
+    for each in slow:
+        style.out().print(f"[bold]slow[/]     {escape(each.name)}: {each.share:.0%} of the other nodes' rate, {_name(each.figure)}")
+    if slow:
+        listed = escape(",".join(names(slow)))
+        style.out().print(f"[bold]exclude[/]  oppa tune ... --set launcher.options.exclude={listed}", soft_wrap=True)
+    elif len(found.nodes) < FEWEST:
+        style.out().print(f"[bold]slow[/]     unknown: {len(found.nodes)} nodes do not tell which is slow; measure {FEWEST} or more")
+    else:
+        style.out().print(f"[bold]slow[/]     none, at a chance of {FALSE_ALARM:.0%} to name one if all are alike")
+
+
+def _rate(figure: "Figure") -> str:
+    return _shown(figure.median, _unit(figure))
 
 
 def _rows(found: "HardwareMeasurement", derived: "DerivedHardware") -> Iterator[Row]:

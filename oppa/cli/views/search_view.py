@@ -13,7 +13,7 @@ from oppa.cli.views import style
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Lease, Study, Trial
-from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
+from oppa.study.records import BASELINE, DRIFT, MEASURED, SEARCH, VERIFICATION
 from oppa.trials.interruption import Interruption
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
@@ -26,7 +26,7 @@ LOOK_S = 1.0
 CAUSE_WIDTH = 70
 NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
 """Marks of trials: a configuration's first search trial, a further one, the user's baseline, the default, and a verification repeat."""
-MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT}
+MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT, DRIFT: AGAIN}
 WORDS = {NEW: "", AGAIN: "again ", PRESENT: "the baseline, ", DEFAULT: "finding the default, ", REPEAT: "verifying "}
 
 

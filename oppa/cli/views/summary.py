@@ -66,6 +66,7 @@ def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
     """Return lines that describe the job, the space, and the software of trials."""
     from oppa.cost.beliefs import framework_of
     from oppa.problem.describe import changes, trace, unknown
+    from oppa.tuning.routing import routing
 
     known = framework_of(problem).reads(candidates.space.names)
     titles = {"interpreter": "python", "launcher": "start"}
@@ -73,6 +74,7 @@ def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
     lines = [job_line(problem), f"[bold]space[/]  {len(candidates)} valid configurations"]
     lines += [f"[bold]model[/]  {escape(text)}"] if (text := trace(problem)) else []
     lines += [f"[bold]prior[/]  {escape(text)}"] if (text := unknown(problem, candidates, known)) else []
+    lines += [f"[bold]routes[/] {escape(text)}"] if (text := routing(problem)) else []
     titled = [*started, *(("trials" if not number else "", text) for number, text in enumerate(changes(problem)))]
     return "\n".join([*lines, *(f"[bold]{title:<6}[/] {escape(value)}" for title, value in titled)])
 

@@ -9,6 +9,7 @@ Notation: a collective of n ranks moves (n - 1) / n of its payload over each ran
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ _FIRST = 0
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The all-gather into one tensor; torch 2.13 has renamed it."""
 Operation = Callable[[], object]
+T = TypeVar("T")
 
 
 def collective_figures(hosts: Sequence[str], device: torch.device, plan: Plan) -> Iterator[Figure]:
@@ -41,11 +43,27 @@ def collective_figures(hosts: Sequence[str], device: torch.device, plan: Plan) -
     yield from _transfers(hosts, local, device, plan)
 
 
-def agreed(seconds: float) -> float:
-    """Return rank 0's number on all ranks."""
-    told = [seconds]
-    dist.broadcast_object_list(told, src=_FIRST)
-    return float(told[0])
+def link_figures(hosts: Sequence[str], device: torch.device, plan: Plan) -> dict[str, Figure]:
+    """Return the rate of each host's link on every rank; none for fewer than three hosts, of which nothing tells the slow one.
+
+    The hosts form a ring, and the first ranks of neighbours send to each other, all pairs of a round at once. A host has the better of
+    its two rates, so that a slow neighbour does not count against it.
+    """
+    firsts = [hosts.index(host) for host in dict.fromkeys(hosts)]
+    if len(firsts) < 3:
+        return {}
+    ring = list(zip(firsts, [*firsts[1:], firsts[0]], strict=True))
+    whole = len(ring) // 2 * 2
+    rank, values, found = dist.get_rank(), torch.zeros(plan.large_bytes // 4, device=device), dict[str, Figure]()
+    for pairs in (ring[0:whole:2], ring[1:whole:2], ring[whole:]):
+        own = next((pair for pair in pairs if rank in pair), None)
+        every = _timed_each(_ping(values, own, rank) if own else None, device, plan) if pairs else []
+        for first, second in pairs:
+            seconds = tuple(each / 2 for each in every[first])
+            figure = Figure(what=SEND, detail=NETWORK, ranks=2, payload_bytes=values.nbytes, work=float(values.nbytes), seconds=seconds)
+            for host in (hosts[first], hosts[second]):
+                found[host] = max(found.get(host, figure), figure, key=lambda each: each.median)
+    return found
 
 
 def _groups(keys: Sequence[object]) -> list[list[int]]:
@@ -87,33 +105,44 @@ def _transfers(hosts: Sequence[str], local: Sequence[int], device: torch.device,
     for other in (*neighbours, *remote):
         for payload in (plan.small_bytes, plan.large_bytes):
             values = torch.zeros(payload // 4, device=device)
-            operation = _ping(values, other, rank) if rank in (_FIRST, other) else None
+            operation = _ping(values, (_FIRST, other), rank) if rank in (_FIRST, other) else None
             seconds = tuple(each / 2 for each in _timed(operation, device, plan))
             scope = NETWORK if other in remote else f"{_FIRST}-{other}"
             work = float(values.nbytes) if payload == plan.large_bytes else 0.0
             yield Figure(what=SEND, detail=scope, ranks=2, payload_bytes=values.nbytes, work=work, seconds=seconds)
 
 
-def _ping(values: torch.Tensor, other: int, rank: int) -> Operation:
+def _ping(values: torch.Tensor, pair: tuple[int, int], rank: int) -> Operation:
+    first, second = pair
+
     def there_and_back() -> None:
-        if rank == _FIRST:
-            dist.send(values, dst=other)
-            dist.recv(values, src=other)
+        if rank == first:
+            dist.send(values, dst=second)
+            dist.recv(values, src=second)
         else:
-            dist.recv(values, src=_FIRST)
-            dist.send(values, dst=_FIRST)
+            dist.recv(values, src=first)
+            dist.send(values, dst=first)
 
     return there_and_back
 
 
 def _timed(operation: Operation | None, device: torch.device, plan: Plan) -> tuple[float, ...]:
     """Return the seconds of an operation, one mean for each repeat: the slowest rank's; ranks without an operation wait."""
+    return tuple(map(max, zip(*_timed_each(operation, device, plan), strict=True)))
+
+
+def _timed_each(operation: Operation | None, device: torch.device, plan: Plan) -> list[list[float]]:
+    """Return the seconds of an operation on each rank, one mean for each repeat; 0 on ranks without an operation."""
     _seconds(operation, device, 1)
-    runs = runs_in(agreed(_seconds(operation, device, 1)), plan)
-    own = [_seconds(operation, device, runs) for _ in range(plan.repeats)]
-    every: list[list[float]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(every, own)
-    return tuple(map(max, zip(*every, strict=True)))
+    runs = runs_in(max(_of_each(_seconds(operation, device, 1))), plan)
+    return _of_each([_seconds(operation, device, runs) for _ in range(plan.repeats)])
+
+
+def _of_each(value: T) -> list[T]:
+    """Return the value of each rank."""
+    every = [value] * dist.get_world_size()
+    dist.all_gather_object(every, value)
+    return every
 
 
 def _seconds(operation: Operation | None, device: torch.device, runs: int) -> float:

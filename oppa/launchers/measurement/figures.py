@@ -60,6 +60,11 @@ class Figure:
     seconds: tuple[float, ...]
 
     @property
+    def kind(self) -> tuple[str, str]:
+        """Return what the figure measures, and its detail."""
+        return self.what, self.detail
+
+    @property
     def samples(self) -> list[float]:
         """Return the repeats: rates per second, or seconds."""
         return [self.work / each for each in self.seconds] if self.work else list(self.seconds)
@@ -82,6 +87,24 @@ class Figure:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredNode:
+    """Holds the rates of one node: of its slowest device, because a step waits for it, and of its link."""
+
+    name: str
+    """Name by which Slurm, or else the node itself, knows it."""
+    figures: tuple[Figure, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"name": self.name, "figures": [figure.to_dict() for figure in self.figures]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the node that `to_dict` wrote."""
+        return cls(name=values["name"], figures=tuple(map(Figure.from_dict, values["figures"])))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareMeasurement:
     """Holds the figures of some devices, and what they were measured on."""
 
@@ -93,6 +116,8 @@ class HardwareMeasurement:
     devices_per_host: int
     software: str
     figures: tuple[Figure, ...]
+    nodes: tuple[MeasuredNode, ...] = ()
+    """Rates of each node; empty for a single host."""
 
     def find(self, what: str, detail: str | None = None, *, small: bool = False) -> Figure | None:
         """Return the fastest figure of a kind and detail; None if there is none."""
@@ -101,12 +126,14 @@ class HardwareMeasurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {**dataclasses.asdict(self), "figures": [figure.to_dict() for figure in self.figures]}
+        listed = {"figures": [figure.to_dict() for figure in self.figures], "nodes": [node.to_dict() for node in self.nodes]}
+        return {**dataclasses.asdict(self), **listed}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the measurement that `to_dict` wrote."""
-        return cls(**{**values, "figures": tuple(map(Figure.from_dict, values["figures"]))})
+        figures, nodes = map(Figure.from_dict, values["figures"]), map(MeasuredNode.from_dict, values["nodes"])
+        return cls(**{**values, "figures": tuple(figures), "nodes": tuple(nodes)})
 
 
 def joined(several: Iterable[Figure]) -> Figure:

@@ -1,10 +1,12 @@
 """Write a derived device as a hardware file: the form of `priors/hardware`, with `measured: ...` as its source."""
 
 import datetime
+import json
 from collections.abc import Iterator, Mapping
 
 from oppa.launchers.measurement.derived import DerivedHardware
 from oppa.launchers.measurement.figures import HOST, MATMUL, MEMORY, NETWORK, HardwareMeasurement
+from oppa.launchers.measurement.nodes import names, slow_nodes
 from oppa.problem.cluster import Link
 from oppa.problem.declaration import spell
 
@@ -22,6 +24,9 @@ def _lines(found: HardwareMeasurement, derived: DerivedHardware, date: datetime.
     yield f'# Written by `oppa doctor --measure` on {place}. A job uses it with `hardware = "THIS FILE"` in [cluster].'
     yield f"description = {spell(f'{found.device}, measured')}"
     yield f"devices_per_host = {hardware.devices_per_host}"
+    if slow := names(slow_nodes(found.nodes)):
+        yield "# slower than the spread of the other nodes explains; trials on them are marked"
+        yield f"slow_nodes = {json.dumps(slow)}"
     memory = {"bytes": derived.memory_bytes, "bandwidth_bytes_per_s": hardware.memory_bandwidth_bytes_per_s}
     yield from _table("memory", memory, sources[MEMORY])
     yield from _table("matmul_flops_per_s", hardware.matmul_flops_per_s, sources[MATMUL])

@@ -2,15 +2,17 @@
 
 import contextlib
 import datetime
+import os
 import platform
+import socket
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 
 from oppa.errors import EnvironmentLackingError
-from oppa.launchers.measurement.collectives import collective_figures
-from oppa.launchers.measurement.figures import Figure, HardwareMeasurement, Plan, joined
+from oppa.launchers.measurement.collectives import collective_figures, link_figures
+from oppa.launchers.measurement.figures import Figure, HardwareMeasurement, MeasuredNode, Plan, joined
 from oppa.launchers.measurement.kernels import kernel_figures
 from oppa.launchers.measurement.ranks import LaunchedRank
 from oppa.problem.detect import physical_memory
@@ -38,13 +40,15 @@ def measure_rank(own: LaunchedRank, *, figure_s: float, on_cuda: bool, meeting: 
     with _meeting(own, meeting, device):
         try:
             hosts = _every(own.host, own.world)
-            figures = [*_kernels(own, hosts, device, plan, quiet), *_collectives(own, hosts, device, plan, quiet)]
+            every = _kernels(own, hosts, device, plan, quiet)
+            figures = [*_merged(every), *_collectives(own, hosts, device, plan, quiet)]
+            nodes = _nodes(hosts, every, device, plan, quiet) if len(set(hosts)) > 1 else ()
         except RuntimeError as error:
             message = f"rank {own.rank} on host `{own.host}` cannot measure: {str(error).strip().splitlines()[0]}"
             raise EnvironmentLackingError(
                 message, hint="check that the hosts reach each other; NCCL_DEBUG=INFO shows NCCL's steps"
             ) from None
-    return _measurement(hosts, device, figures) if own.rank == 0 else None
+    return _measurement(hosts, device, figures, nodes) if own.rank == 0 else None
 
 
 def _device(own: LaunchedRank, *, on_cuda: bool) -> torch.device:
@@ -81,15 +85,34 @@ def _every(value: str, world: int) -> list[str]:
     return values
 
 
-def _kernels(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan: Plan, tell: Tell) -> list[Figure]:
-    """Return the figures of kernels: of all GPUs at once; on CPUs of one rank on each host, because ranks share the memory."""
+def _kernels(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan: Plan, tell: Tell) -> list[list[Figure]]:
+    """Return the figures of kernels of each rank: of all GPUs at once; on CPUs of one rank on each host, because ranks share the memory."""
     tell("matrix products, memory and copies")
     measures = device.type == "cuda" or own.rank == hosts.index(own.host)
     figures = list(kernel_figures(device, plan)) if measures else []
-    if own.world == 1:
-        return figures
-    every: list[list[Figure]] = [[] for _ in hosts]
-    dist.all_gather_object(every, figures)
+    every = [figures for _ in hosts]
+    if own.world > 1:
+        dist.all_gather_object(every, figures)
+    return every
+
+
+def _nodes(
+    hosts: Sequence[str], every: Sequence[Sequence[Figure]], device: torch.device, plan: Plan, tell: Tell
+) -> tuple[MeasuredNode, ...]:
+    """Return the rates of each host: of its slowest device, and of its link."""
+    tell("links of each node")
+    names = _every(os.environ.get("SLURMD_NODENAME") or socket.gethostname(), len(hosts))
+    links, nodes = link_figures(hosts, device, plan), []
+    for host in dict.fromkeys(hosts):
+        rates = [figure for at, figures in zip(hosts, every, strict=True) if at == host for figure in figures if figure.work]
+        kinds = dict.fromkeys(figure.kind for figure in rates)
+        slowest = [min((each for each in rates if each.kind == kind), key=lambda each: each.median) for kind in kinds]
+        nodes.append(MeasuredNode(name=names[hosts.index(host)], figures=(*slowest, *([links[host]] if links else []))))
+    return tuple(nodes)
+
+
+def _merged(every: Sequence[Sequence[Figure]]) -> list[Figure]:
+    """Return one figure for each kind, with the repeats of all ranks."""
     kinds = dict.fromkeys((each.what, each.detail, bool(each.work)) for found in every for each in found)
     return [joined(each for found in every for each in found if (each.what, each.detail, bool(each.work)) == kind) for kind in kinds]
 
@@ -103,7 +126,9 @@ def _collectives(own: LaunchedRank, hosts: Sequence[str], device: torch.device, 
         yield figure
 
 
-def _measurement(hosts: Sequence[str], device: torch.device, figures: Sequence[Figure]) -> HardwareMeasurement:
+def _measurement(
+    hosts: Sequence[str], device: torch.device, figures: Sequence[Figure], nodes: tuple[MeasuredNode, ...]
+) -> HardwareMeasurement:
     per_host = max(hosts.count(host) for host in hosts)
     on_cuda = device.type == "cuda"
     properties = torch.cuda.get_device_properties(device) if on_cuda else None
@@ -114,4 +139,5 @@ def _measurement(hosts: Sequence[str], device: torch.device, figures: Sequence[F
         devices_per_host=per_host,
         software=f"torch {torch.__version__}, {'NCCL' if on_cuda else 'gloo'}, {platform.system()}",
         figures=tuple(figures),
+        nodes=nodes,
     )

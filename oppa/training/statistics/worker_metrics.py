@@ -1,8 +1,8 @@
 """Measure the state of a worker, for a policy that gives each worker its own batch (DYNAMIX, section IV-B).
 
-Network, processor and memory use are counters of the operating system, read once per window. A step's time is split into the time until
-this worker's gradients are complete, and the time that it then waits for others. Under synchronous training, a whole step takes equally
-long on all workers, so its time does not show which worker is slow.
+Network, processor, memory and GPU use are counters of the operating system and of NVML, read once per window. A step's time is split into
+the time until this worker's gradients are complete, and the time that it then waits for others. Under synchronous training, a whole step
+takes equally long on all workers, so its time does not show which worker is slow.
 """
 
 import dataclasses
@@ -10,7 +10,6 @@ import functools
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,21 @@ from torch import Tensor, nn
 from oppa.protocol.worker import WorkerState, accuracy_gain
 from oppa.training.profiler.clocks import Reading, clock_of
 from oppa.training.statistics.accuracy import hits
+from oppa.training.statistics.device_counters import GpuCounters, GpuReading, NetworkCounters, network_counters
 
 FIELDS = tuple(field.name for field in dataclasses.fields(WorkerState))
 WHOLE = ("local_batch", "retransmissions")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Counters:
+    """Holds the totals at one moment."""
+
+    clock_s: float
+    busy_s: float
+    """Processor seconds of this process."""
+    network: NetworkCounters
+    gpu: GpuReading
 
 
 class WorkerMetrics:
@@ -36,16 +47,16 @@ class WorkerMetrics:
 
     def __init__(self, stage: nn.Module, device: torch.device) -> None:
         self._clock = clock_of(device)
-        self._process, self._memory_bytes = psutil.Process(), psutil.virtual_memory().total
+        self._process, self._memory_bytes, self._gpu = psutil.Process(), psutil.virtual_memory().total, GpuCounters.of(device)
         learning = (parameter for parameter in stage.parameters() if parameter.requires_grad)
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived) for parameter in learning]
         self.restart()
 
     def restart(self) -> None:
         """Discard the present window, and begin a new one."""
-        self._begin(_counters())
+        self._begin(self._read())
 
-    def _begin(self, counters: tuple[float, ...]) -> None:
+    def _begin(self, counters: "_Counters") -> None:
         self._paces: list[Reading] = []
         self._steps_s: list[float] = []
         self._hits: list[list[Tensor]] = []
@@ -78,23 +89,30 @@ class WorkerMetrics:
         Args:
             local_batch: This worker's samples per step in the window.
         """
-        counters = _counters()
-        seconds, busy_s, carried, again = (now - before for now, before in zip(counters, self._counters, strict=True))
+        counters, before = self._read(), self._counters
+        seconds, network = counters.clock_s - before.clock_s, counters.network.since(before.network)
         compute_s, step_s = (statistics.fmean(each) for each in ([pace() for pace in self._paces], self._steps_s))
         accuracies = _shares([functools.reduce(torch.add, each) for each in self._hits if each]) or [0.0]
         self._begin(counters)
+        own_memory = self._process.memory_info().rss / self._memory_bytes
         return WorkerState(
             local_batch=local_batch,
-            throughput_bytes_per_s=carried / seconds,
-            retransmissions=round(again),
-            cpu_ratio=busy_s / seconds,
-            memory_share=self._process.memory_info().rss / self._memory_bytes,
+            throughput_bytes_per_s=network.carried_bytes / seconds,
+            retransmissions=network.retransmissions,
+            cpu_ratio=(counters.busy_s - before.busy_s) / seconds,
+            memory_share=counters.gpu.memory_share if self._gpu else own_memory,
             compute_s=compute_s,
             wait_s=max(0.0, step_s - compute_s),
             accuracy=statistics.fmean(accuracies),
             accuracy_deviation=float(np.std(accuracies)),
             accuracy_gain=accuracy_gain(accuracies),
+            gpu_busy=counters.gpu.busy,
+            nvlink_bytes_per_s=max(0, counters.gpu.nvlink_bytes - before.gpu.nvlink_bytes) / seconds,
         )
+
+    def _read(self) -> "_Counters":
+        gpu = self._gpu.read() if self._gpu else GpuReading()
+        return _Counters(clock_s=time.monotonic(), busy_s=time.process_time(), network=network_counters(), gpu=gpu)
 
     def close(self) -> None:
         """Remove the hooks from the model."""
@@ -119,18 +137,3 @@ def decoded(values: Sequence[float]) -> WorkerState:
 def _shares(hits: Sequence[Tensor]) -> list[float]:
     """Return the accuracy of each step, from counts that are read from the device all at once."""
     return [right / all_ if all_ else 0.0 for right, all_ in torch.stack(tuple(hits)).tolist()] if hits else []
-
-
-def _counters() -> tuple[float, float, float, float]:
-    """Return the totals so far: clock seconds, processor seconds, network bytes, and retransmitted TCP segments."""
-    carried = psutil.net_io_counters(nowrap=False)
-    return time.monotonic(), time.process_time(), float(carried.bytes_sent + carried.bytes_recv), float(_retransmitted())
-
-
-def _retransmitted() -> int:
-    """Return the number of TCP segments that this host has retransmitted; 0 if the system does not count them."""
-    try:
-        names, values = (line.split() for line in Path("/proc/self/net/snmp").read_text().splitlines() if line.startswith("Tcp:"))
-    except OSError:
-        return 0
-    return int(dict(zip(names, values, strict=True)).get("RetransSegs", 0))

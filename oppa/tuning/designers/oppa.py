@@ -132,6 +132,11 @@ class Oppa:
         if any(map(tells_memory, observations)):
             self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
 
+    def restate(self, observations: Sequence[Observation]) -> None:
+        """Learn observations in place of all earlier ones, whose rates are corrected for a drift of the machine."""
+        self._seen = []
+        self.update(observations)
+
     def suggest(self, taken: Set[int]) -> int | None:
         """Return the most valuable candidate, tried or not; None if none is left.
 

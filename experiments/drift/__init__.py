@@ -1,0 +1,1 @@
+"""A search on a machine whose speed drifts."""

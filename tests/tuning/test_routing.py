@@ -1,0 +1,49 @@
+"""The study of a mixture of experts states whether its trials measured balanced routing."""
+
+import shlex
+
+import pytest
+
+from oppa.problem.job import load_job
+from oppa.tuning.formats import export
+from oppa.tuning.routing import routing
+
+JOB = """
+batch.global_batch = 8
+cluster = {{ devices_per_host = 2, memory_limit = "1 GiB" }}
+model = {{ layers = 2, hidden = 64, heads = 4, ffn = 128, vocab = 256, seq_len = 32, experts = {experts}, experts_per_token = 1 }}
+"""
+MEGATRON = 'space.name = "megatron"\ncommand = { framework = "megatron" }\n'
+FORCED = "--moe-router-force-load-balancing"
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write_and_load(more="", *, experts=4, line="torchrun pretrain_gpt.py"):
+        (tmp_path / "job.toml").write_text(JOB.format(experts=experts) + more)
+        return load_job(tmp_path / "job.toml", argv=shlex.split(line) if line else ())
+
+    return write_and_load
+
+
+def test_megatrons_trials_are_balanced_and_its_winner_is_not(load):
+    problem = load(MEGATRON)
+    assert FORCED in problem.command.argv and routing(problem).startswith(f"balanced in trials by {FORCED}")
+    script = export("torchrun", problem, problem.candidates().configuration(0))["run.sh"]
+    assert "pretrain_gpt.py" in script and FORCED not in script
+
+
+@pytest.mark.parametrize("line", ["torchrun train.py --mbs {micro_batch}", ""])
+def test_a_program_that_cannot_be_balanced_measures_an_untrained_router(load, line):
+    assert "untrained router" in routing(load(line=line)) and "--set limits.q_max=500" in routing(load(line=line))
+
+
+def test_a_dense_model_has_no_routing(load):
+    problem = load(MEGATRON, experts=1)
+    assert routing(problem) == "" and FORCED not in problem.command.argv
+
+
+def test_simulated_trials_have_no_router(load):
+    assert routing(load('runner.name = "simulated"\n', line="")) == ""
