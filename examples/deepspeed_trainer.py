@@ -16,32 +16,9 @@ import deepspeed
 from deepspeed.accelerator import get_accelerator
 from deepspeed.ops import __compatible_ops__
 from oppa_client.deepspeed import EngineLoop
+from torch.utils.data import TensorDataset
 
 from oppa.training import GradientStatistics
-
-INPUTS, CLASSES = 32, 10
-
-
-class Classes(torch.utils.data.Dataset):
-    """Random inputs, whose class a linear map and noise decide."""
-
-    def __init__(self, size=1000):
-        generator = torch.Generator().manual_seed(0)
-        self.inputs = torch.randn(size, INPUTS, generator=generator)
-        scores = self.inputs @ torch.randn(INPUTS, CLASSES, generator=generator)
-        self.labels = (scores + torch.randn(size, CLASSES, generator=generator)).argmax(dim=1)
-
-    def __len__(self):
-        return len(self.inputs)
-
-    def __getitem__(self, index):
-        return self.inputs[index], self.labels[index]
-
-
-def classifier(width, seed=0):
-    """Return the model, initialised by a seed."""
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(INPUTS, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, CLASSES))
 
 
 def engine_of(model, options):
@@ -58,7 +35,7 @@ def engine_of(model, options):
     return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
 
 
-def main(statistics_of=GradientStatistics):
+def main():
     """Train by the options of the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--micro-batch", type=int, default=8)
@@ -67,16 +44,27 @@ def main(statistics_of=GradientStatistics):
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--samples", type=int, default=6400)
     parser.add_argument("--checkpoints", default="checkpoints")
+    parser.add_argument("--save-every", type=int, default=5000, help="samples between two checkpoints")
     options = parser.parse_args()
     __compatible_ops__["deepspeed_shm_comm"] = False  # gloo alone: the extension would be compiled now
     deepspeed.init_distributed(get_accelerator().communication_backend_name(), auto_mpi_discovery=False, verbose=False)
-    engine = engine_of(classifier(options.width), options)
-    statistics = statistics_of(engine)
-    loop = EngineLoop(engine, Classes(), checkpoints=options.checkpoints, samples=options.samples, save_every=5000, statistics=statistics)
+    torch.manual_seed(0)
+    data = torch.randn(1000, 32)
+    labels = (data @ torch.randn(32, 10) + torch.randn(1000, 10)).argmax(dim=1)
+    width = options.width
+    engine = engine_of(nn.Sequential(nn.Linear(32, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 10)), options)
+    loop = EngineLoop(
+        engine,
+        TensorDataset(data, labels),
+        checkpoints=options.checkpoints,
+        samples=options.samples,
+        save_every=options.save_every,
+        statistics=GradientStatistics(engine),
+    )
     for step in loop:
-        for inputs, labels in step:
+        for inputs, targets in step:
             logits = engine(inputs.to(engine.device))
-            step.backward(nn.functional.cross_entropy(logits, labels.to(engine.device)))
+            step.backward(nn.functional.cross_entropy(logits, targets.to(engine.device)))
         step.update()
     torch.distributed.destroy_process_group()
 

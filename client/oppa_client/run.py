@@ -116,6 +116,12 @@ class Run:
             self._began_s = time.perf_counter()
         return self._terms.at(self._step, self._samples, self.total_samples)
 
+    def following(self, plan: Plan) -> Plan:
+        """Return the plan of the step after another one, for a loader that prefetches: that step comes within `lead` steps."""
+        number, progress = plan.step + 1, plan.progress + plan.global_batch
+        terms = [each for each in (self._terms, *self._coming) if each.from_step <= number][-1]
+        return terms.at(number, progress, self.total_samples)
+
     @property
     def reference_batch(self) -> float:
         """Return the global batch for which the learning rate was chosen."""

@@ -1,6 +1,7 @@
 """Describe the trainers that are compared: a loop of one's own under FSDP2, and Transformers' `Trainer`."""
 
 import dataclasses
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -8,8 +9,8 @@ from typing import Any
 
 import torch
 
-from experiments.trainers.reference import reference_losses
-from experiments.trainers.statistics_cost import StatisticsCost, loop_costs, transformers_costs
+from experiments.trainers.reference import reference_losses, replicas
+from experiments.trainers.statistics_cost import StatisticsCost, example_costs, loop_costs
 from oppa import catalog
 from oppa.training.run.ledger import Line
 
@@ -35,6 +36,8 @@ class Integration:
     """True if the ranks of another layout may start while the ones before train; its program then has the option `--late-start`."""
     statistics: Callable[[int], tuple[StatisticsCost, ...]]
     """Returns the cost of gradient statistics, from so many repeats."""
+    interpreter: Callable[[], str] = lambda: sys.executable
+    """Returns the Python of its program; raises EnvironmentLackingError if that is missing."""
     losses: Callable[[Sequence[Line]], list[float]]
     """Returns the loss of each step without oppa, on one process."""
 
@@ -68,13 +71,8 @@ def transformers_losses(steps: Sequence[Line]) -> list[float]:
             group["lr"] = line["learning_rate"]
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(each[: -(-len(places) // _replicas(line))].mean().item())
+        losses.append(each[: -(-len(places) // replicas(line))].mean().item())
     return losses
-
-
-def _replicas(line: Line) -> int:
-    """Return the degree dp of a step's configuration."""
-    return int(str(line["configuration"]).split("_")[0].removeprefix("dp"))
 
 
 def _example(name: str) -> Any:
@@ -105,6 +103,6 @@ TRANSFORMERS = Integration(
     samples=8_000,
     layouts=(("recompute", "none"), ("recompute", "full")),
     early_start=False,
-    statistics=transformers_costs,
+    statistics=functools.partial(example_costs, example="transformers_trainer", words=("--output", "{folder}"), micro_batch=8),
     losses=transformers_losses,
 )

@@ -10,12 +10,13 @@ from oppa.training.run.ledger import Line
 DATA, INPUTS, CLASSES = 1000, 32, 10
 
 
-def reference_losses(steps: Sequence[Line], width: int) -> list[float]:
+def reference_losses(steps: Sequence[Line], width: int, *, of_first_rank: bool = False) -> list[float]:
     """Return the loss of each step over the samples and with the learning rate that a ledger states.
 
     Args:
         steps: Steps of the ledger, from the first on.
         width: Hidden width of the model.
+        of_first_rank: Return the mean over the samples of rank 0, which are the first ones of a step, and not over all.
     """
     torch.manual_seed(0)
     data = torch.randn(DATA, INPUTS)
@@ -25,14 +26,20 @@ def reference_losses(steps: Sequence[Line], width: int) -> list[float]:
     losses = []
     for line in steps:
         own = [_place(number) for number in range(*line["samples"])]
-        loss = nn.functional.cross_entropy(model(data[own]), labels[own])
+        each = nn.functional.cross_entropy(model(data[own]), labels[own], reduction="none")
         optimizer.zero_grad()
-        loss.backward()
+        each.mean().backward()
         for group in optimizer.param_groups:
             group["lr"] = line["learning_rate"]
         optimizer.step()
-        losses.append(loss.item())
+        shown = -(-len(own) // replicas(line)) if of_first_rank else len(own)
+        losses.append(each[:shown].mean().item())
     return losses
+
+
+def replicas(line: Line) -> int:
+    """Return the degree dp of a step's configuration."""
+    return int(str(line["configuration"]).split("_")[0].removeprefix("dp"))
 
 
 def _place(number: int) -> int:

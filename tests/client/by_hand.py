@@ -17,15 +17,16 @@ from oppa.training import GradientStatistics
 from tests.client import trainer_program
 from tests.client.trainer_program import DEFAULTS, SEED, SIZE, Samples
 from tests.own_trainer.folders import REFERENCE, TOTAL, reported
+from tests.own_trainer.folders import prepare as prepare
 
 SAME = {"rtol": 2e-4, "atol": 2e-6}
 """Tolerance of float32 numbers that are summed in another order, over some ten steps of Adam."""
 
 
-def run_ranks(folder: Path, ranks: int, name: str = "seen", **options: Any) -> list[dict[str, Any]]:
+def run_ranks(folder: Path, ranks: int, name: str = "seen", *, program: Any = trainer_program, **options: Any) -> list[dict[str, Any]]:
     """Train with ranks of torchrun in an attempt's folder; return what each rank saw."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    words = [trainer_program.__file__, str(folder), name, json.dumps(options)]
+    words = [program.__file__, str(folder), name, json.dumps(options)]
     paths = f"{Path(__file__).parents[2]}:{Path(__file__).parents[2] / 'client'}"
     environment = {**os.environ, "OPPA_TRIAL": str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, *launch, *words], check=False, env=environment, timeout=280, capture_output=True, text=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-collect_ignore_glob = [] if importlib.util.find_spec("transformers") else ["test_transformers*"]
-"""Tests that `make versions` leaves out, as it installs no Transformers."""
+collect_ignore_glob = [] if importlib.util.find_spec("transformers") else ["test_transformers*", "test_loop*"]
+"""Tests that `make versions` leaves out, as it installs no Transformers, Accelerate or Lightning."""
 
 
 @pytest.fixture(autouse=True)

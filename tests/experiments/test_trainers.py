@@ -4,7 +4,7 @@ import pytest
 
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
-from experiments.trainers import transformers_statistics
+from experiments.trainers import example_statistics
 from experiments.trainers_goodput import page, run
 from oppa import catalog
 from oppa.errors import InputError
@@ -80,6 +80,6 @@ def test_the_job_is_read_and_its_launch_line_has_the_seed() -> None:
 
 
 def test_the_cost_of_statistics_is_that_of_the_measured_block_of_each_pair() -> None:
-    usual = [3.0 if step % transformers_statistics.BLOCK == 0 else 1.0 for step in range(4 * transformers_statistics.BLOCK)]
-    times = [seconds * (1.1 if transformers_statistics.measured(step) else 1.0) for step, seconds in enumerate(usual)]
-    assert transformers_statistics.costs(times) == pytest.approx([0.1, 0.1])
+    usual = [3.0 if step % example_statistics.BLOCK == 0 else 1.0 for step in range(4 * example_statistics.BLOCK)]
+    times = [seconds * (1.1 if example_statistics.measured(step) else 1.0) for step, seconds in enumerate(usual)]
+    assert example_statistics.costs(times) == pytest.approx([0.1, 0.1])

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR
 
+from oppa_client.loop import rates
 from oppa_client.plan import Plan
-from oppa_client.run_files import ContractError
 
 
 class SampleRates:
@@ -23,26 +23,17 @@ class SampleRates:
     """
 
     def __init__(self, engine: Any, reference: float) -> None:
-        self._groups, self._schedule, self._reference = engine.optimizer.param_groups, engine.lr_scheduler, reference
-        self._base = [float(group["lr"]) for group in self._groups]
-        known = self._schedule is None or isinstance(self._schedule, LambdaLR) or hasattr(self._schedule, "last_batch_iteration")
-        if not known:
-            name = type(self._schedule).__name__
-            raise ContractError(f"the schedule `{name}` is no function of the progress: use a `LambdaLR`, or one of DeepSpeed's own")
+        self._groups, self._reference = engine.basic_optimizer.param_groups, reference
+        self._schedule = engine.lr_scheduler or rates.constant(engine.basic_optimizer)
+        if not hasattr(self._schedule, "last_batch_iteration"):
+            rates.require_lambda(self._schedule)
 
     def follow(self, plan: Plan) -> float:
         """Set the learning rates of a step, and return that of the first group."""
-        rates = [rate * plan.learning_rate_factor for rate in self._scheduled(plan.progress / self._reference)]
-        for group, rate in zip(self._groups, rates):
-            group["lr"] = rate
-        return rates[0]
-
-    def _scheduled(self, at: float) -> list[float]:
-        schedule = self._schedule
-        if schedule is None:
-            return self._base
-        if isinstance(schedule, LambdaLR):
-            schedule.last_epoch = at
-            return [base * of(at) for base, of in zip(schedule.base_lrs, schedule.lr_lambdas)]
-        schedule.step(max(0.0, at - 1))  # DeepSpeed's schedules are one step behind: they count the steps that have ended
-        return [float(rate) for rate in schedule.get_last_lr()]
+        at, factor = plan.progress / self._reference, plan.learning_rate_factor
+        if isinstance(self._schedule, LambdaLR):
+            return rates.follow(self._schedule, at, factor)
+        self._schedule.step(max(0.0, at - 1))  # DeepSpeed's schedules are one step behind: they count the steps that have ended
+        for group, rate in zip(self._groups, self._schedule.get_last_lr()):
+            group["lr"] = rate * factor
+        return float(self._groups[0]["lr"])

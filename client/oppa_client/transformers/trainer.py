@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 import transformers
-from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import rotate_checkpoints, seed_worker
 
 from oppa_client import run_files
 from oppa_client.loop.checkpoints import POSITION, require_same, stated_in
 from oppa_client.loop.position import Position
+from oppa_client.loop.rates import follow, require_lambda
 from oppa_client.loop.samples import SampleOrder, StepBatches
 from oppa_client.loop.statistics import MeasuredSteps
 from oppa_client.plan import Plan
@@ -115,11 +115,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     def create_scheduler(self, *args: Any, **options: Any) -> Any:
         """Return the learning rate's schedule; under oppa it has to be a function of the progress."""
         scheduler = super().create_scheduler(*args, **options)
-        if self.oppa_run is not None and not isinstance(scheduler, LambdaLR):
-            name = type(scheduler).__name__
-            raise ContractError(
-                f"the schedule `{name}` is no function of the progress: use a `LambdaLR`, as `lr_scheduler_type = 'cosine'` is"
-            )
+        if self.oppa_run is not None:
+            require_lambda(scheduler)
         return scheduler
 
     def _init_training_state(self, *args: Any, **options: Any) -> Any:
@@ -238,16 +235,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def _follow(self, plan: Plan) -> float:
         """Set the learning rate of a step: the schedule at its progress, times the plan's factor; return that of the first group."""
-        schedule = self.lr_scheduler
-        schedule.last_epoch = plan.progress / self._position.reference
-        rates = [base * of(schedule.last_epoch) for base, of in zip(schedule.base_lrs, schedule.lr_lambdas)]
-        schedule._last_lr = [rate * plan.learning_rate_factor for rate in rates]
-        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr):
-            if torch.is_tensor(group["lr"]):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
-        return float(schedule._last_lr[0])
+        return follow(self.lr_scheduler, plan.progress / self._position.reference, plan.learning_rate_factor)
 
     def _items(self, sizes: list[int], batches: list[Any]) -> tuple[list[int] | None, Any]:
         """Return the predicted tokens of each micro-batch, and of the step over all ranks; None if losses are means over micro-batches."""

@@ -1,6 +1,7 @@
-"""Time steps of the example of Transformers' `Trainer` with and without gradient statistics, in turn, as a trial.
+"""Time steps of the example of a trainer with and without gradient statistics, in turn, as a trial.
 
-It runs under torchrun with the variable `OPPA_TRIAL`. Step times are in blocks of `BLOCK` steps, of which the first is a warm-up.
+Its first argument names the example, and the others are those of the example. It runs under torchrun with the variable `OPPA_TRIAL`.
+Step times are in blocks of `BLOCK` steps, of which the first is a warm-up.
 """
 
 import importlib.util
@@ -34,8 +35,8 @@ def main() -> None:
 
     from oppa.training import GradientStatistics
 
-    example = Path(__file__).parents[2] / "examples" / "transformers_trainer.py"
-    spec = importlib.util.spec_from_file_location("transformers_trainer", example)
+    example = Path(__file__).parents[2] / "examples" / f"{sys.argv[1]}.py"
+    spec = importlib.util.spec_from_file_location(sys.argv[1], example)
     assert spec is not None and spec.loader is not None
     program: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
@@ -46,23 +47,17 @@ def main() -> None:
         taken = -1
 
         def resume(self) -> None:
-            """Begin a step: measure it, or do not."""
+            """Begin a step: measure it, or do not; the first call is that of the constructor."""
             if measured(max(0, self.taken)):
                 super().resume()
             else:
                 self.pause()
             self.taken += 1
 
-    class Trainer(program.Measured):  # type: ignore[misc]
-        """Measures every other block."""
-
-        def gradient_statistics(self, model: Any) -> Any:
-            """Return the statistics; the first call of `resume` is that of their constructor."""
-            return Alternating(model)
-
     torch.set_num_threads(1)
-    sys.argv = [str(example), *sys.argv[1:]]
-    program.main(Trainer)
+    sys.argv = [str(example), *sys.argv[2:]]
+    program.GradientStatistics = Alternating
+    program.main()
 
 
 if __name__ == "__main__":

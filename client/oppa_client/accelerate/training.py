@@ -1,0 +1,223 @@
+"""Iterate over the micro-batches of a training around Accelerate, step by step under the plan of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.scheduler import AcceleratedScheduler  # type: ignore[import-untyped,unused-ignore]
+from accelerate.utils import send_to_device  # type: ignore[import-untyped,unused-ignore]
+
+from oppa_client import run_files
+from oppa_client.accelerate.checkpoints import Checkpoints
+from oppa_client.accelerate.support import require_supported
+from oppa_client.loop.checkpoints import POSITION, require_same, stated_in
+from oppa_client.loop.loaders import planned
+from oppa_client.loop.position import Position
+from oppa_client.loop.rates import constant, follow, require_lambda
+from oppa_client.loop.statistics import MeasuredSteps
+from oppa_client.plan import Plan, Rate, Terms
+from oppa_client.run import open_run
+from oppa_client.run_files import ContractError
+
+ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
+
+
+class OppaTraining:
+    """Iterates over micro-batches until the training ends, or oppa asks to leave; see docs/how-to/accelerate.md.
+
+    Its iteration ends with the last step. If oppa asks to leave before that, it saves, and the program ends with exit code 0.
+
+    Args:
+        accelerator: The `Accelerator`.
+        model: The prepared model.
+        optimizer: The prepared optimizer.
+        loader: The plain `DataLoader` of the training data, as it is before `accelerator.prepare`.
+        scheduler: A `LambdaLR`, prepared or not; without one the learning rate is that of the optimizer.
+        epochs: Length of the training, unless `samples` of `[train]` states it.
+        seed: Seed of the order of samples.
+        checkpoints: Folder of the checkpoints for oppa.
+        save_every: Samples from one checkpoint to the next; None saves only when oppa asks to leave, and at the end.
+        statistics: What measures gradients, such as `oppa.training.GradientStatistics(model)`.
+
+    Raises:
+        ContractError: an argument does not go with a changing batch, or the checkpoint does not belong to the run.
+    """
+
+    def __init__(
+        self,
+        accelerator: Any,
+        model: Any,
+        optimizer: Any,
+        loader: Any,
+        *,
+        scheduler: Any = None,
+        epochs: float = 1,
+        seed: int = 0,
+        checkpoints: str | os.PathLike[str] = "checkpoints",
+        save_every: int | None = None,
+        statistics: Any = None,
+    ) -> None:
+        self.run = run = open_run(ABILITIES)
+        self.accelerator, self._folder, self._save_every = accelerator, Path(checkpoints).absolute(), save_every
+        require_supported(accelerator, statistics)
+        self._batches = planned(loader, seed)
+        prepared = isinstance(scheduler, AcceleratedScheduler) and scheduler.step_with_optimizer and not scheduler.split_batches
+        self._pace = accelerator.num_processes if prepared else 1
+        schedule = getattr(scheduler, "scheduler", scheduler)
+        self._schedule = constant(getattr(optimizer, "optimizer", optimizer)) if schedule is None else schedule
+        require_lambda(self._schedule)
+        self._alone = self._terms_outside(loader.batch_size)
+        reference = run.reference_batch if run else self._alone.global_batch
+        total = run.total_samples if run else None
+        samples = run.resume.samples if run and run.resume else 0
+        self._at = Position(samples, total or math.ceil(epochs * self._batches.order.size), reference)
+        self._state, self._steps = Checkpoints(accelerator, model, optimizer), 0
+        noise_scale = self._resumed(seed)
+        self._measured = None if statistics is None else MeasuredSteps(statistics, noise_scale)
+        self._plan: Plan | None = None
+        self._sizes: list[int] = []
+        self._passes, self._losses = 0, torch.zeros(())
+        self._noise: dict[str, Any] | None = None
+        self._rate, self._stopped = 0.0, False
+
+    @property
+    def samples(self) -> int:
+        """Return the samples taken so far, with those of the step whose last backward pass is done."""
+        return self._at.samples
+
+    @property
+    def steps(self) -> int:
+        """Return the length of the training in steps of the batch that the learning rate was chosen for, as a schedule counts."""
+        return math.ceil(self._at.total / self._at.reference)
+
+    def passed(self, steps: float) -> bool:
+        """Return True after the last micro-batch of a step that passes a multiple of so many steps of the reference batch."""
+        return self._passes == len(self._sizes) > 0 and self._at.passed(steps)
+
+    def paused(self, label: str) -> contextlib.AbstractContextManager[None]:
+        """Return a context for evaluation and saving, whose time is no step time."""
+        return self.run.paused(label) if self.run and not self.run.leaving else contextlib.nullcontext()
+
+    def stop(self) -> None:
+        """End the training with the present step, as if it had been stopped: save, and leave."""
+        self._stopped = True
+
+    def __iter__(self) -> Iterator[Any]:
+        while not self._is_over():
+            self._plan = plan = self._planned()
+            yield from self._micro_batches(plan)
+            self._ended(plan)
+        self._leave()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradient of a micro-batch, in place of `accelerator.backward`: each sample of a step counts alike.
+
+        Args:
+            loss: Mean loss of the samples of the micro-batch.
+
+        Raises:
+            ContractError: the call is a second one for its micro-batch, or stands outside of `accelerator.accumulate`.
+        """
+        if self._plan is None or self._passes >= len(self._sizes):
+            raise ContractError("`backward` was called without a micro-batch: call it once for each one that the training yields")
+        size, is_last = self._sizes[self._passes], self._passes == len(self._sizes) - 1
+        if self.accelerator.sync_gradients != is_last:
+            raise ContractError("`backward` was called outside of `with accelerator.accumulate(model)`: put the body of the loop into it")
+        self._passes += 1
+        self._losses += loss.detach() * size
+        # `accelerator.backward` divides by the number of micro-batches.
+        weight = size * self.accelerator.num_processes / self._plan.global_batch
+        self.accelerator.backward(loss * (weight * len(self._sizes)))
+        if is_last:
+            self._noise = self._measured.end(self._plan, self._sizes, None, None) if self._measured else None
+            self._at.take(self._plan.global_batch)
+
+    def _micro_batches(self, plan: Plan) -> Iterator[Any]:
+        accelerator = self.accelerator
+        self._sizes, batches = self._batches.load(plan, accelerator.process_index, accelerator.num_processes)
+        self._rate = follow(self._schedule, plan.progress / self._at.reference * self._pace, plan.learning_rate_factor)
+        if self._measured:
+            self._measured.begin(plan, accelerator.num_processes)
+        self._passes, self._losses = 0, torch.zeros((), device=accelerator.device)
+        # `accelerator.accumulate` counts to this, so gradients are synchronised with the last micro-batch of the step.
+        accelerator.step, accelerator.gradient_accumulation_steps = 0, len(self._sizes)
+        for number, inputs in enumerate(batches):
+            if self._passes != number:
+                break
+            yield send_to_device(inputs, accelerator.device)
+        if self._passes != len(self._sizes):
+            raise ContractError("`training.backward` was not called: call it once for each micro-batch, in place of `accelerator.backward`")
+
+    def _ended(self, plan: Plan) -> None:
+        """Report a step, and save if it is due."""
+        self._steps += 1
+        if self.run is None:
+            return
+        loss = self._losses.item() / max(1, sum(self._sizes))
+        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+        skipped = bool(self.accelerator.optimizer_step_was_skipped)
+        self.run.step(
+            samples=plan.global_batch, loss=loss, skipped=skipped, noise=self._noise, learning_rate=self._rate, memory_bytes=memory
+        )
+        due = self._save_every is not None and self._at.passed(self._save_every / self._at.reference)
+        if due and not self._is_over():
+            with self.run.paused("saving"):
+                self.run.saved(self._save())
+
+    def _is_over(self) -> bool:
+        return self._stopped or self._at.is_done or bool(self.run and self.run.leaving)
+
+    def _leave(self) -> None:
+        """Save and leave; end the program if the training goes on in another attempt."""
+        run = self.run
+        if self._measured:
+            self._measured.statistics.close()
+        if run is None:
+            return
+        checkpoint = self._save() if run.leaving is None or run.leaving.save else None
+        run.leave(checkpoint, finished=run.total_samples is None and self._at.is_done)
+        if run.leaving and run.leaving.reason != "finished":
+            self.accelerator.end_training()
+            raise SystemExit(0)
+
+    def _save(self) -> Path:
+        """Save a checkpoint on all ranks, and return its folder."""
+        folder = self._folder / f"step-{self._planned().step}"
+        self._state.save(folder)
+        if self.accelerator.is_main_process:
+            noise_scale = self._measured.to_dict() if self._measured else None
+            facts = {"samples": self._at.samples, "world_size": self.accelerator.num_processes, "noise_scale": noise_scale}
+            run_files.write(folder, POSITION, {**facts, **self._facts()})
+        self.accelerator.wait_for_everyone()
+        return folder
+
+    def _resumed(self, seed: int) -> dict[str, Any] | None:
+        """Load the checkpoint that oppa names; return the estimate of the noise scale that it has."""
+        resume = self.run.resume if self.run else None
+        if resume is None:
+            return None
+        folder, accelerator = Path(resume.checkpoint), self.accelerator
+        stated = stated_in(folder)
+        require_same(stated, samples=resume.samples, **self._facts())
+        others = stated["world_size"] != accelerator.num_processes
+        self._state.load(folder, hash((seed, resume.samples, accelerator.process_index)) % 2**32 if others else None)
+        found: dict[str, Any] | None = stated["noise_scale"]
+        return found
+
+    def _facts(self) -> dict[str, Any]:
+        return {"size": self._batches.order.size, "seed": self._batches.order.seed}
+
+    def _planned(self) -> Plan:
+        return self.run.plan if self.run else self._alone.at(self._steps, self._at.samples, self._at.total)
+
+    def _terms_outside(self, micro_batch: int) -> Terms:
+        """Return the plan outside oppa: the batch that the loader and the `Accelerator` state."""
+        count = self.accelerator.gradient_accumulation_steps
+        batch = micro_batch * self.accelerator.num_processes * count
+        return Terms(1, 0, batch, micro_batch, count, Rate(reference_batch=batch, batch=batch))

@@ -1,0 +1,46 @@
+"""Loops around Accelerate and Lightning on several ranks: the batch changes in mid-epoch, and other ranks go on from the checkpoint."""
+
+import sys
+
+import pytest
+
+from tests.client import loop_program
+from tests.client.by_hand import TOTAL, batches, full_batches, order, prepare, rate, run_ranks
+from tests.client.loop_by_hand import require_same
+from tests.own_trainer.folders import reported
+
+pytestmark = pytest.mark.slow
+
+
+def taken(ranks):
+    """Return the elements of each step: those of all ranks, in the order of ranks."""
+    return [[element for rank in step for element in rank] for step in zip(*(rank["steps"] for rank in ranks), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("library", "parallel"),
+    [("accelerate", {}), ("accelerate", {"shard": True}), ("lightning", {}), ("lightning", {"strategy": "fsdp2"})],
+    ids=["accelerate", "accelerate-fsdp2", "lightning", "lightning-fsdp2"],
+)
+def test_two_ranks_go_on_where_one_left_in_mid_epoch(tmp_path, monkeypatch, library, parallel):
+    first, second = prepare(tmp_path / "first"), tmp_path / "second"
+    begun = {"library": library, "asked": {0: (12, 2)}, "leave_at": 2, "measured": True}
+    if "strategy" in parallel:
+        steps = taken(run_ranks(first, 1, program=loop_program, **begun, **parallel))
+    else:
+        monkeypatch.setenv("OPPA_TRIAL", str(first))
+        monkeypatch.setattr("sys.excepthook", sys.excepthook)
+        steps = loop_program.train(begun.pop("library"), first, **begun)["steps"]
+    prepare(second, ranks=2, before=first)
+    # Of 5 samples in micro-batches of 1, one of two ranks has 3 and the other 2: one of its micro-batches is empty.
+    changes = {5: (5, 1), 7: (9, 3)}
+    seen = run_ranks(second, 2, program=loop_program, library=library, asked=changes, first_number=3, measured=True, **parallel)
+    lines = reported(first) + reported(second)
+    sizes, full = [line["samples"] for line in lines], full_batches(first) + full_batches(second)
+    assert sum(sizes) == TOTAL and {8, 12, 5, 9} <= set(full)
+    assert [line["noise"] is None for line in lines] == [size == 5 for size in full]
+    assert steps + taken(seen) == [order(numbers) for numbers in batches(sizes)]
+    rates = [rate(numbers.start, batch) for numbers, batch in zip(batches(sizes), full, strict=True)]
+    assert [line["learning_rate"] for line in lines] == pytest.approx(rates)
+    for rank in seen:
+        require_same(rank, sizes, full, len(reported(first)) if library == "accelerate" else 0)
