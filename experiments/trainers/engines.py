@@ -7,7 +7,7 @@ from oppa import catalog
 from oppa.trials.runner import load_runner
 
 EXAMPLE = "deepspeed_trainer"
-TIMED = ("--checkpoints", "{folder}", "--width", "512")
+TIMED = ("--checkpoints", "{folder}", "--width", "512", "--samples", "1000000")
 """Arguments with which the cost of statistics is timed: in a small model most of a step is no computation."""
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from deepspeed.checkpoint import ds_to_universal
-from deepspeed.checkpoint.constants import (
+from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-not-found,unused-ignore]
+from deepspeed.checkpoint.constants import (  # type: ignore[import-not-found,unused-ignore]
     UNIVERSAL_CHECKPOINT_INFO,
     UNIVERSAL_CHECKPOINT_VERSION_KEY,
     UNIVERSAL_CHECKPOINT_VERSION_VALUE,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from deepspeed.utils import groups
+from deepspeed.utils import groups  # type: ignore[import-not-found,unused-ignore]
 
 from oppa_client import run_files
 from oppa_client.deepspeed import checkpoints

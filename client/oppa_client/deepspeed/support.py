@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import deepspeed
-from deepspeed.runtime.pipe.engine import PipelineEngine
+import deepspeed  # type: ignore[import-not-found,unused-ignore]
+from deepspeed.runtime.pipe.engine import PipelineEngine  # type: ignore[import-not-found,unused-ignore]
 
 from oppa_client.run_files import ContractError
 
