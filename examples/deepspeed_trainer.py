@@ -27,6 +27,7 @@ def engine_of(model, options):
         "train_micro_batch_size_per_gpu": options.micro_batch,
         "gradient_accumulation_steps": 1,  # under oppa, both follow the plan
         "zero_optimization": {"stage": options.zero_stage},
+        "gradient_clipping": 0.0,  # its default is 1
         "zero_allow_untested_optimizer": True,  # torch's own AdamW, so that nothing is compiled
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 2**31,

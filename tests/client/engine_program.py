@@ -18,7 +18,7 @@ import deepspeed
 from deepspeed.ops import __compatible_ops__
 from deepspeed.pipe import PipelineModule
 from deepspeed.utils import groups, safe_get_full_fp32_param
-from oppa_client import run_files
+from oppa_client import ContractError, run_files
 from oppa_client.deepspeed import EngineLoop
 from torch import nn
 
@@ -51,6 +51,8 @@ def engine_for(options, micro_batch):
     schedule = None
     if options.get("schedule") == "lambda":
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: min(1.0, (at + 1) / 3))
+    if options.get("schedule") == "plateau":
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
     return deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule, config=config)[0]
 
 
@@ -70,7 +72,7 @@ class Requests:
             run_files.write(self.folder, run_files.LEAVE, {"reason": "layout", "deadline_s": 60.0})
 
 
-def train(loop, requests):
+def train(loop, requests, *, lazy=False):
     """Train to the end; return the samples of each micro-batch of this rank, and the norms that were measured."""
     steps, norms = [], []
     try:
@@ -80,6 +82,9 @@ def train(loop, requests):
             seen = []
             if isinstance(loop.engine.module, PipelineModule):
                 step.train_batch()
+            elif lazy:
+                next(iter(step))
+                step.update()
             else:
                 for size, (inputs, labels) in zip(step._sizes, step, strict=True):
                     seen.append([round(each) for each in (inputs[:size, 0] * SIZE).tolist()])
@@ -109,7 +114,7 @@ def run(folder, options):
     loop = EngineLoop(engine, Samples(), checkpoints=folder / "output", samples=TOTAL, seed=SEED, statistics=statistics)
     asked = {int(step): tuple(sizes) for step, sizes in options.get("asked", {}).items()}
     requests = Requests(folder, asked, options.get("leave_at"), options.get("first_number", 2))
-    steps, norms = train(loop, requests)
+    steps, norms = train(loop, requests, lazy=options.get("lazy", False))
     torch.save({"steps": steps, "norms": norms, "weights": weights_of(engine)}, folder / f"seen-{dist.get_rank()}.pt")
 
 
@@ -129,7 +134,10 @@ def main():
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
     dist.destroy_process_group = lambda *_: None  # the ranks go on with the next attempt
     for folder, options in given.cases:
-        run(Path(folder), options)
+        try:
+            run(Path(folder), options)
+        except ContractError as error:
+            torch.save({"refused": str(error)}, Path(folder) / f"seen-{dist.get_rank()}.pt")
         dist.barrier()
 
 

@@ -54,6 +54,19 @@ RESTARTS = {
     "shards": {"zero_stage": 3, "asked": {1: (12, 2)}, "leave_at": 3},
 }
 """A batch of 12 and another of 6, under ZeRO 1 and then 2. The rest under ZeRO 1, as two tensor-parallel and as two pipeline ranks."""
+WARMUP = {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": RATE, "warmup_type": "linear"}}
+SCHEDULES = {
+    "lambda": {"schedule": "lambda", "asked": {1: (16, 4)}, "total": 56},
+    "warmup": {"zero_stage": 1, "config": {"scheduler": WARMUP}, "asked": {1: (16, 4)}, "total": 56},
+}
+REFUSED = {
+    "another stage": {"zero_stage": 3, "before": "first"},
+    "a metric": {"schedule": "plateau"},
+    "fp16 without ZeRO": {"config": {"bf16": {"enabled": True}}},
+    "micro-batches left": {"lazy": True},
+    "accumulation of its own": {"zero_stage": 1, "config": {"managed_gradient_accumulation": False}},
+}
+"""Attempts that are errors, by what is wrong."""
 ALONE = {"alone": {"zero_stage": 2, "dp": 1, "before": "second"}, "alone-shards": {"zero_stage": 3, "dp": 1, "before": "shards"}}
 """What one process goes on with."""
 
@@ -65,7 +78,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cases = {f"zero-{stage}": {"zero_stage": stage, "asked": CHANGES, "measured": True} for stage in range(4)}
     cases["pipeline-changes"] = {"pp": 2, "dp": 1, "asked": EVEN}
     cases["whole"], cases["whole-again"] = {"asked": EVEN, "leave_at": 5}, {"before": "whole"}
-    cases |= RESTARTS
+    cases |= RESTARTS | SCHEDULES | REFUSED
     found = dict(zip(cases, run_ranks(2, [(folder / name, options) for name, options in cases.items()]), strict=True))
     found |= dict(zip(ALONE, run_ranks(1, [(folder / name, options) for name, options in ALONE.items()]), strict=True))
     return {"folder": folder, **found}
@@ -160,3 +173,26 @@ def test_a_pipeline_follows_the_plan(seen: dict[str, Any]) -> None:
 )
 def test_other_degrees_go_on_from_a_checkpoint(names: tuple[str, ...], replicas: int, seen: dict[str, Any]) -> None:
     require_same([seen["folder"] / name for name in names], seen[names[-1]], replicas)
+
+
+def test_schedules_count_samples(seen: dict[str, Any]) -> None:
+    batch = [8, 8, 8, 16, 16]
+    for name, scheduled in (("lambda", lambda at: min(1.0, (at + 1) / 3)), ("warmup", lambda at: min(1.0, max(0.0, at - 1) / 4))):
+        lines = reported(seen["folder"] / name)
+        assert [line["samples"] for line in lines] == batch
+        wanted = [RATE * scheduled(sum(batch[:index]) / REFERENCE) * (batch[index] / REFERENCE) ** 0.5 for index in range(5)]
+        assert [line["learning_rate"] for line in lines] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("another stage", "`format = {'zero_stage': '1 or 2'}`, but the run has"),
+        ("a metric", "the schedule `ReduceLROnPlateau` is no function of the progress"),
+        ("fp16 without ZeRO", "cannot change with fp16 or bf16 without ZeRO"),
+        ("micro-batches left", "after 0 of 2 micro-batches"),
+        ("accumulation of its own", "`managed_gradient_accumulation = false`"),
+    ],
+)
+def test_bad_input_is_an_error_that_names_it(name: str, message: str, seen: dict[str, Any]) -> None:
+    assert all(message in rank["refused"] for rank in seen[name])
