@@ -36,6 +36,8 @@ class Integration:
     """True if the ranks of another layout may start while the ones before train; its program then has the option `--late-start`."""
     statistics: Callable[[int], tuple[StatisticsCost, ...]]
     """Returns the cost of gradient statistics, from so many repeats."""
+    interpreter: Callable[[], str] = lambda: sys.executable
+    """Returns the Python of its program; raises EnvironmentLackingError if that is missing."""
     losses: Callable[[Sequence[Line]], list[float]]
     """Returns the loss of each step without oppa, on one process."""
 

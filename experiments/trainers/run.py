@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.trainers.classifiers import ACCELERATE, LIGHTNING
+from experiments.trainers.engines import DEEPSPEED
 from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
 from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter
@@ -32,7 +34,7 @@ STEP_S, MOST_OVERHEAD = 0.2, 0.005
 """Seconds of the step to which the client's cost is related, and the largest share of it."""
 CLOSE = 1e-4
 """Largest difference of losses that are summed in another order."""
-INTEGRATIONS = (TRANSFORMERS, FSDP2, ACCELERATE, LIGHTNING)
+INTEGRATIONS = (TRANSFORMERS, FSDP2, ACCELERATE, LIGHTNING, DEEPSPEED)
 """Trainers that are compared."""
 STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 1): 0.8}
 """Steps per second, by batch and number of the layout, of a table whose largest batch is the fastest in the second layout.
@@ -89,12 +91,24 @@ class TrainerComparison:
 
 def trainer_figures(repeats: int) -> dict[str, Any]:
     """Return the comparisons as JSON values."""
-    return {"integrations": {each.name: _compared(each, repeats).to_dict() for each in INTEGRATIONS}}
+    return {"integrations": {each.name: _compared(each, repeats).to_dict() for each in _present()}}
 
 
 def trainers(repeats: int) -> list[Section]:
     """Return two tables for each trainer."""
-    return [section for each in INTEGRATIONS for section in _sections(each, _compared(each, repeats))]
+    return [section for each in _present() for section in _sections(each, _compared(each, repeats))]
+
+
+def _present() -> list[Integration]:
+    """Return the trainers whose environment is there; the others are named on stderr."""
+    found = []
+    for each in INTEGRATIONS:
+        try:
+            each.interpreter()
+            found.append(each)
+        except EnvironmentLackingError as lacking:
+            sys.stderr.write(f"{each.name} is left out: {lacking.message}; {lacking.hint}\n")
+    return found
 
 
 def _sections(integration: Integration, found: TrainerComparison) -> list[Section]:
@@ -148,7 +162,7 @@ def _compared(integration: Integration, repeats: int) -> TrainerComparison:
         steps, client_s = _steps(staged), changed.client_s()
         moved = _Trainer(integration, Path(folder) / "moved")
         moved.trained(first, callback=StopAfter(20), finished=False)
-        moved.trained(first, devices=1, callback=StopAfter(20), finished=False)
+        moved.trained("micro_batch=8", devices=1, callback=StopAfter(20), finished=False)
         resumed = _steps(moved.trained(second))
         late_s, early_s = _pauses(integration, Path(folder), repeats) if integration.early_start else ((), ())
     restarts = sum("start" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
@@ -178,13 +192,26 @@ def _difference(integration: Integration, steps: Sequence[Line]) -> float:
     return max(abs(float(line["loss"]) - loss) for line, loss in zip(steps, integration.losses(steps), strict=True))
 
 
+def _paths(integration: Integration) -> list[str]:
+    """Return the words that show oppa to a program in another environment, which has none."""
+    return [] if integration.interpreter() == sys.executable else ["env", f"PYTHONPATH={catalog.root()}{os.pathsep}{catalog.client()}"]
+
+
 class _Trainer:
     """Runs the example of a trainer in a folder."""
 
     def __init__(self, integration: Integration, folder: Path, *words: str, samples: int | None = None) -> None:
         example = catalog.root() / "examples" / integration.example
         self._folder, self._job, self._layouts = folder, example.with_suffix(".toml"), integration.layouts
-        argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"]
+        argv = [
+            *_paths(integration),
+            integration.interpreter(),
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "{devices_per_host}",
+        ]
         self._command = [*argv, str(example.with_suffix(".py")), *integration.words, *words]
         self._settings = [f"train.samples={samples or integration.samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
         self._settings.append("limits.device_lock=false")  # losses and the client's own seconds do not depend on other trials

@@ -69,7 +69,9 @@ def loop_costs(repeats: int) -> tuple[StatisticsCost, ...]:
     return tuple(_measured(samples, every, PAIRS_PER_REPEAT * max(2, repeats)) for samples, every in SIZES)
 
 
-def example_costs(repeats: int, *, example: str, words: Sequence[str], micro_batch: int) -> tuple[StatisticsCost, ...]:
+def example_costs(
+    repeats: int, *, example: str, words: Sequence[str], micro_batch: int, interpreter: str = sys.executable
+) -> tuple[StatisticsCost, ...]:
     """Return the cost in an example of a trainer, by the wall clock; raises EnvironmentLackingError if the ranks fail.
 
     Args:
@@ -77,13 +79,14 @@ def example_costs(repeats: int, *, example: str, words: Sequence[str], micro_bat
         example: Name of the example.
         words: Its arguments, in which `{folder}` is a folder for what it saves.
         micro_batch: Samples of a micro-batch; each of two ranks has four of them in a step.
+        interpreter: Python of the example.
     """
     pairs = PAIRS_PER_REPEAT * max(2, repeats)
     configuration = Configuration(dp=2, global_batch=8 * micro_batch, micro_batch=micro_batch)
     with tempfile.TemporaryDirectory(prefix="oppa-statistics-") as name:
         write_json(Path(name, SPEC), {"configuration": configuration.to_dict(), "steps": 2 * pairs * example_statistics.BLOCK})
         given = [word.format(folder=name) for word in words]
-        _ran("example_statistics.py", example, *given, environment={"OPPA_TRIAL": name})
+        _ran("example_statistics.py", example, *given, environment={"OPPA_TRIAL": name}, interpreter=interpreter)
         seconds = [json.loads(line)["step_time_s"] for line in Path(name, MEASUREMENTS).read_text().splitlines()]
     without = [each for step, each in enumerate(seconds) if not example_statistics.measured(step)]
     wall = example_statistics.costs(seconds)
@@ -96,9 +99,9 @@ def _measured(samples: int, every: int, pairs: int) -> StatisticsCost:
     return StatisticsCost(samples=samples, every=every, step_s=float(np.median(found["step_s"])), cpu=found["cpu"], wall=found["wall"])
 
 
-def _ran(program: str, *arguments: str, environment: Mapping[str, str]) -> str:
+def _ran(program: str, *arguments: str, environment: Mapping[str, str], interpreter: str = sys.executable) -> str:
     """Return what two ranks of a program in this folder print."""
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(Path(__file__).with_name(program))]
+    words = [interpreter, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(Path(__file__).with_name(program))]
     paths = [str(catalog.root()), str(catalog.client()), os.environ.get("PYTHONPATH", "")]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
     done = subprocess.run([*words, *arguments], capture_output=True, text=True, env=variables, check=False)

@@ -16,24 +16,11 @@ from oppa_client import run_files
 from oppa.training import GradientStatistics
 from tests.client import trainer_program
 from tests.client.trainer_program import DEFAULTS, SEED, SIZE, Samples
-from tests.own_trainer.folders import LAYOUT, attempt, reported, terms
+from tests.own_trainer.folders import REFERENCE, TOTAL, reported
+from tests.own_trainer.folders import prepare as prepare
 
-TOTAL, REFERENCE = 96, 8
-"""Samples of a training, and the batch for which its learning rate was chosen."""
 SAME = {"rtol": 2e-4, "atol": 2e-6}
 """Tolerance of float32 numbers that are summed in another order, over some ten steps of Adam."""
-
-
-def prepare(folder: Path, *, ranks: int = 1, before: Path | None = None, **changed: Any) -> Path:
-    """Write what oppa writes before an attempt, which resumes with what an attempt before it left."""
-    left = json.loads((before / run_files.LEFT).read_text()) if before else None
-    values: dict[str, Any] = {"total_samples": TOTAL, "leave_timeout_s": 60.0, "plan": terms(REFERENCE, 2, ranks).to_dict(), **changed}
-    if left:
-        values |= {"checkpoint": left["checkpoint"], "step": left["step"], "samples": left["samples"]}
-        values["plan"] = {**left["plan"], "from_step": left["step"]}
-    attempt(folder, **values)
-    (folder / "trial.json").write_text(json.dumps({"configuration": {**LAYOUT, "dp": ranks}, "steps": 3}))
-    return folder
 
 
 def run_ranks(folder: Path, ranks: int, name: str = "seen", *, program: Any = trainer_program, **options: Any) -> list[dict[str, Any]]:

@@ -9,9 +9,9 @@ from oppa_client import ContractError
 from oppa_client.loop.samples import SampleOrder
 from transformers import Trainer
 
-from tests.client.by_hand import TOTAL, batches, evaluations, full_batches, order, prepare, rate, require_reports, require_same
+from tests.client.by_hand import batches, evaluations, full_batches, order, rate, require_reports, require_same
 from tests.client.trainer_program import SIZE, Measured, Samples, Watched, train, trainer
-from tests.own_trainer.folders import reported, terms
+from tests.own_trainer.folders import TOTAL, prepare, reported, terms
 
 pytestmark = pytest.mark.slow
 CHANGES = {2: (12, 2), 4: (5, 2), 7: (6, 3)}

@@ -5,8 +5,8 @@ import json
 import pytest
 from oppa_client import run_files
 
-from tests.client.by_hand import TOTAL, batches, full_batches, order, prepare, rate, require_reports, require_same, run_ranks
-from tests.own_trainer.folders import reported
+from tests.client.by_hand import batches, full_batches, order, rate, require_reports, require_same, run_ranks
+from tests.own_trainer.folders import TOTAL, prepare, reported
 
 pytestmark = pytest.mark.slow
 

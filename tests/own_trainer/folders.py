@@ -9,6 +9,8 @@ from oppa_client.plan import Rate, Terms
 from oppa_client.run import Run
 from oppa_client.trial import Trial
 
+TOTAL, REFERENCE = 96, 8
+"""Samples of a training, and the batch for which its learning rate was chosen."""
 LAYOUT = {"dp": 1, "tp": 1, "pp": 1, "global_batch": 8, "micro_batch": 2}
 
 
@@ -26,6 +28,18 @@ def attempt(folder: Path, **changed: Any) -> dict[str, Any]:
     (folder / run_files.ATTEMPT).write_text(json.dumps(values))
     (folder / "trial.json").write_text(json.dumps({"configuration": LAYOUT, "steps": 0}))
     return values
+
+
+def prepare(folder: Path, *, ranks: int = 1, before: Path | None = None, **changed: Any) -> Path:
+    """Write what oppa writes before an attempt, which resumes with what an attempt before it left."""
+    left = json.loads((before / run_files.LEFT).read_text()) if before else None
+    values: dict[str, Any] = {"total_samples": TOTAL, "leave_timeout_s": 60.0, "plan": terms(REFERENCE, 2, ranks).to_dict(), **changed}
+    if left:
+        values |= {"checkpoint": left["checkpoint"], "step": left["step"], "samples": left["samples"]}
+        values["plan"] = {**left["plan"], "from_step": left["step"]}
+    attempt(folder, **values)
+    (folder / "trial.json").write_text(json.dumps({"configuration": {**LAYOUT, "dp": ranks}, "steps": 3}))
+    return folder
 
 
 def ranks(folder: Path, world: int, **options: Any) -> list[Run]:

@@ -6,11 +6,12 @@ replicas for gradients that DDP has averaged. Shards of any kind add up.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -48,14 +49,18 @@ class GradientLayout:
     """Number of ranks that run the same micro-batches: tensor-parallel peers times pipeline ranks times parts of a sequence."""
     pools: tuple[int, ...] = (1,)
     """All values of `pooled` on any rank; each is a group of parameters with its own size of micro-batches."""
+    averaged: Callable[[], Sequence[Tensor]] | None = None
+    """Returns this rank's parts of the averaged gradients, where the parameters do not have them."""
 
 
 def layout_of(model: nn.Module) -> GradientLayout:
-    """Return the gradient layout of a user's model under DDP, under FSDP2 or HSDP (`fully_shard`), or on one process.
+    """Return the gradient layout of a user's model under DDP, FSDP2 or HSDP (`fully_shard`) or DeepSpeed, or on one process.
 
     Raises:
         InputError: if the model is sharded in another way.
     """
+    if type(model).__module__.partition(".")[0] == "deepspeed":
+        return _layout_of_engine(model)
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     device = next(iter(named.values())).device
     if isinstance(model, DistributedDataParallel):
@@ -71,6 +76,34 @@ def layout_of(model: nn.Module) -> GradientLayout:
     group, copies = (mesh.get_group(), 1) if mesh.ndim == 1 else (_whole_world(mesh), mesh.size(0))
     placement = GradientPlacement(replicas=copies)
     return GradientLayout(parts=[(model, dict.fromkeys(named, placement))], device=device, group=group, replicas=mesh.size())
+
+
+def _layout_of_engine(engine: Any) -> GradientLayout:
+    """Return the gradient layout of a DeepSpeed engine: under ZeRO, its optimizer has the averaged gradients, in shards."""
+    has_parts = engine.zero_optimization_stage() > 0
+    obstacles = {
+        "a pipeline": type(engine).__name__ == "PipelineEngine",
+        "tensor parallelism": engine.autotp_size() > 1,
+        "sequence parallelism": engine.sequence_parallel_size > 1,
+        "experts": engine.has_moe_layers,
+        "an optimizer on the host": engine.zero_offload_optimizer() is not None,
+        f"the optimizer {type(engine.optimizer).__name__}": has_parts and not hasattr(engine.optimizer, "averaged_gradients"),
+    }
+    if found := [name for name, present in obstacles.items() if present]:
+        raise InputError(f"the engine of DeepSpeed has {found[0]}", hint="gradients are measured under ZeRO 0 to 3 on devices alone")
+    named = {name: parameter for name, parameter in engine.module.named_parameters() if parameter.requires_grad}
+    optimizer, placement = engine.optimizer, GradientPlacement(replicas=engine.dp_world_size)
+
+    def parts() -> list[Tensor]:
+        return [part for group in optimizer.averaged_gradients.values() for part in group or ()]
+
+    return GradientLayout(
+        parts=[(engine.module, dict.fromkeys(named, placement))],
+        device=torch.device(engine.device),
+        group=engine.data_parallel_group,
+        replicas=engine.dp_world_size,
+        averaged=parts if has_parts else None,
+    )
 
 
 def _is_data_parallel(parameter: DTensor) -> bool:

@@ -49,8 +49,13 @@ class GradientNorms:
         norm_of: Callable[[nn.Parameter], Norm],
         *,
         added_up: bool = False,
+        averaged: Callable[[], Sequence[Tensor]] | None = None,
     ) -> None:
-        """Register the hooks. If `added_up`, measure the accumulated gradient of this rank instead of each micro-batch's gradient."""
+        """Register the hooks. If `added_up`, measure the accumulated gradient of this rank instead of each micro-batch's gradient.
+
+        `averaged` returns the parts of the step's mean gradient where the parameters do not have it.
+        """
+        self._averaged = averaged
         self._placements, self._pools, self._added_up = placements, pools, added_up
         self._parameters = {name: parameter for name, parameter in module.named_parameters() if name in placements}
         self._norms = {name: norm_of(parameter) for name, parameter in self._parameters.items()}
@@ -120,7 +125,8 @@ class GradientNorms:
         """
         seen = [self._checked(name, len(weights)) for name in self._parameters]
         means = [
-            None if parameter.grad is None else self._norms[name](local_gradient(parameter)) for name, parameter in self._parameters.items()
+            None if parameter.grad is None or self._averaged else self._norms[name](local_gradient(parameter))
+            for name, parameter in self._parameters.items()
         ]
         values = [*itertools.chain.from_iterable(seen), *(mean for mean in means if mean is not None)]
         if not values:
@@ -129,7 +135,10 @@ class GradientNorms:
         for each in seen:
             each.clear()
         self._stop_gathering()
-        return (factors @ torch.stack(values).double().square()).view(2, -1)
+        sums = (factors @ torch.stack(values).double().square()).view(2, -1)
+        if self._averaged and (parts := self._averaged()):
+            sums[1, 0] += torch.stack([norm(part) for part in parts]).double().square().sum()
+        return sums
 
     def _factors(self, weights: tuple[float, ...], counts: tuple[int, ...], averaged: tuple[bool, ...], device: torch.device) -> Tensor:
         """Return the factor of each squared norm, shape (2 * pools, norms); it is cached, because steps are usually alike."""

@@ -1,6 +1,6 @@
 """Measure the gradient noise scale at each step of a training run, under any layout, with one small all-reduce per step.
 
-Use it in your own training loop, under DDP or FSDP2:
+Use it in your own training loop, under DDP, FSDP2 or DeepSpeed's ZeRO:
 
     from oppa.training import GradientStatistics
     statistics = GradientStatistics(model)
@@ -29,7 +29,8 @@ class GradientStatistics:
     """Measures the gradients of a model; `noise_scale` is the estimate so far, the same on every rank.
 
     Args:
-        model: A model under DDP, under FSDP2 or HSDP, or on one process, or the layout of another model's gradients.
+        model: A model under DDP, under FSDP2 or HSDP, or on one process, an engine of DeepSpeed under ZeRO 0 to 3, or the layout of another
+            model's gradients.
         noise_scale: Smoothing and estimate to continue from, for example those of the same training under another layout.
         weighting: Weights of micro-batches of different size in the mean gradient. With `tokens`, all tokens count alike. With `equally`,
             all micro-batches do, as in a loop that divides each micro-batch's mean loss by their number.
@@ -52,6 +53,10 @@ class GradientStatistics:
     ) -> None:
         self._layout = layout = model if isinstance(model, GradientLayout) else layout_of(model)
         self._equally, self._workers = weighting == "equally", over == "workers"
+        if layout.averaged and (self._workers or preconditioned_by is not None):
+            raise InputError(
+                "ZeRO keeps no gradient of a worker, and its moments in shards", hint="measure micro-batches, without Adam's denominators"
+            )
         self._norm_of = (lambda _: norm) if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
         self._parts: list[GradientNorms] = []
         self.paused = True
@@ -152,7 +157,7 @@ class GradientStatistics:
         for part in self._parts:
             part.close()
         # The model must not be kept either: gloo hangs if a group is destroyed before a module that averages gradients in it.
-        self._parts, self._layout = [], dataclasses.replace(self._layout, parts=[])
+        self._parts, self._layout = [], dataclasses.replace(self._layout, parts=[], averaged=None)
 
     def pause(self) -> None:
         """Stop measuring until `resume`; all ranks call it. All hooks are removed, and `step` neither changes nor communicates anything."""
@@ -165,7 +170,7 @@ class GradientStatistics:
         if not self.paused:
             return
         self._parts = [
-            GradientNorms(module, placements, self._layout.pools, self._norm_of, added_up=self._workers)
+            GradientNorms(module, placements, self._layout.pools, self._norm_of, added_up=self._workers, averaged=self._layout.averaged)
             for module, placements in self._layout.parts
         ]
         self.paused = False
