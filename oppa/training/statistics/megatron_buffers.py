@@ -4,8 +4,8 @@ Megatron accumulates the gradients of a step's micro-batches in its own buffers,
 buckets starts its reduction when all its gradients have been accumulated. At that moment it holds the mean gradient of the replica. When
 the reduction has finished, it holds the mean over replicas: all of it, or this rank's shard with Megatron's distributed optimizer.
 
-Parameters whose gradients change after that reduction are left out of both norms: those of norms under sequence parallelism, which are summed
-over tensor-parallel ranks, and tied embeddings on two stages.
+Parameters whose gradients change after that reduction are left out of both norms. Under sequence parallelism these are the parameters of
+normalisations, which are summed over tensor-parallel ranks. Under a pipeline they are tied embeddings.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,9 @@ def layout_of_chunks(model: object) -> GradientLayout:
 def _placements(chunk: nn.Module, *, holders: int, tp: int, pp: int) -> dict[str, GradientPlacement]:
     placements = {}
     for name, parameter in chunk.named_parameters():
-        summed_later = tp > 1 and any(getattr(parameter, mark, False) for mark in ("sequence_parallel", "average_gradients_across_tp_domain"))
+        summed_later = tp > 1 and any(
+            getattr(parameter, mark, False) for mark in ("sequence_parallel", "average_gradients_across_tp_domain")
+        )
         if parameter.requires_grad and not summed_later and not (pp > 1 and getattr(parameter, "shared_embedding", False)):
             copies = 1 if getattr(parameter, "tensor_model_parallel", False) else tp
             placements[name] = GradientPlacement(copies=copies, replicas=copies * holders)
