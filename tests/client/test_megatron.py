@@ -1,6 +1,7 @@
 """Megatron's loop follows the plan of a run: with megatron-core's own calculator and schedule, and a loop that stands for Megatron-LM's."""
 
 import ast
+import dataclasses
 import importlib.util
 import json
 import subprocess
@@ -14,6 +15,7 @@ import torch
 from oppa_client import ContractError, run_files
 from oppa_client.megatron import programs, supervise
 
+from oppa.training.statistics.noise_scale import NoiseScale
 from tests.own_trainer.folders import ask, ask_to_leave, attempt, reported, terms
 
 PRESENT = importlib.util.find_spec("megatron") is not None and importlib.util.find_spec("megatron.core") is not None
@@ -58,11 +60,11 @@ def prepare(monkeypatch, folder, **changed):
     return folder
 
 
-def train(loop):
+def train(loop, **options):
     """Train as `pretrain` does after the call of `supervise`; return the code of an exit, or None."""
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
-    run, optimizer = supervise(), Namespace(param_groups=[{"max_lr": 1.0, "min_lr": 0.0}])
+    run, optimizer = supervise(**options), Namespace(param_groups=[{"max_lr": 1.0, "min_lr": 0.0}])
     wanted = {"init_lr": 0.0, "max_lr": 1.0, "min_lr": 0.0, "lr_warmup_steps": 0, "lr_decay_steps": 96, "lr_decay_style": "linear"}
     wanted |= {"start_wd": 0.0, "end_wd": 0.0, "wd_incr_steps": 0, "wd_incr_style": "constant"}
     scheduler = OptimizerParamScheduler(optimizer, **wanted)
@@ -105,6 +107,33 @@ def test_it_saves_and_exits_when_asked_and_another_attempt_resumes(loop, monkeyp
     loop.ARGS = Namespace(**given)
     assert train(loop)[1] is None and [samples for samples, _ in loop.TAKEN] == [16] * 5
     assert sys.argv[2:] == ["--load", str(tmp_path / "saved"), "--ckpt-step", "1", "--exit-on-missing-checkpoint"]
+
+
+class Statistics:
+    """Counts its steps instead of measuring gradients."""
+
+    def __init__(self, chunks):
+        self.noise_scale = NoiseScale()
+
+    def step(self, sizes):
+        self.noise_scale = dataclasses.replace(self.noise_scale, tokens=self.noise_scale.tokens + sum(sizes))
+
+    def report(self):
+        return {"noise_scale": self.noise_scale.tokens}
+
+
+@needs_core
+def test_the_noise_scale_is_reported_and_goes_on_after_a_restart(loop, monkeypatch, tmp_path):
+    folder = prepare(monkeypatch, tmp_path / "first")
+    ask_to_leave(folder)
+    train(loop, statistics=Statistics)
+    stated = {name: left(folder)[name] for name in ("checkpoint", "step", "samples", "plan")}
+    folder = prepare(monkeypatch, tmp_path / "second", **stated)
+    given = {**vars(loop.ARGS), "iteration": 1, "exit_interval": None}
+    loop.__spec__.loader.exec_module(loop)  # as in another process
+    loop.ARGS = Namespace(**given)
+    train(loop, statistics=Statistics)
+    assert [line["noise"]["noise_scale"] for line in reported(folder)] == list(range(16, 97, 8))
 
 
 @needs_core

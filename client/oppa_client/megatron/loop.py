@@ -7,9 +7,11 @@ wrapped. The number of micro-batches comes from Megatron's own calculator, which
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +19,13 @@ import torch.distributed as dist
 from megatron.core import num_microbatches_calculator
 from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
 
+from oppa_client import run_files
 from oppa_client.megatron.programs import checkpoint_path, completed_iteration
 from oppa_client.run import Run
 from oppa_client.run_files import ContractError
 
+ESTIMATE = "oppa_noise_scale.json"
+"""File of a checkpoint with the noise scale so far."""
 HINT = "see docs/how-to/megatron-lm.md"
 
 
@@ -90,6 +95,7 @@ class SupervisedLoop:
             if program.scaled:
                 raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16")
             self._statistics = self._make(arguments[1])
+            self._resume_estimate()
         self._aim()
         if run.leaving:  # fewer samples are left than a step takes
             self._leave()
@@ -132,6 +138,7 @@ class SupervisedLoop:
             if options.get("non_persistent_ckpt"):
                 return result
             self._saved, self._pending[plan.step] = plan.step, plan.progress
+            self._save_estimate(plan.step)
             self._state_saved()
         if run.leaving:
             self._leave()
@@ -164,6 +171,19 @@ class SupervisedLoop:
             dist.broadcast(held, src=dist.get_world_size() - 1)
             loss = held
         return None if loss is None else float(loss)
+
+    def _save_estimate(self, iteration: int) -> None:
+        """Write the noise scale so far into the checkpoint of an iteration."""
+        if self._statistics is not None and dist.get_rank() == 0:
+            folder = checkpoint_path(self._program.save, iteration)
+            run_files.write(folder, ESTIMATE, dataclasses.asdict(self._statistics.noise_scale))
+
+    def _resume_estimate(self) -> None:
+        """Go on from the noise scale of the checkpoint to resume, if it has one."""
+        resume = self._run.resume
+        if resume is not None and (Path(resume.checkpoint) / ESTIMATE).is_file():
+            stated = run_files.read(Path(resume.checkpoint), ESTIMATE)
+            self._statistics.noise_scale = type(self._statistics.noise_scale).from_dict(stated)
 
     def _state_saved(self) -> None:
         """State the checkpoints that Megatron has completed, on the rank that reports."""
