@@ -121,6 +121,9 @@ class Statistics:
     def report(self):
         return {"noise_scale": self.noise_scale.tokens}
 
+    def close(self):
+        self.noise_scale = None
+
 
 @needs_core
 def test_the_noise_scale_is_reported_and_goes_on_after_a_restart(loop, monkeypatch, tmp_path):

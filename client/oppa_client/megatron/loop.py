@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import num_microbatches_calculator
-from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
+from megatron.core import num_microbatches_calculator  # type: ignore[import-not-found]
+from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator  # type: ignore[import-not-found]
 
 from oppa_client import run_files
 from oppa_client.megatron.programs import checkpoint_path, completed_iteration
@@ -121,7 +121,7 @@ class SupervisedLoop:
             self._statistics.step([program.micro_batch] * count)
             noise = self._statistics.report()
         memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-        facts = {"loss": self._loss(losses, model), "noise": noise, "memory_bytes": memory, "skipped": bool(skipped)}
+        facts: dict[str, Any] = {"loss": self._loss(losses, model), "noise": noise, "memory_bytes": memory, "skipped": bool(skipped)}
         rate = next((float(group["lr"]) for group in scheduler.optimizer.param_groups if "lr" in group), None)
         run.step(samples=count * program.micro_batch * program.replicas, learning_rate=rate, **facts)
         self._aim()
@@ -196,6 +196,8 @@ class SupervisedLoop:
 
     def _leave(self) -> None:
         self._has_left = True
+        if self._statistics is not None:
+            self._statistics.close()  # gloo waits for groups whose model is still referred to
         run, iteration = self._run, self._run.plan.step
         if run.in_trial:
             run.leave()
