@@ -25,7 +25,7 @@ from oppa_client.plan import Plan, Rate, Terms
 from oppa_client.run_files import ContractError, Lines
 from oppa_client.trial import Trial, open_trial
 
-ABILITIES = {"batch": "none", "micro_batch": False, "restart": False, "elastic": False, "early_start": False}
+ABILITIES = {"batch": "none", "micro_batch": False, "restart": False, "elastic": False, "early_start": False, "whole_steps": False}
 """Abilities of a program that declares none: neither its batch nor its layout changes."""
 BATCH = ("both", "up", "down", "none")
 PAUSE_S = 3600.0
@@ -77,11 +77,22 @@ class Run:
         attempt: Content of attempt.json, or what stands for it in a trial.
         lead: Further steps by which a plan is announced ahead, for loaders that prefetch.
         in_trial: True in a trial, which oppa ends after some steps.
+        whole_steps: True if the training ends before a step that would be cut.
         read_s: Seconds for which a rank tries again to read a plan that the file system refuses.
     """
 
-    def __init__(self, trial: Trial, attempt: dict[str, Any], *, lead: int = 0, in_trial: bool = False, read_s: float = READ_S) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        attempt: dict[str, Any],
+        *,
+        lead: int = 0,
+        in_trial: bool = False,
+        whole_steps: bool = False,
+        read_s: float = READ_S,
+    ) -> None:
         self._trial, self._attempt, self._in_trial, self._read_s = trial, attempt, in_trial, read_s
+        self._whole_steps = whole_steps
         self._lead = lead + (trial.world > 1)
         self._terms, self._coming = Terms.of(attempt["plan"]), list[Terms]()
         self._step, self._samples = int(attempt["step"]), int(attempt["samples"])
@@ -126,6 +137,11 @@ class Run:
     def reference_batch(self) -> float:
         """Return the global batch for which the learning rate was chosen."""
         return self._terms.rate.reference_batch
+
+    @property
+    def in_trial(self) -> bool:
+        """Return True in a trial, in which nothing has to be saved."""
+        return self._in_trial
 
     @property
     def leaving(self) -> Leaving | None:
@@ -237,11 +253,12 @@ class Run:
 
     def _count(self, samples: int) -> None:
         self._step, self._samples = self._step + 1, self._samples + samples
-        self._finish()
 
     def _finish(self) -> None:
-        """Ask the program to leave once all samples are taken."""
-        if self.total_samples is not None and self._samples >= self.total_samples and not self._in_trial:
+        """Ask the program to leave once all samples are taken, or too few are left for a whole step."""
+        if self.total_samples is None or self._in_trial or self._leaving is not None:
+            return
+        if self.total_samples - self._samples < (self._terms.global_batch if self._whole_steps else 1):
             self._leave_now(Leaving("finished", time.time() + float(self._attempt["leave_timeout_s"])))
 
     def _leave_now(self, leaving: Leaving) -> None:
@@ -328,6 +345,7 @@ class Run:
         """Bring the plan into force that begins with the next step, and a request to leave before that step."""
         while self._coming and self._coming[0].from_step <= self._step:
             self._terms = self._coming.pop(0)
+        self._finish()
         if self._leaving is None and self._due is not None and self._step >= self._due[0]:
             self._leave_now(self._due[1])
 
@@ -348,6 +366,7 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
         abilities: What the program can do. `batch`: the batch may change between two steps, `both`, `up`, `down` or `none`.
             `micro_batch`: the micro-batch may. `restart`: the program can resume a checkpoint in another layout. `elastic`: also with
             another number of ranks. `early_start`: the program uses no device and joins no process group before this call.
+            `whole_steps`: no step is cut, so that fewer samples than a batch are left at the end.
         lead: Further steps by which a plan is announced ahead, for loaders that prefetch.
 
     Raises:
@@ -372,7 +391,7 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
         time.sleep(HOLD_POLL_S)
     attempt = run_files.read(trial.folder, run_files.ATTEMPT)
     run_files.require_version(attempt, __version__)
-    return Run(trial, attempt, lead=lead)
+    return Run(trial, attempt, lead=lead, whole_steps=bool(able["whole_steps"]))
 
 
 def _attempt_of_trial(trial: Trial) -> dict[str, Any]:

@@ -127,6 +127,16 @@ def test_the_last_step_is_cut_to_the_samples_that_are_left_and_the_run_is_finish
     assert sizes == [8, 8, 4] and run.leaving.reason == "finished"
 
 
+def test_a_run_of_whole_steps_is_finished_before_a_step_that_would_be_cut(tmp_path):
+    attempt(tmp_path, total_samples=30)
+    (run,) = ranks(tmp_path, 1, whole_steps=True)
+    ask(tmp_path, 2, 16)
+    run.step(samples=8)
+    assert run.leaving is None and run.plan.global_batch == 16
+    run.step(samples=16)
+    assert run.leaving and run.leaving.reason == "finished"  # 6 samples are left
+
+
 def test_a_program_goes_on_where_the_checkpoint_was(tmp_path):
     attempt(tmp_path, step=5, samples=40, checkpoint="/c", plan=terms(16).to_dict())
     (run,) = ranks(tmp_path, 1)

@@ -53,3 +53,12 @@ def test_changes_beyond_those_of_an_hour_are_held_back(tmp_path):
     own, batches = trained(tmp_path, "goodput", noise=5000, until=("event", "held_back"), train=["changes_per_hour=1"])
     assert batches == [8, 16]
     assert {line["failure"] for line in own.events("held_back")} == {"`changes_per_hour = 1` were made within the last hour"}
+
+
+@pytest.mark.parametrize("policy", ["goodput", "critical-batch", "norm-test", "stagewise"])
+def test_a_trainer_whose_batch_only_grows_is_never_asked_for_a_smaller_one(tmp_path, policy):
+    own = OwnRun(tmp_path, "--noise", "1", "--batch", "up", "--no-restart", samples=6400)
+    result = own.train("global_batch=32", table=own.table(tmp_path / "t", SPEEDS), policy=policy)
+    assert ledger.require_whole(result.lines) == 6400
+    assert {line["global_batch"] for line in own.events(ledger.STEP)} == {32}
+    assert not own.events("refused")

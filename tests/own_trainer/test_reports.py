@@ -122,6 +122,16 @@ def test_a_client_that_speaks_no_common_version_is_named_with_both(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("total", "whole", "done"), [(24, True, False), (23, True, True), (23, False, False), (16, False, True), (None, True, False)]
+)
+def test_a_training_of_whole_steps_is_done_when_no_further_step_fits(total, whole, done):
+    checked = check(total=total)
+    for step in range(2):
+        checked.taken(report(step))
+    assert checked.is_done(whole_steps=whole) is done
+
+
+@pytest.mark.parametrize(
     ("able", "after", "way"),
     [
         ({}, {"global_batch": 16}, "live"),
@@ -131,6 +141,7 @@ def test_a_client_that_speaks_no_common_version_is_named_with_both(tmp_path):
         ({}, {"recompute": "full"}, "restart"),
         ({"restart": False}, {"recompute": "full"}, None),
         ({"restart": False, "batch": "up"}, {"global_batch": 4}, None),
+        ({"batch": "up"}, {"global_batch": 4}, "restart"),
         ({}, {"dp": 2}, None),
         ({"elastic": True}, {"dp": 2}, "restart"),
     ],

@@ -95,8 +95,8 @@ class OwnAttempt:
 
     @property
     def is_done(self) -> bool:
-        """Return True if all samples are taken."""
-        return self.terms.total_samples is not None and self._check.samples >= self.terms.total_samples
+        """Return True if the trainer has nothing more to take."""
+        return self._check.is_done(whole_steps=self.abilities is not None and self.abilities.whole_steps)
 
     def read(self) -> None:
         """Read everything new, and write it down.

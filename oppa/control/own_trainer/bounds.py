@@ -39,9 +39,8 @@ def open_rows(table: Table, present: Configuration, able: Abilities, options: Ru
 
     def is_open(configuration: Configuration) -> bool:
         within = least <= configuration.global_batch <= most
-        # A trainer whose batch can only grow may come back to no smaller one, and `way_of` is asked again at each decision.
-        reached = way_of(present, configuration, able.model_copy(update={"batch": "none" if able.batch == "none" else "both"}))
-        return configuration == present or (within and reached is not None)
+        # A batch that can only grow comes back to none that is too small now; `way_of` is asked again at each decision.
+        return configuration == present or (within and way_of(present, configuration, able) is not None)
 
     rows = tuple(row for row in table.rows if is_open(row.configuration))
     if not rows:

@@ -119,6 +119,8 @@ class Abilities(_Record):
     """True if that layout can have another number of ranks."""
     early_start: bool = False
     """True if ranks may start while those of the layout before still hold the devices; an older client declares nothing."""
+    whole_steps: bool = False
+    """True if the training ends before a step that would be cut."""
 
     @property
     def text(self) -> str:

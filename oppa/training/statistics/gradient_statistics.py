@@ -20,6 +20,7 @@ from oppa.errors import InputError
 from oppa.problem.training import Over
 from oppa.training.parallel.gradient_layout import GradientLayout, layout_of
 from oppa.training.statistics.gradient_norms import GradientNorms, norm
+from oppa.training.statistics.megatron_buffers import BufferNorms, is_megatron, layout_of_chunks
 from oppa.training.statistics.noise_scale import Health, NoiseScale, Norms, estimate_of
 from oppa.training.statistics.norm_test import variance_ratio
 from oppa.training.statistics.preconditioning import preconditioned_norm
@@ -30,7 +31,7 @@ class GradientStatistics:
 
     Args:
         model: A model under DDP, under FSDP2 or HSDP, or on one process, an engine of DeepSpeed under ZeRO 0 to 3, or the layout of another
-            model's gradients.
+            model's gradients. The chunks of a model under Megatron's DDP are measured over `workers`.
         noise_scale: Smoothing and estimate to continue from, for example those of the same training under another layout.
         weighting: Weights of micro-batches of different size in the mean gradient. With `tokens`, all tokens count alike. With `equally`,
             all micro-batches do, as in a loop that divides each micro-batch's mean loss by their number.
@@ -44,21 +45,24 @@ class GradientStatistics:
 
     def __init__(
         self,
-        model: nn.Module | GradientLayout,
+        model: nn.Module | Sequence[nn.Module] | GradientLayout,
         *,
         noise_scale: NoiseScale = NoiseScale(),  # noqa: B008 - frozen
         weighting: Literal["tokens", "equally"] = "tokens",
         preconditioned_by: torch.optim.Optimizer | None = None,
         over: Over = "micro-batches",
     ) -> None:
-        self._layout = layout = model if isinstance(model, GradientLayout) else layout_of(model)
-        self._equally, self._workers = weighting == "equally", over == "workers"
+        self._layout = layout = _layout_of(model)
+        self._in_buffers = is_megatron(model)
+        self._equally, self._workers = weighting == "equally", over == "workers" or self._in_buffers
+        if self._in_buffers and preconditioned_by is not None:
+            raise InputError("gradients in Megatron's buffers are not preconditioned", hint="leave `preconditioned_by` out")
         if layout.averaged and (self._workers or preconditioned_by is not None):
             raise InputError(
                 "ZeRO keeps no gradient of a worker, and its moments in shards", hint="measure micro-batches, without Adam's denominators"
             )
         self._norm_of = (lambda _: norm) if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
-        self._parts: list[GradientNorms] = []
+        self._parts: list[GradientNorms | BufferNorms] = []
         self.paused = True
         """True while nothing is measured."""
         self.noise_scale = noise_scale
@@ -170,7 +174,19 @@ class GradientStatistics:
         if not self.paused:
             return
         self._parts = [
-            GradientNorms(module, placements, self._layout.pools, self._norm_of, added_up=self._workers, averaged=self._layout.averaged)
+            BufferNorms(module, placements)
+            if self._in_buffers
+            else GradientNorms(module, placements, self._layout.pools, self._norm_of, added_up=self._workers, averaged=self._layout.averaged)
             for module, placements in self._layout.parts
         ]
         self.paused = False
+
+
+def _layout_of(model: nn.Module | Sequence[nn.Module] | GradientLayout) -> GradientLayout:
+    if isinstance(model, GradientLayout):
+        return model
+    if is_megatron(model):
+        return layout_of_chunks(model)
+    if not isinstance(model, nn.Module):
+        raise InputError("the model is a sequence of modules that are not in Megatron's DDP", hint="give one module")
+    return layout_of(model)
