@@ -158,7 +158,7 @@ def test_a_node_that_dies_while_the_job_grows_loses_no_sample(seed: int, slurm: 
 @pytest.mark.nightly
 def test_a_controller_that_is_killed_loses_no_sample(slurm: SlurmCluster, tmp_path: Path) -> None:
     kills, chance = int(os.environ.get("OPPA_FAULT_REPEATS", "4")), random.Random(int(os.environ.get("OPPA_FAULT_SEED", "0")))
-    job = Job(slurm, tmp_path, 8 * (1000 + 300 * kills))
+    job = Job(slurm, tmp_path, 8 * (500 + 80 * kills))
     job.write_table()
     controlled = Controlled(job.submit(), slurm, "--set", "scaling.threshold=0")
     try:
