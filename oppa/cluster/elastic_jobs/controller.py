@@ -217,7 +217,7 @@ def _barred(status: Status, view: QueueSnapshot) -> bool:
 
 
 def _running(status: Status) -> Running:
-    """Return a job as input for the decisions, in hosts, without sizes that failed to start too often, or that its trainer cannot resume on."""
+    """Return a job as input for the decisions, in hosts, without sizes that failed to start too often or that its trainer excludes."""
     job, desired = status.job, status.job.desired()
     kept = (status.hosts, job.hosts)
 

@@ -105,11 +105,11 @@ def cost_of_start(job: ElasticJob) -> float | None:
 
 
 def _declares_elastic(job: ElasticJob) -> bool:
-    """Return True if the trainer has declared the ability `elastic` in its newest attempt; the file is the trainer's, and may hold anything."""
-    newest = max((job.run / ATTEMPTS).glob(f"*/{ABILITIES}"), key=lambda path: path.parent.name, default=None)
+    """Return True if the trainer has declared the ability `elastic` in its newest attempt; its file may hold anything."""
+    declared = sorted((job.run / ATTEMPTS).glob(f"*/{ABILITIES}"), key=lambda path: path.parent.name)
     try:
-        values = newest and parse_json(untrusted_file.read(newest, limit_bytes=LINE_BYTES) or b"")
-        return bool(values) and values["abilities"]["elastic"] is True
+        text = untrusted_file.read(declared[-1], limit_bytes=LINE_BYTES) if declared else None
+        return text is not None and parse_json(text)["abilities"]["elastic"] is True
     except (MeasurementError, ValueError, KeyError, TypeError):
         return False
 
