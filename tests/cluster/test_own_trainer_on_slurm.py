@@ -101,13 +101,8 @@ def require_trained(job: Job, controlled: Controlled) -> list[int]:
     return [size for number, size in enumerate(sizes) if not number or size != sizes[number - 1]]
 
 
-@pytest.mark.parametrize("program", [PLAIN, pytest.param(TRANSFORMERS, marks=pytest.mark.nightly)])
-def test_from_the_profile_to_the_last_sample(program: str, slurm: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(slurm, tmp_path, 8 * (1500 if program == PLAIN else 700), program)
-    sizes = ("--devices", "1..4", "--measure", "1,2", "--out", job.scales, "--set", "limits.trials=1", "--set", "launcher.name=slurm")
-    found = json.loads(job.oppa("scale-table", job.job, *sizes, "--json").stdout)
-    assert [(entry["devices"], entry["source"]) for entry in found["entries"]] == [(1, "measured"), (2, "measured"), (4, "predicted")]
-    job.output.rename(tmp_path / "profiled")
+def scaled(job: Job, slurm: SlurmCluster) -> Controlled:
+    """Train a job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end."""
     other, another = slurm.submit("sleep 600", "--nodes=2", "--exclusive"), slurm.submit("sleep 600", "--nodes=1", "--exclusive")
     for each in (other, another):
         slurm.wait_for(each, "RUNNING")
@@ -126,7 +121,24 @@ def test_from_the_profile_to_the_last_sample(program: str, slurm: SlurmCluster, 
     finally:
         controlled.end()
         slurm.cancel(*slurm.jobs())
-    assert require_trained(job, controlled)[:4] == [1, 2, 4, 1]
+    return controlled
+
+
+def test_from_the_profile_to_the_last_sample(slurm: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(slurm, tmp_path, 8 * 1500)
+    sizes = ("--devices", "1..4", "--measure", "1,2", "--out", job.scales, "--set", "limits.trials=1", "--set", "launcher.name=slurm")
+    found = json.loads(job.oppa("scale-table", job.job, *sizes, "--json").stdout)
+    assert [(entry["devices"], entry["source"]) for entry in found["entries"]] == [(1, "measured"), (2, "measured"), (4, "predicted")]
+    job.output.rename(tmp_path / "profiled")
+    assert require_trained(job, scaled(job, slurm))[:4] == [1, 2, 4, 1]
+    assert job.taken() == list(range(job.samples))
+
+
+@pytest.mark.nightly
+def test_a_transformers_trainer_is_scaled(slurm: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(slurm, tmp_path, 8 * 700, TRANSFORMERS)
+    job.write_table()
+    assert require_trained(job, scaled(job, slurm))[:4] == [1, 2, 4, 1]
     assert job.taken() == list(range(job.samples))
 
 
