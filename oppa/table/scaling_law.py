@@ -31,7 +31,7 @@ class ScalingLaw:
     def fit(cls, step_times_s: Mapping[int, float]) -> Self:
         """Fit the law to step times by number of devices, by relative least squares.
 
-        It has two terms, and three from four sizes on.
+        The law has its first two terms, and the third one from four sizes on.
 
         Raises:
             MeasurementError: there are fewer than two sizes, whose prediction would have no error, or a time is not positive.
@@ -54,7 +54,7 @@ def _coefficients(step_times_s: Mapping[int, float]) -> tuple[float, float, floa
     terms = min(len(step_times_s), 2 if len(step_times_s) < 4 else 3)
     rows = np.array([[each / time for each in _terms(devices)[:terms]] for devices, time in step_times_s.items()])
     found, _ = nnls(rows, np.ones(len(rows)))
-    a, b, c = (*map(float, found), 0.0, 0.0)[:3]
+    a, b, c, *_ = (*map(float, found), 0.0, 0.0)
     return a, b, c
 
 

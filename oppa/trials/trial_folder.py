@@ -34,7 +34,7 @@ from oppa.trials import untrusted_file
 
 SPEC, MEASUREMENTS, REPORT, STOP, LAST_STEP = "trial.json", "measurements.jsonl", "outcome.json", "stop", "last_step"
 REPORTER, RECOGNISED = "reporter", "recognised"
-ATTEMPT, PAUSED = "attempt.json", "paused.json"
+ABILITIES, ATTEMPT, PAUSED = "abilities.json", "attempt.json", "paused.json"
 LINE_BYTES, CALL_BYTES, REPORT_BYTES = 64 << 10, 4 << 20, 1 << 20
 """Longest line of `measurements.jsonl`, most bytes of it that one call reads, and longest `outcome.json`."""
 CAUSE, TRACEBACK = 4_000, 64_000

@@ -57,6 +57,7 @@ def test_for_people(oppa: Oppa, folder: Path) -> None:
         (["--devices", "two"], "is no range"),
         (["--devices", "2..4", "--schedules", "1f1b,fast"], "`--schedules fast` is unknown"),
         (["--devices", "2..4", "--schedules", ","], "names no schedule"),
+        (["--devices", "2..4", "--measure", "2,4"], "`--measure` has no effect on a run"),
     ],
 )
 def test_bad_input(words: list[str], message: str, oppa: Oppa, folder: Path) -> None:
@@ -131,3 +132,31 @@ def test_a_range_without_the_present_size_may_leave_nothing(oppa: Oppa, tmp_path
     run = written(tmp_path / "run", dataclasses.replace(PRESENT, pp=8))
     done = oppa("scale-table", run, "--devices", "9", "--same-replicas", code=1)
     assert "error" in done.stderr and "hint" in done.stderr and not (run / "scale-table").exists()
+
+
+MEASURED = """
+model = {preset = "tiny-1m"}
+batch = {global_batch = 64}
+cluster = {devices_per_host = 8, device = "A100-80GB"}
+runner = {name = "simulated"}
+limits = {trials = 8}
+"""
+
+
+@pytest.mark.slow
+def test_a_job_is_measured_on_some_sizes_and_predicted_on_the_others(oppa: Oppa, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(MEASURED)
+    words = ("scale-table", tmp_path / "job.toml", "--devices", "8..32", "--measure", "8,16", "--set", "limits.trials=1")
+    entries = json.loads(oppa(*words, "--json").stdout)["entries"]
+    assert {entry["devices"]: entry["source"] for entry in entries if entry["devices"] in (8, 16, 32)} == {
+        8: "measured",
+        16: "measured",
+        32: "predicted",
+    }
+    table = Table.read(tmp_path / "scale-table")
+    assert [row.configuration.devices for row in table.rows] == [entry["devices"] for entry in entries if not entry["left_out"]]
+    assert all(row.configuration.global_batch == 64 and row.log_stddev > 0 for row in table.rows)
+    shown = oppa(*words)
+    assert "if it is fitted to the others" in shown.stdout and "written: " in shown.stderr
+    refused = oppa(*words, "--same-replicas", code=2)
+    assert "`--same-replicas` has no effect on a job" in refused.stderr

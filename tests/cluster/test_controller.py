@@ -39,6 +39,22 @@ def test_idle_hosts_are_taken_and_given_back(held: Held) -> None:
     assert [(each["before"], each["after"]) for each in decisions] == [(1, 4), (4, 2)]
 
 
+@pytest.mark.parametrize(
+    ("text", "desired"),
+    [('{"abilities": {"elastic": true}}', 4), ('{"abilities": {"elastic": false}}', 1), ("{", 1), ('{"abilities": 3}', 1), ("", 1)],
+)
+def test_an_own_trainer_grows_only_if_it_declares_that_it_can(text: str, desired: int, held: Held) -> None:
+    described = json.loads((held.job.folder / "elastic.json").read_text())
+    (held.job.folder / "elastic.json").write_text(json.dumps({**described, "own_trainer": True}))
+    attempt = held.job.run / "attempts" / "0001"
+    attempt.mkdir(parents=True)
+    (attempt / "abilities.json").write_text(text)
+    control = ClusterController(held.job.folder.parent, InMemoryScheduler(idle=3), Settings(), tell=(said := list[str]()).append)
+    control.step()
+    assert held.job.desired().hosts == desired
+    assert ("does not declare `elastic`" in said[-1]) is (desired == 1)
+
+
 def test_hosts_that_somebody_else_was_given_are_not_waited_for(held: Held) -> None:
     taken = held.job
     taken.set_desired(hosts=4)

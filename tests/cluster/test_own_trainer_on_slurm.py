@@ -17,7 +17,7 @@ from oppa.training.run import ledger
 from tests.cluster.controlled import Controlled, hosts_of, losses
 from tests.launchers.slurm_cluster import SlurmCluster, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(900)]
 PLAIN, TRANSFORMERS = "elastic_trainer.py", "elastic_transformers.py"
 JOB = """\
 model = {layers = 1, hidden = 16, heads = 2, ffn = 32, vocab = 16, seq_len = 8}
@@ -93,18 +93,16 @@ def require_trained(job: Job, controlled: Controlled) -> list[int]:
     steps = [line for line in ledger.standing(lines) if line["event"] == ledger.STEP]
     assert ledger.require_whole(lines) == job.samples
     assert [line["samples"] for line in steps] == [[8 * number, 8 * number + 8] for number in range(job.samples // 8)]
-    assert losses(lines) == pytest.approx(job.unscaled(), rel=1e-4)
     sizes = [hosts_of(line) for line in steps]
+    # OppaTrainer reports the loss of rank 0's samples, which are all samples on one host alone.
+    whole = {line["step"] for line, size in zip(steps, sizes, strict=True) if job.program == PLAIN or size == 1}
+    found, expected = losses(lines), job.unscaled()
+    assert {step: found[step] for step in whole} == pytest.approx({step: expected[step] for step in whole}, rel=1e-3)
     return [size for number, size in enumerate(sizes) if not number or size != sizes[number - 1]]
 
 
-@pytest.mark.parametrize("program", [PLAIN, pytest.param(TRANSFORMERS, marks=pytest.mark.nightly)])
-def test_from_the_profile_to_the_last_sample(program: str, slurm: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(slurm, tmp_path, 8 * 1500, program)
-    sizes = ("--devices", "1..4", "--measure", "1,2", "--out", job.scales, "--set", "limits.trials=1", "--set", "launcher.name=slurm")
-    found = json.loads(job.oppa("scale-table", job.job, *sizes, "--json").stdout)
-    assert [(entry["devices"], entry["source"]) for entry in found["entries"]] == [(1, "measured"), (2, "measured"), (4, "predicted")]
-    job.output.rename(tmp_path / "profiled")
+def scaled(job: Job, slurm: SlurmCluster) -> Controlled:
+    """Train a job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end."""
     other, another = slurm.submit("sleep 600", "--nodes=2", "--exclusive"), slurm.submit("sleep 600", "--nodes=1", "--exclusive")
     for each in (other, another):
         slurm.wait_for(each, "RUNNING")
@@ -119,11 +117,28 @@ def test_from_the_profile_to_the_last_sample(program: str, slurm: SlurmCluster, 
         slurm.wait_for(comer, "RUNNING", timeout_s=60)
         controlled.reaches(1)
         slurm.cancel(comer)
-        assert controlled.process.wait(timeout=180) == 0, controlled.log.read_text()
+        assert controlled.process.wait(timeout=360) == 0, controlled.log.read_text()
     finally:
         controlled.end()
         slurm.cancel(*slurm.jobs())
-    assert require_trained(job, controlled)[:4] == [1, 2, 4, 1]
+    return controlled
+
+
+def test_from_the_profile_to_the_last_sample(slurm: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(slurm, tmp_path, 8 * 1500)
+    sizes = ("--devices", "1..4", "--measure", "1,2", "--out", job.scales, "--set", "limits.trials=1", "--set", "launcher.name=slurm")
+    found = json.loads(job.oppa("scale-table", job.job, *sizes, "--json").stdout)
+    assert [(entry["devices"], entry["source"]) for entry in found["entries"]] == [(1, "measured"), (2, "measured"), (4, "predicted")]
+    job.output.rename(tmp_path / "profiled")
+    assert require_trained(job, scaled(job, slurm))[:4] == [1, 2, 4, 1]
+    assert job.taken() == list(range(job.samples))
+
+
+@pytest.mark.nightly
+def test_a_transformers_trainer_is_scaled(slurm: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(slurm, tmp_path, 8 * 700, TRANSFORMERS)
+    job.write_table()
+    assert require_trained(job, scaled(job, slurm))[:4] == [1, 2, 4, 1]
     assert job.taken() == list(range(job.samples))
 
 
@@ -158,7 +173,7 @@ def test_a_node_that_dies_while_the_job_grows_loses_no_sample(seed: int, slurm: 
 @pytest.mark.nightly
 def test_a_controller_that_is_killed_loses_no_sample(slurm: SlurmCluster, tmp_path: Path) -> None:
     kills, chance = int(os.environ.get("OPPA_FAULT_REPEATS", "4")), random.Random(int(os.environ.get("OPPA_FAULT_SEED", "0")))
-    job = Job(slurm, tmp_path, 8 * (1000 + 300 * kills))
+    job = Job(slurm, tmp_path, 8 * (500 + 80 * kills))
     job.write_table()
     controlled = Controlled(job.submit(), slurm, "--set", "scaling.threshold=0")
     try:

@@ -31,7 +31,7 @@ def report(step, samples=8, **changed):
 
 def test_both_sides_name_the_same_files_and_versions():
     ours = (
-        contract.ABILITIES,
+        trial_folder.ABILITIES,
         contract.HOLD,
         contract.LEAVE,
         contract.LEAVING,

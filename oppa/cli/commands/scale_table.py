@@ -59,8 +59,8 @@ def scale_table(
         _refuse({"--same-replicas": same_replicas, "--schedules": schedules}, "a job, whose throughput is measured")
         from oppa.cli.commands.scale_table_measured import measure_scales
 
-        given = {"measure": measure, "settings": changes or (), "command": command or (), "as_json": as_json}
-        measure_scales(source, _range(devices), out or source.parent / SCALES, **given)
+        folder, words = out or source.parent / SCALES, command or ()
+        measure_scales(source, _range(devices), folder, measure=measure, settings=changes or (), command=words, as_json=as_json)
         return
     _refuse({"--measure": measure, "--set": changes}, "a run, from which all is predicted")
     _predict(source, _range(devices), out or source / SCALES, schedules, same_replicas=same_replicas, search_s=search_s, as_json=as_json)

@@ -76,6 +76,8 @@ class ClusterController:
             with self._going_on(status.job.name):
                 self._keep(status)
                 self._make_do(status, view)
+            if status.training and not status.is_elastic:
+                self._say(f"{status.job.name}: keeps its {status.hosts} hosts, as its trainer does not declare `elastic`", status.job.name)
         for change in self._decide(found, view):
             with self._going_on(change.job.name):
                 self._carry_out(change, {status.job.name: status for status in found}[change.job.name].job)
@@ -215,9 +217,13 @@ def _barred(status: Status, view: QueueSnapshot) -> bool:
 
 
 def _running(status: Status) -> Running:
-    """Return a job as input for the decisions, in hosts, without the sizes that failed to start too often."""
+    """Return a job as input for the decisions, in hosts, without sizes that failed to start too often or that its trainer excludes."""
     job, desired = status.job, status.job.desired()
     kept = (status.hosts, job.hosts)
-    table = ScaleTable(tuple(size for size in job.table.sizes if size.gpus in kept or not desired.keeps_failing(size.gpus)))
+
+    def may_be(hosts: int) -> bool:
+        return hosts in kept or (status.is_elastic and not desired.keeps_failing(hosts))
+
+    table = ScaleTable(tuple(size for size in job.table.sizes if may_be(size.gpus)))
     known = TraceJob(name=job.name, arrival_s=0.0, duration_s=0.0, gpus=job.hosts, table=table, start_s=status.start_s)
     return Running(known, status.hosts, left_s=status.left_s)

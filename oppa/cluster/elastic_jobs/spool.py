@@ -144,10 +144,17 @@ class ElasticJob:
             table = ScaleTable.of(hosts, [(int(size), speedup) for size, speedup in values["speedups"].items()])
             if {size.gpus for size in table.sizes} != sizes.keys():
                 raise ValueError("`sizes` and `speedups` differ")
-            command, is_own = tuple(map(str, values.get("command", ()))), bool(values.get("own_trainer"))
-            directory = Path(values.get("directory", "/"))
-            trained = {"command": command, "is_own": is_own, "directory": directory}
-            return cls(folder=folder, hosts=hosts, sizes=sizes, table=table, source=source, digest=digest, **trained)
+            return cls(
+                folder=folder,
+                hosts=hosts,
+                sizes=sizes,
+                table=table,
+                source=source,
+                digest=digest,
+                command=tuple(map(str, values.get("command", ()))),
+                is_own=bool(values.get("own_trainer")),
+                directory=Path(values.get("directory", "/")),
+            )
         except (*_UNREADABLE, InputError) as error:
             raise RunError(f"`{folder / ELASTIC}` is damaged: {error!r}", hint="submit the job again, under another name") from None
 

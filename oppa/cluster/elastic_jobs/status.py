@@ -5,8 +5,12 @@ import math
 from collections.abc import Sequence
 
 from oppa.cluster.elastic_jobs.spool import ElasticJob
+from oppa.errors import MeasurementError
+from oppa.regular_file import parse_json
 from oppa.training.run import ledger
-from oppa.training.run.run_folder import STOP, RunSpec
+from oppa.training.run.run_folder import ATTEMPTS, STOP, RunSpec
+from oppa.trials import untrusted_file
+from oppa.trials.trial_folder import ABILITIES, LINE_BYTES
 
 UNKNOWN_START_S = 60.0
 """Assumed cost of a start in seconds, until one was observed."""
@@ -37,6 +41,8 @@ class Status:
     """Cost of a start in seconds."""
     left_s: float
     """Seconds until it ends, at its present pace; infinite if unknown."""
+    is_elastic: bool = True
+    """False if the user's own trainer does not declare that it resumes on another number of ranks."""
 
     @property
     def changing(self) -> bool:
@@ -73,6 +79,7 @@ def status_of(job: ElasticJob) -> Status:
         steps=steps[-1]["step"] + 1 if steps else 0,
         loss=steps[-1]["loss"] if steps else None,
         start_s=UNKNOWN_START_S if start_s is None else start_s,
+        is_elastic=not job.is_own or _declares_elastic(job),
         left_s=_left_s(job, ledger.latest_steps(job.run, RECENT, begin=start.size) if start is not None else []),
     )
 
@@ -95,6 +102,16 @@ def cost_of_start(job: ElasticJob) -> float | None:
         before = [line["time"] for line in ledger.latest_steps(job.run, 1, end=start.size)]
         costs += [cost for cost in (first["time"] - at for at in (start.at, *before)) if cost > 0]
     return min(costs, default=None)
+
+
+def _declares_elastic(job: ElasticJob) -> bool:
+    """Return True if the trainer has declared the ability `elastic` in its newest attempt; its file may hold anything."""
+    declared = sorted((job.run / ATTEMPTS).glob(f"*/{ABILITIES}"), key=lambda path: path.parent.name)
+    try:
+        text = untrusted_file.read(declared[-1], limit_bytes=LINE_BYTES) if declared else None
+        return text is not None and parse_json(text)["abilities"]["elastic"] is True
+    except (MeasurementError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _left_s(job: ElasticJob, recent: Sequence[ledger.Line]) -> float:

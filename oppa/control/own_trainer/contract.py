@@ -23,7 +23,7 @@ from oppa.trials.trial_folder import write_json
 
 PROTOCOL, OLDEST = 1, 1
 """Version of the files that this oppa speaks, and the oldest one that it still speaks."""
-ABILITIES, HOLD, LEAVE, LEAVING, LEFT = "abilities.json", "hold.json", "leave.json", "leaving.json", "left.json"
+HOLD, LEAVE, LEAVING, LEFT = "hold.json", "leave.json", "leaving.json", "left.json"
 ASKED, PLAN, SAVED = "asked-{}.json", "plan-{}.json", "saved-*.json"
 FILE_BYTES = 64 << 10
 """Most bytes of a file that the trainer writes."""
@@ -222,7 +222,7 @@ def read_abilities(folder: Path) -> Abilities | None:
     Raises:
         MeasurementError: the file is wrong, or its client speaks no version that this oppa speaks.
     """
-    spoken = read_record(_Spoken, folder, ABILITIES)
+    spoken = read_record(_Spoken, folder, trial_folder.ABILITIES)
     if spoken is None:
         return None
     if spoken.oldest > PROTOCOL or spoken.protocol < OLDEST:

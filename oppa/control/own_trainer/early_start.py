@@ -18,7 +18,7 @@ from oppa.trials import logs
 from oppa.trials.launcher import RunningTrial
 from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import prepare
-from oppa.trials.trial_folder import TrialSpec, read_report
+from oppa.trials.trial_folder import ABILITIES, TrialSpec, read_report
 
 MOST_S = 120.0
 """Seconds for which the present ranks train on while the next ones start; after that they leave nevertheless."""
@@ -72,7 +72,7 @@ class EarlyStart:
     @property
     def is_ready(self) -> bool:
         """Return True if rank 0 waits for its terms."""
-        return (self.folder / contract.ABILITIES).exists()
+        return (self.folder / ABILITIES).exists()
 
     @property
     def failure(self) -> str:
