@@ -21,7 +21,6 @@ from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
 _FILE = "job.config_file"
-_PARALLEL = "parallelism."
 _DEGREES = {
     "tp": "parallelism.tensor_parallel_degree",
     "pp": "parallelism.pipeline_parallel_degree",
