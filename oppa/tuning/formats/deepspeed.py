@@ -10,7 +10,7 @@ from typing import Any
 
 from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json
-from oppa.problem.configuration import Configuration, Value
+from oppa.problem.configuration import PARAMETERS, Configuration, Value
 from oppa.problem.file_keys import at, filled, keys_for, nested
 from oppa.problem.problem import Problem
 from oppa.problem.space import Keys
@@ -23,8 +23,6 @@ from oppa.tuning.formats.format import Files, Reading, can_vary, inexpressible, 
 NAME, SPACE = "DeepSpeed", "deepspeed"
 CONFIG, PREPARE = "ds_config.json", "prepare.py"
 FILES = (CONFIG, PREPARE, launch.SCRIPT)
-FIELDS = ("tp", "pp", "micro_batch", "zero_stage", "zero_bucket_mb", "overlap_zero_comm", "recompute")
-"""Parameters of oppa's own that have keys."""
 EXPRESSES = None  # `_check` knows
 
 IMMATERIAL = frozenset(
@@ -92,7 +90,7 @@ def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
     active = {known.name for known in problem.space.active(configuration) if known.is_extra}
     found: dict[str, Value] = {PRECISION: problem.training.precision == "bf16"}
     for name, keys in keys_of(problem).items():
-        if name in active or name in {*FIELDS} - unstated:
+        if name in active or name in {*PARAMETERS} - unstated:
             found |= keys_for(keys, configuration[name])
     return nested(filled(found, settings_of(configuration, problem.training)))
 
@@ -110,7 +108,7 @@ def key_of(name: str, template: str = "") -> str:
 
 def batch_of(values: Mapping[str, Any]) -> tuple[int | None, int | None, int | None]:
     """Return the global batch, the micro-batch and the steps of gradient accumulation that a file states."""
-    total, micro, steps = (stated.count(values, key_of("micro_batch", each)) for each in BATCH)
+    total, micro, steps = (stated.count(*_within(values, key_of("micro_batch", each))) for each in BATCH)
     return total, micro, steps
 
 
@@ -129,7 +127,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     prepared = files.get(PREPARE, "")
     recomputed = any(at(values, key) for key in declared_keys(SPACE)["recompute"]) or (prepared and _recomputes(prepared))
     settings["recompute"] = "full" if recomputed else "none"
-    return Reading(settings=settings | extras, ignored=tuple(_ignored(problem, values, {*FIELDS, *extras})))
+    return Reading(settings=settings | extras, ignored=tuple(_ignored(problem, values, {*PARAMETERS, *extras})))
 
 
 def values_of(files: Files) -> dict[str, Any]:
@@ -151,8 +149,7 @@ def _unstated(problem: Problem, configuration: Configuration) -> set[str]:
 
 
 def _check(problem: Problem, configuration: Configuration) -> None:
-    expressed = (*FIELDS, *keys_of(problem))
-    require_expressible(problem, configuration, expresses=expressed, target=NAME)
+    require_expressible(problem, configuration, expresses=keys_of(problem), target=NAME)
     if configuration.recompute == "selective":
         raise inexpressible(NAME, configuration, "recompute", hint='use `recompute = "none"` or `"full"`')
     if configuration.pp > 1 and configuration.tp > 1:
