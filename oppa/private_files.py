@@ -27,6 +27,12 @@ def private_folder(folder: Path) -> None:
         raise InputError(f"`{folder}` has mode {mode:04o}: others may enter it", hint=f"run `chmod 700 {folder}`, or choose another folder")
 
 
+def close_to_others(folder: Path) -> None:
+    """Create a folder that only its owner can enter, or make an existing one such a folder; raises OSError if that fails."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+
+
 def open_private(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a regular file of the user's own, and return its descriptor; a created file has mode 0600.
 

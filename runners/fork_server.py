@@ -119,7 +119,7 @@ def settle(parent, parent_pid, logs, rank):
     for group in rank["groups"]:
         Path(group, "cgroup.procs").write_text("0")
     for name, descriptor in (("stdout.log", 1), ("stderr.log", 2)):
-        os.dup2(os.open(logs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
+        os.dup2(os.open(logs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), descriptor)
     os.environ.update(rank["environment"])
 
 

@@ -207,7 +207,7 @@ def _checked(column: pd.Series, read: Callable[[pd.Series], pd.Series], hint: Ca
         InputError: a value is invalid; the message names the first, with its line (the index counts lines below the header from 0).
     """
     codes, distinct = pd.factorize(column, use_na_sentinel=False)
-    values = read(pd.Series(distinct))
+    values = read(pd.Series(distinct, dtype=object))  # whatever holds the column: Arrow has no remainder
     if values.isna().any():
         label, cell = next(column[values.isna().to_numpy()[codes]].items())
         cell_text = f"`{column.name} = {cell}`" if str(cell) and pd.notna(cell) else f"`{column.name}` is empty"

@@ -258,6 +258,11 @@ class LaunchCommand:
         known = {name: spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
         return [word.format_map(known) for word in words]
 
+    def with_keys(self, keys: Mapping[str, Value]) -> Self:
+        """Return the same launch line with further keys of its first configuration file; those that the file states take precedence."""
+        first, *others = self.files
+        return dataclasses.replace(self, files=(dataclasses.replace(first, keys={**keys, **first.keys}), *others))
+
     def variables(self, values: Values) -> dict[str, str]:
         """Return the environment variables that the launch line itself sets in a trial."""
         return {name: template.format_map(values) for name, template in self.environment.items()}
@@ -361,17 +366,6 @@ def argument_of(parameter: Parameter) -> Argument:
     if isinstance(parameter.words, Mapping):
         return Argument(parameter=parameter.name, by_value=dict(parameter.words), launcher=parameter.launcher)
     return Argument(parameter=parameter.name, words=parameter.words, launcher=parameter.launcher)
-
-
-def check_choices(knob: Parameter, command: LaunchCommand | None) -> None:
-    """Raise JobError if a text that a knob may have is a secret by the knob's name, its variable, its words or the launch line."""
-    placeholder, lines = f"{{{knob.name}}}", [*(command.lines if command else ()), tuple(argument_of(knob).templates)]
-    pairs = [pair for line in lines for pair in zip(("", *line), line, strict=False) if placeholder in pair[1]]
-    for value in (value for value in knob.choices if isinstance(value, str)):
-        for name in filter(None, (knob.name, knob.env)):
-            check_secrets((f"{name}={value}",))
-        for before, word in pairs:
-            check_secrets((before, word.replace(placeholder, value)))
 
 
 def value_of(template: str, values: Values) -> Value:

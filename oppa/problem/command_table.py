@@ -21,7 +21,7 @@ class ConfigFileTable(DeclaredTable):
     """Validates `[command.files.NAME]`."""
 
     path: Name
-    keys: dict[str, str | bool | int | float | dict[str, dict[str, Any]]]
+    keys: dict[str, str | bool | int | float | dict[str, dict[str, Any]]] = Field(default_factory=dict)
 
 
 class StepsTable(DeclaredTable):

@@ -11,10 +11,11 @@ from oppa import catalog
 from oppa.errors import InputError, JobError, nearest
 from oppa.problem.baseline import declared as declared_baseline
 from oppa.problem.bounded_text import read_text
-from oppa.problem.command import LaunchCommand, argument_of, check_choices
+from oppa.problem.command import LaunchCommand, argument_of
 from oppa.problem.command_table import CommandTable
 from oppa.problem.configuration import Configuration
 from oppa.problem.declaration import DeclaredTable, OptionalName, listing, parse, read, validate
+from oppa.problem.declared_words import check_choices
 from oppa.problem.harmless_command import harmless_command
 from oppa.problem.infeasibility import require_some
 from oppa.problem.inline_choices import InlineChoices, read_inline_choices
@@ -171,10 +172,11 @@ def _space(
     space = _with_framework(space, table.framework, folder=folder if table.framework else file.parent)
     if command is None or any(space[name].words for name in command.named_beside(own) & {*space.names}):
         space = space.without_words()
+    keyed, space = {known.name for known in space.parameters if known.keys}, _with_settable_keys(space, given, command)
     for name, table_of in added.items():
         given[name] = table_of.values or list(space[name].values)
-        if not (name in named or space[name].env or (command and space[name].words)):
-            hint = f"name it in the launch line, as `{{{name}}}`, or give it `words` or `env`" if command else "give it an `env`"
+        if not (name in named or space[name].env or (command and (space[name].words or space[name].keys))):
+            hint = f"name it in the launch line, as `{{{name}}}`, or give it `words`, `keys` or `env`" if command else "give it an `env`"
             raise JobError(f"nothing uses the parameter `{name}`", hint=hint)
         if space[name].is_extra and len(space[name].values) == 1:
             hint = "add a value, or write it into the launch line or the environment"
@@ -182,8 +184,28 @@ def _space(
     honoured = set(space.names if declared.parameters is None else declared.parameters)
     if command is not None:
         command.check_names(space.names, model="layers" in facts)
-        honoured = named | {known.name for known in space.parameters if known.words}
+        honoured = named | {known.name for known in space.parameters if known.words or known.keys}
+        _require_file({name for name in keyed - honoured if isinstance(values := given.get(name), list) and len(values) > 1}, command)
     return narrow(space, given, honoured=honoured, runner=runner.name, named=named if command else ())
+
+
+def _with_settable_keys(space: SearchSpace, given: Mapping[str, Any], command: LaunchCommand | None) -> SearchSpace:
+    """Return the space in which only parameters have keys that trials set in the only configuration file of the launch line.
+
+    They are extra ones, and those for which the job gives choices. A parameter that the line itself names needs no keys.
+    """
+    if command is not None and len(command.files) != 1:
+        return space.without_keys(space.names)
+    named = command.parameters if command else set()
+    return space.without_keys({each.name for each in space.parameters if each.name in named or not (each.is_extra or each.name in given)})
+
+
+def _require_file(names: Collection[str], command: LaunchCommand) -> None:
+    """Raise JobError if parameters could be set in a configuration file alone, and the job does not name exactly one."""
+    if names:
+        named = ", ".join(f"`{file.name}`" for file in command.files) or "none"
+        hint = 'add `[command.files.ds]` with `path = "ds.json"`, and write `{ds}` in the launch line; or name the parameter in the line'
+        raise JobError(f"`{min(names)}` is a key of the program's configuration file, and [command.files] names {named}", hint=hint)
 
 
 def _with_framework(space: SearchSpace, stated: str | None, *, folder: Path) -> SearchSpace:
@@ -212,7 +234,7 @@ def _check_launcher(command: LaunchCommand, space: SearchSpace) -> None:
 
 def _check_words(space: SearchSpace) -> None:
     """Raise JobError if the search space that a job names adds nothing to a launch line that names no parameter."""
-    if not any(known.words or known.env or known.is_extra for known in space.parameters):
+    if not any(known.words or known.keys or known.env or known.is_extra for known in space.parameters):
         hint = "name parameters in it, such as `{micro_batch}`, or set keys of the program's file under [command.files]"
         raise JobError(f"the launch line names no parameter, and the search space `{space.name}` adds no options to it", hint=hint)
 

@@ -12,6 +12,7 @@ from oppa.errors import JobError
 from oppa.problem.cluster import Cluster
 from oppa.problem.command import LaunchCommand, argument_of
 from oppa.problem.configuration import Configuration
+from oppa.problem.file_keys import keys_for
 from oppa.problem.model import COMPUTED, MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.software import Software
@@ -105,13 +106,15 @@ class Problem:
         return dataclasses.replace(self, command=self.command.restored, space=space)
 
     def launch_line(self, configuration: Configuration) -> LaunchCommand | None:
-        """Return the pinned launch line, with the search space's own words for parameters that matter and that the line does not name."""
+        """Return the pinned launch line, with the search space's words and keys for parameters that matter and that it does not name."""
         line = self.pinned_command
         if line is None:
             return None
         named = line.parameters - {"dp"}
-        own = (known for known in self.space.active(configuration) if known.words and known.name not in named)
-        return dataclasses.replace(line, arguments=(*line.arguments, *map(argument_of, own)))
+        own = [known for known in self.space.active(configuration) if known.name not in named]
+        line = dataclasses.replace(line, arguments=(*line.arguments, *(argument_of(known) for known in own if known.words)))
+        keys = {key: to for known in own for key, to in keys_for(known.keys, configuration[known.name]).items()}
+        return line.with_keys(keys) if keys else line
 
     def variables(self, configuration: Configuration) -> dict[str, str]:
         """Return the environment variables that parameters set in a trial."""

@@ -29,6 +29,8 @@ DEGREES = ("dp", "tp", "pp")
 Scale = Literal["log2", "ordinal", "one-hot"]
 Words = tuple[str, ...] | Mapping[str, tuple[str, ...]]
 """Words of a launch line for a parameter: the same for all its values, or by value."""
+Keys = Mapping[str, Value | Mapping[str, Value | None]]
+"""Dotted keys of a framework's configuration file, each with a template or a value, or with one by value; None leaves the key as it is."""
 _SCALES: Mapping[str, Scale] = {"schedule": "one-hot", "stage_layout": "one-hot", "zero_stage": "ordinal", "recompute": "ordinal"}
 
 
@@ -52,6 +54,8 @@ class Parameter:
     stated_scale: Scale | None = None
     words: Words = ()
     """Words that it adds to a launch line that does not name it; empty: none."""
+    keys: Keys = dataclasses.field(default_factory=dict)
+    """Keys that it sets in the only configuration file of a launch line that does not name it; empty: none."""
     launcher: bool = False
     """True if the words are options of the launcher, such as `accelerate launch`, and therefore stand before the program."""
     env: str = ""
@@ -133,6 +137,7 @@ _OPTIONS: Mapping[str, Any] = {
     "short": "",
     "stated_scale": None,
     "words": (),
+    "keys": {},
     "launcher": False,
     "env": "",
     "on_request": False,
@@ -242,6 +247,11 @@ class SearchSpace:
         """Return the same space in which only extra parameters have words, for a launch line that names the other parameters itself."""
         bare = (known if known.is_extra else dataclasses.replace(known, words=()) for known in self.parameters)
         return dataclasses.replace(self, parameters=tuple(bare))
+
+    def without_keys(self, names: Collection[str]) -> Self:
+        """Return the same space in which these parameters set no keys of a configuration file."""
+        fewer = (dataclasses.replace(known, keys={}) if known.name in names else known for known in self.parameters)
+        return dataclasses.replace(self, parameters=tuple(fewer))
 
     def without_options(self, options: Collection[str]) -> Self:
         """Return the same space without these options, and their values, in the words of its parameters."""

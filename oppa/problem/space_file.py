@@ -4,8 +4,8 @@ The values of a parameter are listed (`values`). Or they are the divisors of an 
 factor in a range (`low`, `high`, `factor`). Parameters are resolved from top to bottom: a condition names only parameters above it.
 """
 
+import functools
 import keyword
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -15,17 +15,16 @@ from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.bounded_text import read_text
 from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS, MOST_PARAMETERS
-from oppa.problem.command import OTHERS, argument_of
+from oppa.problem.command import argument_of
 from oppa.problem.configuration import FACTS, PARAMETERS, SHORTS, Value, is_name
 from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
+from oppa.problem.declared_words import StatedKeys, StatedWords, check_words, keys_of, words_of
 from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
 from oppa.problem.parameter_values import describe_values, is_value_of, least_of, meant_by
-from oppa.problem.space import DEGREES, Constraint, Facts, Parameter, Scale, SearchSpace, Words, kinds_of, law_of, needs
-from oppa.problem.templates import NAMES, RESERVED, check_template, names_in, spelled
+from oppa.problem.space import DEGREES, Constraint, Facts, Keys, Parameter, Scale, SearchSpace, kinds_of, law_of, needs
+from oppa.problem.templates import RESERVED, names_in
 
-OURS = ("PATH", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""Environment variables that each rank of a trial gets, besides those that begin with `OPPA_`."""
 VERSION = 1
 """Version of search space files that this oppa reads; a file without `version` has it."""
 WHOLE_BATCHES = ("global_batch % (dp * micro_batch) == 0", "every data-parallel rank takes whole micro-batches of the global batch")
@@ -49,7 +48,9 @@ class ParameterTable(DeclaredTable):
     degree: bool = False
     short: str = Field(default="", pattern=r"^([A-Za-z][A-Za-z0-9]{0,20})?$")
     scale: Scale | None = None
-    words: str | list[str] | dict[str, str | list[str]] = Field(default_factory=list)
+    words: StatedWords = Field(default_factory=list)
+    keys: StatedKeys = Field(default_factory=dict)
+    """Keys of the program's configuration file; a text is the key that holds the parameter's value, and `[]` leaves a key as it is."""
     launcher: bool = False
     env: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")
     on_request: bool = False
@@ -124,7 +125,7 @@ def _read_space(text: str, name: str, facts: Facts, added: Mapping[str, Paramete
         framework=table.framework,
     )
     _check_order(space)
-    _check_words(space)
+    check_words(space)
     _check_choices(space, stated)
     return space
 
@@ -143,6 +144,13 @@ def _table(text: str, name: str, extending: tuple[str, ...] = ()) -> SpaceTable:
     both = {"parameters": {**first.parameters, **table.parameters}, "constraint": [*first.constraint, *table.constraint]}
     balanced, framework = table.balanced_stages or first.balanced_stages, table.framework or first.framework
     return table.model_copy(update={**both, "balanced_stages": balanced, "framework": framework})
+
+
+@functools.cache
+def declared_keys(name: str) -> dict[str, Keys]:
+    """Return the keys of each parameter of a search space of the catalogue, without those that have none."""
+    table = _table(read_text(catalog.find("search_spaces", name), error=SpaceError), name)
+    return {parameter: keys for parameter, entry in table.parameters.items() if (keys := keys_of(parameter, entry.keys))}
 
 
 def narrow(
@@ -314,49 +322,13 @@ def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kind
         degree=entry.degree and name not in DEGREES,
         short=entry.short,
         stated_scale=entry.scale,
-        words=_words(name, entry.words),
+        words=words_of(name, entry.words),
+        keys=keys_of(name, entry.keys),
         launcher=entry.launcher,
         env=entry.env,
         on_request=entry.on_request,
         changes=entry.changes,
     )
-
-
-def _words(name: str, stated: str | list[str] | dict[str, str | list[str]]) -> Words:
-    """Return the words of a parameter; a text is split as a shell splits it."""
-    if isinstance(stated, dict):
-        return {value: _split(name, words) for value, words in stated.items()}
-    return _split(name, stated)
-
-
-def _split(name: str, stated: str | list[str]) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(stated) if isinstance(stated, str) else stated)
-    except ValueError as error:
-        message = f"`[parameters.{name}]`: `words = {shown(stated)}` cannot be split: {error}"
-        raise SpaceError(message, hint='close the quotation, or write a list: `words = ["--option", "{name}"]`') from None
-
-
-def _check_words(space: SearchSpace) -> None:
-    """Raise SpaceError if words name something unknown, or are for a value that the parameter does not have, or if a variable is taken."""
-    variables = [parameter.env for parameter in space.parameters]
-    for parameter in space.parameters:
-        by_value = parameter.words if isinstance(parameter.words, Mapping) else {"": parameter.words}
-        for value, words in by_value.items():
-            known = [*map(spelled, parameter.values), *map(spelled, parameter.open if isinstance(parameter.open, tuple) else ())]
-            if value not in ("", OTHERS, *known):
-                raise SpaceError(f"`[parameters.{parameter.name}]` has words for `{value}`, which is no value", hint=nearest(value, known))
-            try:
-                for word in words:
-                    check_template(word, (*NAMES, *space.names))
-            except JobError as error:
-                raise SpaceError(f"`[parameters.{parameter.name}]`: {error.message}", hint=error.hint) from None
-        if parameter.env.startswith("OPPA_") or parameter.env in OURS:
-            raise SpaceError(
-                f"`[parameters.{parameter.name}]`: oppa itself sets `{parameter.env}` in a trial", hint="choose another variable"
-            )
-        if parameter.env and variables.count(parameter.env) > 1:
-            raise SpaceError(f"several parameters set the variable `{parameter.env}`", hint="give one of them another variable")
 
 
 def _check_choices(space: SearchSpace, stated: Mapping[str, ParameterTable]) -> None:

@@ -20,6 +20,8 @@ from oppa.redaction import HIDDEN, redacted
 DERIVED = ("num_microbatches", "batch_per_rank", "devices", "dp_shard_size")
 TOKENS = ("tokens_per_microbatch", "tokens_per_step")
 """Tokens of a micro-batch, and of a global batch."""
+BUCKET = "zero_bucket_elements"
+"""Elements of a gradient in `zero_bucket_mb`, in the precision of the training."""
 IMPLY_MICRO_BATCH = {"num_microbatches", "tokens_per_microbatch"}
 ABOUT = {
     Cluster: ("hosts", "devices_per_host"),
@@ -28,7 +30,7 @@ ABOUT = {
 }
 GIVEN = ("steps", "folder", "cache_folder")
 """Optimizer steps of the trial, its folder, and the folder of files that all trials of the study share."""
-RESERVED = (*DERIVED, *TOKENS, *(name for names in ABOUT.values() for name in names), *GIVEN)
+RESERVED = (*DERIVED, BUCKET, *TOKENS, *(name for names in ABOUT.values() for name in names), *GIVEN)
 """Placeholders that are no parameters."""
 NAMES = (*PARAMETERS, *RESERVED)
 _FILE_NAME = re.compile("[A-Za-z_][A-Za-z0-9_-]{0,99}")

@@ -84,6 +84,11 @@ class Training:
         return USUAL_WEIGHT_DECAY[self.optimizer] if self.weight_decay is None else self.weight_decay
 
     @property
+    def element_bytes(self) -> int:
+        """Return the bytes of a gradient's element in communication."""
+        return {"fp32": 4, "bf16": 2}[self.precision]
+
+    @property
     def adam_betas(self) -> tuple[float, float]:
         """Return the betas of AdamW."""
         return 0.9, self.adam_beta2

@@ -75,7 +75,7 @@ def follow(folder: Path, name: str, choice: TrackingChoice, *, words: int) -> No
 @contextlib.contextmanager
 def _recorder(folder: Path, name: str, choice: TrackingChoice) -> Iterator[SessionRecorder]:
     """Yield the recorder of a folder once no other session's follower records it with the same tracker."""
-    lock = os.open(file_of(folder, name, ".log"), os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(file_of(folder, name, ".log"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         progress = Progress(file_of(folder, name, ".json"))

@@ -39,6 +39,7 @@ class GuardedProcess:
         """Start the command.
 
         Args:
+            log: File to which the output is added; a new one is the owner's alone.
             stdin: A descriptor for the command's input; the command reads nothing unless it is given.
             stdout: A descriptor for the command's output; `log`, which also takes stderr, unless it is given.
         """
@@ -48,7 +49,7 @@ class GuardedProcess:
         self._before = processes.adopted(known=set())
         self._tag = f"{processes.this_process()}:{os.urandom(4).hex()}"
         self._line, theirs = socket.socketpair()
-        with theirs, log.open("ab") as output:
+        with theirs, open(log, "ab", opener=_private) as output:
             self._shim = subprocess.Popen(
                 shim.argv(os.getpid(), theirs.fileno(), grace_s, command),
                 env={**environment, processes.LAUNCHER_TAG: self._tag},
@@ -117,3 +118,7 @@ class GuardedProcess:
 
 def _words(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oppa.errors import MeasurementError
+from oppa.private_files import close_to_others
 from oppa.problem.training import Limits
 from oppa.trials import logs, output, trial_folder
 from oppa.trials.launcher import Exit, Launcher
@@ -81,8 +82,13 @@ def run_trial(
 
 
 def prepare(folder: Path, spec: TrialSpec) -> None:
-    """Make the folder of a trial, without files of an earlier attempt at it; raises StudyError if it cannot be written."""
+    """Make the folder of a trial, without files of an earlier attempt at it, for the owner alone: programs may print secrets.
+
+    Raises:
+        StudyError: it cannot be written.
+    """
     with writable(folder):
+        close_to_others(folder)
         _clear(folder)
         spec.write(folder)
         (folder / trial_folder.MEASUREMENTS).touch()  # a network file system may hide a file for seconds that was missing once

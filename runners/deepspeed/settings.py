@@ -5,6 +5,9 @@ same model (tests/runners/test_deepspeed.py).
 """
 
 from oppa.errors import InputError
+from oppa.problem.file_keys import filled, keys_for, nested
+from oppa.problem.space_file import declared_keys
+from oppa.problem.trial_values import settings_of
 
 _UNUSED = {
     "hpz": 1,
@@ -14,7 +17,8 @@ _UNUSED = {
     "quantized_gradients": False,
 }
 """Parameters of search_spaces/deepspeed.toml that this runner does not set, with DeepSpeed's own values."""
-_BYTES_PER_ELEMENT = {"fp32": 4, "bf16": 2}
+_SET = ("micro_batch", "zero_stage", "zero_bucket_mb", "overlap_zero_comm", "tp")
+"""Parameters whose keys of search_spaces/deepspeed.toml this runner sets; PipelineModule itself takes the others."""
 
 # The linear layers that AutoTP splits, and how. They are listed because AutoTP's own rules match names of Hugging Face's models.
 _CUTS = [
@@ -26,33 +30,19 @@ _CUTS = [
 
 def settings(configuration, training):
     """Return DeepSpeed's configuration. DeepSpeed computes the global batch itself, wrongly with AutoTP, but does not use it."""
-    parallel = {"tensor_parallel": _tensor_parallel(configuration.tp)} if configuration.tp > 1 else {}
-    return {
-        "train_micro_batch_size_per_gpu": configuration.micro_batch,
-        "gradient_accumulation_steps": configuration.num_microbatches,
-        "zero_optimization": _zero(configuration, training.precision),
+    declared = declared_keys("deepspeed")
+    keys = {key: to for name in _SET for key, to in keys_for(declared[name], configuration[name]).items() if to != "{global_batch}"}
+    values = nested(filled(keys, settings_of(configuration, training)))
+    if configuration.tp > 1:
+        values["tensor_parallel"]["partition_config"] = {"use_default_specs": False, "layer_specs": _CUTS}
+    return values | {
         "bf16": {"enabled": training.precision == "bf16"},
         "gradient_clipping": training.gradient_clipping,  # its default is 1
         # torch's own AdamW is used, as under every other runner; DeepSpeed's would be compiled when the trial starts.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 2**31,
-        **parallel,
     }
-
-
-def _zero(configuration, precision):
-    elements = round(configuration.zero_bucket_mb * 2**20 / _BYTES_PER_ELEMENT[precision])
-    return {
-        "stage": configuration.zero_stage,
-        "reduce_bucket_size": elements,
-        "allgather_bucket_size": elements,
-        "overlap_comm": configuration.overlap_zero_comm,
-    }
-
-
-def _tensor_parallel(size):
-    return {"autotp_size": size, "partition_config": {"use_default_specs": False, "layer_specs": _CUTS}}
 
 
 def require_runnable(configuration, layers, clipping=0.0):

@@ -112,14 +112,36 @@ words = "--workers {cp}"
 values = ["none", "one", "two"]
 words = "--compile 1 --prefetch {coffee}"
 """
+KEYS = """
+extends = "deepspeed"
+
+[parameters.coffee]
+values = ["none", "one", "two"]
+keys = "kitchen.coffee"
+"""
+MODEL = """
+model = {preset = "tiny-1m"}
+batch = {global_batch = 8}
+command.files.ds = {path = "ds.json"}
+space.parameters = {zero_stage = [1, 2, 3]}
+"""
+READS_FILE = """
+import json, sys, time
+config = json.load(open(sys.argv[1]))
+seconds = 0.01 * config["zero_optimization"]["stage"] * {"none": 1, "one": 2, "two": 3}[config["kitchen"]["coffee"]]
+for step in range(1000):
+    time.sleep(0.01)
+    print(f"step {step} loss {1 / (step + 1):.3f} | {1e3 * seconds:.3f} ms", flush=True)
+"""
 READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/written" 2>/dev/null && shift && exec "$@"'
 
 
-def test_a_degree_and_a_made_up_knob_are_one_entry_each_while_the_repository_is_read_only(program) -> None:
-    (program.folder / "space.toml").write_text(ENTRIES)
-    job = JOB.replace("host = 1", "host = 4").replace("trials = 8", "trials = 4") + '[space]\nname = "./space.toml"\n'
-    (program.folder / "job.toml").write_text(job)
-    words = program.argv("tune", "job.toml", "--json", "--study", "s", "--", "python3", "program.py")
+def tuned_while_read_only(program, entries: str, launch: list[str], more: str = "") -> list[dict]:
+    """The configurations of four trials in a search space of the user's own, while nothing can be written into oppa's folder."""
+    (program.folder / "space.toml").write_text(entries)
+    job = JOB.replace("host = 1", "host = 4\nmemory_limit = '1 GiB'").replace("trials = 8", "trials = 4")
+    (program.folder / "job.toml").write_text(f'space.name = "./space.toml"\n{more}{job}')
+    words = program.argv("tune", "job.toml", "--json", "--study", "s", "--", *launch)
     alone = ["unshare", "--map-root-user", "--mount"]
     if subprocess.run([*alone, "true"], capture_output=True).returncode:
         pytest.skip("this machine has no mount namespaces for its users")
@@ -127,5 +149,17 @@ def test_a_degree_and_a_made_up_knob_are_one_entry_each_while_the_repository_is_
     done = subprocess.run(argv, cwd=program.folder, env=program.environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     tried = [each["configuration"] for each in json.loads(done.stdout)["trials"]]
-    assert len(tried) == 4 and all(each["dp"] * each["cp"] == 4 for each in tried)
-    assert len({each["cp"] for each in tried}) > 1 and len({each["coffee"] for each in tried}) > 1
+    assert len(tried) == 4 and len({each["coffee"] for each in tried}) > 1
+    return tried
+
+
+def test_a_degree_and_a_made_up_knob_are_one_entry_each_while_the_repository_is_read_only(program) -> None:
+    tried = tuned_while_read_only(program, ENTRIES, ["python3", "program.py"])
+    assert all(each["dp"] * each["cp"] == 4 for each in tried) and len({each["cp"] for each in tried}) > 1
+
+
+def test_a_made_up_knob_of_deepspeed_is_one_entry_with_its_key_while_the_repository_is_read_only(program) -> None:
+    (program.folder / "program.py").write_text(READS_FILE)
+    (program.folder / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    tried = tuned_while_read_only(program, KEYS, ["python3", "program.py", "{ds}"], MODEL)
+    assert len({each["zero_stage"] for each in tried}) > 1

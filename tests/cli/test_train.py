@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from oppa.training.run import ledger
 from oppa.training.run.run_folder import RunSpec, checkpoints
 from oppa.trials.interruption import Interruption
 from oppa.tuning.resolve_configuration import resolve_with_table
+from tests.command_line import Oppa
 from tests.jobs import TRAIN_JOB
 from tests.sampling import nightly
 
@@ -34,6 +36,22 @@ def train(oppa):
     return train
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder in which a job was trained to its end, with what the command printed; nobody writes there."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "job.toml").write_text(TRAIN_JOB)
+    done = Oppa(folder)("train", "job.toml", "--json")
+    return folder, json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture
+def finished(trained, train, oppa):
+    """A copy of that run, as `r`."""
+    folder, result, _ = trained
+    shutil.copytree(folder / result["run"], oppa.folder / "r")
+
+
 def until(what, timeout_s=60.0):
     deadline = time.monotonic() + timeout_s
     while not what():
@@ -45,17 +63,17 @@ def steps(run):
     return [line for line in ledger.standing(ledger.read(run)) if line["event"] == ledger.STEP]
 
 
-def test_a_job_is_trained_to_its_end(oppa, train) -> None:
-    result, said = train()
+def test_a_job_is_trained_to_its_end(trained) -> None:
+    folder, result, said = trained
     assert result["ending"] == "finished" and (result["steps"], result["samples"], result["attempts"]) == (12, 96, 1)
     assert result["run"] == "runs/job-001" and result["checkpoint"] == "runs/job-001/checkpoints/step-12"
     assert result["configuration"] == "dp2_tp1_pp1_z0_mbs1", "the default"
     assert "96, each once and in order" in said and "trained to its end" in said
-    assert steps(oppa.folder / result["run"])[0]["learning_rate"] == pytest.approx(3e-4 * 8 / 16)
+    assert steps(folder / result["run"])[0]["learning_rate"] == pytest.approx(3e-4 * 8 / 16)
 
 
+@pytest.mark.usefixtures("finished")
 def test_a_run_that_is_over_goes_on_with_more_samples_and_in_another_layout(oppa, train) -> None:
-    train("--run", "r")
     again, _ = train("--run", "r")
     assert again["steps"] == 12
     more, said = train("tp=2,micro_batch=4", "--run", "r", "--set", "train.samples=160")
@@ -65,8 +83,7 @@ def test_a_run_that_is_over_goes_on_with_more_samples_and_in_another_layout(oppa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *nightly(signal.SIGINT)])
-def test_a_signal_saves_the_state_and_the_same_command_goes_on(number, oppa, train) -> None:
-    whole, _ = train("--run", "whole")
+def test_a_signal_saves_the_state_and_the_same_command_goes_on(number, oppa, train, trained) -> None:
     process, run = oppa.start("train", "job.toml", "--run", "r"), oppa.folder / "r"
     until(lambda: len(steps(run)) >= 2)
     process.send_signal(number)
@@ -75,7 +92,7 @@ def test_a_signal_saves_the_state_and_the_same_command_goes_on(number, oppa, tra
     done = steps(run)
     assert 2 <= len(done) < 12 and checkpoints(run)[0].name == f"step-{len(done)}"
     result, _ = train("--run", "r")
-    assert result["samples"] == 96 and result["loss"] == whole["loss"]
+    assert result["samples"] == 96 and result["loss"] == trained[1]["loss"]
 
 
 @pytest.mark.faults
@@ -107,8 +124,8 @@ def test_a_run_is_trained_by_one_process_at_a_time(oppa, train) -> None:
         process.communicate(timeout=30)
 
 
-def test_what_a_run_is_cannot_be_changed(oppa, train) -> None:
-    train("--run", "r", "--set", "train.samples=24")
+@pytest.mark.usefixtures("finished")
+def test_what_a_run_is_cannot_be_changed(oppa) -> None:
     job = oppa.folder / "job.toml"
     job.write_text(TRAIN_JOB.replace("layers = 2", "layers = 4"))
     assert "`layers = 2`, not 4" in oppa("train", "job.toml", "--run", "r", code=2).stderr

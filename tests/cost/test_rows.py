@@ -125,3 +125,9 @@ def test_a_job_s_configurations_are_predicted_as_the_same_rows(framework_problem
     assert len(chosen) > 50
     for name in COLUMNS[:3]:
         assert theirs[name].astype(float).to_numpy() == pytest.approx(ours[name].to_numpy())
+
+
+def test_columns_that_arrow_holds_are_read_like_others() -> None:
+    pytest.importorskip("pyarrow")
+    rows = rows_of({}, {"dp": 3}, {"device": "T4", "tied": True})
+    assert same(predict_rows(rows.convert_dtypes(dtype_backend="pyarrow")), predict_rows(rows))

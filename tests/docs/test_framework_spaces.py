@@ -5,11 +5,12 @@ import shlex
 import pytest
 
 from oppa.problem.job import load_job
+from oppa.problem.trial_values import settings_of
 from tests.docs.conftest import CPUS, blocks
 from tests.tuning.formats.launch_lines import line
 
-TITAN, FLOAT8, TRANSFORMERS, LIGHTNING = blocks("framework-spaces", "toml")
-LINES = [shlex.split(text)[4:] for text in blocks("framework-spaces", "sh")]
+TITAN, FLOAT8, TRANSFORMERS, LIGHTNING, DEEPSPEED = blocks("framework-spaces", "toml")
+*LINES, BY_FILE = [shlex.split(text)[4:] for text in blocks("framework-spaces", "sh")]
 JOBS = dict(zip(("torchtitan", "transformers", "lightning"), zip((TITAN, TRANSFORMERS, LIGHTNING), LINES, strict=True), strict=True))
 STEPS = 6
 
@@ -47,6 +48,19 @@ def test_float8_is_another_function(problem) -> None:
         last = [word for word in words if word.startswith("--config=")]
         assert last == ([] if each["float8"] == "none" else ["--config=llama3_8b_float8"])
     assert len({each["float8"] for each in loaded.candidates()}) == 2
+
+
+def test_a_file_gets_the_keys_of_what_the_job_lists(folder) -> None:
+    (folder / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (folder / "job.toml").write_text(DEEPSPEED)
+    loaded = load_job(folder / "job.toml", argv=BY_FILE)
+    candidates = loaded.candidates()
+    keys = [loaded.launch_line(each).files[0].rewritten(settings_of(each, loaded.training)) for each in candidates]
+    assert len({tuple(sorted(found.items())) for found in keys}) == len(candidates) > 10
+    assert set().union(*keys) == {
+        *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization.stage"),
+        *("zero_optimization.overlap_comm", "zero_optimization.zero_hpz_partition_size"),
+    }
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from oppa.errors import RunError
-from oppa.private_files import open_private
+from oppa.private_files import close_to_others, open_private
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import SAME_RESULTS
@@ -142,10 +142,10 @@ def steps_of(checkpoint: Path) -> int:
 
 
 def new_attempt(folder: Path) -> Path:
-    """Create the folder of the next attempt, and return it."""
+    """Create the folder of the next attempt, for the owner alone, and return it."""
     numbers = [int(path.name) for path in (folder / ATTEMPTS).glob("[0-9]*") if path.name.isdigit()]
     attempt = folder / ATTEMPTS / f"{max(numbers, default=0) + 1:04d}"
-    attempt.mkdir(parents=True)
+    close_to_others(attempt)
     return attempt
 
 

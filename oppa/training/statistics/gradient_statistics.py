@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from oppa.errors import InputError
 from oppa.problem.training import Over
-from oppa.training.parallel.gradient_layout import GradientLayout, layout_of
+from oppa.training.parallel.gradient_layout import GradientLayout, GradientPlacement, layout_of
 from oppa.training.statistics.gradient_norms import GradientNorms, norm
 from oppa.training.statistics.megatron_buffers import BufferNorms, is_megatron, layout_of_chunks
 from oppa.training.statistics.noise_scale import Health, NoiseScale, Norms, estimate_of
@@ -173,13 +173,14 @@ class GradientStatistics:
         """Start measuring again; all ranks call it."""
         if not self.paused:
             return
-        self._parts = [
-            BufferNorms(module, placements)
-            if self._in_buffers
-            else GradientNorms(module, placements, self._layout.pools, self._norm_of, added_up=self._workers, averaged=self._layout.averaged)
-            for module, placements in self._layout.parts
-        ]
+        self._parts = [self._measuring(module, placements) for module, placements in self._layout.parts]
         self.paused = False
+
+    def _measuring(self, module: nn.Module, placements: dict[str, GradientPlacement]) -> GradientNorms | BufferNorms:
+        if self._in_buffers:
+            return BufferNorms(module, placements)
+        averaged, pools = self._layout.averaged, self._layout.pools
+        return GradientNorms(module, placements, pools, self._norm_of, added_up=self._workers, averaged=averaged)
 
 
 def _layout_of(model: nn.Module | Sequence[nn.Module] | GradientLayout) -> GradientLayout:

@@ -10,25 +10,16 @@ from typing import Any
 from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import parse_yaml, whole_number
-from oppa.problem.configuration import Configuration, Value
+from oppa.problem.configuration import PARAMETERS, Configuration, Value
 from oppa.problem.problem import Problem
+from oppa.problem.space_file import declared_keys
 from oppa.tuning.formats import deepspeed, launch, stated
-from oppa.tuning.formats.format import Files, Reading, inexpressible, is_chosen, is_legal, only
+from oppa.tuning.formats.format import Files, Reading, inexpressible, is_chosen, is_legal, only, require_expressible
 
 NAME = "accelerate"
 CONFIG = "accelerate.yaml"
 FILES = (CONFIG, deepspeed.CONFIG, launch.SCRIPT)
-EXPRESSES = (
-    "zero_stage",
-    "recompute",
-    "zero_bucket_mb",
-    "overlap_zero_comm",
-    "dp_replicate",
-    "cp",
-    "cp_comm",
-    "fsdp_offload",
-    *deepspeed.EXTRAS,
-)
+EXPRESSES = None  # `_check` knows
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 IMMATERIAL = frozenset(
@@ -63,6 +54,7 @@ _EXTRAS = {
     "fsdp_offload": "fsdp_offload_params",
 }
 """Keys of the extra parameters of search_spaces/accelerate.toml."""
+_FIELDS = ("zero_stage", "recompute", "zero_bucket_mb", "overlap_zero_comm")
 _DEEPSPEED = {"zero_stage", "gradient_accumulation_steps", "deepspeed_config_file", "zero3_init_flag", "deepspeed_multinode_launcher"}
 _STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 
@@ -88,6 +80,8 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 
 def _check(problem: Problem, configuration: Configuration, *, through_deepspeed: bool) -> None:
     c = configuration
+    expressed = {*_FIELDS, *_EXTRAS, *(deepspeed.keys_of(problem) if through_deepspeed else declared_keys(deepspeed.SPACE))} - {"pp"}
+    require_expressible(problem, configuration, expresses=expressed, target=NAME)
     if c.recompute == "selective":
         raise inexpressible(NAME, c, "recompute", hint='use `recompute = "none"` or `"full"`')
     if through_deepspeed:
@@ -98,8 +92,8 @@ def _check(problem: Problem, configuration: Configuration, *, through_deepspeed:
         if c.get("sp", 1) != 1:
             raise inexpressible(NAME, c, "sp", hint="use `--to deepspeed`: accelerate sets its sequence parallelism in the program")
         return
-    for name in deepspeed.EXTRAS:
-        if name in c.names and is_chosen(problem, c, name):
+    for name in declared_keys(deepspeed.SPACE):
+        if name not in PARAMETERS and name in c.names and is_chosen(problem, c, name):
             raise inexpressible(NAME, c, name, hint=f"use the default of `{name}`: it is a setting of DeepSpeed")
     if c.zero_stage == 1:
         raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, 2 or 3, which DDP and FSDP2 implement")

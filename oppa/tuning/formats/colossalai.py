@@ -9,7 +9,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, source, stated
-from oppa.tuning.formats.format import Files, Reading, can_vary, element_bytes, inexpressible, is_chosen, only
+from oppa.tuning.formats.format import Files, Reading, can_vary, inexpressible, is_chosen, only
 
 NAME = "ColossalAI"
 PLUGIN = "plugin.py"
@@ -108,7 +108,7 @@ def arguments(problem: Problem, configuration: Configuration) -> dict[str, Any]:
     if c.zero_stage:
         found |= {"overlap_communication": c.overlap_zero_comm, "overlap_allgather": c.overlap_zero_allgather}
         if can_vary(problem, "zero_bucket_mb"):
-            found["zero_bucket_size_in_m"] = round(c.zero_bucket_mb) // element_bytes(problem)
+            found["zero_bucket_size_in_m"] = round(c.zero_bucket_mb) // problem.training.element_bytes
     return found
 
 
@@ -120,7 +120,7 @@ def parse(problem: Problem, files: Files) -> Reading:
         raise InputError(f"the file does not call {DENSE}", hint=f"name the {PLUGIN} that `oppa export` wrote")
     settings: dict[str, Value] = {ours: given[theirs] for theirs, ours in _ARGUMENTS.items() if theirs in given}
     if "zero_bucket_size_in_m" in given:
-        settings["zero_bucket_mb"] = stated.amount(given, "zero_bucket_size_in_m") * element_bytes(problem)
+        settings["zero_bucket_mb"] = stated.amount(given, "zero_bucket_size_in_m") * problem.training.element_bytes
     if "BATCH_SIZE" in (known := source.constants(text)):
         settings.setdefault("micro_batch", known["BATCH_SIZE"])
     settings["recompute"] = "full" if source.called(text, "gradient_checkpointing_enable") is not None else "none"
@@ -150,7 +150,7 @@ def _check(problem: Problem, configuration: Configuration) -> None:
             raise inexpressible(NAME, c, name, together_with="zero_stage", hint="use ZeRO 1 or 2")
     if is_chosen(problem, c, "dp_bucket_mb") and not _reduces_in_buckets(c):
         raise inexpressible(NAME, c, "dp_bucket_mb", together_with="zero_stage", hint="use ZeRO 0 without a pipeline")
-    if c.zero_stage and can_vary(problem, "zero_bucket_mb") and c.zero_bucket_mb % element_bytes(problem):
+    if c.zero_stage and can_vary(problem, "zero_bucket_mb") and c.zero_bucket_mb % problem.training.element_bytes:
         raise inexpressible(NAME, c, "zero_bucket_mb", hint="use an even number: its buckets are whole millions of two-byte elements")
     if c.model_chunks > 1 and c.schedule != "interleaved":
         raise inexpressible(NAME, c, "model_chunks", together_with="schedule", hint='use `schedule = "interleaved"`')

@@ -107,11 +107,6 @@ def require_equal_stages(target: str, problem: Problem, configuration: Configura
         raise inexpressible(target, configuration, "pp", hint=f"choose `pp` so that its stages divide the {problem.model.layers} layers")
 
 
-def element_bytes(problem: Problem) -> int:
-    """Return the bytes of a gradient's element in communication."""
-    return {"fp32": 4, "bf16": 2}[problem.training.precision]
-
-
 def elements(mebibytes: float, *, size: int) -> int:
     """Return how many elements of `size` bytes a bucket of this size in MiB holds."""
     return round(mebibytes * MIB / size)

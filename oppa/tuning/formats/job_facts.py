@@ -81,7 +81,7 @@ def fits(origin: str, space: str, known: tuple[str, ...]) -> bool:
 
 def _deepspeed(files: Files) -> JobFacts:
     values = deepspeed.values_of(files)
-    total, micro, steps = (stated.count(values, name) for name in deepspeed.BATCH)
+    total, micro, steps = deepspeed.batch_of(values)
     tp, pp = deepspeed.degrees_of(values)
     ranks, rest = divmod(total, micro * steps) if total and micro and steps else (0, 0)
     return JobFacts(

@@ -15,8 +15,6 @@ from oppa.tuning.launch_line.recognise import trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
-_LOCAL = ("localhost", "127.0.0.1")
-
 
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
     """Return the meaning of a line of DeepSpeed.

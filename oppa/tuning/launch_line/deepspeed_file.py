@@ -7,16 +7,14 @@ from typing import Any, Literal
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
+from oppa.problem.file_keys import at
+from oppa.problem.space_file import declared_keys
+from oppa.tuning.formats.deepspeed import BATCH, SPACE, key_of
 from oppa.tuning.launch_line.meaning import EditedFile
 from oppa.tuning.launch_line.options import LineOption
-from oppa.tuning.launch_line.sources import LineSources, at
+from oppa.tuning.launch_line.sources import LineSources
 
-_BATCH = {
-    "train_micro_batch_size_per_gpu": "{micro_batch}",
-    "gradient_accumulation_steps": "{num_microbatches}",
-    "train_batch_size": "{global_batch}",
-}
-_OFFLOADS = {"offload_optimizer": "zero_optimization.offload_optimizer.device", "offload_params": "zero_optimization.offload_param.device"}
+_OFFLOADS = ("offload_optimizer", "offload_params")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +45,13 @@ class DeepSpeedFile:
         zero = self.values.get("zero_optimization")
         if isinstance(zero, bool):
             return int(zero)
-        found = at(self.values, "zero_optimization.stage")
+        found = at(self.values, key_of("zero_stage"))
         return found if type(found) is int else 0
 
     @property
     def stages(self) -> list[int]:
         """Return the stages among which trials choose: only stage 3 moves parameters to the host."""
-        if at(self.values, _OFFLOADS["offload_params"]) not in (None, "none"):
+        if at(self.values, key_of("offload_params")) not in (None, "none"):
             return [3]
         if self.has_pipeline or isinstance(self.values.get("zero_optimization"), bool) or "pipeline" in self.values:
             return [self.stage]
@@ -70,7 +68,7 @@ class DeepSpeedFile:
     @property
     def settings(self) -> dict[str, Value]:
         """Return the present configuration that the file states."""
-        offloads = {name: found for name, key in _OFFLOADS.items() if isinstance(found := at(self.values, key), str) and found != "none"}
+        offloads = {name: found for name in _OFFLOADS if isinstance(found := at(self.values, key_of(name)), str) and found != "none"}
         return {"zero_stage": self.stage, **offloads}
 
     def number(self, key: str) -> int | None:
@@ -80,9 +78,7 @@ class DeepSpeedFile:
 
     def batch(self, devices: int | None) -> tuple[int | None, int | None]:
         """Return the global batch and the micro-batch, of which DeepSpeed derives one from the other."""
-        total, micro, steps = (
-            self.number(key) for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-        )
+        total, micro, steps = (self.number(key_of("micro_batch", each)) for each in BATCH)
         if micro is None and total and devices:
             micro = total // (devices * (steps or 1))
         if total is None and micro and devices:
@@ -98,8 +94,13 @@ class DeepSpeedFile:
         """
         keys: dict[str, Any] = dict(more or {})
         if len(self.stages) > 1:
-            keys["zero_optimization.stage"] = "{zero_stage}"
+            keys[key_of("zero_stage")] = "{zero_stage}"
         if batch != "none":
-            keys |= {key: to for key, to in _BATCH.items() if batch == "all" or self.values.get(key, "auto") != "auto"}
-        present = {key: at(self.values, key) for key in keys}
+            keys |= {
+                key: to
+                for key, to in declared_keys(SPACE)["micro_batch"].items()
+                if batch == "all" or self.values.get(key, "auto") != "auto"
+            }
+        declared = {key for known in declared_keys(SPACE).values() for key in known}
+        present = {key: at(self.values, key) for key in {*keys, *declared}}
         return EditedFile(name="ds", path=self.sources.line.path(self.text), keys=keys, present=present)

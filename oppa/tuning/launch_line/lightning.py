@@ -6,9 +6,10 @@ from typing import Any
 
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
+from oppa.problem.file_keys import at
 from oppa.tuning.launch_line.meaning import LineDevices, Meaning
 from oppa.tuning.launch_line.options import Options, require_consistent
-from oppa.tuning.launch_line.sources import LineSources, at
+from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
 _BATCHES = ("data.batch_size", "data.init_args.batch_size", "data.train_batch_size")

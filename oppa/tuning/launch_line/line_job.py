@@ -49,11 +49,11 @@ class LineJob:
 
     def files_of(self, configuration: Configuration) -> Iterator[tuple[EditedFile, dict[str, Value]]]:
         """Yield the files that the line names, each with its keys in a configuration, without keys that only trials set."""
-        command, values = self.problem.restored.command, values_outside_trials(self.problem, configuration)
+        command, values = self.problem.restored.launch_line(configuration), values_outside_trials(self.problem, configuration)
         rewritten = {file.name: file.rewritten(values) for file in command.files} if command else {}
         for file in self.meaning.files:
-            templates = {key for key, to in file.keys.items() if isinstance(to, str | Mapping)}
-            yield file, {key: value for key, value in rewritten.get(file.name, {}).items() if key in templates}
+            fixed = {key for key, to in file.keys.items() if not isinstance(to, str | Mapping)}
+            yield file, {key: value for key, value in rewritten.get(file.name, {}).items() if key not in fixed}
 
 
 def load_line(

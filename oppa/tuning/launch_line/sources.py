@@ -66,13 +66,3 @@ class LineSources:
         """Return the path of a file that exists; None for any other name."""
         path = self.line.path(text) if text else None
         return path if path is not None and path.is_file() else None
-
-
-def at(values: Mapping[str, Any], key: str) -> Any:
-    """Return the value at a dotted key; None if a table on the way is missing."""
-    found: Any = values
-    for name in key.split("."):
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(name)
-    return found

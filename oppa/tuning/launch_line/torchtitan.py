@@ -13,14 +13,14 @@ from typing import Any
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
+from oppa.problem.file_keys import at
 from oppa.tuning.formats.torchtitan import SCHEDULES
 from oppa.tuning.launch_line.meaning import ArgumentWords, LineConflict, Meaning, StatedFact
 from oppa.tuning.launch_line.options import Options, require_consistent
-from oppa.tuning.launch_line.sources import LineSources, at
+from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
 _FILE = "job.config_file"
-_PARALLEL = "parallelism."
 _DEGREES = {
     "tp": "parallelism.tensor_parallel_degree",
     "pp": "parallelism.pipeline_parallel_degree",

@@ -8,6 +8,7 @@ from typing import Any
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
+from oppa.tuning.formats.deepspeed import BATCH, key_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.local_model import local_model
 from oppa.tuning.launch_line.meaning import LineConflict, Meaning
@@ -194,8 +195,8 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
     file = DeepSpeedFile.of(sources, options.get("deepspeed"))
     conflicts = []
     (micro, _), (steps, _) = arguments.number(MICRO), arguments.number(ACCUMULATED)
-    ours = (("train_micro_batch_size_per_gpu", micro), (ACCUMULATED, steps), ("train_batch_size", meaning.global_batch))
-    for key, value in ours:
+    for template, value in zip(BATCH, (meaning.global_batch, micro, steps), strict=True):
+        key = key_of("micro_batch", template)
         stated = file.values.get(key, "auto")
         if stated not in ("auto", value) and value is not None:
             conflicts.append(LineConflict(about=key, taken=f"{value} (the arguments)", other=f"{stated} ({file.shown})"))

@@ -48,7 +48,7 @@ def test_a_deepspeed_file_as_transformers_users_write_it(problem_of) -> None:
     assert reading.ignored == (
         "gradient_clipping = 1.0",
         'fp16 = {"enabled": true}',
-        'zero_optimization.offload_optimizer = {"device": "cpu"}',
+        'zero_optimization.offload_optimizer.device = "cpu"',
     )
     meant = at_rest(problem.space, complete(problem.space, reading.settings))
     assert (meant.dp, meant.zero_stage, meant.micro_batch, meant.overlap_zero_comm) == (8, 3, 4, True)

@@ -1,0 +1,46 @@
+"""Set keys of a framework's configuration file, as its search space declares them for each parameter.
+
+A key such as `zero_optimization.stage` has a template, or a template or value for each value of the parameter. Where a value has none, the
+file keeps what it has.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from oppa.problem.command import OTHERS, Values, value_of
+from oppa.problem.configuration import Value
+from oppa.problem.space import Keys
+from oppa.problem.templates import spelled
+
+
+def keys_for(keys: Keys, value: Value) -> dict[str, Value]:
+    """Return the keys that a parameter sets at a value, each with its template or its value."""
+    chosen = {key: to.get(spelled(value), to.get(OTHERS)) if isinstance(to, Mapping) else to for key, to in keys.items()}
+    return {key: to for key, to in chosen.items() if to is not None}
+
+
+def filled(keys: Mapping[str, Value], values: Values) -> dict[str, Value]:
+    """Return keys with the values that their templates name."""
+    return {key: value_of(to, values) if isinstance(to, str) else to for key, to in keys.items()}
+
+
+def nested(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *tables, last = key.split(".")
+        inner = found
+        for name in tables:
+            inner = inner.setdefault(name, {})
+        inner[last] = value
+    return found
+
+
+def at(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value at a dotted key; None if a table on the way is missing."""
+    found: Any = values
+    for name in key.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(name)
+    return found
