@@ -18,6 +18,7 @@ OVERHEAD = ("1000", "10000", "100000")
 """Approximate numbers of candidates that a designer chooses from."""
 COPUS = ("copus-3b", "copus-13b", "copus-32b", "copus-7b")
 """COPUS's four configurations (section 6.1)."""
+DRIFTING = ("llama-3.2-1b",)
 PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
 """The simulated jobs whose profiles are compared."""
 POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
@@ -240,6 +241,7 @@ SUITES: Mapping[str, Suite] = {
         run="experiments.profile.simulated:profile",
         tasks=PROFILED,
     ),
+    "drift": Suite(about="a machine that becomes slower in a search, with and without repeats", run="experiments.drift.run:sections"),
     "transfer": Suite(
         about="the gain and the harm of starting a search from other studies",
         run="experiments.transfer.run:sections",
@@ -285,6 +287,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "simulator": _with_own_record("simulator", _SIMULATOR),
     "stopping": _with_own_record("stopping", _simulated(SIMULATED, cost_model=False)),
     "profile": _with_own_record("profile", _simulated(PROFILED, cost_model=True), repeats=2, smallest="--tasks qwen2-1.5b"),
+    "drift": _with_own_record("drift", _simulated(DRIFTING, cost_model=False), repeats=12, smallest="--help"),
     "transfer": _with_own_record("transfer", _TRANSFER, repeats=1, smallest="--tasks 1B-8"),
     "control": with_own_command(
         "gradient statistics, changes of layout and profiles, on real ranks",

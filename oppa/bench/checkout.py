@@ -28,7 +28,7 @@ NAMES = (
     ),
     *("service", "goodput", "goodput-simulated", "goodput-pollux"),
     *("norm-test", "policies", "policies-simulated", "schedule", "pipelines", "cluster-sim", "trainers", "trainers-goodput"),
-    *("faults", "proxy", "transfer", "libraries"),
+    *("faults", "proxy", "transfer", "libraries", "drift"),
 )
 """Names of the experiments, as arguments of `oppa bench`."""
 

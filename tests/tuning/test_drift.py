@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.drift.run import loss_of_search
+from experiments.drift.search import loss_of_search
 from oppa.study.records import DRIFT
 from oppa.tuning.drift import CLOSEST, FEWEST, drift_of, is_due
 from oppa.tuning.stopping import TRIAL_STDDEV
@@ -74,7 +74,7 @@ def test_a_resumed_and_an_ending_search_repeat_once_more(candidates) -> None:
 
 @pytest.mark.slow
 def test_a_wrong_winner_is_avoided_and_a_steady_machine_costs_two_repeats(tmp_path) -> None:
-    """Results of more searches: `python -m experiments.drift.run`."""
+    """Results of more searches: `oppa bench drift`."""
     assert loss_of_search(tmp_path / "blind", 0.02, 11, watches=False)[0] > 0.2
     assert loss_of_search(tmp_path / "watching", 0.02, 11, watches=True)[0] == 0.0
     steady, trials = loss_of_search(tmp_path / "steady", 0.0, 11, watches=True)
