@@ -200,4 +200,3 @@ def test_a_checkpoint_of_another_run_or_an_incomplete_one_is_refused(attempt_at,
         torch.save({**state, "callbacks": {}}, checkpoint)
     with pytest.raises(ContractError, match="was not saved under oppa, or is not complete"):
         loop_program.train(library, attempt_at("third", before=first))
-
