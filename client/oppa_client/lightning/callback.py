@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import _TunerExitException
 from torch.distributed.fsdp import FSDPModule
 
@@ -37,7 +38,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         self.run, self._loader, self._statistics, self._save_every = run, loader, statistics, save_every
         self._stated: dict[str, Any] | None = None
         self._measured: MeasuredSteps | None = None
-        self._strategy = ""
+        self._sharded = False
         self._own: list[Any] = []
         """Schedule of the optimizer, if the module has none."""
         self._now: MicroBatch
@@ -49,7 +50,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Refuse what does not go with a changing batch."""
         require_supported(trainer, pl_module, measured=False)
-        self._strategy = type(trainer.strategy).__name__
+        self._sharded = isinstance(trainer.strategy, ModelParallelStrategy)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Take over the learning rates before a checkpoint is loaded."""
@@ -173,4 +174,4 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
 
     def _facts(self) -> dict[str, Any]:
         order = self._loader.order
-        return {"size": order.size, "seed": order.seed, "strategy": self._strategy}
+        return {"size": order.size, "seed": order.seed, "sharded": self._sharded}
