@@ -19,6 +19,7 @@ MODULES = {
     "stable_baselines3": "learn",
     "pyarrow": "tokens",
     "mlflow": "mlflow",
+    "pynvml": "nvml",
     "ray": "ray",
     "tensorboard": "tensorboard",
     "wandb": "wandb",

@@ -5,7 +5,9 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,11 +31,16 @@ def problem(request: pytest.FixtureRequest, tmp_path: Path) -> Problem:
 
 def test_no_generated_file_runs_what_a_job_is_called(problem: Problem, tmp_path: Path) -> None:
     environment, written = stubs(tmp_path / "bin"), 0
-    for name, files in exports(problem, CONFIGURATION).items():
+    exported = exports(problem, CONFIGURATION)
+    for name, files in exported.items():
         assert not isinstance(files, InputError), files
         folder = tmp_path / "out" / name
         if name == "torchrun":  # it names its Python by path
             assert subprocess.run(["sh", "-n"], input=files["run.sh"], text=True).returncode == 0
+        elif name == "kubernetes":  # a manifest starts torchrun's script, and has no other code
+            for container in containers([yaml.safe_load(text) for text in files.values()]):
+                assert {"name": "OPPA_SCRIPT", "value": exported["torchrun"]["run.sh"].replace("$", "$$")} in container["env"]
+                assert 'exec sh run.sh "$@"' in container["command"][2] and problem.name not in container["command"][2]
         else:
             done = run(files, folder, environment)
             assert done.returncode == 0, done.stderr
@@ -46,6 +53,15 @@ def test_no_generated_file_runs_what_a_job_is_called(problem: Problem, tmp_path:
                 assert isinstance(yaml.safe_load(text), dict)
     assert written >= 6 and not list(tmp_path.rglob(CANARY))
     assert "\n" not in problem.name and " " not in problem.name and 0 < len(problem.name) <= 100
+
+
+def containers(manifest: Any) -> Iterator[dict[str, Any]]:
+    """Yield what has a command in a manifest, at any depth."""
+    if isinstance(manifest, dict) and "command" in manifest:
+        yield manifest
+    elif isinstance(manifest, dict | list):
+        for each in manifest.values() if isinstance(manifest, dict) else manifest:
+            yield from containers(each)
 
 
 @pytest.mark.parametrize("steps", ["1/w PWNED", "1/;w PWNED", "$(touch PWNED)", "-1", "1e3", "1 2", "&"])
