@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ HANG = "hang"
 HANG_S = 10.0
 HANG_STEPS = 20
 """A trial hangs if it reports no step for `HANG_S` seconds, nor for `HANG_STEPS` times its median step time."""
+ENDING = 6
+"""Factor of `HANG_S` for a program that has taken its steps: it closes its process groups, and frees its devices."""
 FLOOD = 1000
 """Reported steps per step of the trial, beyond which a program does not report steps but fills memory."""
 
@@ -90,9 +93,13 @@ class TrialMonitor:
         usual_s = statistics.median(self.step_times_s) if self.measurements else math.inf
         if self.seconds > self._limit_s:
             self._end("timed_out", f"took longer than its limit of {format_seconds(self._limit_s)}")
-        elif silence_s > max(self._hang_s, HANG_STEPS * usual_s):
+        elif silence_s > max(self._hang_s * (ENDING if self._has_taken_its_steps() else 1), HANG_STEPS * usual_s):
             last = f"step {self.measurements[-1].step}; a step takes {format_seconds(usual_s)}"
             self._end("timed_out", f"{HANG}: no step for {format_seconds(silence_s)} after {last}")
+
+    def _has_taken_its_steps(self) -> bool:
+        """Return True if no further step is due: all were reported, or the program states that it has ended."""
+        return len(self.measurements) >= self._wanted or os.path.lexists(self._folder / trial_folder.REPORT)
 
     def _is_paused(self) -> bool:
         """Return True if the program evaluates or saves, within the time that it states for that."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oppa.trials import trial_folder
-from oppa.trials.monitor import TrialMonitor
+from oppa.trials.monitor import ENDING, TrialMonitor
 from tests.trials.conftest import script_spec
 
 OTHERS = ("", "[", "[]", "1", "{}", '{"until": null}', '{"until": NaN}', '{"until": 1' + "0" * 400 + "}", "[" * 60_000, '{"until": 0}')
@@ -31,6 +31,16 @@ def test_a_silent_program_hangs_unless_it_is_paused(tmp_path: Path) -> None:
     time.sleep(0.3)
     monitor.check_time()
     assert monitor.must_end is not None
+
+
+def test_a_program_that_has_taken_its_steps_has_longer_to_end(tmp_path: Path) -> None:
+    monitor = silent(tmp_path, hang_s=0.2)
+    (tmp_path / trial_folder.REPORT).write_text('{"outcome": "completed"}')
+    monitor.check_time()
+    assert monitor.must_end is None
+    time.sleep(0.2 * (ENDING - 1))
+    monitor.check_time()
+    assert monitor.must_end is not None and monitor.must_end.verdict.outcome == "timed_out"
 
 
 @pytest.mark.parametrize("text", OTHERS, ids=range(len(OTHERS)))
