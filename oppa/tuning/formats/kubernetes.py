@@ -6,7 +6,7 @@ Sources: api/jobset/v1alpha2 of kubernetes-sigs/jobset, and pkg/apis/trainer/v1a
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oppa.errors import InputError
@@ -152,13 +152,10 @@ def _text(manifest: Mapping[str, Any]) -> str:
     return written
 
 
-def _found(values: Any, name: str) -> Any:
+def _found(values: Any, name: str) -> Iterator[Any]:
     """Yield the values of all environment variables of that name, at any depth."""
-    if isinstance(values, dict):
-        if values.get("name") == name:
-            yield values.get("value")
-        for each in values.values():
-            yield from _found(each, name)
-    elif isinstance(values, list):
-        for each in values:
-            yield from _found(each, name)
+    if isinstance(values, dict) and values.get("name") == name:
+        yield values.get("value")
+    inner = values.values() if isinstance(values, dict) else values if isinstance(values, list) else ()
+    for each in inner:
+        yield from _found(each, name)
