@@ -14,14 +14,18 @@ ROW_COLUMNS = (">batch", "configuration", ">samples/s", ">memory", "known", "tri
 DAY_S = 86400.0
 
 
-def facts(table: Table, *, now: float) -> list[tuple[str, str]]:
-    """Return facts by name: how, when and where the table was made, and how much of it was measured; `now` in seconds since 1970."""
+def facts(table: Table, *, now: float | None = None) -> list[tuple[str, str]]:
+    """Return facts by name: how, when and where the table was made, and how much of it was measured.
+
+    Args:
+        now: Seconds since 1970, to which the table's age is given; None in a text that is stored.
+    """
     origin = table.origin
     counts = Counter(row.source for row in table.rows)
     known = [f"{counts[source]} {source}" for source in ("measured", "predicted") if counts[source]]
     left_out = f" of {origin.candidates} candidates; {origin.pruned} do not fit" if origin.pruned else ""
     found = [
-        ("made", f"{_date(origin.created_at)}, {_age(now - origin.created_at)} ago"),
+        ("made", _date(origin.created_at) + (f", {_age(now - origin.created_at)} ago" if now is not None else "")),
         ("profile", _method(table)),
         ("trials", f"{origin.trials}, which took {format_seconds(origin.spent_s)}"),
         ("rows", (", ".join(known) or "none") + (left_out or f" of {origin.candidates} candidates")),
@@ -30,11 +34,11 @@ def facts(table: Table, *, now: float) -> list[tuple[str, str]]:
     return found + ([("training", f"{origin.training_steps} training steps refined it")] if origin.training_steps else [])
 
 
-def provenance(table: Table, *, now: float) -> dict[str, str]:
+def provenance(table: Table) -> dict[str, str]:
     """Return the facts for a record, with the command, the software and the study."""
     origin = table.origin
     versions = ", ".join(f"{name} {version}" for name, version in origin.versions.items())
-    return {"command": f"`{origin.command}`", **dict(facts(table, now=now)), "software": versions, "study": origin.study}
+    return {"command": f"`{origin.command}`", **dict(facts(table)), "software": versions, "study": origin.study}
 
 
 MEANING = (

@@ -48,7 +48,8 @@ def values(known: Curves, *, label: str) -> interactive.Values:
     standing = standings(known)
     named = featured(standing)
     others = [strategy for strategy in known if strategy not in named]
-    fastest = [_series("fastest", [each.fastest for each in standing], kind="marks", colour="ink", star=True)] if standing else []
+    best = [each.fastest for each in standing]
+    fastest = [_series("fastest", best, kind="marks", colour="ink", star=True, notes=_ids(best))] if best else []
     return {
         "label": label,
         "x": {"label": "global batch, sequences", "log": 2},
@@ -70,10 +71,14 @@ def _known(name: str, rows: Sequence[TableRow], look: int) -> list[interactive.V
     """Return the marks of a strategy: filled if measured, hollow if predicted."""
     parts = {source: [row for row in rows if row.source == source] for source in ("measured", "predicted")}
     return [
-        _series(name, chosen, kind="marks", look=look, hollow=source == "predicted", notes=[row.configuration.id for row in chosen])
+        _series(name, chosen, kind="marks", look=look, hollow=source == "predicted", notes=_ids(chosen))
         for source, chosen in parts.items()
         if chosen
     ]
+
+
+def _ids(rows: Sequence[TableRow]) -> list[str]:
+    return [row.configuration.id for row in rows]
 
 
 def _series(name: str, rows: Sequence[TableRow], *, band: bool = False, look: int = 0, **more: Any) -> interactive.Values:

@@ -11,12 +11,15 @@ from oppa.table import Table
 from oppa.table.frontier import curves, standings
 
 
-def render(folder: Path, *, now: float) -> str:
-    """Return the page of the table in a folder; `now` in seconds since 1970. Raises TableError if the table is damaged."""
+def render(folder: Path) -> str:
+    """Return the page of the table in a folder; the same table gives the same text. Raises TableError if it is damaged."""
     table = Table.read(folder)
     known = curves(table)
-    label = f"Throughput against batch size, for each strategy. {changes(standings(known))}"
-    caption = "Bands hold 90% of the probability, hollow marks are predicted, and stars are the fastest at their batch size."
+    label = f"Throughput against batch size, for each strategy. {changes(standings(known))}".replace("`", "")
+    caption = (
+        "Bands hold 90% of the probability, hollow marks are predicted, and stars are the fastest at their batch size. "
+        "At a dashed line another strategy becomes the fastest."
+    )
     chart = Chart(svg=table_figure.throughput(known, description=label), caption=caption, data=table_figure.values(known, label=label))
     page = {
         **head(),
@@ -24,7 +27,7 @@ def render(folder: Path, *, now: float) -> str:
         "kind": "a table by oppa",
         "about": ["Throughput and memory at each batch size"],
         "headings": ("Table", "Throughput"),
-        "facts": facts(table, now=now),
+        "facts": facts(table),
         "charts": [chart] if known else [],
         "sections": [dataclasses.replace(section, text=section.text.replace("`", "")) for section in sections(table, known)],
     }

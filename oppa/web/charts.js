@@ -1,7 +1,8 @@
 "use strict";
 // Draws figures with uPlot: values under the pointer or the arrow keys, zoom by dragging. Without this script a page shows its static figures.
 //
-// A chart is {label, x: {label, log}, y: {label, log}, series, diagonal, limit}; oppa/report/interactive.py describes it.
+// oppa/report/interactive.py describes a chart. The live page also sets `height` in pixels, `legend: false`, `resting` (the text while no
+// point is near), and `solid` of a line without dashes.
 // Text from outside enters a page through textContent and attributes only.
 const charts = (() => {
   const COLOURS = ["blue", "vermillion", "green", "orange", "purple", "olive", "grey"];
@@ -86,15 +87,15 @@ const charts = (() => {
       this.root = element("div", "chart");
       this.legend = element("div", "chart-legend");
       this.plot = element("div", "chart-plot");
+      this.foot = element("div", "chart-foot");
       this.readout = element("output", "chart-readout");
       this.back = element("button", "chart-reset", "show everything");
       this.back.type = "button";
       this.back.onclick = () => this.zoom({});
-      const foot = element("div", "chart-foot");
-      foot.append(this.readout, this.back);
+      this.foot.append(this.readout, this.back);
       this.plot.tabIndex = 0;
       this.plot.setAttribute("role", "group");
-      this.root.append(this.legend, this.plot, foot);
+      this.root.append(this.legend, this.plot, this.foot);
       frame.append(this.root);
       this.plot.addEventListener("keydown", event => this.key(event));
       this.readout.setAttribute("aria-live", "off");  // only keys speak: the pointer and the live page would interrupt a reader all the time
@@ -125,11 +126,11 @@ const charts = (() => {
 
     columns() {
       const bands = this.chart.series.flatMap((series, s) => series.low && series.kind !== "marks" ? [this.data.low[s], this.data.high[s]] : []);
-      return [this.data.x, ...this.data.columns, ...bands];
+      return [this.data.x, ...bands, ...this.data.columns];  // bands are below all lines and marks
     }
 
     options() {
-      const { chart } = this, series = [{}], bands = [], edges = [];
+      const { chart } = this, series = [], bands = [], edges = [];
       chart.series.forEach((each, s) => {
         const path = each.kind === "marks" ? u => this.marks(u, s) : each.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined;
         series.push({
@@ -138,7 +139,7 @@ const charts = (() => {
           fill: each.kind === "marks" ? () => colour(each.hollow ? "paper" : hue(each)) : undefined,
         });
         if (!each.low || each.kind === "marks") return;
-        const first = chart.series.length + 1 + edges.length, edge = { show: !this.hidden.has(each.name), width: 0, points: { show: false }, paths: path };
+        const first = 1 + edges.length, edge = { show: !this.hidden.has(each.name), width: 0, points: { show: false }, paths: path };
         edges.push(edge, edge);
         bands.push({ series: [first + 1, first], fill: () => colour(hue(each)) + "29" });
       });
@@ -146,7 +147,7 @@ const charts = (() => {
         grid: { stroke: () => colour("rule"), width: 1 }, ticks: { show: false }, values: (_, splits) => splits.map(number) };
       const logs = log => log ? { splits: (_, __, low, high) => ticks(low, high, log), filter: (_, splits) => splits } : {};
       return {
-        ...this.size(), series: [...series, ...edges.map(edge => ({ ...edge }))], bands, legend: { show: false }, padding: [8, 14, 0, 0],
+        ...this.size(), series: [{}, ...edges.map(edge => ({ ...edge })), ...series], bands, legend: { show: false }, padding: [8, 14, 0, 0],
         scales: { x: { time: false, distr: chart.x.log ? 3 : 1, range: () => this.limits().x }, y: { distr: chart.y.log ? 3 : 1, range: () => this.limits().y },
           rows: { range: u => { const high = Math.max(u.over.clientHeight || 200, 60) / ROW; return [-.5, high - .5]; } } },
         axes: [{ ...axis, label: chart.x.label, size: 30, ...logs(chart.x.log) }, { ...axis, label: chart.y.label || undefined, size: 52, ...logs(chart.y.log) }],
@@ -232,16 +233,19 @@ const charts = (() => {
       this.legend.hidden = names.length < 2 || this.chart.legend === false;
     }
 
-    // Values under the pointer: the nearest mark, or the nearest point of every line.
+    marked() { return this.shown().some(series => series.kind === "marks"); }
+
+    // Values under the pointer: the nearest mark, or in a chart without marks the nearest point of every line.
     points() {
-      return this.shown().filter(series => !series.pale).flatMap(series => series.x.map((x, i) => ({ series, i, x }))).filter(({ series, i }) => isNumber(series.y[i]));
+      const marked = this.marked();
+      return this.shown().filter(series => !series.pale && (series.kind === "marks") === marked).flatMap(series => series.x.map((x, i) => ({ series, i, x }))).filter(({ series, i }) => isNumber(series.y[i]));
     }
 
     hover(u) {
       const { left, top } = u.cursor;
       if (left < 0) return this.point(null);
-      const marked = this.shown().some(series => series.kind === "marks"), points = this.points();
-      if (!marked) return this.point(this.across(points, u.posToVal(left, "x")));
+      const points = this.points();
+      if (!this.marked()) return this.point(this.across(points, u.posToVal(left, "x")));
       let best = null, nearest = REACH;
       for (const point of points) {
         const [x, y] = this.place(u, point.series, point.i), distance = Math.hypot(x - left, y - top);
@@ -296,6 +300,8 @@ const charts = (() => {
       this.zoom(view);
     }
 
+    reset() { this.point(null); this.zoom({}); }
+
     zoom(view) {
       this.view = view;
       this.back.hidden = !view.x && !view.y;
@@ -312,7 +318,7 @@ const charts = (() => {
       if (key in moves) {
         const to = points[Math.min(Math.max(moves[key], 0), points.length - 1)], [low, high] = this.limits().x;
         if (to.x < low || to.x > high) this.zoom({ x: [to.x - (high - low) / 2, to.x + (high - low) / 2] });
-        this.point(this.shown().some(series => series.kind === "marks") ? [to] : [to, ...this.across(points, to.x).filter(point => point.series.name !== to.series.name)]);
+        this.point(this.marked() ? [to] : [to, ...this.across(points, to.x).filter(point => point.series.name !== to.series.name)]);
       } else if (key === "+" || key === "=" || key === "-") this.magnify(key === "-" ? 2 : .5, current?.x);
       else if (key === "0" || key === "Escape") this.zoom({});
       else return;
@@ -333,7 +339,7 @@ const charts = (() => {
     figure.classList.add("interactive");
     const frame = element("div");
     figure.prepend(frame);
-    new Chart(frame, JSON.parse(figure.dataset.chart));
+    figure.append(new Chart(frame, JSON.parse(figure.dataset.chart)).foot);  // below the caption
   }
   return { Chart, hue, number };
 })();

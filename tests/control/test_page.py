@@ -61,6 +61,17 @@ def test_it_shows_a_job_as_it_goes(page, served) -> None:
     assert not page.complaints
 
 
+def test_a_job_that_is_chosen_is_shown_whole(page, served) -> None:
+    service, port = served
+    _opened(page, port, f"#token={service.tokens.of_watcher()}")
+    page.wait_for("document.querySelectorAll('#charts canvas').length === 6")
+    page.value("document.querySelector('.chart-plot').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="+")
+    page.wait_for("!document.querySelector('.chart-reset').hidden")
+    page.value("document.querySelector('#jobs button').click()")
+    assert page.value("document.querySelector('.chart-reset').hidden") and not page.complaints
+
+
 def test_what_comes_from_outside_is_text(page, served) -> None:
     service, port = served
     _opened(page, port, f"#token={service.tokens.of_watcher()}")

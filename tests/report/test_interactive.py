@@ -25,7 +25,8 @@ def page(chart: interactive.Values) -> str:
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     head = f'<!DOCTYPE html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     style = f"<style>{catalog.charts_style()}</style>"
-    return f'{head}{style}<figure data-chart="{data}"><div class="static">static</div></figure><script>{script}</script>'
+    figure = f'<figure data-chart="{data}"><div class="static">static</div><figcaption>found</figcaption></figure>'
+    return f"{head}{style}{figure}<script>{script}</script>"
 
 
 def test_vendored_files_are_unchanged() -> None:
@@ -115,6 +116,8 @@ def test_the_pointer_shows_a_value_and_dragging_zooms(tab) -> None:
 @pytest.mark.environment
 def test_print_and_pages_without_scripts_have_the_static_figure(tab) -> None:
     assert tab.value(SHOWN) == ["chart"]
+    parts = tab.value("[...document.querySelector('figure').children].map(each => each.className || each.localName)")
+    assert parts == ["div", "static", "figcaption", "chart-foot"]  # no gap above the caption is kept for values
     tab.call("Emulation.setEmulatedMedia", media="print")
     assert tab.value(SHOWN) == ["static"]
     tab.call("Emulation.setScriptExecutionDisabled", value=True)

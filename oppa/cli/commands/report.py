@@ -1,6 +1,5 @@
 """`oppa report STUDY|RUN|TABLE`: write a study, a training run or a table as one HTML page."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +32,7 @@ def report(
         from oppa.report.table_page import render as render_table
         from oppa.report.text_file import write_text
 
-        typer.echo(write_text(page, render_table(folder, now=time.time())))
+        typer.echo(write_text(page, render_table(folder)))
         return
     from oppa.study import Study
 

@@ -54,7 +54,7 @@ def _write(table: "Table", known: "Curves", out: Path) -> None:
     from oppa.table.frontier import standings
 
     svg = throughput(known, description=f"Throughput against batch size, for each strategy. {changes(standings(known))}")
-    origins, figures = [provenance(table, now=time.time())], {"throughput.svg": standalone(svg)}
+    origins, figures = [provenance(table)], {"throughput.svg": standalone(svg)}
     write_record(out, "Throughput table", sections(table, known), origins=origins, figures=figures)
     style.err().print(f"written: {out / 'table.md'}, {out / 'throughput.svg'}", markup=False)
 

@@ -101,4 +101,5 @@ def test_the_examples_of_the_guide_are_valid():
     assert kinds == ["raycluster", "rayjob", "skypilot"]
     for kind, each in zip(kinds, shown, strict=True):
         assert not wrong(kind, each)
+    assert "backoffLimit" not in shown[1]["spec"], "KubeRay would delete the selected cluster"
     subprocess.run(["sh", "-n"], input=shown[2]["run"], text=True, check=True)
