@@ -260,9 +260,9 @@ def _teach(designer: Designer, seen: Sequence[Observation], offsets: Mapping[int
 def _again(executor: TrialExecutor, seen: Sequence[Observation], counted: Sequence[Trial], *, ending: bool) -> int | None:
     """Return the incumbent if it is to run again, to show a drift of the machine; else None."""
     best, own = incumbent(seen), executor.own(counted)
-    if ending and not own:  # a finished search is opened again
+    if not own or best is None:  # a finished search may have been opened again
         return None
-    if best is None or any(lease.purpose == DRIFT for lease in executor.study.running()):
+    if any(lease.purpose == DRIFT for lease in executor.study.running()):
         return None
     is_resumed = len(own) < len(counted) and not any(trial.purpose == DRIFT for trial in own)
     return best[0] if is_due(counted, resumed=is_resumed and not ending, ending=ending) else None
