@@ -73,6 +73,11 @@ class Backend:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Environment variables that give other tuners access to the same hosts."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Return True if no parallel tuner of the study runs trials, which might be on the same hosts."""
+        return self.tuners == 1 and SLOT not in os.environ
+
     def hosts(self) -> Sequence[str]:
         """Return the names of the hosts of the present trial; empty if they are not known."""
         if self.place is not None:

@@ -58,16 +58,16 @@ def drift_of(trials: Sequence[Trial]) -> Drift:
     hosts, because these differ as well.
     """
     seen = [trial for trial in _compared(trials) if trial.steps_per_s]
-    if not any(trial.purpose == DRIFT for trial in seen) or len({trial.hosts for trial in seen}) > 1:
+    if not any(trial.purpose == DRIFT for trial in seen) or _changes_hosts(seen):
         return Drift()
     count = Counter(trial.configuration for trial in seen)
     at = np.array([position for position, trial in enumerate(seen) if count[trial.configuration] > 1], dtype=np.float64)
-    told = [trial for trial in seen if count[trial.configuration] > 1]
-    y = np.array([math.log(trial.steps_per_s or 1.0) for trial in told])
-    noise = np.array([TRIAL_STDDEV**2 + (trial.variance or 0.0) / (trial.steps_per_s or 1.0) ** 2 for trial in told])
-    kinds = {configuration: column for column, configuration in enumerate(dict.fromkeys(trial.configuration for trial in told))}
-    x = np.zeros((len(told), len(kinds)))
-    x[range(len(told)), [kinds[trial.configuration] for trial in told]] = 1.0
+    repeated = [trial for trial in seen if count[trial.configuration] > 1]
+    y = np.array([math.log(trial.steps_per_s or 1.0) for trial in repeated])
+    noise = np.array([TRIAL_STDDEV**2 + (trial.variance or 0.0) / (trial.steps_per_s or 1.0) ** 2 for trial in repeated])
+    kinds = {configuration: column for column, configuration in enumerate(dict.fromkeys(trial.configuration for trial in repeated))}
+    x = np.zeros((len(repeated), len(kinds)))
+    x[range(len(repeated)), [kinds[trial.configuration] for trial in repeated]] = 1.0
     walk = np.minimum.outer(at, at)
     still, *walking = (_log_likelihood(y, x, stddev**2 * walk + np.diag(noise)) for stddev in (0.0, *_STDDEVS))
     likeliest = int(np.argmax(walking))
@@ -82,7 +82,7 @@ def drift_of(trials: Sequence[Trial]) -> Drift:
 
 
 def is_due(trials: Sequence[Trial], *, resumed: bool = False, ending: bool = False) -> bool:
-    """Return whether the incumbent is to run again before the next candidate.
+    """Return whether the incumbent is to run again before the next candidate. It never is where nothing would be corrected.
 
     A machine that was seen to stand still for T trials drifts by no more than the noise of a trial in the next T, if its drift is a random
     walk. So repeats become rarer while it stands still. With a drift of variance v per trial, the noise s is reached after s^2 / v trials.
@@ -93,7 +93,7 @@ def is_due(trials: Sequence[Trial], *, resumed: bool = False, ending: bool = Fal
         ending: The search has no trials left, so that nothing else would show a drift since the last repeat.
     """
     seen = _compared(trials)
-    if len(seen) < FEWEST:
+    if len(seen) < FEWEST or _changes_hosts(seen):
         return False
     repeats = [position for position, trial in enumerate(seen) if trial.purpose == DRIFT]
     since = len(seen) - 1 - repeats[-1] if repeats else len(seen)
@@ -109,6 +109,10 @@ def is_due(trials: Sequence[Trial], *, resumed: bool = False, ending: bool = Fal
 def _compared(trials: Sequence[Trial]) -> list[Trial]:
     """Return the measured trials, and repeats that failed; those of verification take turns, and need no correction."""
     return [trial for trial in trials if trial.counts and (trial.steps_per_s or trial.purpose == DRIFT) and trial.purpose != VERIFICATION]
+
+
+def _changes_hosts(seen: Sequence[Trial]) -> bool:
+    return len({trial.hosts for trial in seen}) > 1
 
 
 def _residual(y: Array, x: Array, covariance: Array) -> tuple[Array, Callable[[Array], Array]]:

@@ -6,7 +6,7 @@ Several processes may search one study at once. The study's leases keep them apa
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
@@ -81,12 +81,14 @@ class TrialExecutor:
         watcher: SearchCallback,
         *,
         simulated: bool = False,
+        is_alone: bool = False,
         budget: DeviceBudget | None = None,
     ) -> None:
         """Begin a session of this process on a study.
 
         Args:
             simulated: Trials are simulated and take no real time, so their simulated seconds count against a time budget.
+            is_alone: Trials run on real devices, which no parallel tuner of the study slows down.
             budget: The study's GPU-hours, as this tuner applies them; None: those of the problem's limits, with trials that end at once.
         """
         self.study = study
@@ -94,7 +96,7 @@ class TrialExecutor:
         self.problem = problem
         self._run_trial = run_trial
         self._watcher = watcher
-        self._simulated = simulated
+        self._simulated, self.is_alone = simulated, is_alone
         earlier = study.trials()
         self._earlier = {trial.id for trial in earlier}
         self.mended = {trial.id for trial in ([] if simulated else self._repeated(earlier, earlier))}
@@ -196,7 +198,7 @@ def search(
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
     """
-    study, limits, learned = executor.study, executor.problem.limits, set[int]()
+    study, limits, learned = executor.study, executor.problem.limits, dict[int, float]()
     while True:
         study.recover()
         running = [lease for lease in study.running() if lease.purpose == SEARCH]
@@ -205,15 +207,18 @@ def search(
         counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
         trials = [trial for trial in counted if trial.id not in executor.mended]
         reason = repeated_failures.in_words(failures) if failures else spent(executor, len(searched(counted)) + len(running))
-        offsets = drift_of(counted).offsets if watches_drift else {}
-        seen = [Observation.of(trial, candidates, offset=offsets.get(trial.id, 0.0)) for trial in trials]
-        _teach(designer, trials, seen, learned, is_corrected=bool(offsets))
+        drift = drift_of(counted).offsets if watches_drift else {}
+        offsets = {trial.id: drift.get(trial.id, 0.0) for trial in trials}
+        seen = [Observation.of(trial, candidates, offset=offsets[trial.id]) for trial in trials]
+        _teach(designer, seen, offsets, learned)
         taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
-        over = limits.trials is not None and len(searched(counted)) >= limits.trials
-        again = _again(executor, seen, counted, ending=over) if watches_drift and (over or not reason) else None
+        may_repeat = watches_drift and not failures and not running and not spent(executor, 0)  # repeats are none of `limits.trials`
+        again = _again(executor, seen, counted, ending=bool(reason)) if may_repeat else None
         candidate = again
         if again is None and not reason:
             candidate = next_candidate(executor.problem, candidates, designer, taken)
+            if candidate is None and may_repeat:
+                candidate = again = _again(executor, seen, counted, ending=True)
         prediction = None if candidate is None else designer.predict(candidate)
         limit_s = time_limit_s(prediction, trials, limits, cold=executor.is_cold(counted))
         steps_s = worthwhile_s(prediction, every, executor.problem)
@@ -236,22 +241,28 @@ def search(
             return reason or _exhausted(len(taken), len(candidates))
 
 
-def _teach(designer: Designer, trials: Sequence[Trial], seen: Sequence[Observation], learned: set[int], *, is_corrected: bool) -> None:
-    """Pass the observations of trials that the designer has not `learned`; all of them if a drift has changed those that it has."""
-    new = [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]
-    if new and is_corrected and isinstance(designer, Restated):
+def _teach(designer: Designer, seen: Sequence[Observation], offsets: Mapping[int, float], learned: dict[int, float]) -> None:
+    """Pass the observations of trials that the designer has not learned; all of them if the drift of those that it has is another now.
+
+    Args:
+        offsets: Drift that was taken off each observation, by the trial's number.
+        learned: The same of the observations that the designer has; updated.
+    """
+    new = [observation for trial, observation in zip(offsets, seen, strict=True) if trial not in learned]
+    changed = any(offsets.get(trial, offset) != offset for trial, offset in learned.items())
+    if changed and isinstance(designer, Restated):
         designer.restate(seen)
     elif new:
         designer.update(new)
-    learned |= {trial.id for trial in trials}
+    learned |= offsets
 
 
 def _again(executor: TrialExecutor, seen: Sequence[Observation], counted: Sequence[Trial], *, ending: bool) -> int | None:
     """Return the incumbent if it is to run again, to show a drift of the machine; else None."""
     best, own = incumbent(seen), executor.own(counted)
-    if ending and not own:  # a finished search is opened again
+    if not own or best is None:  # a finished search may have been opened again
         return None
-    if best is None or any(lease.purpose == DRIFT for lease in executor.study.running()):
+    if any(lease.purpose == DRIFT for lease in executor.study.running()):
         return None
     is_resumed = len(own) < len(counted) and not any(trial.purpose == DRIFT for trial in own)
     return best[0] if is_due(counted, resumed=is_resumed and not ending, ending=ending) else None

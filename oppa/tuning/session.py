@@ -179,9 +179,9 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
             part_of=options.part_of,
         )
         callback = stack.enter_context(_watched(session, options.callback))
-        run_trial, ending_s = stack.enter_context(_running_trials(setup, study, options, callback.tick))
+        run_trial, ending_s, is_alone = stack.enter_context(_running_trials(setup, study, options, callback.tick))
         budget = DeviceBudget(problem=problem, study=study, ending_s=ending_s, elsewhere_s=options.elsewhere_s)
-        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, budget=budget)
+        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process, is_alone=is_alone, budget=budget)
         study.check()
 
 
@@ -203,17 +203,20 @@ def _opened(problem: Problem, options: SessionOptions) -> Study:
 
 
 @contextlib.contextmanager
-def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick: Callable[[], None]) -> Iterator[tuple[RunTrial, float]]:
+def _running_trials(
+    setup: Setup, study: Study, options: SessionOptions, on_tick: Callable[[], None]
+) -> Iterator[tuple[RunTrial, float, bool]]:
     """Yield the function that runs the trials of a session: on hosts, in the simulator, or by replay.
 
-    The second value is the number of seconds that the processes of a trial may need to end.
+    The second value is the number of seconds that the processes of a trial may need to end. The third is True if trials run on real
+    devices without parallel tuners, which may share hosts.
     """
     problem, folder, grace_s = setup.problem, study.folder, setup.problem.limits.grace_s
     if setup.runner.in_process:
         from oppa.simulator.executor import SimulatedExecutor
         from oppa.simulator.simulator import Simulator
 
-        yield SimulatedExecutor(setup.simulator or Simulator.of(problem), seed=options.seed), 0.0
+        yield SimulatedExecutor(setup.simulator or Simulator.of(problem), seed=options.seed), 0.0, False
         return
     ending_s = max(grace_s, setup.runner.grace_s or 0.0)
     with (
@@ -225,7 +228,7 @@ def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick
         launcher.prepare()  # its imports overlap with ours
         # a pool holds its hosts for the whole session, and releases them after the winner is written
         with study.holding() if backend.place else contextlib.nullcontext():
-            yield functools.partial(run_trial, launcher), ending_s + (HOSTS_END_S if backend.place else LOCAL_END_S)
+            yield functools.partial(run_trial, launcher), ending_s + (HOSTS_END_S if backend.place else LOCAL_END_S), backend.is_alone
 
 
 class SilentCallback:

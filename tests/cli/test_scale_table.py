@@ -143,6 +143,10 @@ limits = {trials = 8}
 """
 
 
+def test_a_missing_job_file_is_no_missing_run(oppa: Oppa, tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in oppa("scale-table", tmp_path / "none.toml", "--devices", "8..32", code=2).stderr
+
+
 @pytest.mark.slow
 def test_a_job_is_measured_on_some_sizes_and_predicted_on_the_others(oppa: Oppa, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(MEASURED)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -65,6 +66,29 @@ class Controlled:
                 except ProcessLookupError:
                     break
                 time.sleep(1)
+
+
+def grown_without_a_node(spool: Path, slurm: SlurmCluster, chance: random.Random) -> Controlled:
+    """Lose a node at some moment of the change from two hosts to four, and mend it once the job trains on what is left, to its end."""
+    other = slurm.submit("sleep 600", "--nodes=2", "--exclusive")
+    slurm.wait_for(other, "RUNNING")
+    controlled = Controlled(spool, slurm, "--set", "scaling.threshold=0")
+    decisions, lost = controlled.spool / "decisions.jsonl", chance.choice(slurm.nodes)
+    try:
+        controlled.reaches(2)
+        slurm.cancel(other)
+        until(lambda: len(decisions.read_text().splitlines()) >= 2, controlled.log.read_text, timeout_s=60)
+        time.sleep(chance.uniform(0.0, 6.0))
+        slurm.lose(lost)
+        steps = len(controlled.lines())
+        until(lambda: len(controlled.lines()) > steps + 20 and controlled.hosts() < 4, controlled.log.read_text, timeout_s=120)
+        slurm.mend(lost)
+        assert controlled.process.wait(timeout=240) == 0, controlled.log.read_text()
+    finally:
+        controlled.end()
+        slurm.mend(lost)
+        slurm.cancel(*slurm.jobs())
+    return controlled
 
 
 def hosts_of(step: ledger.Line) -> int:

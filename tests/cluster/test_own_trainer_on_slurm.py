@@ -14,8 +14,8 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
-from tests.cluster.controlled import Controlled, hosts_of, losses
-from tests.launchers.slurm_cluster import SlurmCluster, until
+from tests.cluster.controlled import Controlled, grown_without_a_node, hosts_of, losses
+from tests.launchers.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(900)]
 PLAIN, TRANSFORMERS = "elastic_trainer.py", "elastic_transformers.py"
@@ -148,24 +148,7 @@ def test_a_node_that_dies_while_the_job_grows_loses_no_sample(seed: int, slurm: 
     """It is gone at some moment of the change from two hosts to four, and back once the job trains on what is left."""
     job, chance = Job(slurm, tmp_path, 8 * 1500), random.Random(seed)
     job.write_table()
-    other = slurm.submit("sleep 600", "--nodes=2", "--exclusive")
-    slurm.wait_for(other, "RUNNING")
-    controlled = Controlled(job.submit(), slurm, "--set", "scaling.threshold=0")
-    decisions, lost = controlled.spool / "decisions.jsonl", chance.choice(slurm.nodes)
-    try:
-        controlled.reaches(2)
-        slurm.cancel(other)
-        until(lambda: len(decisions.read_text().splitlines()) >= 2, controlled.log.read_text, timeout_s=60)
-        time.sleep(chance.uniform(0.0, 6.0))
-        slurm.lose(lost)
-        steps = len(controlled.lines())
-        until(lambda: len(controlled.lines()) > steps + 20 and controlled.hosts() < 4, controlled.log.read_text, timeout_s=120)
-        slurm.mend(lost)
-        assert controlled.process.wait(timeout=240) == 0, controlled.log.read_text()
-    finally:
-        controlled.end()
-        slurm.mend(lost)
-        slurm.cancel(*slurm.jobs())
+    controlled = grown_without_a_node(job.submit(), slurm, chance)
     assert set(require_trained(job, controlled)) <= {1, 2, 4}
     assert job.taken() == list(range(job.samples))
 

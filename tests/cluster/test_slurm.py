@@ -14,8 +14,8 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
-from tests.cluster.controlled import Controlled, losses
-from tests.launchers.slurm_cluster import SlurmCluster, until
+from tests.cluster.controlled import Controlled, grown_without_a_node, losses
+from tests.launchers.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(600)]  # two minutes each on an idle machine
 
@@ -100,24 +100,7 @@ def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmClust
 def test_a_node_that_dies_while_a_job_grows_loses_nothing(seed: int, slurm: SlurmCluster, tmp_path: Path) -> None:
     """It is gone at some moment of the change from two hosts to four, and back when the job trains on what is left."""
     samples, chance = 8 * 500, random.Random(seed)
-    other = slurm.submit("sleep 600", "--nodes=2", "--exclusive")
-    slurm.wait_for(other, "RUNNING")
-    controlled = Controlled(submitted(tmp_path, samples), slurm, "--set", "scaling.threshold=0")
-    decisions, lost = controlled.spool / "decisions.jsonl", chance.choice(slurm.nodes)
-    try:
-        controlled.reaches(2)
-        slurm.cancel(other)
-        until(lambda: len(decisions.read_text().splitlines()) >= 2, controlled.log.read_text, timeout_s=60)
-        time.sleep(chance.uniform(0.0, 6.0))
-        slurm.lose(lost)
-        steps = len(controlled.lines())
-        until(lambda: len(controlled.lines()) > steps + 20 and controlled.hosts() < 4, controlled.log.read_text, timeout_s=120)
-        slurm.mend(lost)
-        assert controlled.process.wait(timeout=240) == 0, controlled.log.read_text()
-    finally:
-        controlled.end()
-        slurm.mend(lost)
-        slurm.cancel(*slurm.jobs())
+    controlled = grown_without_a_node(submitted(tmp_path, samples), slurm, chance)
     assert ledger.require_whole(ledger.standing(controlled.lines())) == samples
     assert losses(controlled.lines()) == unscaled(tmp_path, samples)
 

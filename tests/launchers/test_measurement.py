@@ -20,6 +20,7 @@ from oppa.launchers.measurement.hardware_text import hardware_text
 from oppa.launchers.measurement.ranks import LaunchedRank, launched
 from oppa.launchers.measurement.start import measure
 from oppa.problem.cluster import HardwareFile
+from tests.launchers.measurements import figure, measured
 
 GB, US = 1e9, 1e-6
 TORCHRUN = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "GROUP_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
@@ -33,28 +34,11 @@ SRUN = {
 }
 
 
-def figure(what: str, detail: str = "", *, ranks: int = 1, work: float = 0.0, seconds: float) -> Figure:
-    return Figure(what=what, detail=detail, ranks=ranks, work=work, payload_bytes=4096, seconds=(0.9 * seconds, seconds, 1.2 * seconds))
-
-
 def reduces(scope: str, ranks: int, *, small_s: float, bandwidth: float) -> list[Figure]:
     """A small and a large all-reduce; the large one takes the small one's time too."""
     work = 1e8
     large = figure("all-reduce", scope, ranks=ranks, work=work, seconds=small_s + work / bandwidth)
     return [figure("all-reduce", scope, ranks=ranks, seconds=small_s), large]
-
-
-def measured(*figures: Figure, device: str = "NVIDIA H100 80GB HBM3", hosts: int = 1, devices: int = 8) -> HardwareMeasurement:
-    kernels = [figure("matmul", "bf16", work=7e12, seconds=0.01), figure("matmul", "fp32", work=5e11, seconds=0.01)]
-    memory = figure("memory", work=3e10, seconds=0.01)
-    return HardwareMeasurement(
-        device=device,
-        memory_bytes=85 * 10**9,
-        hosts=hosts,
-        devices_per_host=devices,
-        software="torch",
-        figures=(*kernels, memory, *figures),
-    )
 
 
 def eight(*figures: Figure, **how: int) -> DerivedHardware:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.launchers.provider import LOCAL, NETLAB, SLURM, HostRequest, WaitingTuner
+from oppa.launchers.provider import LOCAL, NETLAB, SLOT, SLURM, Backend, HostRequest, WaitingTuner
 from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.launchers.slurm_provider import SlurmProvider, sbatch_words
 from oppa.problem.allocation import NETLAB as HOSTS_GIVEN
@@ -53,6 +53,12 @@ def test_one_host_is_this_one(tmp_path):
         assert engine.tuners == 1
         with engine.launcher(load_runner(SCRIPT_RUNNER), study="00000000-engine", grace_s=1) as launcher:
             assert isinstance(launcher, LocalLauncher)
+
+
+def test_a_tuner_is_alone_unless_others_run_in_parallel(monkeypatch):
+    assert Backend().is_alone and not Backend(tuners=2).is_alone
+    monkeypatch.setenv(SLOT, "1")
+    assert not Backend().is_alone
 
 
 def test_several_hosts_are_an_error_where_there_is_one():

@@ -12,7 +12,7 @@ from oppa.launchers.measurement.figures import Figure, HardwareMeasurement, Meas
 from oppa.launchers.measurement.hardware_text import hardware_text
 from oppa.launchers.measurement.nodes import FALSE_ALARM, names, slow_nodes
 from oppa.problem.cluster import HardwareFile
-from tests.launchers.test_measurement import measured
+from tests.launchers.measurements import measured
 
 WORK = 1e12
 

@@ -12,12 +12,13 @@ import pytest
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Limits
 from oppa.study import Study
-from oppa.study.records import BASELINE, SEARCH, VERIFICATION, TimeBudget
+from oppa.study.records import BASELINE, DRIFT, SEARCH, VERIFICATION, TimeBudget
 from oppa.trials import trial_folder
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.tuning.designers import make_designer
+from oppa.tuning.drift import FEWEST
 from oppa.tuning.repeated_failures import RepeatedFailureError
 from oppa.tuning.result import find_winner
 from oppa.tuning.search import TrialExecutor, search
@@ -132,9 +133,9 @@ def sit(study, limited, onlooker):
 def run(sit, limited, candidates):
     """Search; returns why it ended."""
 
-    def run(name, *, rule="sure", law=landscape, limits=LIMITS):
+    def run(name, *, rule="sure", law=landscape, limits=LIMITS, **watching):
         designer = make_designer(name, limited, candidates, seed=0)
-        return search(sit(law, limits), candidates, designer, make_rule(rule, limits))
+        return search(sit(law, limits), candidates, designer, make_rule(rule, limits), **watching)
 
     return run
 
@@ -296,6 +297,16 @@ def test_a_search_that_was_broken_off_goes_on(run, study, onlooker) -> None:
 def test_the_wall_time_is_a_budget(run, study) -> None:
     assert run("random", limits=dataclasses.replace(LIMITS, trials=None, wall_time_s=0.3)) == "the budget of 300 ms is spent"
     assert 0 < len(study.trials()) < 32
+
+
+def test_the_incumbent_runs_again_within_a_search_and_after_its_last_trial(run, study) -> None:
+    def law(configuration):
+        return landscape(configuration)[0], 1
+
+    run("random", rule="never", law=law, limits=dataclasses.replace(LIMITS, trials=14), watches_drift=True)
+    trials = study.trials()
+    assert [number for number, trial in enumerate(trials) if trial.purpose == DRIFT] == [FEWEST, 15] and len(trials) == 16
+    assert trials[-1].steps_per_s == pytest.approx(max(trial.steps_per_s or 0.0 for trial in trials))
 
 
 @pytest.mark.slow

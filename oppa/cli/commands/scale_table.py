@@ -55,7 +55,7 @@ def scale_table(
     """
     from oppa.training.run.run_folder import SCALES
 
-    if command or source.is_file():
+    if command or source.is_file() or source.suffix == ".toml":
         _refuse({"--same-replicas": same_replicas, "--schedules": schedules}, "a job, whose throughput is measured")
         from oppa.cli.commands.scale_table_measured import measure_scales
 
