@@ -121,7 +121,7 @@ def test_without_samples_the_last_step_is_a_whole_one(attempt_at, library):
 def test_a_trial_ends_after_its_steps(attempt_at, library):
     folder = attempt_at("trial")
     (folder / "attempt.json").unlink()
-    seen = loop_program.train(library, folder)
+    seen = loop_program.train(library, folder, save_every=8)
     assert len(seen["steps"]) == 3
     assert json.loads((folder / "outcome.json").read_text())["outcome"] == "completed"
     assert not (folder / "output").is_dir() or not any((folder / "output").iterdir())

@@ -22,8 +22,9 @@ def due(run: Run | None, at: Position, save_every: int | None) -> bool:
         at: Position after the step.
         save_every: Samples from one checkpoint to the next; None saves none on the way.
     """
-    ends = at.is_done or (run is not None and (run.in_trial or run.leaving is not None))
-    return bool(save_every) and not ends and at.crossed(save_every or 0)
+    if not save_every or at.is_done or (run and (run.in_trial or run.leaving)):
+        return False
+    return at.crossed(save_every)
 
 
 def stated_in(checkpoint: Path) -> dict[str, Any]:
