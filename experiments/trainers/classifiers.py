@@ -2,9 +2,8 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from experiments.trainers.integrations import WIDTH, Integration
+from experiments.trainers.integrations import WIDTH, Integration, Layouts
 from experiments.trainers.reference import reference_losses
 from experiments.trainers.statistics_cost import StatisticsCost, example_costs
 from oppa import catalog
@@ -12,7 +11,7 @@ from oppa.trials.runner import load_runner
 
 
 def _integration(
-    name: str, *, endless: Sequence[str], samples: int, layouts: Any, interpreter: Callable[[], str] = lambda: sys.executable
+    name: str, *, endless: Sequence[str], samples: int, layouts: Layouts, interpreter: Callable[[], str] = lambda: sys.executable
 ) -> Integration:
     """Return an integration.
 
@@ -20,7 +19,7 @@ def _integration(
         name: Its name, from which that of its example follows.
         endless: Arguments with which the example outlasts the steps that are timed.
         samples: Samples of a training.
-        layouts: The two layouts, as `Integration` has them.
+        layouts: The two layouts between which it restarts.
         interpreter: Returns the Python of the example.
     """
     example = f"{name}_trainer"
