@@ -64,6 +64,11 @@ class Leaving:
         return self.reason != "trial"
 
     @property
+    def early(self) -> bool:
+        """Return True if the program ends before its training does: samples are left, or the trial is over."""
+        return self.reason != "finished"
+
+    @property
     def deadline_s(self) -> float:
         """Return the seconds that are left."""
         return self.until - time.time()
@@ -196,7 +201,13 @@ class Run:
 
     @contextmanager
     def paused(self, label: str, *, at_most_s: float = PAUSE_S) -> Iterator[None]:
-        """Evaluate or save inside the context: it counts as no step time, and oppa waits at most so long for its end."""
+        """Evaluate or save inside the context: it counts as no step time, and oppa waits at most so long for its end.
+
+        A run that leaves is paused already, until it has left.
+        """
+        if self._leaving is not None:
+            yield
+            return
         begin_s, note, in_step = time.perf_counter(), self._trial.folder / run_files.PAUSED, self._began_s is not None
         if self._trial.rank == 0:
             self._write(run_files.PAUSED, {"label": label, "until": time.time() + at_most_s})

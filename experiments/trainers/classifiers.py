@@ -1,27 +1,55 @@
-"""Describe the integrations of Accelerate and Lightning, whose examples train the same small classifier."""
+"""Describe the integrations of Accelerate, Lightning and DeepSpeed, whose examples train the same small classifier."""
 
-import functools
+import sys
+from collections.abc import Callable, Sequence
 
-from experiments.trainers.integrations import WIDTH, Integration
+from experiments.trainers.integrations import WIDTH, Integration, Layouts
 from experiments.trainers.reference import reference_losses
-from experiments.trainers.statistics_cost import example_costs
+from experiments.trainers.statistics_cost import StatisticsCost, example_costs
+from oppa import catalog
+from oppa.trials.runner import load_runner
 
-TIMED = ("--checkpoints", "{folder}", "--width", "512")
-"""Arguments with which the cost of statistics is timed: in a small model most of a step is no computation."""
 
+def _integration(
+    name: str, *, endless: Sequence[str], samples: int, layouts: Layouts, interpreter: Callable[[], str] = lambda: sys.executable
+) -> Integration:
+    """Return an integration.
 
-def _integration(name: str) -> Integration:
+    Args:
+        name: Its name, from which that of its example follows.
+        endless: Arguments with which the example outlasts the steps that are timed.
+        samples: Samples of a training.
+        layouts: The two layouts between which it restarts.
+        interpreter: Returns the Python of the example.
+    """
     example = f"{name}_trainer"
+    # In a small model most of a step is no computation.
+    timed = ("--checkpoints", "{folder}", "--width", "512", *endless)
+
+    def statistics(repeats: int) -> tuple[StatisticsCost, ...]:
+        return example_costs(repeats, example=example, words=timed, micro_batch=64, interpreter=interpreter())
+
     return Integration(
         name=name,
         example=example,
         words=("--checkpoints", "{folder}/../../trained", "--width", str(WIDTH)),
-        samples=16_000,
-        layouts=(("recompute", "none"), ("recompute", "full")),
+        samples=samples,
+        layouts=layouts,
         early_start=False,
-        statistics=functools.partial(example_costs, example=example, words=TIMED, micro_batch=64),
+        statistics=statistics,
+        interpreter=interpreter,
         losses=lambda steps: reference_losses(steps, WIDTH, of_first_rank=True),
     )
 
 
-ACCELERATE, LIGHTNING = _integration("accelerate"), _integration("lightning")
+def _deepspeed_python() -> str:
+    """Return the Python of DeepSpeed's environment; raises EnvironmentLackingError, with the command that makes it, if there is none."""
+    return str(load_runner(catalog.find("runners", "deepspeed")).python)
+
+
+RECOMPUTE = (("recompute", "none"), ("recompute", "full"))
+ZERO = (("zero_stage", 1), ("zero_stage", 2))
+ACCELERATE, LIGHTNING = (
+    _integration(name, endless=("--epochs", "1000"), samples=16_000, layouts=RECOMPUTE) for name in ("accelerate", "lightning")
+)
+DEEPSPEED = _integration("deepspeed", endless=("--samples", "1000000"), samples=32_000, layouts=ZERO, interpreter=_deepspeed_python)

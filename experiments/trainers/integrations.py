@@ -17,6 +17,8 @@ from oppa.training.run.ledger import Line
 WIDTH = 64
 EPSILON, RATE = 1e-4, 2e-4
 """Epsilon of Adam and learning rate under Transformers. At the example's 2e-3, rounding grows a thousandfold in 100 steps of this model."""
+Layouts = tuple[tuple[str, Any], tuple[str, Any]]
+"""Parameter and value of each of two layouts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,8 +32,8 @@ class Integration:
     """Arguments of the program."""
     samples: int
     """Samples of a training."""
-    layouts: tuple[tuple[str, Any], tuple[str, Any]]
-    """Parameter and value of each of the two layouts between which it restarts."""
+    layouts: Layouts
+    """The two layouts between which it restarts."""
     early_start: bool
     """True if the ranks of another layout may start while the ones before train; its program then has the option `--late-start`."""
     statistics: Callable[[int], tuple[StatisticsCost, ...]]

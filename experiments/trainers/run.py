@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.trainers.classifiers import ACCELERATE, LIGHTNING
-from experiments.trainers.engines import DEEPSPEED
+from experiments.trainers.classifiers import ACCELERATE, DEEPSPEED, LIGHTNING
 from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
 from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter

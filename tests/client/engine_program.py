@@ -72,7 +72,7 @@ class Requests:
             run_files.write(self.folder, run_files.LEAVE, {"reason": "layout", "deadline_s": 60.0})
 
 
-def train(loop, requests, *, lazy=False):
+def train(loop, requests, *, lazy=False, eager=False):
     """Train to the end; return the samples of each micro-batch of this rank, and the norms that were measured."""
     steps, norms = [], []
     try:
@@ -89,6 +89,8 @@ def train(loop, requests, *, lazy=False):
                 for size, (inputs, labels) in zip(step._sizes, step, strict=True):
                     seen.append([round(each) for each in (inputs[:size, 0] * SIZE).tolist()])
                     step.backward(nn.functional.cross_entropy(loop.engine(inputs), labels))
+                if eager:
+                    step.backward(torch.zeros(()))
                 step.update()
                 if loop.measured and not loop.measured.statistics.paused:
                     norms.append([dataclasses.asdict(each) for each in loop.measured.statistics.norms])
@@ -114,7 +116,7 @@ def run(folder, options):
     loop = EngineLoop(engine, Samples(), checkpoints=folder / "output", samples=TOTAL, seed=SEED, statistics=statistics)
     asked = {int(step): tuple(sizes) for step, sizes in options.get("asked", {}).items()}
     requests = Requests(folder, asked, options.get("leave_at"), options.get("first_number", 2))
-    steps, norms = train(loop, requests, lazy=options.get("lazy", False))
+    steps, norms = train(loop, requests, lazy=options.get("lazy", False), eager=options.get("eager", False))
     torch.save({"steps": steps, "norms": norms, "weights": weights_of(engine)}, folder / f"seen-{dist.get_rank()}.pt")
 
 

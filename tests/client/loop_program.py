@@ -162,7 +162,7 @@ def with_lightning(folder: Path, watcher: Watcher, *, measured: bool = False, dr
         "enable_model_summary": False,
         "logger": False,
         "num_sanity_val_steps": 0,
-        "use_distributed_sampler": False,  # each rank evaluates all
+        "use_distributed_sampler": False,  # each rank evaluates all samples
         **changed,
     }
     if options["strategy"] == "fsdp2":

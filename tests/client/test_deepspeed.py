@@ -64,6 +64,7 @@ REFUSED = {
     "a metric": {"schedule": "plateau"},
     "fp16 without ZeRO": {"config": {"bf16": {"enabled": True}}},
     "micro-batches left": {"lazy": True},
+    "a pass too many": {"eager": True},
     "accumulation of its own": {"zero_stage": 1, "config": {"managed_gradient_accumulation": False}},
 }
 """Attempts that are errors, by what is wrong."""
@@ -191,6 +192,7 @@ def test_schedules_count_samples(seen: dict[str, Any]) -> None:
         ("a metric", "the schedule `ReduceLROnPlateau` is no function of the progress"),
         ("fp16 without ZeRO", "cannot change with fp16 or bf16 without ZeRO"),
         ("micro-batches left", "after 0 of 2 micro-batches"),
+        ("a pass too many", "`step.backward` was called without a micro-batch"),
         ("accumulation of its own", "`managed_gradient_accumulation = false`"),
     ],
 )

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 
 from tests.client import loop_program
 from tests.client.by_hand import TOTAL, batches, order
-from tests.client.test_loops import attempt_at  # noqa: F401 - a fixture
 from tests.own_trainer.folders import reported
 
 pytestmark = [
@@ -57,14 +56,14 @@ def counts_twice(accelerator, training, model, loss):
         (counts_twice, "without a micro-batch"),
     ],
 )
-def test_a_loop_that_leaves_out_or_repeats_a_backward_pass_is_refused(attempt_at, body, named):  # noqa: F811
+def test_a_loop_that_leaves_out_or_repeats_a_backward_pass_is_refused(attempt_at, body, named):
     folder = attempt_at("run")
     with pytest.raises(ContractError, match=named):
         loop(folder, body)
     assert not (folder / "measurements.jsonl").exists()
 
 
-def test_a_loop_that_stops_by_itself_saves_and_leaves(attempt_at):  # noqa: F811
+def test_a_loop_that_stops_by_itself_saves_and_leaves(attempt_at):
     folder = attempt_at("run")
 
     def stops(accelerator, training, model, loss):
@@ -113,7 +112,7 @@ class Metric(loop_program.Module):
         ({"limit_train_batches": 3}, "limit_train_batches = 3"),
     ],
 )
-def test_what_lightning_cannot_do_under_a_plan_is_refused(attempt_at, changed, named):  # noqa: F811
+def test_what_lightning_cannot_do_under_a_plan_is_refused(attempt_at, changed, named):
     folder = attempt_at("run")
     with pytest.raises(ContractError, match=named):
         loop_program.train("lightning", folder, **changed)
@@ -131,7 +130,7 @@ class Data(lightning.LightningDataModule):
 
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
-def test_a_data_module_and_a_schedule_of_the_whole_training_follow_the_plan(attempt_at):  # noqa: F811
+def test_a_data_module_and_a_schedule_of_the_whole_training_follow_the_plan(attempt_at):
     folder, lengths = attempt_at("run"), []
 
     class Asks(loop_program.Module):

@@ -1,11 +1,9 @@
 """Loops around Accelerate and Lightning on several ranks: the batch changes in mid-epoch, and other ranks go on from the checkpoint."""
 
-import sys
-
 import pytest
 
 from tests.client import loop_program
-from tests.client.by_hand import TOTAL, batches, full_batches, order, prepare, rate, run_ranks
+from tests.client.by_hand import TOTAL, batches, full_batches, order, rate, run_ranks
 from tests.client.loop_by_hand import require_same
 from tests.own_trainer.folders import reported
 
@@ -26,16 +24,14 @@ def taken(ranks):
     [("accelerate", {}), ("accelerate", {"shard": True}), ("lightning", {}), ("lightning", {"strategy": "fsdp2"})],
     ids=["accelerate", "accelerate-fsdp2", "lightning", "lightning-fsdp2"],
 )
-def test_two_ranks_go_on_where_one_left_in_mid_epoch(tmp_path, monkeypatch, library, parallel):
-    first, second = prepare(tmp_path / "first"), tmp_path / "second"
+def test_two_ranks_go_on_where_one_left_in_mid_epoch(attempt_at, library, parallel):
+    first = attempt_at("first")
     begun = {"library": library, "asked": {0: (12, 2)}, "leave_at": 2, "measured": True}
     if "strategy" in parallel:
         steps = taken(run_ranks(first, 1, program=loop_program, **begun, **parallel))
     else:
-        monkeypatch.setenv("OPPA_TRIAL", str(first))
-        monkeypatch.setattr("sys.excepthook", sys.excepthook)
         steps = loop_program.train(begun.pop("library"), first, **begun)["steps"]
-    prepare(second, ranks=2, before=first)
+    second = attempt_at("second", ranks=2, before=first)
     # Of 5 samples in micro-batches of 1, one of two ranks has 3 and the other 2: one of its micro-batches is empty.
     changes = {4: (5, 1), 5: (9, 3)}
     seen = run_ranks(second, 2, program=loop_program, library=library, asked=changes, first_number=3, measured=True, **parallel)

@@ -1,16 +1,14 @@
 """Loops around Accelerate and Lightning follow the plan of a run, and train as a plain loop on the same batches."""
 
 import json
-import sys
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from oppa_client import ContractError, run_files
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 from tests.client import loop_program
-from tests.client.by_hand import TOTAL, batches, full_batches, order, prepare, rate
+from tests.client.by_hand import TOTAL, batches, full_batches, order, rate
 from tests.client.loop_by_hand import require_same
 from tests.own_trainer.folders import reported, terms
 
@@ -25,23 +23,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The `srun` command", "ignore:The '.*_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec"),
 ]
-
-
-@pytest.fixture
-def attempt_at(monkeypatch, tmp_path):
-    """Return a function that prepares an attempt, in which the next program of this process trains."""
-    monkeypatch.setattr("sys.excepthook", sys.excepthook)
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
-
-    def at(name, **options):
-        AcceleratorState._reset_state(reset_partial_state=True)
-        folder = prepare(tmp_path / name, **options)
-        monkeypatch.setenv("OPPA_TRIAL", str(folder))
-        return folder
-
-    yield at
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
-    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_the_batch_changes_up_down_and_not_dividing(attempt_at, library):
@@ -140,7 +121,7 @@ def test_without_samples_the_last_step_is_a_whole_one(attempt_at, library):
 def test_a_trial_ends_after_its_steps(attempt_at, library):
     folder = attempt_at("trial")
     (folder / "attempt.json").unlink()
-    seen = loop_program.train(library, folder)
+    seen = loop_program.train(library, folder, save_every=8)
     assert len(seen["steps"]) == 3
     assert json.loads((folder / "outcome.json").read_text())["outcome"] == "completed"
     assert not (folder / "output").is_dir() or not any((folder / "output").iterdir())

@@ -1,7 +1,6 @@
 """`OppaTrainer` follows the plan of a run, sees each sample once and in order, and trains as a plain loop on the same batches."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -11,24 +10,11 @@ from transformers import Trainer
 
 from tests.client.by_hand import batches, evaluations, full_batches, order, rate, require_reports, require_same
 from tests.client.trainer_program import SIZE, Measured, Samples, Watched, train, trainer
-from tests.own_trainer.folders import TOTAL, prepare, reported, terms
+from tests.own_trainer.folders import TOTAL, reported, terms
 
 pytestmark = pytest.mark.slow
 CHANGES = {2: (12, 2), 4: (5, 2), 7: (6, 3)}
 """A larger batch, one that no micro-batch divides, and another micro-batch."""
-
-
-@pytest.fixture
-def attempt_at(monkeypatch, tmp_path):
-    """Return a function that prepares an attempt, in which the next Trainer of this process trains."""
-    monkeypatch.setattr("sys.excepthook", sys.excepthook)
-
-    def at(name, **options):
-        folder = prepare(tmp_path / name, **options)
-        monkeypatch.setenv("OPPA_TRIAL", str(folder))
-        return folder
-
-    return at
 
 
 def test_outside_oppa_it_is_the_trainer(tmp_path):

@@ -181,6 +181,16 @@ def test_a_pause_before_the_first_step_is_no_part_of_it(tmp_path):
     assert reported(tmp_path)[0]["paused_s"] == 0 and reported(tmp_path)[0]["step_time_s"] >= 0.02
 
 
+def test_a_run_that_leaves_is_paused_until_it_has_left(tmp_path):
+    attempt(tmp_path, total_samples=8)
+    (run,) = ranks(tmp_path, 1)
+    run.step(samples=8)
+    note = run_files.read(tmp_path, "paused.json")
+    with run.paused("saving"):
+        assert run_files.read(tmp_path, "paused.json") == note
+    assert note["label"] == "leaving" and run_files.read(tmp_path, "paused.json") == note
+
+
 def test_versions_without_a_common_one_are_named_both(tmp_path, monkeypatch):
     attempt(tmp_path, protocol=9, oldest=8, oppa="4.0")
     monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))

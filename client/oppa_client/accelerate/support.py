@@ -6,13 +6,13 @@ from typing import Any
 
 from accelerate.utils import DistributedType  # type: ignore[import-untyped,unused-ignore]
 
-from oppa_client.run_files import ContractError
+from oppa_client.loop.support import require_none
 
 FOLLOWED = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP}
 """Ways to distribute a model whose gradients are synchronised by `accumulate`."""
 
 
-def require_supported(accelerator: Any, statistics: Any) -> None:
+def require_supported(accelerator: Any) -> None:
     """Raise ContractError if something of an `Accelerator` does not go with a changing batch."""
     kind, parallel = accelerator.distributed_type, accelerator.parallelism_config
     degrees = [getattr(parallel, name, 1) for name in ("tp_size", "cp_size", "sp_size")] if parallel else []
@@ -20,8 +20,6 @@ def require_supported(accelerator: Any, statistics: Any) -> None:
         f"`distributed_type` {kind}": kind not in FOLLOWED,
         "FSDP 1": kind == DistributedType.FSDP and not accelerator.is_fsdp2,
         "tensor, context or sequence parallelism": any(degree > 1 for degree in degrees),
-        "gradient statistics under fp16, whose loss scale changes": statistics is not None and accelerator.scaler is not None,
     }
-    if found := [name for name, present in obstacles.items() if present]:
-        known = "`OppaTraining` follows a plan on one process, under DDP and under FSDP2; see docs/how-to/accelerate.md"
-        raise ContractError(f"the batch cannot change with {found[0]}: {known}")
+    known = "`OppaTraining` follows a plan on one process, under DDP and under FSDP2; see docs/how-to/accelerate.md"
+    require_none(obstacles, known)

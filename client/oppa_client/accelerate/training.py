@@ -16,16 +16,15 @@ from accelerate.utils import send_to_device  # type: ignore[import-untyped,unuse
 from oppa_client import run_files
 from oppa_client.accelerate.checkpoints import Checkpoints
 from oppa_client.accelerate.support import require_supported
-from oppa_client.loop.checkpoints import POSITION, require_same, stated_in
+from oppa_client.loop.checkpoints import POSITION, due, require_same, seed_of, stated_in
 from oppa_client.loop.loaders import planned
 from oppa_client.loop.position import Position
 from oppa_client.loop.rates import constant, follow, require_lambda
-from oppa_client.loop.statistics import MeasuredSteps
+from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
+from oppa_client.loop.support import ABILITIES
 from oppa_client.plan import Plan, Rate, Terms
 from oppa_client.run import open_run
 from oppa_client.run_files import ContractError
-
-ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
 
 
 class OppaTraining:
@@ -65,7 +64,7 @@ class OppaTraining:
     ) -> None:
         self.run = run = open_run(ABILITIES)
         self.accelerator, self._folder, self._save_every = accelerator, Path(checkpoints).absolute(), save_every
-        require_supported(accelerator, statistics)
+        require_supported(accelerator)
         self._batches = planned(loader, seed)
         prepared = isinstance(scheduler, AcceleratedScheduler) and scheduler.step_with_optimizer and not scheduler.split_batches
         self._pace = accelerator.num_processes if prepared else 1
@@ -73,13 +72,10 @@ class OppaTraining:
         self._schedule = constant(getattr(optimizer, "optimizer", optimizer)) if schedule is None else schedule
         require_lambda(self._schedule)
         self._alone = self._terms_outside(loader.batch_size)
-        reference = run.reference_batch if run else self._alone.global_batch
-        total = run.total_samples if run else None
-        samples = run.resume.samples if run and run.resume else 0
-        self._at = Position(samples, total or math.ceil(epochs * self._batches.order.size), reference)
+        self._at = Position.of(run, epochs * self._batches.order.size, self._alone.global_batch)
         self._state, self._steps = Checkpoints(accelerator, model, optimizer), 0
         noise_scale = self._resumed(seed)
-        self._measured = None if statistics is None else MeasuredSteps(statistics, noise_scale)
+        self._measured = MeasuredSteps.of(statistics, noise_scale, fp16=accelerator.scaler is not None)
         self._plan: Plan | None = None
         self._sizes: list[int] = []
         self._passes, self._losses = 0, torch.zeros(())
@@ -102,7 +98,7 @@ class OppaTraining:
 
     def paused(self, label: str) -> contextlib.AbstractContextManager[None]:
         """Return a context for evaluation and saving, whose time is no step time."""
-        return self.run.paused(label) if self.run and not self.run.leaving else contextlib.nullcontext()
+        return self.run.paused(label) if self.run else contextlib.nullcontext()
 
     def stop(self) -> None:
         """End the training with the present step, as if it had been stopped: save, and leave."""
@@ -160,13 +156,10 @@ class OppaTraining:
         if self.run is None:
             return
         loss = self._losses.item() / max(1, sum(self._sizes))
-        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
         skipped = bool(self.accelerator.optimizer_step_was_skipped)
-        self.run.step(
-            samples=plan.global_batch, loss=loss, skipped=skipped, noise=self._noise, learning_rate=self._rate, memory_bytes=memory
-        )
-        due = self._save_every is not None and self._at.passed(self._save_every / self._at.reference)
-        if due and not self._is_over():
+        facts: dict[str, Any] = {"loss": loss, "skipped": skipped, "noise": self._noise, "learning_rate": self._rate}
+        self.run.step(samples=plan.global_batch, memory_bytes=peak_memory_bytes(), **facts)
+        if not self._stopped and due(self.run, self._at, self._save_every):
             with self.run.paused("saving"):
                 self.run.saved(self._save())
 
@@ -180,9 +173,9 @@ class OppaTraining:
             self._measured.statistics.close()
         if run is None:
             return
-        checkpoint = self._save() if run.leaving is None or run.leaving.save else None
+        checkpoint = None if run.in_trial else self._save()
         run.leave(checkpoint, finished=run.total_samples is None and self._at.is_done)
-        if run.leaving and run.leaving.reason != "finished":
+        if run.leaving and run.leaving.early:
             self.accelerator.end_training()
             raise SystemExit(0)
 
@@ -206,7 +199,7 @@ class OppaTraining:
         stated = stated_in(folder)
         require_same(stated, samples=resume.samples, **self._facts())
         others = stated["world_size"] != accelerator.num_processes
-        self._state.load(folder, hash((seed, resume.samples, accelerator.process_index)) % 2**32 if others else None)
+        self._state.load(folder, seed_of(seed, resume.samples, accelerator.process_index) if others else None)
         found: dict[str, Any] | None = stated["noise_scale"]
         return found
 

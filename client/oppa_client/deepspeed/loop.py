@@ -18,15 +18,14 @@ from oppa_client import run_files
 from oppa_client.deepspeed import checkpoints
 from oppa_client.deepspeed.schedule import SampleRates
 from oppa_client.deepspeed.support import is_pipeline, require_supported
-from oppa_client.loop.checkpoints import POSITION, require_same, stated_in
+from oppa_client.loop.checkpoints import POSITION, due, require_same, require_step, stated_in
 from oppa_client.loop.position import Position
 from oppa_client.loop.samples import SampleOrder, StepBatches
-from oppa_client.loop.statistics import MeasuredSteps
+from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
+from oppa_client.loop.support import ABILITIES
 from oppa_client.plan import Plan
 from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
-
-ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
 
 
 class EngineLoop:
@@ -38,7 +37,7 @@ class EngineLoop:
         checkpoints: Folder of checkpoints; each has a folder of its own in it, which nothing removes.
         samples: Samples of the whole training, unless `samples` of `[train]` states them.
         seed: Seed of the samples' order; None takes them as they come.
-        save_every: Samples between two checkpoints; 0 saves at the end, and when oppa asks.
+        save_every: Samples from one checkpoint to the next; None saves only when oppa asks to leave, and at the end.
         statistics: Measures the gradients of the engine, as `oppa.training.GradientStatistics(engine)` does; None measures nothing.
         options: Further arguments of the `DataLoader`, such as `collate_fn` and `num_workers`.
 
@@ -54,7 +53,7 @@ class EngineLoop:
         checkpoints: str | os.PathLike[str],
         samples: int,
         seed: int | None = 0,
-        save_every: int = 0,
+        save_every: int | None = None,
         statistics: Any = None,
         **options: Any,
     ) -> None:
@@ -64,16 +63,12 @@ class EngineLoop:
         self._batches = StepBatches(self._order, dataset=data, **options)
         self.replica, self.replicas = groups._get_data_parallel_rank(), engine.dp_world_size
         require_supported(engine)
-        if statistics is not None and engine.fp16_enabled():
-            raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
         run = self.run
-        reference = run.reference_batch if run else engine.train_batch_size()
-        total = (run.total_samples if run else None) or samples
-        self.position = Position(run.resume.samples if run and run.resume else 0, total, reference)
-        self.rates = SampleRates(engine, reference)
+        self.position = Position.of(run, samples, engine.train_batch_size())
+        self.rates = SampleRates(engine, self.position.reference)
         self._alone = own_plan(engine)
         noise_scale = self._resume(run) if run and run.resume else None
-        self.measured = MeasuredSteps(statistics, noise_scale) if statistics is not None else None
+        self.measured = MeasuredSteps.of(statistics, noise_scale, fp16=engine.fp16_enabled())
         if is_pipeline(engine):
             self._require_even()
 
@@ -92,10 +87,7 @@ class EngineLoop:
 
     def paused(self, label: str) -> contextlib.AbstractContextManager[None]:
         """Return a context whose time is no step time, for an evaluation between two steps."""
-        if self.run is None or self.run.leaving:
-            return contextlib.nullcontext()
-        _ = self.run.plan  # the pause may come before the first step: the clock of that step has to run
-        return self.run.paused(label)
+        return self.run.paused(label) if self.run else contextlib.nullcontext()
 
     def load(self, plan: Plan) -> tuple[list[int], list[Any]]:
         """Return the size of each micro-batch of this replica, and its inputs."""
@@ -105,8 +97,7 @@ class EngineLoop:
         """End a step."""
         self.position.take(samples)
         if self.run:
-            memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-            self.run.step(samples=samples, memory_bytes=memory, skipped=not self.engine.was_step_applied(), **facts)
+            self.run.step(samples=samples, memory_bytes=peak_memory_bytes(), skipped=not self.engine.was_step_applied(), **facts)
 
     def _plan(self) -> Plan:
         if self.run:
@@ -114,8 +105,7 @@ class EngineLoop:
         return dataclasses.replace(self._alone, step=self.engine.global_steps, progress=self.position.samples)
 
     def _save_if_due(self) -> None:
-        due = self._save_every and self.position.passed(self._save_every / self.position.reference)
-        if due and not self.position.is_done and not (self.run and self.run.leaving):
+        if due(self.run, self.position, self._save_every):
             with self.paused("saving"):
                 checkpoint = self._save()
                 if self.run:
@@ -142,10 +132,7 @@ class EngineLoop:
         stated = stated_in(folder)
         require_same(stated, **self._stated())
         checkpoints.load(self.engine, folder, stated["saved_by"])
-        if self.engine.global_steps != run.resume.step:
-            raise ContractError(
-                f"the checkpoint was saved after {self.engine.global_steps} steps, but oppa names it for step {run.resume.step}"
-            )
+        require_step(self.engine.global_steps, run.resume)
         noise_scale: dict[str, Any] | None = stated["noise_scale"]
         return noise_scale
 
@@ -157,13 +144,13 @@ class EngineLoop:
 
     def _leave(self) -> None:
         run = self.run
-        checkpoint = self._save() if run is None or run.leaving is None or run.leaving.save else None
+        checkpoint = None if run and run.in_trial else self._save()
         if self.measured:
             self.measured.statistics.close()
         if run is None:
             return
         run.leave(checkpoint, finished=run.total_samples is None and self.position.is_done)
-        if run.leaving and run.leaving.reason != "finished":
+        if run.leaving and run.leaving.early:
             dist.barrier()
             dist.destroy_process_group()
             raise SystemExit(0)
@@ -203,6 +190,8 @@ class Step:
         Args:
             loss: Mean over the samples of the micro-batch. It is weighted so that all samples of the step count alike.
         """
+        if self._done >= len(self._sizes):
+            raise ContractError("`step.backward` was called without a micro-batch: call it once for each one that the step yields")
         size = self._sizes[self._done]
         self._engine.backward(loss * (size * self._loop.replicas / self.plan.global_batch), scale_wrt_gas=False)
         self._losses += loss.detach() * size if size else 0.0

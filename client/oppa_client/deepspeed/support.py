@@ -7,7 +7,7 @@ from typing import Any
 import deepspeed  # type: ignore[import-not-found,unused-ignore]
 from deepspeed.runtime.pipe.engine import PipelineEngine  # type: ignore[import-not-found,unused-ignore]
 
-from oppa_client.run_files import ContractError
+from oppa_client.loop.support import require_none
 
 TESTED = "0.19"
 """Version of DeepSpeed whose engine is driven; a run under oppa refuses others, because a loaded state passes through inner attributes."""
@@ -27,9 +27,7 @@ def require_supported(engine: Any) -> None:
         "curriculum learning": engine.curriculum_learning_enabled(),
         "the engine's own `training_data`": engine.training_dataloader is not None,
     }
-    if found := [name for name, present in obstacles.items() if present]:
-        known = f"`EngineLoop` follows a plan with deepspeed {TESTED}; see docs/how-to/deepspeed.md"
-        raise ContractError(f"the batch cannot change with {found[0]}: {known}")
+    require_none(obstacles, f"`EngineLoop` follows a plan with deepspeed {TESTED}; see docs/how-to/deepspeed.md")
 
 
 def is_pipeline(engine: Any) -> bool:

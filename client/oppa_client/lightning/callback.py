@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from oppa_client.lightning.loader import MicroBatch, PlannedLoader
 from oppa_client.lightning.support import require_schedules, require_supported
-from oppa_client.loop.checkpoints import require_same
+from oppa_client.loop.checkpoints import due, require_same, seed_of
 from oppa_client.loop.rates import constant, follow
-from oppa_client.loop.statistics import MeasuredSteps
+from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
 from oppa_client.run import Run
 from oppa_client.run_files import ContractError
 
@@ -49,7 +48,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Refuse what does not go with a changing batch."""
-        require_supported(trainer, pl_module, measured=False)
+        require_supported(trainer, pl_module)
         self._sharded = isinstance(trainer.strategy, ModelParallelStrategy)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -65,12 +64,10 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
             raise ContractError(f"the checkpoint `{resume.checkpoint}` was not saved under oppa, or is not complete")
         if resume and stated:
             require_same(stated, samples=resume.samples, **self._facts())
-            seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
-            torch.manual_seed(hash((seed, resume.samples, trainer.global_rank)) % 2**32)
+            torch.manual_seed(seed_of(self._loader.seed, resume.samples, trainer.global_rank))
         statistics = self._statistics(trainer.strategy.model)
-        if statistics is not None:
-            require_supported(trainer, pl_module, measured=True)
-            self._measured = MeasuredSteps(statistics, stated["noise_scale"] if stated else None)
+        noise_scale = stated["noise_scale"] if stated else None
+        self._measured = MeasuredSteps.of(statistics, noise_scale, fp16=trainer.precision == "16-mixed")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch: Lightning steps after it only if it is the last one of its step."""
@@ -101,32 +98,31 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         if not now.is_last:
             return
         self._loader.position.take(now.plan.global_batch)
-        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
         loss = self._losses.item() / max(1, sum(now.sizes))
-        run.step(samples=now.plan.global_batch, loss=loss, noise=self._noise, learning_rate=self._rate, memory_bytes=memory)
-        if self._loader.position.is_done or (run.leaving and run.leaving.reason == "finished"):
+        facts: dict[str, Any] = {"loss": loss, "noise": self._noise, "learning_rate": self._rate}
+        run.step(samples=now.plan.global_batch, memory_bytes=peak_memory_bytes(), **facts)
+        if self._loader.position.is_done or (run.leaving and not run.leaving.early):
             trainer.should_stop = True
         elif run.leaving:
             if not trainer.is_last_batch:  # otherwise the epoch ends first, with its evaluation
                 self._leave(trainer)
-        elif self._save_every is not None and self._loader.position.passed(self._save_every / self._loader.position.reference):
+        elif due(run, self._loader.position, self._save_every):
             with run.paused("saving"):
                 run.saved(self._save(trainer))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Leave after an epoch, if oppa has asked to in its last step."""
-        if self.run.leaving and self.run.leaving.reason != "finished":
+        if self.run.leaving and self.run.leaving.early:
             self._leave(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save and leave: all samples are taken, or a callback has ended the training."""
-        checkpoint = self._save(trainer) if self.run.leaving is None or self.run.leaving.save else None
+        checkpoint = None if self.run.in_trial else self._save(trainer)
         self.run.leave(checkpoint, finished=self.run.total_samples is None and self._loader.position.is_done)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin a pause; a run that leaves is paused already."""
-        if not self.run.leaving:
-            self._pause.enter_context(self.run.paused("evaluation"))
+        """Begin a pause."""
+        self._pause.enter_context(self.run.paused("evaluation"))
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """End the pause."""
@@ -163,7 +159,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
 
     def _leave(self, trainer: Any) -> None:
         """Save, leave the run, and end `fit`."""
-        self.run.leave(self._save(trainer) if self.run.leaving and self.run.leaving.save else None)
+        self.run.leave(None if self.run.in_trial else self._save(trainer))
         raise _TunerExitException
 
     def _save(self, trainer: Any) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,16 +60,15 @@ class PlannedLoader:
     """How far the run is, once the data are known."""
 
     def __init__(self, run: Run, trainer: Any, *, seed: int, steps: int | None, epochs: int) -> None:
-        self._run, self._trainer, self._seed, self._steps, self._epochs = run, trainer, seed, steps, epochs
+        self._run, self._trainer, self.seed, self._steps, self._epochs = run, trainer, seed, steps, epochs
         self.fetched: collections.deque[MicroBatch] = collections.deque()
         """Micro-batches that Lightning has fetched and not begun to train on."""
 
     def take_over(self, loader: Any) -> PlannedLoader:
         """Load the data of a `DataLoader` from now on; raises ContractError if their order cannot be found again."""
-        self.batches, run = planned(loader, self._seed), self._run
+        self.batches, run = planned(loader, self.seed), self._run
         own = self._epochs * self.order.size if self._steps is None else self._steps * run.reference_batch
-        total = run.total_samples or (math.ceil(own) if own > 0 else ENDLESS)
-        self.position = Position(run.resume.samples if run.resume else 0, total, run.reference_batch)
+        self.position = Position.of(run, own if own > 0 else ENDLESS)
         return self
 
     @property

@@ -10,10 +10,9 @@ import lightning
 
 from oppa_client.lightning.callback import FollowPlan
 from oppa_client.lightning.loader import PlannedLoader
+from oppa_client.loop.support import ABILITIES
 from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
-
-ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
 
 
 class OppaTrainer(lightning.Trainer):  # type: ignore[misc,unused-ignore]
@@ -92,5 +91,5 @@ class OppaTrainer(lightning.Trainer):  # type: ignore[misc,unused-ignore]
         )
         checkpoint = run.resume.checkpoint if run.resume else None
         super().fit(model, train_dataloaders, val_dataloaders, datamodule, checkpoint, **options)
-        if run.leaving and run.leaving.reason != "finished":
+        if run.leaving and run.leaving.early:
             raise SystemExit(0)

@@ -29,7 +29,7 @@ def planned(loader: Any, seed: int) -> StepBatches:
         raise ContractError(f"the batch cannot follow a plan with {obstacle}: {hint}")
     options = {name: getattr(loader, name) for name in KEPT}
     order = SampleOrder(len(loader.dataset), seed if isinstance(loader.sampler, RandomSampler) else None)
-    return StepBatches(order, **options, persistent_workers=loader.num_workers > 0)
+    return StepBatches(order, **options)
 
 
 def _obstacle(loader: Any) -> str:

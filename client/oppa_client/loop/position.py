@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+
+from oppa_client.run import Run
 
 
 @dataclasses.dataclass
@@ -26,14 +29,29 @@ class Position:
     def __post_init__(self) -> None:
         self.start = self.before = self.samples
 
+    @classmethod
+    def of(cls, run: Run | None, total: float, batch: float = 1.0) -> Position:
+        """Return the position at which this process begins.
+
+        Args:
+            run: The run; None outside oppa.
+            total: Samples of the whole training, unless the run states them.
+            batch: Global batch outside oppa.
+        """
+        samples = run.resume.samples if run and run.resume else 0
+        return cls(samples, (run and run.total_samples) or math.ceil(total), run.reference_batch if run else batch)
+
     def take(self, samples: int) -> None:
         """Go on by the samples of a step."""
         self.before, self.samples = self.samples, self.samples + samples
 
     def passed(self, steps: float) -> bool:
         """Return True if a multiple of so many steps of the framework's arguments ended with the last step, or within it."""
-        interval = steps * self.reference
-        return self.samples // interval > self.before // interval
+        return self.crossed(steps * self.reference)
+
+    def crossed(self, samples: float) -> bool:
+        """Return True if a multiple of so many samples ended with the last step, or within it."""
+        return self.samples // samples > self.before // samples
 
     @property
     def is_done(self) -> bool:

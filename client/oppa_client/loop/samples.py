@@ -42,7 +42,7 @@ class StepBatches:
 
     Args:
         order: Order of the samples.
-        options: Arguments of the `DataLoader`.
+        options: Arguments of the `DataLoader`, whose workers stay from one step to the next.
     """
 
     def __init__(self, order: SampleOrder, **options: Any) -> None:
@@ -50,6 +50,7 @@ class StepBatches:
         self.elements: list[list[int]] = []
         """Elements of each micro-batch that is loaded now; the loader reads them as its batch sampler."""
         # A generator of its own: the loader draws a seed for each step, and dropout must not depend on it.
+        options = {"persistent_workers": options.get("num_workers", 0) > 0, **options}
         self.loader = DataLoader(**options, batch_sampler=self, generator=torch.Generator())
         self._ahead: Iterator[Any] | None = None
 

@@ -1,11 +1,14 @@
-"""Measure the gradient noise scale of a training by an object that the user gives, such as oppa's `GradientStatistics`."""
+"""Measure a step: its gradient noise, by an object that the user gives such as oppa's `GradientStatistics`, and its memory."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+import torch
+
 from oppa_client.plan import Plan
+from oppa_client.run_files import ContractError
 
 
 class MeasuredSteps:
@@ -21,6 +24,19 @@ class MeasuredSteps:
         self.statistics = statistics
         if stated is not None:
             statistics.noise_scale = type(statistics.noise_scale).from_dict(stated)
+
+    @classmethod
+    def of(cls, statistics: Any, stated: dict[str, Any] | None, *, fp16: bool) -> MeasuredSteps | None:
+        """Return what measures the steps of a training; None if `statistics` is None.
+
+        Raises:
+            ContractError: the gradients have a loss scale that changes.
+        """
+        if statistics is None:
+            return None
+        if fp16:
+            raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
+        return cls(statistics, stated)
 
     def begin(self, plan: Plan, replicas: int) -> None:
         """Measure the coming step, unless a rank has an empty micro-batch, which has no gradient."""
@@ -49,3 +65,8 @@ class MeasuredSteps:
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate so far, as a checkpoint holds it."""
         return dataclasses.asdict(self.statistics.noise_scale)
+
+
+def peak_memory_bytes() -> int | None:
+    """Return the peak of this process's GPU memory so far; None without a GPU."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None

@@ -7,7 +7,7 @@ from typing import Any
 
 import transformers
 
-from oppa_client.run_files import ContractError
+from oppa_client.loop.support import require_none
 
 TESTED = "5.23"
 """Version of Transformers whose `Trainer` is extended; a run under oppa refuses others, because it replaces inner methods."""
@@ -31,9 +31,8 @@ def require_supported(trainer: Any) -> None:
         "tensor, context or sequence parallelism": math.prod(parallel) > 1,
         "`torch.nn.DataParallel`": args.n_gpu > 1,
     }
-    if found := [name for name, present in obstacles.items() if present]:
-        known = f"`OppaTrainer` follows a plan under DDP and FSDP2 with transformers {TESTED}; see docs/how-to/transformers.md"
-        raise ContractError(f"the batch cannot change with {found[0]}: {known}")
+    known = f"`OppaTrainer` follows a plan on one process, under DDP and under FSDP2 with transformers {TESTED}"
+    require_none(obstacles, f"{known}; see docs/how-to/transformers.md")
 
 
 def checkpoint_format(trainer: Any) -> str:

@@ -15,19 +15,18 @@ from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import rotate_checkpoints, seed_worker
 
 from oppa_client import run_files
-from oppa_client.loop.checkpoints import POSITION, require_same, stated_in
+from oppa_client.loop.checkpoints import POSITION, require_same, require_step, seed_of, stated_in
 from oppa_client.loop.position import Position
 from oppa_client.loop.rates import follow, require_lambda
 from oppa_client.loop.samples import SampleOrder, StepBatches
-from oppa_client.loop.statistics import MeasuredSteps
+from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
+from oppa_client.loop.support import ABILITIES
 from oppa_client.plan import Plan
 from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
 from oppa_client.transformers.checkpoints import require_steady
 from oppa_client.transformers.progress import SampleFlow
 from oppa_client.transformers.support import checkpoint_format, require_supported
-
-ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
 
 
 class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
@@ -67,8 +66,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         handler = self.callback_handler
         handler.callbacks = [flow if type(each) is DefaultFlowCallback else each for each in handler.callbacks]
         output = super().train(resume_from_checkpoint=resume.checkpoint if resume else None, **options)
-        reason = run.leaving.reason if run.leaving else "finished"
-        if reason != "finished":
+        if run.leaving and run.leaving.early:
             self.accelerator.end_training()
             raise SystemExit(0)
         return output
@@ -96,7 +94,6 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             dataset=dataset,
             collate_fn=collate,
             num_workers=args.dataloader_num_workers,
-            persistent_workers=args.dataloader_num_workers > 0,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
@@ -123,9 +120,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         found = super()._init_training_state(*args, **options)
         if self.oppa_run is None:
             return found
-        step = self.oppa_run.resume.step if self.oppa_run.resume else 0
-        if self.state.global_step != step:
-            raise ContractError(f"the checkpoint was saved after {self.state.global_step} steps, but oppa names it for step {step}")
+        require_step(self.state.global_step, self.oppa_run.resume)
         return self._position.samples // len(self.train_dataset), 0
 
     # The loop
@@ -156,17 +151,14 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         self.control.should_training_stop |= run.leaving is not None
 
     def _measure(self, model: Any) -> None:
-        statistics = self.gradient_statistics(model)
-        if statistics is not None:
-            if self.accelerator.scaler is not None:
-                raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
-            resume = self.oppa_run.resume if self.oppa_run else None
-            self._measured = MeasuredSteps(statistics, stated_in(Path(resume.checkpoint))["noise_scale"] if resume else None)
+        resume = self.oppa_run.resume if self.oppa_run else None
+        noise_scale = stated_in(Path(resume.checkpoint))["noise_scale"] if resume else None
+        self._measured = MeasuredSteps.of(self.gradient_statistics(model), noise_scale, fp16=self.accelerator.scaler is not None)
 
     def _report(self, model: Any, further: list[Any], facts: tuple[Any, float | None]) -> None:
         """Log, evaluate and save if it is due; a run that leaves early leaves the evaluation to the next attempt."""
         assert self.oppa_run is not None
-        if self.oppa_run.leaving and self.oppa_run.leaving.reason != "finished":
+        if self.oppa_run.leaving and self.oppa_run.leaving.early:
             self._due |= self.control.should_evaluate
             self.control.should_evaluate = self.control.should_save = False
         self._maybe_log_save_evaluate(self._tr_loss, facts[0], model, *further, learning_rate=facts[1])
@@ -196,8 +188,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         # The shares of ranks differ by a sample: this makes the loss of rank 0's share a mean.
         loss = losses.item() * plan.global_batch / (max(1, sum(sizes)) * replicas)
         facts: dict[str, Any] = {"tokens": tokens, "skipped": skipped, "noise": noise, "learning_rate": rate}
-        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-        run.step(samples=plan.global_batch, loss=loss, memory_bytes=memory, **facts)
+        run.step(samples=plan.global_batch, loss=loss, memory_bytes=peak_memory_bytes(), **facts)
         self._step_ended(plan)
         return norm, rate
 
@@ -294,20 +285,15 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         return Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
 
     def _paused(self, label: str) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose time is no step time; a run that leaves is paused already."""
-        run = self.oppa_run
-        if run is None or run.leaving:
-            return contextlib.nullcontext()
-        _ = run.plan  # the pause may come before the first step: the clock of that step has to run
-        return run.paused(label)
+        """Return a context whose time is no step time."""
+        return self.oppa_run.paused(label) if self.oppa_run else contextlib.nullcontext()
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the random numbers of a rank; ranks in another number get streams of their own."""
         if self.oppa_run is None or checkpoint is None or stated_in(Path(checkpoint))["world_size"] == self.args.world_size:
             super()._load_rng_state(checkpoint)
         else:
-            words = (self.args.seed, self._position.samples, self.args.process_index)
-            transformers.set_seed(hash(words) % 2**32)  # the hash of integers is the same in each process
+            transformers.set_seed(seed_of(self.args.seed, self._position.samples, self.args.process_index))
 
     def _load_best_model(self) -> None:
         if self.oppa_run is None or self._position.is_done:
@@ -319,7 +305,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             return super()._finalize_training(trial, num_train_samples, start_time)
         at, state = self._position, self.state
         checkpoint = None
-        if run.leaving is None or run.leaving.save:
+        if not run.in_trial:
             if self._saved_at != (state.global_step, len(state.log_history)):
                 self._save_checkpoint(self.model_wrapped, trial)
                 self.control = self.callback_handler.on_save(self.args, state, self.control)
@@ -337,9 +323,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     def _found_position(self) -> Position:
         run, args = self.oppa_run, self.args
         assert run is not None
-        reference = run.reference_batch
-        own = args.max_steps * reference if args.max_steps > 0 else args.num_train_epochs * len(self.train_dataset)
-        at = Position(run.resume.samples if run.resume else 0, run.total_samples or math.ceil(own), reference)
+        own = args.max_steps * run.reference_batch if args.max_steps > 0 else args.num_train_epochs * len(self.train_dataset)
+        at = Position.of(run, own)
         if run.resume:
             stated, order = stated_in(Path(run.resume.checkpoint)), self._order()
             require_same(stated, samples=at.samples, size=order.size, seed=order.seed, format=checkpoint_format(self))

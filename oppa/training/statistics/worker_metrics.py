@@ -56,7 +56,7 @@ class WorkerMetrics:
         """Discard the present window, and begin a new one."""
         self._begin(self._read())
 
-    def _begin(self, counters: "_Counters") -> None:
+    def _begin(self, counters: _Counters) -> None:
         self._paces: list[Reading] = []
         self._steps_s: list[float] = []
         self._hits: list[list[Tensor]] = []
@@ -110,7 +110,7 @@ class WorkerMetrics:
             nvlink_bytes_per_s=max(0, counters.gpu.nvlink_bytes - before.gpu.nvlink_bytes) / seconds,
         )
 
-    def _read(self) -> "_Counters":
+    def _read(self) -> _Counters:
         gpu = self._gpu.read() if self._gpu else GpuReading()
         return _Counters(clock_s=time.monotonic(), busy_s=time.process_time(), network=network_counters(), gpu=gpu)
 
