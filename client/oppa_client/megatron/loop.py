@@ -6,7 +6,6 @@ wrapped. The number of micro-batches comes from Megatron's own calculator, which
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib
@@ -20,6 +19,7 @@ from megatron.core import num_microbatches_calculator  # type: ignore[import-not
 from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator  # type: ignore[import-not-found]
 
 from oppa_client import run_files
+from oppa_client.loop.statistics import peak_memory_bytes
 from oppa_client.megatron.programs import checkpoint_path, completed_iteration
 from oppa_client.run import Run
 from oppa_client.run_files import ContractError
@@ -120,8 +120,8 @@ class SupervisedLoop:
         if self._statistics is not None:
             self._statistics.step([program.micro_batch] * count)
             noise = self._statistics.report()
-        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-        facts: dict[str, Any] = {"loss": self._loss(losses, model), "noise": noise, "memory_bytes": memory, "skipped": bool(skipped)}
+        facts: dict[str, Any] = {"loss": self._loss(losses, model), "noise": noise, "skipped": bool(skipped)}
+        facts["memory_bytes"] = peak_memory_bytes()
         rate = next((float(group["lr"]) for group in scheduler.optimizer.param_groups if "lr" in group), None)
         run.step(samples=count * program.micro_batch * program.replicas, learning_rate=rate, **facts)
         self._aim()
@@ -133,7 +133,7 @@ class SupervisedLoop:
         plan = run.plan
         if run.in_trial or plan.step == self._saved:
             return None
-        with self._paused("saving"):
+        with run.paused("saving"):
             result = original(*arguments, **options)
             if options.get("non_persistent_ckpt"):
                 return result
@@ -146,13 +146,13 @@ class SupervisedLoop:
 
     def evaluate(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Evaluate, which counts as no step time."""
-        with self._paused("evaluation"):
+        with self._run.paused("evaluation"):
             return original(*arguments, **options)
 
     def _aim(self) -> None:
         """Set the iteration after which the loop ends, or saves and exits."""
         run, program, plan = self._run, self._program, self._run.plan
-        if run.leaving and run.leaving.reason != "finished":
+        if run.leaving and run.leaving.early:
             program.exit_at(plan.step)
         elif run.leaving:
             program.end_at(plan.step)
@@ -208,10 +208,6 @@ class SupervisedLoop:
             raise ContractError(f"Megatron has ended after iteration {iteration} without a complete checkpoint of it: {HINT}")
         resumed = run.resume is not None and run.resume.step == iteration
         run.leave(run.resume.checkpoint if run.resume and resumed else checkpoint_path(self._program.save, iteration))
-
-    def _paused(self, label: str) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose time is no step time; a run that leaves is paused already."""
-        return contextlib.nullcontext() if self._run.leaving else self._run.paused(label)
 
     def _require_supported(self) -> None:
         """Raise ContractError if an option does not go with a plan, or the program is not where the run is."""
