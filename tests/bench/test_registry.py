@@ -136,8 +136,9 @@ def checkout(tmp_path_factory) -> Checkout:
     ("name", "changed"),
     [
         (MOE, SIMULATED_RECORDS | TRANSFER),
+        ("runners/simulated/jobs/llama-3.2-1b.toml", SIMULATED_RECORDS | {"results/drift"}),
         ("runners/simulated/jobs/copus-3b.toml", {"results/goodput-simulated"} | TRANSFER),
-        ("priors/clusters/RTX3080.toml", SIMULATED_RECORDS),
+        ("priors/clusters/RTX3080.toml", SIMULATED_RECORDS | {"results/drift"}),
         ("search_spaces/megatron.toml", {"results/goodput-simulated", "results/proxy"} | TRANSFER | together("moe", "long-context")),
         ("priors/hardware/RTX3080.toml", {"results/search/simulated", "results/profile"} | SIMULATED_SUITES),
         ("results/cpu-exhaustive/trials.csv", {"results/search/cpu", "results/ci"} | together("cpu")),
