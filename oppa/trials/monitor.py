@@ -99,7 +99,7 @@ class TrialMonitor:
 
     def _has_taken_its_steps(self) -> bool:
         """Return True if no further step is due: all were reported, or the program states that it has ended."""
-        return len(self.measurements) >= self._wanted or os.path.lexists(self._folder / trial_folder.REPORT)
+        return 0 < self._wanted <= len(self.measurements) or os.path.lexists(self._folder / trial_folder.REPORT)
 
     def _is_paused(self) -> bool:
         """Return True if the program evaluates or saves, within the time that it states for that."""
