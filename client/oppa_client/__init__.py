@@ -23,9 +23,10 @@ The same program then also runs as a trial. oppa puts the folder of this package
 of each trial and run. A program that also imports it outside of them installs it: `pip install oppa-client`.
 """
 
+from oppa_client.attempt import Leaving, Resume
 from oppa_client.failures import ran_out_of_memory
 from oppa_client.plan import Plan
-from oppa_client.run import Leaving, Resume, Run, open_run
+from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
 from oppa_client.trial import Trial, open_trial
 

@@ -11,7 +11,6 @@ rank finds the plan in time at the end of step s + 1. This holds if each rank wa
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa_client import run_files
+from oppa_client.attempt import Leaving, Resume
 from oppa_client.plan import Plan, Rate, Terms
 from oppa_client.run_files import ContractError, Lines
 from oppa_client.trial import Trial, open_trial
@@ -34,44 +34,6 @@ READ_S, RETRY_S = 60.0, 0.1
 """Seconds for which a rank tries again what the file system refuses but all ranks need, and the seconds between two tries."""
 HOLD_POLL_S = 0.02
 """Seconds between two looks for the end of a hold."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Resume:
-    """Holds the state from which the program goes on."""
-
-    checkpoint: str
-    step: int
-    """Steps taken up to the checkpoint."""
-    samples: int
-    """Samples taken up to the checkpoint."""
-    layout: dict[str, Any]
-    """Configuration of the ranks that saved it; the present one may differ."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaving:
-    """Asks the program to leave now, before the next step."""
-
-    reason: str
-    """`finished`: all samples are taken; `layout`, `stop` or `preemption`: another attempt may follow; `trial`: the trial is over."""
-    until: float = math.inf
-    """Unix seconds until which the program has to save and leave."""
-
-    @property
-    def save(self) -> bool:
-        """Return True if the program has to save a checkpoint; a trial needs none."""
-        return self.reason != "trial"
-
-    @property
-    def early(self) -> bool:
-        """Return True if the program ends before its training does: samples are left, or the trial is over."""
-        return self.reason != "finished"
-
-    @property
-    def deadline_s(self) -> float:
-        """Return the seconds that are left."""
-        return self.until - time.time()
 
 
 class Run:

@@ -1,6 +1,7 @@
 """A parameter is one TOML entry: a degree, a knob of the user's own, an environment variable, or choices in the launch line."""
 
 import dataclasses
+import functools
 import json
 import re
 
@@ -12,41 +13,18 @@ from oppa.problem.encoding import column_names, encode
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
 from oppa.problem.selector import find
-from oppa.problem.trial_values import settings_of
 from oppa.table import rows as table_rows
 from oppa.table.rows import TableRow
 from oppa.trials.trial_folder import TrialSpec
 from oppa.tuning.formats import FORMATS
+from tests.problem import own_space
 
-JOB = """
-model = {preset = "tiny-1m"}
-batch = {global_batch = 8}
-cluster = {devices_per_host = 4, device = "CPU", memory_limit = "200 MiB"}
-space.name = "SPACE"
-[command]
-argv = ["python3", "train.py", "--tensor-model-parallel-size", "{tp}", "--micro-batch-size", "{micro_batch}"]
-steps = {format = "megatron"}
-"""
-CP = """
-extends = "megatron"
-[parameters.cp]
-divisors = "devices"
-degree = true
-words = "--context-parallel-size {cp}"
-"""
 LAUNCH = ["train", "--workers", "{workers=4:2,4,8}", "--fused={fused=false:false,true}", "--mbs", "{micro_batch=2:1,2,4}"]
 
 
 @pytest.fixture
 def load(tmp_path):
-    """A job of Megatron-LM whose search space is the user's own file."""
-
-    def write_and_load(space=CP, more="", argv=()):
-        (tmp_path / "space.toml").write_text(space)
-        (tmp_path / "job.toml").write_text(JOB.replace("SPACE", "./space.toml") + more)
-        return load_job(tmp_path / "job.toml", argv=argv)
-
-    return write_and_load
+    return functools.partial(own_space.load, tmp_path)
 
 
 @pytest.fixture
@@ -70,7 +48,7 @@ def launched(problem: Problem, configuration: Configuration) -> str:
 @pytest.mark.parametrize("base", ["megatron", "command"])
 def test_one_entry_declares_a_degree(base, load) -> None:
     """`megatron` has a `cp` of its own, which the entry replaces; `command` has none."""
-    problem = load(CP.replace("megatron", base))
+    problem = load(own_space.CP.replace("megatron", base))
     every = list(problem.candidates())
     assert {each["cp"] for each in every} == {1, 2, 4}
     assert all(each.dp * each.tp * each.pp * each["cp"] == each.devices == 4 for each in every)
@@ -81,7 +59,7 @@ def test_one_entry_declares_a_degree(base, load) -> None:
 
 
 def test_a_knob_goes_through_json_tables_trials_and_ids_unchanged(load, tmp_path) -> None:
-    problem = load(CP + '[parameters.algo]\nvalues = ["Ring", "Tree"]\nenv = "NCCL_ALGO"\nshort = "na"\n')
+    problem = load(own_space.CP + '[parameters.algo]\nvalues = ["Ring", "Tree"]\nenv = "NCCL_ALGO"\nshort = "na"\n')
     candidates = problem.candidates()
     for configuration in candidates:
         stored = json.loads(json.dumps(configuration.to_dict()))
@@ -100,7 +78,7 @@ def test_a_knob_goes_through_json_tables_trials_and_ids_unchanged(load, tmp_path
 
 
 def test_a_condition_applies_to_knobs_and_an_inactive_one_has_no_words(load) -> None:
-    problem = load(CP + '[parameters.ring]\nvalues = [1, 2]\nwhen = "cp > 1"\nwords = ["--ring", "{ring}"]\n')
+    problem = load(own_space.CP + '[parameters.ring]\nvalues = [1, 2]\nwhen = "cp > 1"\nwords = ["--ring", "{ring}"]\n')
     for each in problem.candidates():
         assert ("--ring" in launched(problem, each)) == (each["cp"] > 1) and (each["cp"] > 1 or each["ring"] == 1)
 
@@ -113,14 +91,15 @@ def test_a_knob_of_ones_own_leaves_the_words_of_the_space(load) -> None:
 
 
 def test_words_may_differ_by_value(load) -> None:
-    problem = load(CP + '[parameters.graphs]\nvalues = [false, true]\nwords = {true = ["--cuda-graphs"]}\n')
+    problem = load(own_space.CP + '[parameters.graphs]\nvalues = [false, true]\nwords = {true = ["--cuda-graphs"]}\n')
     assert all(("--cuda-graphs" in launched(problem, each)) == each["graphs"] for each in problem.candidates())
 
 
 def test_a_value_that_is_open_has_words_too(load, tmp_path) -> None:
     words = 'words = {a = [], b = ["--engine=b"]}'
     assert {
-        each.get("engine", "a") for each in load(CP + f'[parameters.engine]\nvalues = ["a"]\nopen = ["b"]\n{words}\n').candidates()
+        each.get("engine", "a")
+        for each in load(own_space.CP + f'[parameters.engine]\nvalues = ["a"]\nopen = ["b"]\n{words}\n').candidates()
     } == {"a"}
     asked = load_job(tmp_path / "job.toml", settings=['space.parameters.engine=["a", "b"]'])
     assert all(("--engine=b" in launched(asked, each)) == (each["engine"] == "b") for each in asked.candidates())
@@ -133,7 +112,7 @@ def test_words_of_the_launch_line_take_precedence(load) -> None:
 
 
 def test_what_changes_the_learning_varies_only_if_the_job_says_so(load, tmp_path) -> None:
-    space = CP + '[parameters.recipe]\nvalues = ["bf16", "fp8"]\nchanges = "learning"\nwords = ["--recipe", "{recipe}"]\n'
+    space = own_space.CP + '[parameters.recipe]\nvalues = ["bf16", "fp8"]\nchanges = "learning"\nwords = ["--recipe", "{recipe}"]\n'
     assert load(space).space.settled["recipe"] == "bf16"
     asked = load_job(tmp_path / "job.toml", settings=['space.parameters.recipe=["bf16", "fp8"]'])
     assert {each["recipe"] for each in asked.candidates()} == {"bf16", "fp8"}
@@ -251,7 +230,7 @@ def test_damaged_knobs_are_no_configuration() -> None:
 
 
 REQUESTED = (
-    CP.replace("degree = true", "degree = true\non_request = true")
+    own_space.CP.replace("degree = true", "degree = true\non_request = true")
     + """
 [parameters.exchange]
 values = ["p2p", "a2a"]
@@ -277,7 +256,7 @@ def test_a_knob_that_varies_on_request_leaves_the_job_as_it_is_without(load, tmp
 
 def test_a_knob_that_no_runner_honours_is_left_out(tmp_path) -> None:
     (tmp_path / "space.toml").write_text('extends = "torch"\n[parameters.mine]\nvalues = [1, 2]\n')
-    job = JOB.partition("[command]")[0].replace("SPACE", "./space.toml")
+    job = own_space.JOB.partition("[command]")[0].replace("SPACE", "./space.toml")
     (tmp_path / "job.toml").write_text(job)
     assert not any(each.extras for each in load_job(tmp_path / "job.toml").candidates())
     with pytest.raises(JobError, match="the runner `torch` does not honour `mine`"):
@@ -397,46 +376,3 @@ def test_megatron_spreads_experts_that_are_not_split_over_tensor_parallel_ranks_
     assert {(each.tp, each["cp"], each["expert_tp"]) for each in every if each.ep == 4} == {
         (1, 1, "tp"), (1, 2, "tp"), (2, 1, "1"), (2, 2, "1"), (4, 1, "1"),
     }  # fmt: skip
-
-
-KEYED = """
-extends = "deepspeed"
-[parameters.coffee]
-values = ["none", "one", "two"]
-keys = { "kitchen.coffee" = "{coffee}", "kitchen.on" = { none = false, "*" = true }, "kitchen.cups" = { none = [], one = 1, two = 2 } }
-"""
-ASKED = "[space.parameters]\nzero_stage = [1, 3]\nhpz = [1, 2]\nzero_bucket_mb = [1, 4]\n"
-
-
-def in_file(problem: Problem, configuration: Configuration) -> dict[str, object]:
-    """The keys that a trial sets in the program's file."""
-    (file,) = problem.launch_line(configuration).files
-    return file.rewritten(settings_of(configuration, problem.training))
-
-
-def test_a_knob_is_one_entry_where_the_framework_reads_a_file(load, tmp_path) -> None:
-    """A parameter of DeepSpeed's that the job asks for, and an entry of one's own, set the keys that the search space declares."""
-    (tmp_path / "ds.json").write_text("{}")
-    file = '[command.files.ds]\npath = "ds.json"\n'
-    problem = load(KEYED, ASKED + file, argv=["torchrun", "train.py", "--deepspeed_config", "{ds}", "--batch", "{micro_batch}"])
-    told = [(each, in_file(problem, each)) for each in problem.candidates() if each.dp == 4]
-    assert {found["zero_optimization.stage"] for _, found in told} == {1, 3}
-    assert all(
-        found.get("zero_optimization.zero_hpz_partition_size") == (each["hpz"] if each.zero_stage == 3 else None) for each, found in told
-    )
-    assert all(found["zero_optimization.reduce_bucket_size"] == each.zero_bucket_mb * 2**18 for each, found in told)
-    kitchens = {tuple((key, value) for key, value in found.items() if key.startswith("kitchen")) for _, found in told}
-    cups = [(("kitchen.cups", count),) for count in (1, 2)]
-    made = [
-        (("kitchen.coffee", name), ("kitchen.on", bool(more)), *more)
-        for name, more in zip(("none", "one", "two"), [(), *cups], strict=True)
-    ]
-    assert kitchens == set(made)
-    assert not any("overlap_comm" in key or "train_" in key for _, found in told for key in found), "nobody asked for these"
-    assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
-
-
-def test_a_key_without_a_file_is_refused(load) -> None:
-    with pytest.raises(JobError, match=r"is a key of the program's configuration file, and \[command.files\] names none") as raised:
-        load(KEYED, ASKED)
-    assert "[command.files.ds]" in raised.value.hint

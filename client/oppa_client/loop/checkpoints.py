@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from oppa_client import run_files
+from oppa_client.attempt import Resume
 from oppa_client.loop.position import Position
-from oppa_client.run import Resume, Run
+from oppa_client.run import Run
 from oppa_client.run_files import ContractError
 
 POSITION = "oppa_position.json"
