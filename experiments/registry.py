@@ -8,9 +8,9 @@ import importlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from experiments.lib.recorded_command import recorded_command
 from experiments.lib.suite import Suite
 from experiments.lib.suite_command import suite_command, together_command
+from experiments.recorded_commands import recorded_commands
 from oppa.bench.declared import COST_MODEL, REPLAY, SIMULATED, Declared, joined, simulated_job
 from oppa.bench.registry import RESULTS, Benchmark, Recorded, with_own_command
 
@@ -19,6 +19,7 @@ OVERHEAD = ("1000", "10000", "100000")
 COPUS = ("copus-3b", "copus-13b", "copus-32b", "copus-7b")
 """COPUS's four configurations (section 6.1)."""
 DRIFTING = ("llama-3.2-1b",)
+"""The simulated job that is searched while its machine becomes slower."""
 PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
 """The simulated jobs whose profiles are compared."""
 POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
@@ -40,7 +41,9 @@ PROXY = ("llama-2-7b", "mixtral-8x7b", "long-8b-32k", "fsdp-7b")
 PROXY_MEASURED = tuple(f"{model}-{nodes}" for model in ("1B", "8B") for nodes in (8, 32, 64))
 """Replayed tasks that are searched at a smaller size: nanotron's models on so many nodes."""
 
-TRAINERS = tuple(f"examples/{name}.{kind}" for name in ("own_trainer", "transformers_trainer") for kind in ("py", "toml"))
+TRAINERS = tuple(
+    f"examples/{name}_trainer.{kind}" for name in ("own", "transformers", "accelerate", "lightning", "deepspeed") for kind in ("py", "toml")
+)
 """Programs of users, and their jobs, that are compared with themselves under `oppa train`."""
 
 _COMMANDS = {
@@ -97,73 +100,11 @@ def commands() -> Mapping[str, Callable[..., None]]:
     own = {name: importlib.import_module(module).command for name, module in _COMMANDS.items()}
     of_suites = {name: suite_command(name, suite, functools.partial(_declared, name)) for name, suite in SUITES.items()}
     together = together_command({name: SUITES[name] for name in SHORT}, lambda: joined(map(_declared, SHORT)))
-    return {**own, **_recorded(), "all": together, **of_suites}
+    return {**own, **recorded_commands(), "all": together, **of_suites}
 
 
 def _declared(name: str) -> Declared:
     return BENCHMARKS[name].declared
-
-
-def _recorded() -> Mapping[str, Callable[..., None]]:
-    """Return the command lines of the experiments whose runs are recorded."""
-    more = "Interrupted, the same command continues."
-    return {
-        "goodput": recorded_command(
-            "goodput",
-            """Show the time to a target loss under the goodput policy, the critical batch size and static batches, by the newest runs.
-
-            The job is a small GPT on real text, on four emulated hosts in two racks with slow links.
-            """,
-            run=f"First train the runs that are not recorded, which takes hours and requires Linux as root. {more}",
-            unit="seeds",
-            counts="Number of seeds for each policy.",
-            usual=10,
-            json_help="Print the figures as JSON on stdout, as fractions.",
-        ),
-        "trainers-goodput": recorded_command(
-            "trainers-goodput",
-            """Show the time to a target loss of Transformers' `Trainer` under each policy, by the newest runs.
-
-            The job is a small Llama on Python's own source text, on two ranks of this machine.
-            """,
-            run=f"First train the runs that are not recorded, which takes hours. {more}",
-            unit="seeds",
-            counts="Number of seeds for each policy.",
-            usual=10,
-            json_help="Print the figures as JSON on stdout, as fractions.",
-        ),
-        "norm-test": recorded_command(
-            "norm-test",
-            """Show losses, steps and seconds of the norm test and of constant batches, by the newest runs.
-
-            The job is a small Llama on real text, on four data-parallel ranks.
-            """,
-            run=f"First train the runs that are not recorded, which takes an hour. {more}",
-            unit="seeds",
-            counts="Number of seeds for each scheme.",
-            usual=5,
-        ),
-        "policies": recorded_command(
-            "policies",
-            """Show the seconds until an accuracy is reached under each policy, by the newest runs.
-
-            The job is a small convolutional network on digits, on four data-parallel workers of different speed.
-            """,
-            run=f"First train the runs that are not recorded, which takes two hours. {more}",
-            unit="seeds",
-            counts="Number of seeds for each policy.",
-            usual=3,
-            json_help="Also measure the cost of decisions, and print all figures as JSON on stdout.",
-        ),
-        "pipelines": recorded_command(
-            "pipelines",
-            "Compare step times and memory of other pipelines with predictions from the first steps of one, by the newest runs.",
-            run="First run the pipelines, which takes two minutes a round and requires writable control groups and an idle machine.",
-            unit="rounds",
-            counts="Number of rounds, each with its profile.",
-            usual=4,
-        ),
-    }
 
 
 def _with_own_record(name: str, declared: Declared, *, repeats: int = 7, smallest: str = "") -> Benchmark:

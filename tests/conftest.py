@@ -7,6 +7,8 @@ import collections
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -16,6 +18,14 @@ hypothesis.settings.register_profile("whole", max_examples=200, deadline=None)
 hypothesis.settings.load_profile("sample")
 
 FOLDER = pytest.StashKey[str]()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from tests.browser import browsing
+
+    with browsing() as browser:
+        yield browser
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,6 @@
 """Measure the table of a job, and its scale table."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,8 +104,8 @@ def profile_scales(
         KeyboardInterrupt: the user stopped it; the same call resumes it.
     """
     from oppa.problem.settings import parse_settings
-    from oppa.table import Origin, Table
-    from oppa.tuning.scale_profile import ScaleProfile, measured_sizes, problems_of, scale_entries
+    from oppa.table import Table
+    from oppa.tuning.scale_profile import ScaleProfile, measured_sizes, origin_of, problems_of, scale_entries
 
     def on(hosts: int) -> Problem:
         return load_job(job, settings=[*settings, f"cluster.hosts={hosts}"], command=command)
@@ -125,18 +124,7 @@ def profile_scales(
             callback=callback,
         ).table
     entries, law = scale_entries(problems, tables)
-    origins = [each.origin for each in tables.values()]
-    origin = Origin.of(
-        problem,
-        study=origins[0].study,
-        method="active",
-        complete=all(each.complete for each in origins),
-        candidates=sum(each.candidates for each in origins),
-        trials=sum(each.trials for each in origins),
-        spent_s=sum(each.spent_s for each in origins),
-        created_at=time.time(),
-        command="oppa scale-table",
-    )
+    origin = origin_of(problem, [each.origin for each in tables.values()])
     Table(rows=tuple(entry.row for entry in entries if not entry.left_out), origin=origin).write(folder)
     return ScaleProfile(folder=folder, entries=tuple(entries), law=law)
 

@@ -5,13 +5,14 @@ A size is a number of whole hosts. The global batch is the same on all of them.
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from oppa.errors import InfeasibleError, InputError, JobError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
-from oppa.table import Table, TableRow
+from oppa.table import Origin, Table, TableRow
 from oppa.table.scaling_law import ScalingLaw
 
 MEASURED = 4
@@ -154,3 +155,18 @@ def _most_like(problem: Problem, wanted: Configuration) -> Configuration:
         return others, abs(math.log(configuration.micro_batch / wanted.micro_batch))
 
     return min((candidates.configuration(index) for index in range(len(candidates))), key=distance)
+
+
+def origin_of(problem: Problem, measured: Sequence[Origin]) -> Origin:
+    """Return the origin of a scale table from those of the tables of its measured sizes."""
+    return Origin.of(
+        problem,
+        study=measured[0].study,
+        method="active",
+        complete=all(each.complete for each in measured),
+        candidates=sum(each.candidates for each in measured),
+        trials=sum(each.trials for each in measured),
+        spent_s=sum(each.spent_s for each in measured),
+        created_at=time.time(),
+        command="oppa scale-table",
+    )

@@ -68,6 +68,29 @@ class Controlled:
                 time.sleep(1)
 
 
+def scaled(spool: Path, slurm: SlurmCluster, *, timeout_s: float) -> Controlled:
+    """Train the job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end."""
+    other, another = slurm.submit("sleep 600", "--nodes=2", "--exclusive"), slurm.submit("sleep 600", "--nodes=1", "--exclusive")
+    for each in (other, another):
+        slurm.wait_for(each, "RUNNING")
+    controlled = Controlled(spool, slurm, "--set", "scaling.threshold=0")
+    try:
+        controlled.reaches(1)
+        slurm.cancel(another)
+        controlled.reaches(2)
+        slurm.cancel(other)
+        controlled.reaches(4)
+        comer = slurm.submit("sleep 600", "--nodes=3", "--exclusive")
+        slurm.wait_for(comer, "RUNNING", timeout_s=60)
+        controlled.reaches(1)
+        slurm.cancel(comer)
+        assert controlled.process.wait(timeout=timeout_s) == 0, controlled.log.read_text()
+    finally:
+        controlled.end()
+        slurm.cancel(*slurm.jobs())
+    return controlled
+
+
 def grown_without_a_node(spool: Path, slurm: SlurmCluster, chance: random.Random) -> Controlled:
     """Lose a node at some moment of the change from two hosts to four, and mend it once the job trains on what is left, to its end."""
     other = slurm.submit("sleep 600", "--nodes=2", "--exclusive")

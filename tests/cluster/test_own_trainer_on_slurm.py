@@ -14,7 +14,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
-from tests.cluster.controlled import Controlled, grown_without_a_node, hosts_of, losses
+from tests.cluster.controlled import Controlled, grown_without_a_node, hosts_of, losses, scaled
 from tests.launchers.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(900)]
@@ -101,36 +101,13 @@ def require_trained(job: Job, controlled: Controlled) -> list[int]:
     return [size for number, size in enumerate(sizes) if not number or size != sizes[number - 1]]
 
 
-def scaled(job: Job, slurm: SlurmCluster) -> Controlled:
-    """Train a job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end."""
-    other, another = slurm.submit("sleep 600", "--nodes=2", "--exclusive"), slurm.submit("sleep 600", "--nodes=1", "--exclusive")
-    for each in (other, another):
-        slurm.wait_for(each, "RUNNING")
-    controlled = Controlled(job.submit(), slurm, "--set", "scaling.threshold=0")
-    try:
-        controlled.reaches(1)
-        slurm.cancel(another)
-        controlled.reaches(2)
-        slurm.cancel(other)
-        controlled.reaches(4)
-        comer = slurm.submit("sleep 600", "--nodes=3", "--exclusive")
-        slurm.wait_for(comer, "RUNNING", timeout_s=60)
-        controlled.reaches(1)
-        slurm.cancel(comer)
-        assert controlled.process.wait(timeout=360) == 0, controlled.log.read_text()
-    finally:
-        controlled.end()
-        slurm.cancel(*slurm.jobs())
-    return controlled
-
-
 def test_from_the_profile_to_the_last_sample(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(slurm, tmp_path, 8 * 1500)
     sizes = ("--devices", "1..4", "--measure", "1,2", "--out", job.scales, "--set", "limits.trials=1", "--set", "launcher.name=slurm")
     found = json.loads(job.oppa("scale-table", job.job, *sizes, "--json").stdout)
     assert [(entry["devices"], entry["source"]) for entry in found["entries"]] == [(1, "measured"), (2, "measured"), (4, "predicted")]
     job.output.rename(tmp_path / "profiled")
-    assert require_trained(job, scaled(job, slurm))[:4] == [1, 2, 4, 1]
+    assert require_trained(job, scaled(job.submit(), slurm, timeout_s=360))[:4] == [1, 2, 4, 1]
     assert job.taken() == list(range(job.samples))
 
 
@@ -138,7 +115,7 @@ def test_from_the_profile_to_the_last_sample(slurm: SlurmCluster, tmp_path: Path
 def test_a_transformers_trainer_is_scaled(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(slurm, tmp_path, 8 * 700, TRANSFORMERS)
     job.write_table()
-    assert require_trained(job, scaled(job, slurm))[:4] == [1, 2, 4, 1]
+    assert require_trained(job, scaled(job.submit(), slurm, timeout_s=360))[:4] == [1, 2, 4, 1]
     assert job.taken() == list(range(job.samples))
 
 

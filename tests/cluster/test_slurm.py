@@ -14,7 +14,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
-from tests.cluster.controlled import Controlled, grown_without_a_node, losses
+from tests.cluster.controlled import Controlled, grown_without_a_node, losses, scaled
 from tests.launchers.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(600)]  # two minutes each on an idle machine
@@ -67,25 +67,7 @@ def unscaled(folder: Path, samples: int) -> dict[int, float]:
 
 def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmCluster, tmp_path: Path) -> None:
     samples = 8 * 700
-    other = slurm.submit("sleep 600", "--nodes=2", "--exclusive")
-    another = slurm.submit("sleep 600", "--nodes=1", "--exclusive")
-    for job in (other, another):
-        slurm.wait_for(job, "RUNNING")
-    controlled = Controlled(submitted(tmp_path, samples), slurm, "--set", "scaling.threshold=0")
-    try:
-        controlled.reaches(1)
-        slurm.cancel(another)
-        controlled.reaches(2)
-        slurm.cancel(other)
-        controlled.reaches(4)
-        comer = slurm.submit("sleep 600", "--nodes=3", "--exclusive")
-        slurm.wait_for(comer, "RUNNING", timeout_s=60)
-        controlled.reaches(1)
-        slurm.cancel(comer)
-        assert controlled.process.wait(timeout=180) == 0, controlled.log.read_text()
-    finally:
-        controlled.end()
-        slurm.cancel(*slurm.jobs())
+    controlled = scaled(submitted(tmp_path, samples), slurm, timeout_s=180)
     lines = controlled.lines()
     assert ledger.require_whole(lines) == samples
     sizes = list(dict.fromkeys(line["configuration"] for line in lines if line["event"] == ledger.STEP))

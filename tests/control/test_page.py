@@ -5,18 +5,11 @@ import pytest
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed
-from tests.control.browser import browsing
 from tests.control.services import PRESENT, hello, line, serving, step, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment]
 
 MARKUP = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with browsing() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 from oppa import catalog
 from oppa.report import interactive
 from oppa.report.figures import Axis, Series
-from tests.control.browser import browsing
 
 X, Y = Axis(label="trials"), Axis(label="steps/s", log=True)
 LOST = Series(name="failed", x=[2.0, 3.0], y=[0.0, 0.0], notes=["trial 2", "trial 3"])
@@ -55,12 +54,6 @@ def test_trials_without_a_value_are_in_rows() -> None:
     rows = {series["name"]: series.get("row") for series in chart["series"]}
     assert rows == {"best so far": None, "failed": 0, "completed": None}
     assert len({series["look"] for series in chart["series"] if series["kind"] == "marks"}) == 2
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with browsing() as browser:
-        yield browser
 
 
 @pytest.fixture

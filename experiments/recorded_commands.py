@@ -1,0 +1,67 @@
+"""The command lines of the experiments whose runs are recorded: they show the newest record, or train what it lacks."""
+
+from collections.abc import Callable, Mapping
+
+from experiments.lib.recorded_command import recorded_command
+
+
+def recorded_commands() -> Mapping[str, Callable[..., None]]:
+    """Return the command lines of the experiments whose runs are recorded."""
+    more = "Interrupted, the same command continues."
+    return {
+        "goodput": recorded_command(
+            "goodput",
+            """Show the time to a target loss under the goodput policy, the critical batch size and static batches, by the newest runs.
+
+            The job is a small GPT on real text, on four emulated hosts in two racks with slow links.
+            """,
+            run=f"First train the runs that are not recorded, which takes hours and requires Linux as root. {more}",
+            unit="seeds",
+            counts="Number of seeds for each policy.",
+            usual=10,
+            json_help="Print the figures as JSON on stdout, as fractions.",
+        ),
+        "trainers-goodput": recorded_command(
+            "trainers-goodput",
+            """Show the time to a target loss of Transformers' `Trainer` under each policy, by the newest runs.
+
+            The job is a small Llama on Python's own source text, on two ranks of this machine.
+            """,
+            run=f"First train the runs that are not recorded, which takes hours. {more}",
+            unit="seeds",
+            counts="Number of seeds for each policy.",
+            usual=10,
+            json_help="Print the figures as JSON on stdout, as fractions.",
+        ),
+        "norm-test": recorded_command(
+            "norm-test",
+            """Show losses, steps and seconds of the norm test and of constant batches, by the newest runs.
+
+            The job is a small Llama on real text, on four data-parallel ranks.
+            """,
+            run=f"First train the runs that are not recorded, which takes an hour. {more}",
+            unit="seeds",
+            counts="Number of seeds for each scheme.",
+            usual=5,
+        ),
+        "policies": recorded_command(
+            "policies",
+            """Show the seconds until an accuracy is reached under each policy, by the newest runs.
+
+            The job is a small convolutional network on digits, on four data-parallel workers of different speed.
+            """,
+            run=f"First train the runs that are not recorded, which takes two hours. {more}",
+            unit="seeds",
+            counts="Number of seeds for each policy.",
+            usual=3,
+            json_help="Also measure the cost of decisions, and print all figures as JSON on stdout.",
+        ),
+        "pipelines": recorded_command(
+            "pipelines",
+            "Compare step times and memory of other pipelines with predictions from the first steps of one, by the newest runs.",
+            run="First run the pipelines, which takes two minutes a round and requires writable control groups and an idle machine.",
+            unit="rounds",
+            counts="Number of rounds, each with its profile.",
+            usual=4,
+        ),
+    }
