@@ -75,8 +75,14 @@ def standalone(svg: str) -> str:
     size = re.search(r'viewBox="0 0 (\S+) (\S+)"', svg)
     assert size is not None  # `render` wrote it
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[1]}pt" height="{size[2]}pt" '
-    paper = f'<style>{catalog.web("colours.css")}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
+    paper = f'<style>{_colours()}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
     return re.sub(r"<svg ([^>]*)>", lambda found: f"{opening}{found[1]}>{paper}", svg, count=1) + "\n"
+
+
+def _colours() -> str:
+    """Return CSS that defines the colours on screen and in print."""
+    light, dark = (" ".join(f"--{name}: {pair[side]};" for name, pair in COLOURS.items()) for side in (0, 1))
+    return f":root {{ {light} }} @media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 
 def _body(drawn: str) -> str:
