@@ -32,7 +32,7 @@ for step in range(500):
         print(f"step {step} | loss 1.0 | {1e3 * (time.monotonic() - begin):.3f} ms", flush=True)
 """
 TRAINER = """
-import dataclasses, torch
+import dataclasses, time, torch
 from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
 
 @dataclasses.dataclass
@@ -50,6 +50,7 @@ class Data(torch.utils.data.Dataset):
 own, given = HfArgumentParser((Own, TrainingArguments)).parse_args_into_dataclasses()
 torch.set_num_threads(1)
 model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(own.model_name_or_path))
+model.register_forward_pre_hook(lambda *_: time.sleep(0.05))
 Trainer(model=model, args=given, train_dataset=Data()).train()
 """
 CONFIG = {
