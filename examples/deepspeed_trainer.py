@@ -44,14 +44,15 @@ def main():
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--samples", type=int, default=6400)
+    parser.add_argument("--data", type=int, default=1000, help="samples of an epoch")
     parser.add_argument("--checkpoints", default="checkpoints")
     parser.add_argument("--save-every", type=int, default=5000, help="samples between two checkpoints")
     options = parser.parse_args()
     __compatible_ops__["deepspeed_shm_comm"] = False  # gloo alone: the extension would be compiled now
     deepspeed.init_distributed(get_accelerator().communication_backend_name(), auto_mpi_discovery=False, verbose=False)
     torch.manual_seed(0)
-    data = torch.randn(1000, 32)
-    labels = (data @ torch.randn(32, 10) + torch.randn(1000, 10)).argmax(dim=1)
+    data = torch.randn(options.data, 32)
+    labels = (data @ torch.randn(32, 10) + torch.randn(options.data, 10)).argmax(dim=1)
     width = options.width
     engine = engine_of(nn.Sequential(nn.Linear(32, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 10)), options)
     loop = EngineLoop(

@@ -51,12 +51,13 @@ def main():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--data", type=int, default=1000, help="samples of an epoch")
     parser.add_argument("--checkpoints", default="checkpoints")
     parser.add_argument("--save-every", type=int, default=5000, help="samples between two checkpoints")
     options = parser.parse_args()
     torch.manual_seed(0)
-    data = torch.randn(1000, 32)
-    labels = (data @ torch.randn(32, 10) + torch.randn(1000, 10)).argmax(dim=1)
+    data = torch.randn(options.data, 32)
+    labels = (data @ torch.randn(32, 10) + torch.randn(options.data, 10)).argmax(dim=1)
     trainer = Measured(
         accelerator="cpu" if not torch.cuda.is_available() else "auto",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),

@@ -23,11 +23,11 @@ def _integration(
         interpreter: Returns the Python of the example.
     """
     example = f"{name}_trainer"
-    # In a small model most of a step is no computation.
-    timed = ("--checkpoints", "{folder}", "--width", "512", *endless)
+    # In a small model most of a step is no computation: this one's takes about 200 ms.
+    timed = ("--checkpoints", "{folder}", "--width", "1024", "--data", "65536", *endless)
 
     def statistics(repeats: int) -> tuple[StatisticsCost, ...]:
-        return example_costs(repeats, example=example, words=timed, micro_batch=64, interpreter=interpreter())
+        return example_costs(repeats, example=example, words=timed, micro_batch=512, interpreter=interpreter())
 
     return Integration(
         name=name,

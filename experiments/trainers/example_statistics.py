@@ -1,11 +1,16 @@
 """Time steps of the example of a trainer with and without gradient statistics, in turn, as a trial.
 
 Its first argument names the example, and the others are those of the example. It runs under torchrun with the variable `OPPA_TRIAL`.
-Step times are in blocks of `BLOCK` steps, of which the first is a warm-up.
+Step times are in blocks of `BLOCK` steps, of which the first is a warm-up. Each rank writes the CPU seconds of its steps into the trial's
+folder, in a file `cpu-RANK.json`.
 """
 
 import importlib.util
+import itertools
+import json
+import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,8 +46,10 @@ def main() -> None:
     program: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
 
+    begins_s: list[float] = []
+
     class Alternating(GradientStatistics):
-        """Measures every other block."""
+        """Measures every other block, and reads the CPU's clock when a step begins."""
 
         taken = -1
 
@@ -52,12 +59,18 @@ def main() -> None:
                 super().resume()
             else:
                 self.pause()
+            if self.taken >= 0:
+                begins_s.append(time.process_time())
             self.taken += 1
 
     torch.set_num_threads(1)
     sys.argv = [str(example), *sys.argv[2:]]
     program.GradientStatistics = Alternating
-    program.main()
+    try:
+        program.main()
+    finally:
+        seconds = [end - begin for begin, end in itertools.pairwise(begins_s)]
+        Path(os.environ["OPPA_TRIAL"], f"cpu-{os.environ['RANK']}.json").write_text(json.dumps(seconds))
 
 
 if __name__ == "__main__":

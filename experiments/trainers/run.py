@@ -139,7 +139,7 @@ def _statistics_section(integration: Integration, found: TrainerComparison) -> S
     """Return the cost of gradient statistics as a table."""
     rows = []
     for each in found.statistics:
-        costs = ["{:+.1%} ({:+.1%} to {:+.1%})".format(*median(values)) if values else "-" for values in (each.cpu, each.wall)]
+        costs = ["{:+.1%} ({:+.1%} to {:+.1%})".format(*median(values)) for values in (each.cpu, each.wall)]
         rows.append((str(each.samples), str(each.every), f"{each.step_s * 1e3:.0f} ms", *costs, str(len(each.wall))))
     text = (
         "Blocks of steps with and without statistics alternate in one gang of two ranks. Each cost is the median of the pairs, with its "

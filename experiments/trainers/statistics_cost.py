@@ -36,16 +36,16 @@ class StatisticsCost:
     every: int
     """Steps from one measured step to the next."""
     step_s: float
-    """Seconds of a step without statistics, on each rank: of its CPU if these were read."""
+    """CPU seconds of a step without statistics, on each rank."""
     cpu: Sequence[float]
-    """Costs in CPU seconds of both ranks; empty if only the wall clock was read."""
+    """Costs in CPU seconds of both ranks."""
     wall: Sequence[float]
     """Costs in seconds of the wall clock."""
 
     @property
     def overhead(self) -> float:
-        """Return the median cost: in CPU seconds if these were read."""
-        return median(self.cpu or self.wall)[0]
+        """Return the median cost in CPU seconds, which other programs on the machine disturb less than those of the wall clock."""
+        return median(self.cpu)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
@@ -53,7 +53,7 @@ class StatisticsCost:
             "samples": self.samples,
             "every": self.every,
             "step_s": self.step_s,
-            "cpu": median(self.cpu) if self.cpu else None,
+            "cpu": median(self.cpu),
             "wall": median(self.wall),
         }
 
@@ -72,7 +72,7 @@ def loop_costs(repeats: int) -> tuple[StatisticsCost, ...]:
 def example_costs(
     repeats: int, *, example: str, words: Sequence[str], micro_batch: int, interpreter: str = sys.executable
 ) -> tuple[StatisticsCost, ...]:
-    """Return the cost in an example of a trainer, by the wall clock; raises EnvironmentLackingError if the ranks fail.
+    """Return the cost in an example of a trainer; raises EnvironmentLackingError if the ranks fail.
 
     Args:
         repeats: Repeats of so many pairs of blocks.
@@ -84,13 +84,15 @@ def example_costs(
     pairs = PAIRS_PER_REPEAT * max(2, repeats)
     configuration = Configuration(dp=2, global_batch=8 * micro_batch, micro_batch=micro_batch)
     with tempfile.TemporaryDirectory(prefix="oppa-statistics-") as name:
-        write_json(Path(name, SPEC), {"configuration": configuration.to_dict(), "steps": 2 * pairs * example_statistics.BLOCK})
+        write_json(Path(name, SPEC), {"configuration": configuration.to_dict(), "steps": 2 * pairs * example_statistics.BLOCK + 1})
         given = [word.format(folder=name) for word in words]
         _ran("example_statistics.py", example, *given, environment={"OPPA_TRIAL": name}, interpreter=interpreter)
-        seconds = [json.loads(line)["step_time_s"] for line in Path(name, MEASUREMENTS).read_text().splitlines()]
-    without = [each for step, each in enumerate(seconds) if not example_statistics.measured(step)]
-    wall = example_statistics.costs(seconds)
-    return (StatisticsCost(samples=micro_batch, every=1, step_s=float(np.median(without)), cpu=(), wall=wall),)
+        wall_s = [json.loads(line)["step_time_s"] for line in Path(name, MEASUREMENTS).read_text().splitlines()]
+        ranks = [json.loads(path.read_text()) for path in Path(name).glob("cpu-*.json")]
+    cpu_s = np.mean(ranks, axis=0).tolist()
+    without = [each for step, each in enumerate(cpu_s) if not example_statistics.measured(step)]
+    cpu, wall = example_statistics.costs(cpu_s), example_statistics.costs(wall_s)
+    return (StatisticsCost(samples=micro_batch, every=1, step_s=float(np.median(without)), cpu=cpu, wall=wall),)
 
 
 def _measured(samples: int, every: int, pairs: int) -> StatisticsCost:
