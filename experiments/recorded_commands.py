@@ -33,17 +33,24 @@ def recorded_commands() -> Mapping[str, Callable[..., None]]:
             usual=10,
             json_help="Print the figures as JSON on stdout, as fractions.",
         ),
-        "norm-test": recorded_command(
-            "norm-test",
-            """Show losses, steps and seconds of the norm test and of constant batches, by the newest runs.
+        **{
+            name: recorded_command(
+                name,
+                f"""Show losses, steps and seconds of the norm test and of constant batches, by the newest runs.
 
-            The job is a small Llama on real text, on four data-parallel ranks.
-            """,
-            run=f"First train the runs that are not recorded, which takes an hour. {more}",
-            unit="seeds",
-            counts="Number of seeds for each scheme.",
-            usual=5,
-        ),
+                The job is a small Llama on real text, {job}.
+                """,
+                run=f"First train the runs that are not recorded, which takes an hour. {more}",
+                unit="seeds",
+                counts="Number of seeds for each scheme.",
+                usual=5,
+                experiment=f"experiments.norm_test.experiment:{experiment}",
+            )
+            for name, job, experiment in (
+                ("norm-test", "on four data-parallel ranks", "DDP"),
+                ("norm-test-fsdp", "under FSDP with the settings of the paper's tables 5 to 7", "FSDP"),
+            )
+        },
         "policies": recorded_command(
             "policies",
             """Show the seconds until an accuracy is reached under each policy, by the newest runs.

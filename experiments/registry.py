@@ -291,6 +291,14 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "norm-test",
         seeds=5,
     ),
+    "norm-test-fsdp": with_own_command(
+        "the norm test under FSDP, with the settings of the paper's tables 5 to 7",
+        _example("norm_test_fsdp"),
+        "norm-test-fsdp",
+        "norm-test-fsdp --run --seeds 3",
+        "norm-test-fsdp --help",
+        seeds=3,
+    ),
     "policies": with_own_command(
         "all policies on one job",
         _example("digits", "priors/learning_curves/digits.toml"),

@@ -11,7 +11,6 @@ from experiments.lib.recorded_page import Page, page_of
 from experiments.lib.run_trace import Track, facts_of, pooled, recorded
 from oppa.table import Table
 
-RECORD = Path("results", "goodput")
 TARGETS = (1.9, 1.85, 1.8, 1.75, 1.7)
 """Losses per byte, from the second half of our policy's run. Pilots and shorter runs with the first seed set them.
 

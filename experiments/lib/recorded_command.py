@@ -1,6 +1,6 @@
 """Make the command line of an experiment whose runs are recorded: run the missing runs, then show the record.
 
-A module of such an experiment, `experiments.NAME.experiment`, has three functions:
+Such an experiment, the module `experiments.NAME.experiment` or an object, has three functions:
     record(folder, repeats, tell) -> Path    run what the folder lacks, and write its page
     to_json(folder, tell) -> dict            return the figures of the record
     sections(folder) -> list[Section]        return the tables of the record
@@ -15,7 +15,9 @@ from typing import Annotated, Any
 import typer
 
 
-def recorded_command(name: str, about: str, *, run: str, unit: str, counts: str, usual: int, json_help: str = "") -> Callable[..., None]:
+def recorded_command(
+    name: str, about: str, *, run: str, unit: str, counts: str, usual: int, json_help: str = "", experiment: str = ""
+) -> Callable[..., None]:
     """Return the command line of one experiment.
 
     Args:
@@ -26,6 +28,7 @@ def recorded_command(name: str, about: str, *, run: str, unit: str, counts: str,
         counts: Help of that option.
         usual: Repetitions by default.
         json_help: Help of `--json`, if it measures more.
+        experiment: Module and object, `module:NAME`, if the experiment is not the module of its name.
     """
     out_help = f"Folder of the recorded runs and of the page; results/{name} by default."
 
@@ -39,18 +42,20 @@ def recorded_command(name: str, about: str, *, run: str, unit: str, counts: str,
         from oppa.cli.views import style
         from oppa.cli.views.status import showing_status
 
-        experiment: Any = importlib.import_module(f"experiments.{name.replace('-', '_')}.experiment")
+        module, _, attribute = (experiment or f"experiments.{name.replace('-', '_')}.experiment").partition(":")
+        made: Any = importlib.import_module(module)
+        made = getattr(made, attribute) if attribute else made
         folder = (out or catalog.root() / "results" / name).resolve()
         if run:
             with showing_status() as tell:
-                written = experiment.record(folder, repeats, tell)
+                written = made.record(folder, repeats, tell)
             style.err().print(f"written: {written}", markup=False)
         if as_json:
             with showing_status() as tell:
-                figures = experiment.to_json(folder, tell)
+                figures = made.to_json(folder, tell)
             typer.echo(json.dumps(figures, indent=1))
             return
-        for section in experiment.sections(folder):
+        for section in made.sections(folder):
             style.print_section(section)
 
     command.__doc__ = about

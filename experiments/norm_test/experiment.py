@@ -1,10 +1,11 @@
 """Compare the norm test with constant batches and with warm-up by stages (Lau et al., section 5)."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.lib.recorded_page import written_page
+from experiments.lib.recorded_page import Page, written_page
 from experiments.lib.recorder import begin
 from experiments.norm_test import page
 from experiments.norm_test import run as runs
@@ -13,18 +14,43 @@ from oppa.bench.registry import inputs
 from oppa.report.record import Section
 
 
-def record(folder: Path, seeds: int, tell: Callable[[str], None]) -> Path:
-    """Train what the folder lacks, and write the page."""
-    begin(folder, inputs("norm-test", seeds=seeds))
-    runs.run(folder, catalog.root() / "runs" / "norm-test", range(seeds), tell)
-    return written_page(folder, page.page(folder))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NormTestExperiment:
+    """Compares the schemes on one job."""
+
+    name: str
+    """Name of the command, and of the folder of its record."""
+    job: str
+    """Name of the job in `examples`."""
+    title: str
+
+    def record(self, folder: Path, seeds: int, tell: Callable[[str], None]) -> Path:
+        """Train what the folder lacks, and write the page."""
+        begin(folder, inputs(self.name, seeds=seeds))
+        runs.run(Path("examples", f"{self.job}.toml"), folder, catalog.root() / "runs" / self.name, range(seeds), tell)
+        return written_page(folder, self.page(folder))
+
+    def page(self, folder: Path) -> Page:
+        """Return the page and its figures."""
+        return page.page(folder, self.command, f"The norm test: {self.title}")
+
+    def to_json(self, folder: Path, _tell: Callable[[str], None]) -> dict[str, Any]:
+        """Return the headline figures."""
+        return page.to_json(folder, self.command)
+
+    def sections(self, folder: Path) -> list[Section]:
+        """Return the tables of the page."""
+        return page.sections(page.NormTestResults.read(folder, self.command))
+
+    @property
+    def command(self) -> str:
+        """Return the command that makes the record."""
+        return f"oppa bench {self.name} --run"
 
 
-def to_json(folder: Path, _tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return the headline figures."""
-    return page.to_json(page.NormTestResults.read(folder), folder)
-
-
-def sections(folder: Path) -> list[Section]:
-    """Return the tables of the page."""
-    return page.sections(page.NormTestResults.read(folder))
+DDP = NormTestExperiment(name="norm-test", job="norm_test", title="a small Llama on real text, four data-parallel ranks")
+FSDP = NormTestExperiment(
+    name="norm-test-fsdp",
+    job="norm_test_fsdp",
+    title="a small Llama on real text, under FSDP with the settings of the paper's tables 5 to 7",
+)

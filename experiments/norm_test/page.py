@@ -17,8 +17,6 @@ from oppa.report.figures import Axis, Series, lines
 from oppa.report.record import Section
 from oppa.table import Table
 
-RECORD = Path("results", "norm-test")
-COMMAND = "oppa bench norm-test --run"
 WINDOW = 1024
 """Samples over which the training loss is smoothed."""
 POINTS = 100
@@ -32,9 +30,9 @@ class NormTestResults:
     table: Table
 
     @classmethod
-    def read(cls, folder: Path) -> "NormTestResults":
-        """Read all recorded runs of a folder; raises InputError if there are none."""
-        return cls([Track.read(path) for path in recorded(folder, COMMAND)], Table.read(folder / "table"))
+    def read(cls, folder: Path, command: str) -> "NormTestResults":
+        """Read all recorded runs of a folder; raises InputError, which names the command that makes them, if there are none."""
+        return cls([Track.read(path) for path in recorded(folder, command)], Table.read(folder / "table"))
 
     @functools.cached_property
     def by_scheme(self) -> Mapping[str, Mapping[int, Track]]:
@@ -66,8 +64,9 @@ def last_held_out(track: Track) -> float:
     return float(track.held_out["loss"].iloc[-1])
 
 
-def to_json(results: NormTestResults, folder: Path) -> dict[str, Any]:
-    """Return the headline figures and their provenance."""
+def to_json(folder: Path, command: str) -> dict[str, Any]:
+    """Return the headline figures of a record and their provenance."""
+    results = NormTestResults.read(folder, command)
     schemes = {
         name: {
             "steps": results.median(name, lambda track: len(track.steps)),
@@ -81,14 +80,13 @@ def to_json(results: NormTestResults, folder: Path) -> dict[str, Any]:
     lower = {name: statistics.median(_lower(pairs)) for name in results.by_scheme if (pairs := _pairs(results, name))}
     at_size = {name: statistics.median(found) for name in results.by_scheme if (found := _lower_at_size(results, name))}
     below = {"validation_loss_below_constant": lower, "validation_loss_below_constant_of_its_size": at_size}
-    return {"schemes": schemes, **below, **facts_of(folder, recorded(folder, COMMAND))}
+    return {"schemes": schemes, **below, **facts_of(folder, recorded(folder, command))}
 
 
-def page(folder: Path) -> Page:
-    """Return the page and its figures."""
-    results = NormTestResults.read(folder)
-    title = "The norm test: a small Llama on real text, four data-parallel ranks"
-    return page_of(folder, COMMAND, title, sections(results), _figures(results))
+def page(folder: Path, command: str, title: str) -> Page:
+    """Return the page of a record, and its figures."""
+    results = NormTestResults.read(folder, command)
+    return page_of(folder, command, title, sections(results), _figures(results))
 
 
 def sections(results: NormTestResults) -> list[Section]:

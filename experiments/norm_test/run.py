@@ -7,16 +7,14 @@ from experiments.lib.recorder import Recorder
 from experiments.lib.run_trace import Track
 from experiments.norm_test.schemes import BATCHES, CONSTANT, Scheme, adaptive, constant, is_norm_test, matching
 
-JOB = Path("examples", "norm_test.toml")
 
-
-def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
+def run(job: Path, folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
     """Train all runs that are not in `folder` yet, seed by seed; `work` receives the ledgers.
 
     Raises:
         EnvironmentLackingError: a run fails.
     """
-    recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
+    recorder = Recorder(job=job, folder=folder, work=work, tell=tell)
     table = recorder.table(BATCHES)
     for seed in seeds:
         schemes = [*adaptive(table), *(constant(table, batch) for batch in CONSTANT)]

@@ -17,7 +17,6 @@ from experiments.policies.variations import OF, VARIATIONS
 from oppa.report.figures import Axis, Series, lines
 from oppa.report.record import Section
 
-RECORD = Path("results", "policies")
 COMMAND = "oppa bench policies --run"
 TARGET = 0.95
 """Target accuracy on held-out samples."""

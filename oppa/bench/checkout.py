@@ -27,7 +27,17 @@ NAMES = (
         "control",
     ),
     *("service", "goodput", "goodput-simulated", "goodput-pollux"),
-    *("norm-test", "policies", "policies-simulated", "schedule", "pipelines", "cluster-sim", "trainers", "trainers-goodput"),
+    *(
+        "norm-test",
+        "norm-test-fsdp",
+        "policies",
+        "policies-simulated",
+        "schedule",
+        "pipelines",
+        "cluster-sim",
+        "trainers",
+        "trainers-goodput",
+    ),
     *("faults", "proxy", "transfer", "libraries", "drift"),
 )
 """Names of the experiments, as arguments of `oppa bench`."""

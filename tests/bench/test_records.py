@@ -1,21 +1,22 @@
 """What is on record under results/search, and of experiments, is derived again from the raw log beside it, to the last byte."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from experiments.goodput import page as goodput
 from experiments.lib import recorded_page
-from experiments.norm_test import page as norm_test
+from experiments.norm_test.experiment import DDP, FSDP
 from experiments.policies import page as policies
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS, read_reference
 from oppa.bench.runs import Log
 from oppa.bench.search_page import LOG, PAGE, page
 
-EXPERIMENTS = [each for each in (goodput, norm_test, policies) if (catalog.root() / each.RECORD).exists()]
-RECORDS = sorted(path.parent for path in (catalog.root() / "results" / "search").glob(f"*/{LOG}"))
+RESULTS = catalog.root() / "results"
+EXPERIMENTS = {"goodput": goodput.page, "policies": policies.page, DDP.name: DDP.page, FSDP.name: FSDP.page}
+RECORDED_RUNS = [name for name in EXPERIMENTS if (RESULTS / name / recorded_page.PAGE).exists()]
+RECORDS = sorted(path.parent for path in (RESULTS / "search").glob(f"*/{LOG}"))
 
 
 @pytest.mark.slow
@@ -27,10 +28,10 @@ def test_the_page_follows_from_its_log(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.RECORD.name)
-def test_so_do_those_of_real_experiments(experiment: ModuleType) -> None:
-    folder = catalog.root() / experiment.RECORD
-    text, figures = experiment.page(folder)
+@pytest.mark.parametrize("name", RECORDED_RUNS)
+def test_so_do_those_of_real_experiments(name: str) -> None:
+    folder = RESULTS / name
+    text, figures = EXPERIMENTS[name](folder)
     assert (folder / recorded_page.PAGE).read_text() == text
     assert {path.name: path.read_text() for path in folder.glob("*.svg")} == figures
 

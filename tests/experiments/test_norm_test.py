@@ -1,6 +1,7 @@
 """The norm test's experiment: what its page says of runs that are made up, and which runs it asks for."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,8 @@ import pytest
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
 from experiments.lib.run_trace import COLUMNS, HELD_OUT, Track
-from experiments.norm_test import page, run
+from experiments.norm_test import run
+from experiments.norm_test.experiment import DDP, FSDP
 from experiments.norm_test.schemes import BATCHES, adaptive, constant, matching
 from oppa import catalog
 from oppa.control.registry import policy_of
@@ -73,12 +75,11 @@ def test_held_out_losses_are_kept_with_a_run(tmp_path) -> None:
 
 
 def test_a_norm_test_stands_beside_the_constant_batch_of_its_size(folder) -> None:
-    results = page.NormTestResults.read(folder)
-    told = page.to_json(results, folder)
+    told = DDP.to_json(folder, print)
     assert told["validation_loss_below_constant"] == {"norm-test-0.58": pytest.approx(0.2, abs=1e-4)}
     assert told["schemes"]["norm-test-0.58"]["steps"] == 200 and told["schemes"]["constant-128"]["average_batch"] == 128
     assert told["schemes"]["constant-128"]["validation_loss"] == pytest.approx(2.6) and told["runs"] == 12
-    schemes, beside = page.sections(results)
+    schemes, beside = DDP.sections(folder)
     assert [line[0] for line in schemes.rows] == ["norm-test-0.58", "stagewise", "constant-64", "constant-128"]
     (line,) = beside.rows
     assert line[1:4] == ["64", "64", "200, 200"] and line[5] == "3 of 3" and "+0.1000" in line[4]
@@ -89,26 +90,26 @@ def test_a_norm_test_stands_beside_the_constant_batch_of_its_size(folder) -> Non
 def test_between_two_constant_batches_their_losses_are_interpolated(folder) -> None:
     """At 100, in the logarithm of the size."""
     track("norm-test-0.8", 0, 100, loss=2.0).write(folder / "runs")
-    told = page.to_json(page.NormTestResults.read(folder), folder)["validation_loss_below_constant_of_its_size"]
+    told = DDP.to_json(folder, print)["validation_loss_below_constant_of_its_size"]
     assert told["norm-test-0.8"] == pytest.approx(0.1 + 0.4 * np.log2(100 / 64), abs=1e-4)
 
 
 def test_rows_are_as_long_as_their_heads(folder) -> None:
-    schemes, beside = page.sections(page.NormTestResults.read(folder))
+    schemes, beside = DDP.sections(folder)
     assert all(len(row) == len(section.columns) for section in (schemes, beside) for row in section.rows)
 
 
 def test_the_page_is_made_of_the_records_alone(folder) -> None:
-    text = written_page(folder, page.page(folder)).read_text()
-    assert "| norm-test-0.58" in text and page.page(folder)[0] == text
+    text = written_page(folder, DDP.page(folder)).read_text()
+    assert "| norm-test-0.58" in text and DDP.page(folder)[0] == text
     for name in ("schedules", "validation", "gap"):
         assert (folder / f"{name}.svg").read_text().startswith("<")
 
 
 def test_without_records_one_is_told_how_to_make_them(tmp_path) -> None:
     with pytest.raises(InputError, match="no record of a run") as caught:
-        page.NormTestResults.read(tmp_path)
-    assert "oppa bench norm-test --run" in caught.value.hint
+        FSDP.sections(tmp_path)
+    assert "oppa bench norm-test-fsdp --run" in caught.value.hint
 
 
 def test_a_constant_batch_that_matches_takes_at_least_as_many_steps(table) -> None:
@@ -119,7 +120,8 @@ def test_every_scheme_can_be_trained(table) -> None:
     for scheme in [*adaptive(table), constant(table, 64)]:
         assert scheme.begins.global_batch in BATCHES
         policy_of(scheme.policy)(ThroughputIndex(table))
-    assert load_job(catalog.root() / run.JOB).global_batch == BATCHES[-1]
+    for experiment in (DDP, FSDP):
+        assert load_job(catalog.root() / "examples" / f"{experiment.job}.toml").global_batch == BATCHES[-1]
 
 
 def test_each_seed_trains_every_scheme_and_the_constants_of_their_sizes(table, tmp_path, monkeypatch) -> None:
@@ -131,7 +133,7 @@ def test_each_seed_trains_every_scheme_and_the_constants_of_their_sizes(table, t
 
     monkeypatch.setattr(Recorder, "table", lambda self, batches: table)
     monkeypatch.setattr(Recorder, "train", train)
-    run.run(tmp_path, tmp_path, range(2), print)
+    run.run(Path(), tmp_path, tmp_path, range(2), print)
     for seed in range(2):
         own = [variant for variant, at, _ in asked if at == seed]
         assert sorted(own) == sorted({*own}) and {f"constant-{size}" for size in (32, 40, 64, 128)} <= {*own} and "stagewise" in own
