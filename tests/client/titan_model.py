@@ -1,17 +1,14 @@
 """A tiny Llama of torchtitan on samples that can be told apart: the trainer and the plain loop of its test train it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
+import oppa_client.torchtitan  # noqa: F401 - makes the CPU torchtitan's device
 import torch
-from oppa_client.torchtitan.cpu import allow_cpu
-
-allow_cpu()
-
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.components.tokenizer import BaseTokenizer
-from torchtitan.config.configurable import dataclass
 from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
 

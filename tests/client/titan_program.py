@@ -52,9 +52,11 @@ def run(folder, options):
     else:
         os.environ["OPPA_TRIAL"] = str(folder)
         if dist.get_rank() == 0:
-            before = options.get("before")
-            ranks = dist.get_world_size() // options.get("tp", 1)
-            prepare(folder, ranks=ranks, before=before and folder.parent / before, total_samples=options.get("total", TOTAL))
+            before, tp = options.get("before"), options.get("tp", 1)
+            ranks, total = dist.get_world_size() // tp, options.get("total", TOTAL)
+            prepare(folder, ranks=ranks, before=before and folder.parent / before, total_samples=total)
+            values = json.loads((folder / "trial.json").read_text())
+            (folder / "trial.json").write_text(json.dumps({**values, "configuration": {**values["configuration"], "tp": tp}}))
             if options.get("trial"):
                 (folder / run_files.ATTEMPT).unlink()
     dist.barrier()

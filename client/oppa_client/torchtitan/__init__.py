@@ -1,4 +1,4 @@
-"""Train with torchtitan's `Trainer` under oppa: batch and accumulation follow the run's plan, and everything that counts goes by samples.
+"""Train with torchtitan's `Trainer` under oppa: batch and accumulation follow the plan, and everything that counts goes by samples.
 
     from oppa_client.torchtitan import OppaTrainer        # before torchtitan's own modules
 
@@ -6,8 +6,8 @@
     trainer.train()
     trainer.close()
 
-Outside oppa it trains with the batch and the steps of its configuration. Samples are numbered from the start of the run. Sample n is element
-n % size of the shuffled order of epoch n // size, whatever the batch and the layout.
+Outside oppa it trains with the batch and the steps of its configuration. Samples are numbered from the start of the run. Sample n is
+element n % size of the shuffled order of epoch n // size, whatever the batch and the layout.
 """
 
 from oppa_client.torchtitan.cpu import allow_cpu

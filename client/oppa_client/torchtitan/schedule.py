@@ -27,7 +27,8 @@ class ScheduledRates:
     def follow(self, plan: Plan) -> float:
         """Set the learning rates of a step, and return that of the first group."""
         at = plan.progress / self._reference
-        return [follow(schedule, at, plan.learning_rate_factor) for schedule in self._schedules][0]
+        rates = [follow(schedule, at, plan.learning_rate_factor) for schedule in self._schedules]
+        return rates[0]
 
 
 def _at_most_1(given: Callable[[float], float], at: float) -> float:

@@ -17,7 +17,7 @@ from oppa_client.loop.checkpoints import due
 from oppa_client.loop.position import Position
 from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
 from oppa_client.loop.support import ABILITIES
-from oppa_client.plan import Plan, Rate, Terms
+from oppa_client.plan import Rate, Terms
 from oppa_client.run import Run, open_run
 from oppa_client.torchtitan.checkpoints import RunCheckpoints, required
 from oppa_client.torchtitan.cpu import sum_on_gloo
@@ -131,9 +131,11 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
     def _follow(self, run: Run) -> None:
         """Let schedule, checkpoints, validation and memory go by the run."""
         self._rates = ScheduledRates(self.lr_schedulers, self.position.reference)
-        self.checkpointer = RunCheckpoints(self.checkpointer, run.resume, self._save_if_due)
+        manager: Any = self.checkpointer
+        self.checkpointer = RunCheckpoints(manager, run.resume, self._save_if_due)
         if self.config.validator.enable:
-            self.validator = PausedValidator(self.validator, run, self.position)
+            validator: Any = self.validator
+            self.validator = PausedValidator(validator, run, self.position)
         # The log forgets the peak of memory, which oppa compares with the limit.
         self.metrics_processor.device_memory_monitor.reset_peak_stats = lambda: None
 
