@@ -1,6 +1,7 @@
 """`OppaTrainer` follows a plan with torchtitan's own trainer: it trains as a plain loop does, and other layouts resume its checkpoints."""
 
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from oppa_client import run_files
+from oppa_client import ContractError, run_files
 from torch import nn
 
 from oppa.training import GradientStatistics
@@ -29,17 +30,17 @@ CASES = {
     "changes": {"asked": {1: (12, 2), 3: (6, 3), 5: (9, 2)}, "measured": True},
     "chunked": {"asked": {1: (12, 2)}, "config": {"chunked": True}, "total": 40},
     "first": {"asked": {1: (12, 2)}, "leave_at": 3, "save_every": 16},
-    "second": {"asked": {6: (6, 1)}, "before": "first", "first_number": 3},
+    "second": {"asked": {6: (6, 1)}, "before": "first", "first_number": 3, "config": {"validator.enable": True}},
     "tensor": {"before": "first", "tp": 2, "config": {"parallelism.tensor_parallel_degree": 2}},
     "trial": {"trial": True, "save_every": 8},
     "outside": {**OWN_STATE, "config": {**OWN_STATE["config"], "training.steps": 3, "training.global_batch_size": 8}},
     "other data": {"before": "first", "smaller": True},
     "a pipeline": {"config": {"parallelism.pipeline_parallel_degree": 2}},
-    "chunks and statistics": {"measured": True, "config": {"chunked": True}},
 }
 """Attempts of two ranks, one after the other."""
 ALONE = {
     "alone": {"before": "first"},
+    "warm": {"initial": "first/output/checkpoint/step-5", "total": 16},
     "outside-alone": {**OWN_STATE, "config": {**OWN_STATE["config"], "training.steps": 5, "training.global_batch_size": 8}},
 }
 """What one process goes on with."""
@@ -162,12 +163,27 @@ def test_other_degrees_go_on_from_a_checkpoint(last: str, seen: dict[str, Any]) 
     require_same(["first", last], seen)
 
 
+def test_validation_counts_samples_and_is_a_pause(seen: dict[str, Any]) -> None:
+    begun, freq = 48, 4 * REFERENCE
+    lines = reported(seen["folder"] / "second")
+    ends = [begun + sum(line["samples"] for line in lines[:count]) for count in range(len(lines))]
+    paused = [after // freq > before // freq for before, after in itertools.pairwise([begun, *ends])]
+    assert [line["paused_s"] > 0 for line in lines] == paused and any(paused)
+
+
 def test_checkpoints_come_on_the_way_and_are_those_of_the_run_alone(seen: dict[str, Any]) -> None:
     folder = seen["folder"] / "first"
     assert [path.name for path in sorted(folder.glob("saved-*.json"))] == ["saved-2.json", "saved-4.json"]
     assert sorted(path.name for path in (folder / "output" / "checkpoint").iterdir()) == ["step-2", "step-4", "step-5"]
     left = json.loads((folder / run_files.LEFT).read_text())
     assert (left["reason"], left["step"], left["samples"]) == ("layout", 5, 48)
+
+
+def test_it_begins_with_the_weights_that_the_configuration_names(seen: dict[str, Any]) -> None:
+    lines = reported(seen["folder"] / "warm")
+    assert [line["samples"] for line in lines] == [8, 8]
+    wanted = by_hand(seen["first"][0]["weights"], lines)
+    assert [line["loss"] for line in lines] == pytest.approx(wanted["losses"], abs=1e-4)
 
 
 def test_a_trial_ends_after_its_steps_and_saves_nothing(seen: dict[str, Any]) -> None:
@@ -188,8 +204,27 @@ def test_outside_oppa_another_number_of_replicas_goes_on_with_the_next_sample(se
     [
         ("other data", "the checkpoint has `size = 50`, but the run has `size = 40`"),
         ("a pipeline", "cannot change with pipeline parallelism"),
-        ("chunks and statistics", "gradient statistics under `ChunkedLossWrapper`"),
     ],
 )
 def test_bad_input_is_an_error_that_names_it(name: str, message: str, seen: dict[str, Any]) -> None:
     assert all(message in rank["refused"] for rank in seen[name])
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("parallelism.context_parallel_degree", 2, "context parallelism"),
+        ("parallelism.expert_parallel_degree", 2, "expert parallelism"),
+        ("parallelism.tensor_parallel_degree", 2, "gradient statistics under tensor parallelism"),
+        ("training.enable_cpu_offload", True, "`training.enable_cpu_offload`"),
+        ("loss.chunked", True, "gradient statistics under `ChunkedLossWrapper`"),
+    ],
+)
+def test_a_configuration_that_does_not_go_with_a_changing_batch_is_named(place: str, value: Any, message: str, tmp_path: Path) -> None:
+    from oppa_client.torchtitan.support import require_supported
+
+    from tests.client.titan_model import config_of
+
+    changed = {"chunked": True} if place == "loss.chunked" else {place: value}
+    with pytest.raises(ContractError, match=message):
+        require_supported(config_of(tmp_path, **changed), measured=True)

@@ -6,9 +6,11 @@ from pathlib import Path
 import oppa_client.torchtitan  # noqa: F401 - makes the CPU torchtitan's device
 import torch
 from torchtitan.components.checkpoint import CheckpointManager
+from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.components.tokenizer import BaseTokenizer
+from torchtitan.components.validate import Validator
 from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
@@ -55,6 +57,27 @@ class Samples(torch.utils.data.Dataset):
         return {"input": self.tokens[index]}, self.labels[index]
 
 
+class HeldOut(BaseDataLoader):
+    """Yields the same samples for each validation."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        infinite: bool = False
+
+    def __init__(self, config, **others):
+        self.batch = torch.utils.data.default_collate([Samples()[index] for index in range(4)])
+
+    def __iter__(self):
+        while True:
+            yield dict(self.batch[0]), self.batch[1]
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state_dict):
+        pass
+
+
 def config_of(folder, *, chunked=False, **changed):
     """Return torchtitan's configuration; names of its parts and fields, such as `parallelism.tensor_parallel_degree`, change it."""
     config = llama3_debugmodel()
@@ -64,6 +87,7 @@ def config_of(folder, *, chunked=False, **changed):
     config.tokenizer, config.dump_folder = NoTokenizer.Config(), str(folder / "output")
     config.optimizer = default_adamw(lr=RATE, eps=EPSILON, weight_decay=DECAY)
     config.checkpoint = CheckpointManager.Config(enable=False)
+    config.validator = Validator.Config(freq=4, steps=1, dataloader=HeldOut.Config())
     if not chunked:
         config.loss = CrossEntropyLoss.Config()
     own = {"training.seq_len": LENGTH, "training.local_batch_size": 2, "training.steps": 12, "training.mixed_precision_param": "float32"}

@@ -61,6 +61,8 @@ def run(folder, options):
                 (folder / run_files.ATTEMPT).unlink()
     dist.barrier()
     config = config_of(folder.parent / options.get("shares", folder.name), **options.get("config", {}))
+    if "initial" in options:
+        config.checkpoint.initial_load_path = str(folder.parent / options["initial"])
     statistics = GradientStatistics if options.get("measured") else None
     data = torch.utils.data.Subset(Samples(), range(40)) if options.get("smaller") else Samples()
     trainer = Watched(config, data, seed=SEED, save_every=options.get("save_every"), statistics=statistics)
