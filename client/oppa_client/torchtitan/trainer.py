@@ -44,6 +44,8 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
 
     run: Run | None
     """The run; None outside oppa."""
+    checkpointer: Any
+    validator: Any
 
     def __init__(
         self,
@@ -131,11 +133,9 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
     def _follow(self, run: Run) -> None:
         """Let schedule, checkpoints, validation and memory go by the run."""
         self._rates = ScheduledRates(self.lr_schedulers, self.position.reference)
-        manager: Any = self.checkpointer
-        self.checkpointer = RunCheckpoints(manager, run.resume, self._save_if_due)
+        self.checkpointer = RunCheckpoints(self.checkpointer, run.resume, self._save_if_due)
         if self.config.validator.enable:
-            validator: Any = self.validator
-            self.validator = PausedValidator(validator, run, self.position)
+            self.validator = PausedValidator(self.validator, run, self.position)
         # The log forgets the peak of memory, which oppa compares with the limit.
         self.metrics_processor.device_memory_monitor.reset_peak_stats = lambda: None
 
