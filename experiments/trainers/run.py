@@ -16,7 +16,7 @@ from experiments.trainers.classifiers import ACCELERATE, DEEPSPEED, LIGHTNING
 from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
 from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter
-from experiments.trainers.torchtitan import TORCHTITAN
+from experiments.trainers.torchtitan_llama import TORCHTITAN
 from oppa import api, catalog
 from oppa.control.own_trainer.contract import LEFT
 from oppa.control.training_session import TrainResult
