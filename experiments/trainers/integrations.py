@@ -52,7 +52,7 @@ def transformers_losses(steps: Sequence[Line]) -> list[float]:
     Args:
         steps: Steps of the ledger, from the first on.
     """
-    example = _example("transformers_trainer")
+    example = program_of("transformers_trainer")
     model, data = example.llama(0), example.Text()
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), eps=EPSILON, weight_decay=0.0)
     orders: dict[int, torch.Tensor] = {}
@@ -77,7 +77,7 @@ def transformers_losses(steps: Sequence[Line]) -> list[float]:
     return losses
 
 
-def _example(name: str) -> Any:
+def program_of(name: str) -> Any:
     """Import a program of `examples` without running it."""
     if (client := str(catalog.client())) not in sys.path:
         sys.path.append(client)

@@ -25,7 +25,7 @@ def reference_losses(steps: Sequence[Line], width: int, *, of_first_rank: bool =
     optimizer = torch.optim.AdamW(model.parameters())
     losses = []
     for line in steps:
-        own = [_place(number) for number in range(*line["samples"])]
+        own = [place(number) for number in range(*line["samples"])]
         each = nn.functional.cross_entropy(model(data[own]), labels[own], reduction="none")
         optimizer.zero_grad()
         each.mean().backward()
@@ -42,6 +42,7 @@ def replicas(line: Line) -> int:
     return int(str(line["configuration"]).split("_")[0].removeprefix("dp"))
 
 
-def _place(number: int) -> int:
-    epoch, place = divmod(number, DATA)
-    return int(torch.randperm(DATA, generator=torch.Generator().manual_seed(epoch))[place])
+def place(number: int, size: int = DATA) -> int:
+    """Return the element of a data set of so many elements that a sample is, in the shuffled order of its epoch."""
+    epoch, at = divmod(number, size)
+    return int(torch.randperm(size, generator=torch.Generator().manual_seed(epoch))[at])

@@ -16,6 +16,7 @@ from experiments.trainers.classifiers import ACCELERATE, DEEPSPEED, LIGHTNING
 from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
 from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter
+from experiments.trainers.torchtitan_llama import TORCHTITAN
 from oppa import api, catalog
 from oppa.control.own_trainer.contract import LEFT
 from oppa.control.training_session import TrainResult
@@ -33,7 +34,7 @@ STEP_S, MOST_OVERHEAD = 0.2, 0.005
 """Seconds of the step to which the client's cost is related, and the largest share of it."""
 CLOSE = 1e-4
 """Largest difference of losses that are summed in another order."""
-INTEGRATIONS = (TRANSFORMERS, FSDP2, ACCELERATE, LIGHTNING, DEEPSPEED)
+INTEGRATIONS = (TRANSFORMERS, FSDP2, ACCELERATE, LIGHTNING, DEEPSPEED, TORCHTITAN)
 """Trainers that are compared."""
 STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 1): 0.8}
 """Steps per second, by batch and number of the layout, of a table whose largest batch is the fastest in the second layout.

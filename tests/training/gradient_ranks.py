@@ -8,6 +8,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate
@@ -101,6 +102,13 @@ def sharded(model):
     return fully_shard(model)
 
 
+def recomputed(model):
+    """Shard a model whose layers compute their activations twice, in a wrapper with names of its own for their parameters."""
+    for index, layer in enumerate(model.layers):
+        model.layers[index] = fully_shard(checkpoint_wrapper(layer))
+    return fully_shard(model)
+
+
 def astray(wrapped, backward, rank, world):
     """What a loop is told whose workers' gradients are nowhere."""
     own = OwnLoop()
@@ -144,6 +152,7 @@ FRESH = {
     "ddp": joined(functools.partial(looped, DistributedDataParallel, "micro-batches")),
     "ddp, workers": joined(functools.partial(looped, DistributedDataParallel, "workers")),
     "fsdp": joined(functools.partial(looped, sharded, "micro-batches")),
+    "fsdp, recomputed": joined(functools.partial(looped, recomputed, "micro-batches")),
     "fsdp, workers": joined(functools.partial(looped, sharded, "workers")),
     "ddp, averaged at once": joined(functools.partial(astray, DistributedDataParallel, contextlib.nullcontext)),
     "fsdp, averaged at once": joined(functools.partial(astray, sharded, contextlib.nullcontext)),

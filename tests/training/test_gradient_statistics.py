@@ -192,7 +192,7 @@ def own_reference(world: int, *, of_workers: bool = False) -> list[list[Norms]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["ddp", "fsdp"])
+@pytest.mark.parametrize("program", ["ddp", "fsdp", "fsdp, recomputed"])
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_a_loop_of_ones_own_with_a_smaller_last_micro_batch(program: str, world: int, gang: Gang) -> None:
     assert_same(of_json(gang.agreed(program, world)), own_reference(world))

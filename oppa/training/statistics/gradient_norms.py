@@ -99,7 +99,8 @@ class GradientNorms:
 
         def hook_of(prefix: str) -> Callable[[nn.Module, object], None]:
             def before(part: nn.Module, _: object) -> None:
-                for name, leaf in part.named_parameters(prefix):
+                # A `checkpoint_wrapper` has names of its own for its parameters, which those of the whole module are not.
+                for name, leaf in nn.Module.named_parameters(part, prefix):
                     if name in self._sharded and not isinstance(leaf, DTensor):
                         self._watch(name, leaf)
                         self._sharded.remove(name)
