@@ -7,6 +7,8 @@ INSTALL := $(PIP) install --quiet --no-deps
 TORCH := $(shell grep '^torch==' constraints.txt)
 # Tests run on WORKERS processes; each test starts up to 8 of its own. `make test WORKERS=0` runs all in one process.
 WORKERS ?= auto
+# Python keeps the bytecode of oppa's modules, which hundreds of processes of the tests would compile again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 # `make wheelhouse` collects wheels for this Python and this kind of machine.
