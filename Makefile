@@ -7,7 +7,9 @@ INSTALL := $(PIP) install --quiet --no-deps
 TORCH := $(shell grep '^torch==' constraints.txt)
 # Tests run on WORKERS processes; each test starts up to 8 of its own. `make test WORKERS=0` runs all in one process.
 WORKERS ?= auto
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# Python keeps the bytecode of oppa's modules, which hundreds of processes of the tests would compile again.
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 # `make wheelhouse` collects wheels for this Python and this kind of machine.
 WHEELHOUSE ?= wheelhouse
@@ -53,6 +55,8 @@ test: setup ## Run the tests that take minutes and need no extra software
 
 check: setup lint docs environments test-all bench-ci wheel ## Run the checks of continuous integration
 
+# A third of the time, slow tests wait for Slurm, grace periods and other processes: two workers per processor keep the processors busy.
+test-all: WORKERS = $(shell expr 2 '*' $$(nproc))
 test-all: setup
 	$(PYTEST) -m "not nightly"
 

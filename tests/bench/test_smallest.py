@@ -16,8 +16,11 @@ from oppa.report.inputs import Inputs
 
 SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name != "ci"]
 """`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command."""
-LONG = ("cluster-sim", "control", "profile", "proxy", "start-up", "trainers")
-"""Those that take over 20 seconds."""
+LONG = (
+    *("calibrate", "cluster-sim", "control", "goodput-simulated", "policies-simulated", "prior", "profile", "proxy"),
+    *("start-up", "stopping", "trainers", "transfer"),
+)
+"""Those that take over ten seconds of a processor. What they compute is tested in `tests/experiments`."""
 
 
 @pytest.mark.slow

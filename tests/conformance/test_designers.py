@@ -16,7 +16,12 @@ REPEATING = ("oppa", "oppa-no-prior", "oppa-no-early-stop")
 FORESTS = ("forest-physics", "xgboost-physics", "smac-physics")
 """These leave out what needs at least as much memory as what ran out of it, as `oppa` does."""
 SLOW = (*EXPECTING, *FORESTS, "optuna-gp", "smac", "baybe")
-EACH = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in INSTALLED]
+SAME_SEARCH = ("oppa-no-early-stop",)
+"""These suggest what another one suggests, and differ in when a trial ends."""
+EACH = [
+    *(pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in INSTALLED if name not in SAME_SEARCH),
+    *nightly(*SAME_SEARCH),
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +54,12 @@ def test_a_candidate_is_tried_again_only_to_measure_it_again_and_none_when_all_a
     assert designer.suggest(everything) is None
 
 
-SAME_SEARCH = ("oppa-no-early-stop",)
-"""These suggest what another one suggests, and differ in when a trial ends."""
 LEFT = 6
 """Candidates that the last trials of a search choose from."""
 
 
 @pytest.mark.parametrize("begun", [True, *nightly(False)])
-@pytest.mark.parametrize("name", [*(each for each in EACH if each.values[0] not in SAME_SEARCH), *nightly(*SAME_SEARCH)])
+@pytest.mark.parametrize("name", EACH)
 def test_without_a_budget_everything_is_tried_in_the_end(name, begun, make, candidates, landscape) -> None:
     """A search that has begun ends as one from the start, and is sooner over."""
     designer, tried = make(name), list(range(len(candidates) - LEFT)) if begun else []
@@ -94,7 +97,7 @@ def test_what_another_tuner_runs_is_left_alone(name, after) -> None:
     assert designer.suggest({*tried, mine}) not in ({mine} if name in REPEATING else {*tried, mine})
 
 
-@pytest.mark.parametrize("outcome", ["failed", "timed_out", "out_of_memory"])
+@pytest.mark.parametrize("outcome", ["failed", "out_of_memory", *nightly("timed_out")])
 @pytest.mark.parametrize("name", EACH)
 def test_trials_that_fail_are_no_reason_to_give_up(name, outcome, make) -> None:
     designer, tried = make(name), set()
