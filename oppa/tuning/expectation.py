@@ -25,6 +25,7 @@ from oppa.problem.problem import Problem
 from oppa.random_streams import stream
 from oppa.tuning.break_even import BreakEven, run_length_s
 from oppa.tuning.device_budget import CONTENDERS, total_s
+from oppa.tuning.spending import gpu_hours
 from oppa.tuning.verification import Interval
 
 DRAWS = 200
@@ -51,10 +52,14 @@ class Expectation:
     """Trials of verification."""
     startup_s: tuple[float, float]
     """Range of a trial's start-up that is assumed."""
+    starting_s: Interval
+    """Seconds of the search in which trials and repeats start."""
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
-        return {"trials": self.trials, "repeats": self.repeats, "startup_s": list(self.startup_s), **self.break_even.to_dict()}
+        hours, low, high = (gpu_hours(self.break_even.cluster, getattr(self.starting_s, end)) for end in ("value", "low", "high"))
+        startup = {"startup_s": list(self.startup_s), "startup_gpu_hours": hours, "startup_interval_gpu_hours": [low, high]}
+        return {"trials": self.trials, "repeats": self.repeats, **startup, **self.break_even.to_dict()}
 
 
 def expect(
@@ -97,7 +102,9 @@ def expect(
     verification_s = (
         repeats / CONTENDERS * sum(np.minimum(limits.trial_time_s, starts + limits.q_max * each) for each in (best_s, best_s, usual_s))
     )
-    search_s = np.minimum(count * trial_s + verification_s, total_s(problem) or np.inf)
+    whole_s = count * trial_s + verification_s
+    search_s = np.minimum(whole_s, total_s(problem) or np.inf)
+    starting_s = np.minimum(limits.trial_time_s, starts) * (count + repeats) * search_s / whole_s
     gain = _interval(usual_s / best_s)
     return Expectation(
         break_even=BreakEven(
@@ -111,6 +118,7 @@ def expect(
         trials=round(float(np.median(count))),
         repeats=repeats,
         startup_s=(low, high),
+        starting_s=_interval(starting_s),
     )
 
 
