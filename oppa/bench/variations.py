@@ -89,6 +89,7 @@ VARIATIONS = {
     "q-max-10": Variation(about="trials of 10 steps", q_max=10),
     "q-max-100": Variation(about="trials of 100 steps", q_max=100),
     "ucb": Variation(about="the upper confidence bound of eq. 4 in place of improvement", acquisition="ucb"),
+    "sure-stop": Variation(about="trials of all steps, but for those that are surely slower", stopping="sure"),
     "paper-stop": Variation(about="the paper's rule (eq. 5) in place of ours", stopping="paper"),
 }
 

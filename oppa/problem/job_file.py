@@ -208,7 +208,7 @@ class LauncherTable(DeclaredTable):
 class DesignerTable(DeclaredTable):
     """Validates `[designer]`."""
 
-    stopping: Literal["sure", "paper", "paper-bound", "never"] | None = None
+    stopping: Literal["precise", "sure", "paper", "paper-bound", "never"] | None = None
     acquisition: Literal["improvement", "ucb"] | None = None
     beta: Positive | Literal["bound"] | None = None
     transfer: Name | Annotated[list[Name], Field(min_length=1)] | None = None

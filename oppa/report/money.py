@@ -15,17 +15,23 @@ if TYPE_CHECKING:  # it loads torch
 def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
     """Return lines by name: the expected cost of a search, the expected speed-up, and the run for which it pays."""
     known, (least_s, most_s) = expected.break_even, expected.startup_s
-    search = known.search_s
-    low, high = (format_hours(gpu_hours(known.cluster, each)) for each in (search.low, search.high))
-    interval = f" [{low} - {high}]" if low != high else ""
     trials = f"{expected.trials} trials and {expected.repeats} repeats"
-    starts = f"if a start takes {format_seconds(least_s)} to {format_seconds(most_s)}"
-    lines = [("cost", f"{in_words(known.cluster, known.limits, search.value)}{interval}: {trials}, {starts}")]
+    start = f"if one takes {format_seconds(least_s)} to {format_seconds(most_s)}"
+    lines = [
+        ("cost", f"{_hours_in_words(known, known.search_s)}: {trials}"),
+        ("starts", f"{_hours_in_words(known, expected.starting_s)} of it: {expected.trials + expected.repeats} starts, {start}"),
+    ]
     if (gain := known.speed_up) is None:
         return lines
     interval = f"[{gain.low:.2f} - {gain.high:.2f}]"
     lines.append(("gain", f"{gain.value:.2f}x {interval} over {REFERENCES[known.usual]}, by the prior"))
     return [*lines, *pays_lines(known)]
+
+
+def _hours_in_words(known: BreakEven, seconds: Interval) -> str:
+    """Return the hours of all devices, their price, and their interval as text."""
+    low, high = (format_hours(gpu_hours(known.cluster, each)) for each in (seconds.low, seconds.high))
+    return in_words(known.cluster, known.limits, seconds.value) + (f" [{low} - {high}]" if low != high else "")
 
 
 def pays_lines(known: BreakEven) -> list[tuple[str, str]]:

@@ -104,16 +104,19 @@ def _compared(speed_up: SpeedUp, result: SearchResult) -> str:
 
 
 def early_termination(trials: Sequence[Trial], *, q_max: int) -> str:
-    """Return a sentence on how many trials ended early, and how many steps that saved."""
+    """Return sentences on how many trials ended as slower or as precise, and how many steps that saved."""
     searched = [trial for trial in trials if trial.purpose == SEARCH and trial.counts]
-    steps = [len(trial.step_times_s) for trial in searched if trial.outcome == "terminated_early"]
-    if not steps:
+    slower = [len(trial.step_times_s) for trial in searched if trial.outcome == "terminated_early"]
+    precise = [steps for trial in searched if trial.outcome == "completed" and (steps := len(trial.step_times_s)) < q_max]
+    if not slower and not precise:
         return "No search trial ended early."
-    saved = sum(max(0, q_max - done) for done in steps)
+    ways = [("slower", slower), ("precise", precise)]
+    said = [f"{len(steps)} ended as {how} after a median of {statistics.median(steps):g} steps" for how, steps in ways if steps]
+    saved = sum(max(0, q_max - done) for done in [*slower, *precise])
     share = saved / (saved + sum(len(trial.step_times_s) for trial in searched))
     return (
-        f"{len(steps)} of {len(searched)} search trials ended early, after a median of {statistics.median(steps):g} of the {q_max} steps "
-        f"of a complete trial. This saved {saved} steps, {share:.0%} of those that the search would have taken."
+        f"Of {len(searched)} search trials, {' and '.join(said)} in place of {q_max}. "
+        f"This saved {saved} steps, {share:.0%} of those that the search would have taken."
     )
 
 

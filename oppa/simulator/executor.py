@@ -15,16 +15,17 @@ from oppa.units import format_seconds
 
 
 def run_simulated(simulated_trial: SimulatedTrial, stop_rule: StopRule | None = None) -> TrialResult:
-    """Return the result of a trial, which stops after the first step at which `stop_rule` returns true.
+    """Return the result of a trial, which stops after the first step at which `stop_rule` returns an outcome.
 
     Without a rule it runs all its steps. The rule gets the times of all steps so far, from the second step on.
     """
     times = simulated_trial.step_times_s
     if simulated_trial.outcome != "completed" or len(times) < 2:
         return TrialResult(outcome=simulated_trial.outcome, cause=simulated_trial.cause, seconds=simulated_trial.setup_s)
-    stop = next((q for q in range(2, len(times)) if stop_rule and stop_rule(times[:q])), len(times))
+    looks = ((q, stop_rule(times[:q])) for q in range(2, len(times))) if stop_rule else ()
+    stop, outcome = next(((q, found) for q, found in looks if found), (len(times), "completed"))
     return TrialResult(
-        outcome="completed" if stop == len(times) else "terminated_early",
+        outcome=outcome,
         step_times_s=times[:stop],
         estimate=estimate(times[:stop]),
         memory_bytes=simulated_trial.memory_bytes,

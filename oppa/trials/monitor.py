@@ -25,8 +25,8 @@ ENDING = 6
 FLOOD = 1000
 """Reported steps per step of the trial, beyond which a program does not report steps but fills memory."""
 
-StopRule = Callable[[Sequence[float]], bool]
-"""A function of the seconds of all steps so far, the first included. It returns True if these steps are enough."""
+StopRule = Callable[[Sequence[float]], Outcome | None]
+"""A function of the seconds of all steps so far, the first included. It returns the outcome of a trial that needs no further step."""
 
 
 class TrialMonitor:
@@ -52,7 +52,8 @@ class TrialMonitor:
         self._started_at = self._last_step_at = time.monotonic()
         self.measurements: list[Measurement] = []
         self.setup_s: float | None = None
-        self.stop_requested = False
+        self.stopped_as: Outcome | None = None
+        """How the trial counts, as oppa has requested the program to stop; None while it has not."""
         self.must_end: Sign | None = None
         """Why the trial must be ended, and since when; None while it may run."""
 
@@ -114,15 +115,15 @@ class TrialMonitor:
         self.must_end = self.must_end or Sign(time=time.time(), verdict=TrialVerdict(outcome=outcome, cause=cause))
 
     def _apply_stop_rule(self) -> None:
-        if self._stop_rule is None or self.stop_requested or len(self.measurements) >= self._wanted:
+        if self._stop_rule is None or self.stopped_as or len(self.measurements) >= self._wanted:
             return
-        if self._stop_rule(self.step_times_s):
+        if outcome := self._stop_rule(self.step_times_s):
             if not self._folder.is_dir():
                 self._end("failed", "the trial removed its folder")
                 return
             with writable(self._folder):
                 (self._folder / trial_folder.STOP).touch()
-            self.stop_requested = True
+            self.stopped_as = outcome
 
 
 @contextlib.contextmanager

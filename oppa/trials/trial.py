@@ -62,7 +62,7 @@ def run_trial(
     """Run a trial in `folder` to its end once no other trial uses the devices; no process of it is left running.
 
     Args:
-        stop_rule: Called after new steps. Once it returns True, the trial stops at the next step boundary as `terminated_early`.
+        stop_rule: Called after new steps. Once it returns an outcome, the trial stops at the next step boundary, with that outcome.
         on_step: Called with each measurement when it is read.
         on_tick: Called every few milliseconds. An exception that it raises ends the trial and is passed on.
         hang_s: The shortest silence after a step that can be a hang, in seconds.
@@ -129,7 +129,7 @@ def _verdict(folder: Path, spec: TrialSpec, monitor: TrialMonitor, exit: Exit, *
         steps=len(monitor.measurements),
         wanted=spec.steps,
         enough=limits.q_min,
-        stop_requested=monitor.stop_requested,
+        stopped_as=monitor.stopped_as,
         kernel_oom=kernel_oom,
         last_words=logs.last_words(folder / logs.STDERR),
         root=output.failure(folder) if crashed else None,

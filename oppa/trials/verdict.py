@@ -49,7 +49,7 @@ def verdict(
     steps: int,
     wanted: int,
     enough: int,
-    stop_requested: bool,
+    stopped_as: Outcome | None,
     kernel_oom: bool,
     last_words: str,
     root: RootCause | None = None,
@@ -61,7 +61,7 @@ def verdict(
         steps: Steps reported.
         wanted: Steps of a complete trial.
         enough: Steps after which a program may end by itself.
-        stop_requested: True if oppa requested the program to stop early.
+        stopped_as: How the trial counts, if oppa requested the program to stop early.
         kernel_oom: True if the kernel killed a process for lack of memory during the trial.
         last_words: The end of stderr, shown if nothing better is known.
         root: The reason of a failure that stderr gives.
@@ -83,8 +83,8 @@ def verdict(
         return min(signs, key=lambda sign: sign.time).verdict
     if steps >= wanted:
         return TrialVerdict(outcome="completed")
-    if stop_requested:
-        return TrialVerdict(outcome="terminated_early")
+    if stopped_as:
+        return TrialVerdict(outcome=stopped_as)
     if steps >= max(enough, FEWEST):
         return TrialVerdict(outcome="completed")
     return TrialVerdict(outcome="failed", cause=f"ended after {steps} of {wanted} steps", traceback=last_words)

@@ -11,7 +11,7 @@ from oppa.errors import InputError
 from oppa.problem.problem import Problem
 from oppa.study import Prediction, Study, Trial
 from oppa.study.records import TimeBudget
-from oppa.tuning.spending import HOUR_S, gpu_hours, unit
+from oppa.tuning.spending import HOUR_S, gpu_hours, starting_s, unit
 from oppa.units import format_hours, format_seconds
 
 LEAST_START_S = 1.0
@@ -99,8 +99,8 @@ def require_one_start(problem: Problem) -> None:
 
 
 def startup_s(trials: Sequence[Trial]) -> float:
-    """Return the seconds that a trial is expected to take before its first step: the median of those seen."""
-    seen = sorted(trial.setup_s for trial in trials if trial.setup_s is not None)
+    """Return the seconds that a trial is expected to take to start: the median of those seen."""
+    seen = sorted(starting_s(trial) for trial in trials if trial.setup_s is not None)
     return seen[len(seen) // 2] if seen else LEAST_START_S
 
 

@@ -22,9 +22,11 @@ from oppa.cost.step_time import step_time
 from oppa.cost.workload import Workload
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
+from oppa.problem.training import Limits
 from oppa.random_streams import stream
 from oppa.tuning.break_even import BreakEven, run_length_s
 from oppa.tuning.device_budget import CONTENDERS, total_s
+from oppa.tuning.spending import gpu_hours
 from oppa.tuning.verification import Interval
 
 DRAWS = 200
@@ -33,6 +35,8 @@ MOST_TRIED = 48
 PERCENTILES = (50, 5, 95)
 CLOSE = 1.1
 """Ratio of a step time to the best one up to which a trial is expected to run all its steps instead of ending early."""
+PRECISE = 9
+"""Steps of a trial of the rule `precise`, if they vary by 3%: their mean then varies by a third of that. Assumed."""
 STARTS_S: Mapping[str, tuple[float, float]] = {"CPU": (0.5, 10.0), "GPU": (10.0, 180.0)}
 """Range of the start-up of a trial before one was seen: imports, rendezvous, start of images and compilation. Assumed."""
 
@@ -51,10 +55,14 @@ class Expectation:
     """Trials of verification."""
     startup_s: tuple[float, float]
     """Range of a trial's start-up that is assumed."""
+    starting_s: Interval
+    """Seconds of the search in which trials and repeats start."""
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
-        return {"trials": self.trials, "repeats": self.repeats, "startup_s": list(self.startup_s), **self.break_even.to_dict()}
+        hours, low, high = (gpu_hours(self.break_even.cluster, getattr(self.starting_s, end)) for end in ("value", "low", "high"))
+        startup = {"startup_s": list(self.startup_s), "startup_gpu_hours": hours, "startup_interval_gpu_hours": [low, high]}
+        return {"trials": self.trials, "repeats": self.repeats, **startup, **self.break_even.to_dict()}
 
 
 def expect(
@@ -62,14 +70,14 @@ def expect(
     candidates: Candidates,
     *,
     startup_s: tuple[float, float] | None = None,
-    stops_early: bool = True,
+    stopping: str = "precise",
     beliefs: Mapping[str, Belief] | None = None,
 ) -> Expectation | None:
     """Return what a search is expected to cost and to gain; None if the prior says nothing about the job.
 
     Args:
         startup_s: Range of a trial's start-up; None: assumed by the kind of device.
-        stops_early: Trials that are surely slower than the incumbent end early.
+        stopping: Name of the rule that ends trials early.
         beliefs: Coefficients learned elsewhere.
     """
     if not problem.has_prior or not len(candidates):
@@ -89,7 +97,7 @@ def expect(
     starts = np.exp(random.uniform(math.log(low), math.log(high), DRAWS))
     usual_s, best_s = seconds[:, 0], np.where(fitting, seconds, np.inf)[:, 1:].min(axis=1)
     best_s = np.minimum(best_s, usual_s)  # if nothing is faster, the reference is the winner
-    trial_s = _trial_s(seconds[:, 1:], fitting[:, 1:], starts[:, None], best_s[:, None], problem, stops_early=stops_early)
+    trial_s = _trial_s(seconds[:, 1:], fitting[:, 1:], starts[:, None], best_s[:, None], limits, stopping)
     count = np.full(DRAWS, float(tried))
     if limits.wall_time_s is not None:
         count = np.minimum(count, np.ceil(limits.wall_time_s / trial_s))
@@ -97,7 +105,9 @@ def expect(
     verification_s = (
         repeats / CONTENDERS * sum(np.minimum(limits.trial_time_s, starts + limits.q_max * each) for each in (best_s, best_s, usual_s))
     )
-    search_s = np.minimum(count * trial_s + verification_s, total_s(problem) or np.inf)
+    whole_s = count * trial_s + verification_s
+    search_s = np.minimum(whole_s, total_s(problem) or np.inf)
+    starting_s = np.minimum(limits.trial_time_s, starts) * (count + repeats) * search_s / whole_s
     gain = _interval(usual_s / best_s)
     return Expectation(
         break_even=BreakEven(
@@ -111,6 +121,7 @@ def expect(
         trials=round(float(np.median(count))),
         repeats=repeats,
         startup_s=(low, high),
+        starting_s=_interval(starting_s),
     )
 
 
@@ -136,14 +147,14 @@ def _draw(formula: Formula, work: Workload, beliefs: Beliefs, residual: float, r
 
 
 def _trial_s(
-    seconds: Drawn, fitting: NDArray[np.bool_], starts: Drawn, best_s: Drawn, problem: Problem, *, stops_early: bool
+    seconds: Drawn, fitting: NDArray[np.bool_], starts: Drawn, best_s: Drawn, limits: Limits, stopping: str
 ) -> NDArray[np.float64]:
     """Return the mean seconds of a search trial in each draw, shape (draws,).
 
     One that does not fit takes its start alone. One that is clearly slower than the best ends after its first steps.
     """
-    limits = problem.limits
-    steps = np.where(seconds <= CLOSE * best_s, limits.q_max, limits.q_min + 2) if stops_early else limits.q_max
+    complete = min(limits.q_max, max(limits.q_min, PRECISE) + 1) if stopping == "precise" else limits.q_max
+    steps = complete if stopping == "never" else np.where(seconds <= CLOSE * best_s, complete, limits.q_min + 2)
     return np.asarray(np.where(fitting, np.minimum(limits.trial_time_s, starts + steps * seconds), starts).mean(axis=1))
 
 

@@ -130,7 +130,7 @@ def _expected(
 
     rule = problem.search_options.stopping or designers.STOPPING.get(designer, "never")
     try:
-        return expect(problem, candidates, startup_s=startup_s, stops_early=rule != "never", beliefs=beliefs)
+        return expect(problem, candidates, startup_s=startup_s, stopping=rule, beliefs=beliefs)
     except InputError:
         return None
 

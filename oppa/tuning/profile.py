@@ -18,7 +18,7 @@ from oppa.tuning.designer import Known, Observation
 from oppa.tuning.designers.active_profiling import ActiveProfiling, Loss
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.search import TrialExecutor, search, searched
-from oppa.tuning.stopping import never, precise
+from oppa.tuning.stopping import never, until_precise
 
 DEFAULT_LOSS = 0.01
 
@@ -119,7 +119,7 @@ def profile(executor: TrialExecutor, candidates: Candidates, profiler: Profiler,
     Returns:
         The table, None if nothing was measured; and in a few words what ended the profile.
     """
-    rule = (never if isinstance(profiler, ExhaustiveProfiling) else precise)(executor.problem.limits)
+    rule = (never if isinstance(profiler, ExhaustiveProfiling) else until_precise)(executor.problem.limits)
     kept = Kept(profiler, keeper)
     reason = search(executor, candidates, kept, rule)
     if isinstance(profiler, ActiveProfiling):

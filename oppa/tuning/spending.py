@@ -5,6 +5,7 @@ are therefore included. A launcher that holds hosts for a whole session, as Slur
 """
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Study, Trial
+from oppa.trials.throughput import warm_up_steps
 from oppa.tuning.proxy.nested import nested_study
 from oppa.units import format_hours, format_money
 
@@ -25,9 +27,9 @@ class Spending:
     cluster: Cluster
     limits: Limits
     startup_s: float
-    """Seconds of trials before their first step; all seconds of a trial without a step."""
+    """Seconds that trials took to start, as `starting_s` defines them."""
     steps_s: float
-    """Seconds of trials from their first step to their end."""
+    """Seconds of trials after their start."""
     idle_s: float
     """Seconds between trials in which a launcher held the devices."""
     proxy_s: float = 0.0
@@ -75,11 +77,26 @@ def spending_on(trials: Sequence[Trial], problem: Problem, *, idle_s: float = 0.
     Args:
         idle_s: Seconds between the trials in which the devices were held.
     """
-    startup_s = sum(min(trial.seconds, trial.seconds if trial.setup_s is None else trial.setup_s) for trial in trials)
+    startup_s = sum(map(starting_s, trials))
     total_s = sum(trial.seconds for trial in trials)
     return Spending(
         cluster=problem.cluster, limits=problem.limits, startup_s=startup_s, steps_s=max(0.0, total_s - startup_s), idle_s=idle_s
     )
+
+
+def starting_s(trial: Trial) -> float:
+    """Return the seconds that a trial took to start: those before its first step, and what warm-up steps took beyond the usual.
+
+    Programs compile in their first steps. A trial without a step took all its seconds to start.
+    """
+    if trial.setup_s is None:
+        return trial.seconds
+    times_s, extra_s = trial.step_times_s, 0.0
+    if len(times_s) > 1:
+        warm_up = warm_up_steps(times_s)
+        usual_s = statistics.median(times_s[warm_up:])
+        extra_s = sum(max(0.0, time_s - usual_s) for time_s in times_s[:warm_up])
+    return min(trial.seconds, trial.setup_s + extra_s)
 
 
 def gpu_hours(cluster: Cluster, seconds: float) -> float:
@@ -113,7 +130,8 @@ def spent_in_words(known: Spending) -> str:
     """Return what was spent and what it was spent on, as text."""
     most = known.limits.max_gpu_hours
     of_limit = "" if most is None else f" of {format_hours(most)}"
-    parts = [f"{known.startup_share:.0%} start-up"] if known.seconds else []
+    started = f"{format_hours(gpu_hours(known.cluster, known.startup_s))} ({known.startup_share:.0%}) start-up"
+    parts = [started] if known.seconds else []
     parts += [f"{known.steps_s / known.seconds:.0%} steps"] if known.seconds else []
     parts += [f"{known.idle_s / known.seconds:.0%} between trials"] if known.idle_s else []
     parts += [f"{known.proxy_s / known.seconds:.0%} at the smaller size"] if known.proxy_s else []

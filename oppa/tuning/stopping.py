@@ -19,33 +19,45 @@ from scipy.stats import t as student
 from oppa.errors import require_known
 from oppa.problem.training import Limits
 from oppa.trials.monitor import StopRule
-from oppa.trials.throughput import ThroughputEstimate, estimate, paper_estimate, warm_up_steps
+from oppa.trials.throughput import SEEN, ThroughputEstimate, estimate, paper_estimate, warm_up_steps
+from oppa.trials.trial_folder import Outcome
 from oppa.tuning.designer import Observation, incumbent
 
 Stops = Callable[[Sequence[float], float | None], bool]
 """A stopping test: (times of all steps so far, the incumbent's throughput) -> stop now?"""
+Completes = Callable[[Sequence[float]], bool]
+"""(times of all steps so far) -> is the trial complete now?"""
+
+
+def _complete_at_the_end(_: Sequence[float]) -> bool:
+    return False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StopTest:
-    """A stopping test, and the estimator of throughput that it compares by."""
+    """A stopping test, the estimator of throughput that it compares by, and when a trial is complete before its last step."""
 
     stops: Stops
     estimate: Callable[[Sequence[float]], ThroughputEstimate] = estimate
+    completes: Completes = _complete_at_the_end
 
-    def __call__(self, step_times_s: Sequence[float], incumbent: float | None) -> bool:
-        """Return whether to stop now.
+    def __call__(self, step_times_s: Sequence[float], incumbent: float | None) -> Outcome | None:
+        """Return the outcome of a trial that stops now; None if it goes on.
 
         Args:
             step_times_s: Seconds of all steps so far, the first (warm-up) included, shape (1 + q,).
             incumbent: Throughput of the incumbent by `estimate`, steps per second; None before there is one.
         """
-        return self.stops(step_times_s, incumbent)
+        if self.stops(step_times_s, incumbent):
+            return "terminated_early"
+        return "completed" if self.completes(step_times_s) else None
 
 
 CONFIDENCE = 0.99
 TRIAL_STDDEV = 0.03
 """Standard deviation between trials of one configuration, in log units: no trial measures exactly the true throughput."""
+PRECISION = TRIAL_STDDEV / 3
+"""Relative standard error of a throughput that is precise: a tenth of the variance between trials, which no further step reduces."""
 TAU = 1e-3
 """The constant tau, in steps per second (App. G)."""
 DELTA = 0.05
@@ -110,19 +122,24 @@ def never(limits: Limits) -> StopTest:
     return StopTest(lambda step_times_s, incumbent: False)
 
 
-def precise(limits: Limits) -> StopTest:
-    """Stop a trial whose throughput is precise enough, however fast it is. Its further steps would inform less than another trial."""
+def until_precise(limits: Limits) -> StopTest:
+    """Complete a trial as soon as its throughput is precise, however fast it is: further steps would inform less than another trial."""
 
-    def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
-        if not _enough(step_times_s, limits):
+    def completes(step_times_s: Sequence[float]) -> bool:
+        if len(step_times_s) < SEEN or not _enough(step_times_s, limits):
             return False
         seen = estimate(step_times_s)
-        return seen.kept >= limits.q_min and math.sqrt(seen.variance) / seen.steps_per_s < TRIAL_STDDEV / 3
+        return seen.kept >= limits.q_min and math.sqrt(seen.variance) / seen.steps_per_s < PRECISION
 
-    return StopTest(stops)
+    return dataclasses.replace(never(limits), completes=completes)
 
 
-RULES = {"sure": sure, "paper": paper, "paper-bound": paper_bound, "never": never}
+def precise(limits: Limits) -> StopTest:
+    """Stop as `sure` does, and complete a trial as `until_precise` does."""
+    return dataclasses.replace(sure(limits), completes=until_precise(limits).completes)
+
+
+RULES = {"precise": precise, "sure": sure, "paper": paper, "paper-bound": paper_bound, "never": never}
 
 
 def make_rule(name: str, limits: Limits) -> StopTest:

@@ -137,6 +137,11 @@ class SlurmCluster:
         """All that wait, run, or are about to end."""
         return set(self.run("squeue", "--noheader", "--format=%A").stdout.split())
 
+    def holding(self) -> set[str]:
+        """All jobs that oppa has requested, also those that have ended within five minutes."""
+        listed = self.run("scontrol", "show", "job", "--oneliner").stdout.splitlines()
+        return {line.partition(" ")[0].removeprefix("JobId=") for line in listed if " JobName=oppa-" in line}
+
     def wait_for(self, job: str, *states: str, timeout_s: float = 30) -> dict[str, str]:
         """What `scontrol` tells of the job once it is in one of these states."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from oppa.problem.job import load_job
 from tests.launchers.slurm_cluster import until
-from tests.launchers.study_laws import StudyLaws, Tuner
+from tests.launchers.study_laws import MEETING, StudyLaws, Tuner
 from tests.sampling import nightly
 
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
@@ -120,11 +120,25 @@ def test_what_slurm_would_never_grant_is_an_error_at_once(tuner, options, words)
     assert not tuner.slurm.jobs()
 
 
-def test_from_a_login_node_it_asks_for_hosts_and_gives_them_back(tuner):
+def test_from_a_login_node_it_asks_once_for_hosts_and_gives_them_back(tuner):
+    before = tuner.slurm.holding()
     done = tuner.run("--set=launcher.name=slurm", "--json")
     assert json.loads(done.stdout)["best"]["configuration"]["micro_batch"] >= 1
     assert sum(trial.purpose == "search" for trial in tuner.trials()) == 8
+    assert len(tuner.slurm.holding() - before) == 1
     until(lambda: not tuner.slurm.jobs())
+
+
+@pytest.mark.slow
+def test_trials_run_side_by_side_on_a_node_whose_gpus_they_fit_twice(tuner):
+    device = {"device": '"H100"', "memory_limit": '"80 GiB"'}
+    tuner.rewrite(hosts="1", devices_per_host="2", name=f'"{MEETING}"', trial_time='"120 s"', trials="4", **device)
+    line = f"{tuner.line('--set=launcher.parallel=2')}; echo exit code $?"
+    tuner.finished(tuner.slurm.submit(line, "--nodes=1", "--gpus-per-node=4", "--cpus-per-task=8"))
+    trials = [trial for trial in tuner.trials() if trial.purpose == "search"]
+    assert {trial.outcome for trial in trials} <= {"completed", "terminated_early"} and len({trial.hosts for trial in trials}) == 1
+    seen = {tuple(json.loads(path.read_text())) for path in tuner.folder.glob("S/trials/*/devices.json")}
+    assert sorted(seen) == [("0,1",), ("2,3",)]
 
 
 def test_hosts_that_are_taken_away_interrupt_a_trial_and_are_waited_for(tuner):

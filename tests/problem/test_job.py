@@ -164,7 +164,7 @@ MISTAKES = {
         LIMITS,
         DESIGNER + 'stopping = "soon"\n' + LIMITS,
         '`stopping = "soon"` is not legal',
-        'use one of "sure", "paper", "paper-bound" or "never"',
+        'use one of "precise", "sure", "paper", "paper-bound" or "never"',
     ),
     "designer key": (LIMITS, DESIGNER + "betta = 1\n" + LIMITS, "`[designer]` has no key `betta`", "did you mean `beta`?"),
     "no beta": (LIMITS, DESIGNER + "beta = 0\n" + LIMITS, "`beta = 0` is too small", "use more than 0"),

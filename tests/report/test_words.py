@@ -56,7 +56,12 @@ def test_steps_that_were_not_run_are_counted() -> None:
     full, early = ((1.0,) * 10, (1.0,) * 4)
     trials = [trial_of(1, BEST, 1.0, step_times_s=full), trial_of(2, SLOW, 0.5, "terminated_early", step_times_s=early)]
     said = early_termination(trials, q_max=10)
-    assert "1 of 2 search trials" in said and "a median of 4 of the 10 steps" in said and "saved 6 steps, 30%" in said
+    assert (
+        said.startswith("Of 2 search trials, 1 ended as slower after a median of 4 steps in place of 10.") and "saved 6 steps, 30%" in said
+    )
+    precise = trial_of(3, BEST, 1.0, step_times_s=early)
+    said = early_termination([*trials, precise], q_max=10)
+    assert "1 ended as slower after a median of 4 steps and 1 ended as precise after a median of 4 steps" in said
     assert early_termination(trials[:1], q_max=10) == "No search trial ended early."
 
 

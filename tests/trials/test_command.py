@@ -70,7 +70,7 @@ def test_a_program_that_would_go_on_is_told_when_the_trial_is_over(act, tmp_path
 
 
 def test_a_judge_ends_it_early(act):
-    result = act(REPORTING, "1000", steps=900, stop_rule=lambda times: len(times) >= 3)
+    result = act(REPORTING, "1000", steps=900, stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None)
     assert result.outcome == "terminated_early" and 3 <= result.steps < 100
 
 
@@ -125,7 +125,9 @@ def test_a_progress_bar_that_shows_a_step_again_counts_it_once(act):
 
 
 def test_a_judge_ends_a_program_that_knows_nothing_of_oppa(act):
-    result = act(PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", stop_rule=lambda times: len(times) >= 3)
+    result = act(
+        PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None
+    )
     assert result.outcome == "terminated_early" and result.steps < 100
 
 
@@ -274,7 +276,9 @@ GANG = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop_rule", [*nightly(None), lambda times: len(times) >= 3], ids=["all its steps", "ended early"])
+@pytest.mark.parametrize(
+    "stop_rule", [*nightly(None), lambda times: "terminated_early" if len(times) >= 3 else None], ids=["all its steps", "ended early"]
+)
 def test_all_ranks_end_behind_the_same_step_without_a_message(act, tmp_path, stop_rule):
     result = act(GANG, ranks=3, steps=5 if stop_rule is None else 900, stop_rule=stop_rule)
     assert result.outcome == ("completed" if stop_rule is None else "terminated_early")

@@ -11,8 +11,8 @@ def ended(rank, *, code=None, signal=None, time=10.0):
     return ProcessExit(rank=rank, code=code, signal=signal, time=time)
 
 
-def judge(*exits, report=None, must_end=None, failure="", steps=5, stop_requested=False, kernel_oom=False):
-    facts = {"steps": steps, "wanted": 5, "stop_requested": stop_requested, "kernel_oom": kernel_oom, "last_words": "words", "enough": 4}
+def judge(*exits, report=None, must_end=None, failure="", steps=5, stopped_as=None, kernel_oom=False):
+    facts = {"steps": steps, "wanted": 5, "stopped_as": stopped_as, "kernel_oom": kernel_oom, "last_words": "words", "enough": 4}
     return verdict(Exit(processes=exits, failure=failure), report, must_end, **facts)
 
 
@@ -27,13 +27,14 @@ def test_all_steps_and_a_clean_end_is_complete():
 def test_what_happens_once_a_program_has_done_its_steps_is_no_failure():
     done = Report(outcome="completed", time=9.0)
     assert judge(ended(1, signal=6), ended(0, code=0), report=done) == TrialVerdict(outcome="completed")
-    assert judge(ended(1, signal=6), report=done, steps=3, stop_requested=True).outcome == "terminated_early"
+    assert judge(ended(1, signal=6), report=done, steps=3, stopped_as="terminated_early").outcome == "terminated_early"
     assert judge(ended(1, signal=6, time=8.0), report=done).cause == "rank 1 was killed by SIGABRT"
     assert judge(ended(0, code=1), report=done, steps=3).outcome == "failed"
 
 
 def test_a_clean_end_too_soon_is_early_only_if_we_asked():
-    assert judge(*CLEAN, steps=3, stop_requested=True).outcome == "terminated_early"
+    assert judge(*CLEAN, steps=3, stopped_as="terminated_early").outcome == "terminated_early"
+    assert judge(*CLEAN, steps=3, stopped_as="completed").outcome == "completed"
     assert judge(*CLEAN, steps=3) == TrialVerdict(outcome="failed", cause="ended after 3 of 5 steps", traceback="words")
 
 

@@ -79,6 +79,18 @@ def test_the_expected_cost_is_within_the_limit(bert) -> None:
     assert found.search_s.high == 3600 / 8 and found.to_dict()["search_gpu_hours"] == 1.0
 
 
+def test_starts_are_the_part_of_the_cost_that_they_take(bert) -> None:
+    def of(**limits):
+        limited = dataclasses.replace(bert.limits, **{"trials": 20, "wall_time_s": None, **limits})
+        return expect(dataclasses.replace(bert, limits=limited), bert.candidates(), startup_s=(10.0, 10.0))
+
+    found = of()
+    assert found.starting_s.low == found.starting_s.high == pytest.approx(10.0 * (20 + 9))
+    assert found.to_dict()["startup_gpu_hours"] == pytest.approx(290 * 8 / 3600)
+    half = of(max_gpu_hours=found.break_even.search_s.low / 2 * 8 / 3600)  # a limit cuts starts and steps alike
+    assert half.starting_s.value < found.starting_s.value and half.starting_s.high < half.break_even.search_s.low
+
+
 def test_samples_of_training_state_the_run(bert) -> None:
     longer = dataclasses.replace(bert, run_options=dataclasses.replace(bert.run_options, samples=256_000))
     run_s = expect(longer, bert.candidates()).break_even.run_s

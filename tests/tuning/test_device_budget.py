@@ -12,12 +12,12 @@ from oppa.simulator.simulator import Simulator
 from oppa.study import Study
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.tuning.designers import make_designer
-from oppa.tuning.device_budget import DeviceBudget, require_one_start
+from oppa.tuning.device_budget import DeviceBudget, require_one_start, startup_s
 from oppa.tuning.nothing_feasible import nothing_feasible
 from oppa.tuning.result import find_winner, verification_s
 from oppa.tuning.search import TrialExecutor, search
 from oppa.tuning.session import SilentCallback
-from oppa.tuning.spending import spending, unit
+from oppa.tuning.spending import spending, starting_s, unit
 from oppa.tuning.stopping import never
 
 JOB = "runners/simulated/jobs/llama-3.2-1b.toml"
@@ -86,9 +86,22 @@ def test_the_running_trial_is_ended_at_the_limit_and_teaches_nothing(spend) -> N
 
 def test_start_up_and_steps_add_up(spend) -> None:
     spent, trials, *_ = spend(1.0, trials=2)
-    assert spent.startup_s == pytest.approx(sum(trial.setup_s or trial.seconds for trial in trials))
+    assert spent.startup_s >= sum(trial.setup_s or trial.seconds for trial in trials)
     assert spent.seconds == pytest.approx(spent.startup_s + spent.steps_s) and spent.idle_s == 0
     assert spent.to_dict()["startup_gpu_hours"] + spent.to_dict()["steps_gpu_hours"] == pytest.approx(spent.gpu_hours)
+
+
+@pytest.mark.parametrize(
+    ("times_s", "extra_s"),
+    [((40.0, 1.0, 1.0, 1.0), 39.0), ((20.0, 30.0, *[1.0] * 10), 48.0), ((1.0,) * 8, 0.0), ((5.0,), 0.0), ((0.5, 1.0, 1.0), 0.0)],
+    ids=["compiles", "compiles twice", "steady", "one step", "faster"],
+)
+def test_what_a_program_compiles_in_its_first_steps_is_start_up(spend, times_s, extra_s) -> None:
+    *_, trials, _, _ = spend(1.0, trials=1)
+    trial = dataclasses.replace(trials[0], setup_s=3.0, step_times_s=times_s, seconds=3.0 + sum(times_s) + 1.0)
+    assert starting_s(trial) == pytest.approx(3.0 + extra_s)
+    assert startup_s([trial]) == starting_s(trial)
+    assert starting_s(dataclasses.replace(trial, setup_s=None)) == trial.seconds
 
 
 def test_without_a_limit_nothing_is_reserved(spend) -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from oppa.errors import InputError
 from oppa.problem.training import Limits
+from oppa.trials.throughput import estimate
 from oppa.tuning.designer import Observation
-from oppa.tuning.stopping import RULES, TAU, against, confidence_factor, make_rule
+from oppa.tuning.stopping import PRECISION, RULES, TAU, against, confidence_factor, make_rule, until_precise
 
 LIMITS = Limits(q_min=5, q_max=30)
 TRIALS = 100
@@ -59,7 +60,7 @@ def test_sure_counts_q_min_from_the_end_of_the_warm_up() -> None:
     assert min(n for n in stopped if n) == 3 + LIMITS.q_min
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [name for name in RULES if name != "precise"])
 @given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=30), st.integers(2, 12))
 def test_none_stops_before_q_min_or_without_an_incumbent(name, step_times_s, q_min) -> None:
     rule = make_rule(name, Limits(q_min=q_min, q_max=40))
@@ -70,6 +71,30 @@ def test_none_stops_before_q_min_or_without_an_incumbent(name, step_times_s, q_m
 @pytest.mark.parametrize("name", ["sure", "paper", "paper-bound"])
 def test_what_is_hopeless_is_stopped_at_q_min(name) -> None:
     assert stopped_at(make_rule(name, LIMITS), [3.0] + [1.0, 1.01] * 14, incumbent=10.0) == LIMITS.q_min + 1
+
+
+@pytest.mark.parametrize(("noise", "steps"), [(0.005, 6), (0.03, 8), (0.2, None)])
+def test_a_trial_is_complete_once_its_throughput_is_precise(noise, steps) -> None:
+    rule = make_rule("precise", LIMITS)
+    stopped = [stopped_at(rule, list(times), None) for times in trials(1.0, noise)]
+    assert statistics.median(n or math.inf for n in stopped) == (pytest.approx(steps, abs=2) if steps else math.inf)
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30), st.floats(0.1, 10))
+def test_precise_ends_what_sure_ends_and_completes_what_it_does_not(step_times_s, incumbent) -> None:
+    precise, sure, complete = make_rule("precise", LIMITS), make_rule("sure", LIMITS), until_precise(LIMITS)
+    assert (precise(step_times_s, incumbent) == "terminated_early") == (sure(step_times_s, incumbent) is not None)
+    assert complete(step_times_s, incumbent) == complete(step_times_s, None) != "terminated_early"
+    assert precise(step_times_s, None) == complete(step_times_s, None)
+
+
+def test_a_mean_that_was_taken_as_precise_is() -> None:
+    complete = until_precise(LIMITS)
+    ends = [(times, stopped_at(complete, list(times))) for times in trials(1.0, 0.03)]
+    errors = [abs(math.log(estimate(times[:n]).steps_per_s)) for times, n in ends if n]
+    assert (
+        len(errors) > 0.9 * TRIALS and np.sqrt(np.mean(np.square(errors))) < 1.5 * PRECISION
+    )  # stopping on a small variance is optimistic
 
 
 def test_never_is_never() -> None:

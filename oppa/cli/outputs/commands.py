@@ -61,6 +61,8 @@ class ExpectedOutput(BreakEvenOutput):
     trials: int
     repeats: int
     startup_s: Pair
+    startup_gpu_hours: float
+    startup_interval_gpu_hours: Pair
 
 
 class UnderstoodOutput(Output):

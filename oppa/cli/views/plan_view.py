@@ -47,5 +47,5 @@ def _with_proxy(rows: Mapping[str, str], plan: TunePlan, smaller: "ProxyPlan") -
     if hours is not None and "cost" in rows:
         known = unit(plan.problem.cluster)
         both = f"{format_hours(hours.value)} {known} [{format_hours(hours.low)} - {format_hours(hours.high)}] with the proxy"
-        found["cost"] = f"{both}, without it {rows['cost']}"
+        found |= {"cost": f"{both}, without it {rows['cost']}", "starts": f"without it {rows['starts']}"}
     return found

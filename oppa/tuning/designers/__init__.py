@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # the help prints DEFAULT, and must not wait for numpy
     from oppa.tuning.designer import Designer
 
 DEFAULT = "oppa"
-STOPPING = {"oppa": "sure", "oppa-no-prior": "sure", "oppa-paper": "paper"}
+STOPPING = {"oppa": "precise", "oppa-no-prior": "precise", "oppa-paper": "paper"}
 """Default stopping rule of these designers; a checkout adds those of its own. The others never end a trial early."""
 
 DESIGNERS = {
