@@ -116,7 +116,7 @@ class FrameworkPrior:
     gathered_layers: float
     """Layers whose weights or gradients are whole at the same time under ZeRO 3."""
     gradient_layers: float
-    """Those of them whose gradients are whole; frozen weights have none."""
+    """Number of gathered layers whose gradients are whole; frozen weights have none."""
     gathered_parameters: float
     """Weights that stay gathered under ZeRO 3, if they are more than those layers."""
     frozen_unit_inputs: float

@@ -161,7 +161,7 @@ class FormatFacts(Columns):
     sharded_weight_bytes: Tensor
     """A weight between the passes, under ZeRO 3."""
     end_bytes: Tensor
-    """What a weight of the embedding or the output projection has in addition, where those of layers are quantised."""
+    """Additional bytes of a weight of the embedding or the output projection, if those of layers are quantised."""
     gradient_bytes: Tensor
     """A gradient, its accumulated copy included; 0 for frozen weights."""
     optimizer_bytes: Tensor
