@@ -10,7 +10,10 @@ optimizer      AdamW with weights and moments in bf16, no fp32 copy: `torch_dtyp
 step time      the run's seconds over its 100 steps, the first included.
 batch          one micro-batch per step, but for the mixtures of experts, which accumulate up to 128 samples. Tokens per second are of a
                device, so that tokens over samples give the sequence length: 2,048 for SantaCoder, and 4,096 (packed) for the others.
-loss           torch's own, but for `foak`, whose cross-entropy is fused.
+loss           torch's own, but for `foak`, whose cross-entropy is fused. Logits are converted to fp32 by the models of Transformers 4.45,
+               except SantaCoder's (`modeling_gpt_bigcode.py`), where only autocast does, which the runs on quantised weights have.
+residuals      of one device with `baseline-peft-bnb` in fp32: TRL calls PEFT's `prepare_model_for_kbit_training`, which casts norms and
+               embeddings, unless the quantised weights are sharded; the accelerated runs do without.
 kernels        `foak` (fused operators and kernels) and the like are tasks of their own, because no column of `predict_rows` states them.
 out of memory  runs without throughput: nvidia-smi shows 77.7e3 MiB and more of 81,920 in each.
 """
@@ -65,7 +68,10 @@ def fine_tuning_rows() -> pd.DataFrame:
         gbs=runs["per_device_train_batch_size"] * runs["num_gpus"],
         precision=runs["torch_dtype"].map({"bfloat16": "bf16", "float16": "fp16"}),
         kernels=config.where(config != "none", ""),
-        loss=_loss(config),
+        loss=_loss(config).mask(
+            runs["model_name_or_path"].str.contains("santacoder") & ~quantised & ~config.str.contains("foak"), "plain-16-bit"
+        ),
+        residuals=(config.eq("baseline-peft-bnb") & (runs["num_gpus"] == 1)).map({True: "32-bit", False: "16-bit"}),
         trained=lora.map({True: "lora", False: "all"}),
         weights=quantised.map({True: "4-bit", False: "16-bit"}),
         status=runs["train_runtime"].notna().map({True: RAN, False: OUT_OF_MEMORY}),
@@ -85,7 +91,8 @@ def expert_fine_tuning_rows() -> pd.DataFrame:
                      active, one shared. Its public files hold 25.49e9 bytes: the 6.371e9 weights that follow, in fp32.
         left out     Granite 4.0 Tiny itself: most of its layers are Mamba's.
         parallelism  `epN` shards experts over N devices and replicates them over the rest; FSDP shards all other weights over all devices.
-                     Without it (`none`), FSDP shards the experts too, and a loop of Python passes over them.
+                     Without it (`none`), FSDP shards the experts too, and a loop of Python indexes their stacked weights
+                     (`GraniteMoeParallelExperts` of Transformers 4.45; its version 5 does so with `experts_implementation="eager"`).
         length       the mean over the run, as the tokens per second give it: batches are padded to their longest sample, or not padded.
         memory       only Mixtral's, where one sample is a micro-batch: the others peak at their longest batch, which is unknown.
     """
@@ -98,6 +105,7 @@ def expert_fine_tuning_rows() -> pd.DataFrame:
         precision="bf16",
         ep=config.str.extract(r"ep(\d+)", expand=False).fillna("1").astype(int),
         kernels=config.str.replace(r"-ep\d+", "", regex=True),
+        expert_products=config.eq("none").map({True: "loop", False: "grouped"}),
         loss=_loss(config),
         status=RAN,
         memory_bytes=(runs["mem_nvidia_mem_reserved"] * MIB).where(runs["per_device_train_batch_size"] == 1),

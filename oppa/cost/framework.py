@@ -23,7 +23,10 @@ DEFAULT = "other"
 """Framework of a job or a row that states none."""
 MODELS = ("step_time", "memory")
 """Names of the files under `priors/` whose coefficients a device or a framework may override."""
-COLUMNS = ("cp", "cp_mode", "etp", "shard", "sequence_parallel", "recompute_layers", "attention", "loss", "offload", "precision")
+COLUMNS = (
+    *("cp", "cp_mode", "etp", "shard", "sequence_parallel", "recompute_layers"),
+    *("attention", "loss", "residuals", "expert_products", "offload", "precision"),
+)
 """Columns of the cost model that a search space may have as parameters of its own, besides those that are fields of a configuration."""
 Share = Annotated[float, Field(gt=0, le=1)]
 _Number = Annotated[float, Field(ge=0)]
@@ -45,6 +48,8 @@ class _Sharding(DeclaredTable):
     gradients_sharded_from: Count
     gathered_layers: _Number
     gathered_parameters: _Number = 0.0
+    gradient_layers: _Number = 0.0
+    frozen_unit_inputs: _Number = 0.0
     prefetches: bool
     reduces_each_micro_batch: bool
     keeps_gradient_buffer: bool
@@ -110,8 +115,12 @@ class FrameworkPrior:
     """ZeRO stage from which a rank keeps only its share of the gradients."""
     gathered_layers: float
     """Layers whose weights or gradients are whole at the same time under ZeRO 3."""
+    gradient_layers: float
+    """Number of gathered layers whose gradients are whole; frozen weights have none."""
     gathered_parameters: float
     """Weights that stay gathered under ZeRO 3, if they are more than those layers."""
+    frozen_unit_inputs: float
+    """Gradients of the input of a recomputed unit of frozen weights that ZeRO 3 keeps until the backward pass ends."""
     prefetches: bool
     """Gathers of ZeRO 3 overlap the passes of the layers before."""
     reduces_each_micro_batch: bool

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.collectives import CollectiveGroup, all_to_all_time, gather_time
-from oppa.cost.stages import activation_elements, layers_per_stage, replicated_elements
+from oppa.cost.stages import activation_elements, experts_per_layer, layers_per_stage, replicated_elements
 from oppa.cost.workload import Workload
 
 TENSOR_PARALLEL_OPERATIONS = 8
@@ -31,6 +31,12 @@ FLASH_BACKWARD = 2.5
 """Operations of the backward pass of flash attention, against its forward pass: it computes the scores again (Dao et al. 2022, B.2)."""
 QUANTISED_BYTES = 0.5
 """Bytes per activation and pass that 8-bit training moves to quantise: norms and activations write most 8-bit inputs themselves."""
+INDEXED_GRADIENT_MOVES = 4
+"""Passes over the gradient of all of a layer's experts that the backward pass of a loop over them makes for each expert.
+
+The gradient of `weight[i]` has the shape of the whole stack (torch's `select_backward`): zeros are written, read, and added to the sum,
+which is read and written.
+"""
 MOVED_SCORE_BYTES = 40
 """Bytes moved per score for a softmax with dropout that is written to memory, forward and backward.
 
@@ -167,12 +173,16 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds of norms, rotations, activations and residuals, which memory bandwidth limits, shape (n,).
 
     The forward pass writes and reads its tensors once. The backward pass moves twice as much. Without sequence parallelism every rank
-    computes the norms and residuals of all tokens.
+    computes the norms and residuals of all tokens. A loop over stacked experts moves the gradient of all of them for each.
     """
     layout = work.layout
     passes = 6 + 2 * recomputed(work)
     whole = torch.where(layout.sequence_parallel > 0, 0.0, replicated_elements(work) * (1 - 1 / layout.tp))
-    moved = passes * (activation_elements(work) / layout.tp + whole) * work.formats.element_bytes * work.tokens
+    elements = activation_elements(work) + layout.wide_residuals * replicated_elements(work)
+    moved = passes * (elements / layout.tp + whole) * work.formats.element_bytes * work.tokens
+    experts = experts_per_layer(work)
+    looped = work.layout.expert_loop * work.formats.trained * INDEXED_GRADIENT_MOVES * work.shape.experts / work.layout.ep * experts
+    moved = moved + looped * work.formats.element_bytes
     quantised = QUANTISED_BYTES * work.machine.eight_bit * passes * activation_elements(work) / layout.tp * work.tokens
     return (moved + quantised) / (work.machine.memory_bandwidth * c["memory_efficiency"])
 

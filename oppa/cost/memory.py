@@ -31,11 +31,14 @@ PARTS = ("weights", "gradients", "optimizer", "waiting", "update", "sharded", "r
 ranks. `gradients` is what remains of them at the peak of the passes. `update` is what the optimizer's step needs in addition to weights
 and states.
 """
-PLAIN_LOSS_BYTES = 12
-"""Bytes that torch's own cross-entropy keeps for each logit beside the logit itself, at the start of its backward pass.
+PLAIN_LOSS_NUMBERS = 3
+"""Numbers that torch's own cross-entropy keeps for each logit beside the logit itself, at the start of its backward pass.
 
-They are three fp32 numbers: the log-softmax, its gradient and that of the logit (`log_softmax` and `nll_loss` of torch).
+They are the log-softmax, its gradient and that of the logit (`log_softmax` and `nll_loss` of torch), in fp32 where the program or
+autocast converts the logits.
 """
+FUSED_LOSS_COPIES = 2
+"""Copies of the logits under a fused loss: they and their gradient, both free before the backward pass reaches the first layer."""
 KEPT_SCORE_BYTES = 5
 """Bytes per attention score that a softmax with dropout keeps for the backward pass (Korthikanti et al. 2022, section 4.1)."""
 EIGHT_BIT_SAVING = 0.3
@@ -111,6 +114,7 @@ def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> T
     resting = torch.where(layout.offload_parameters > 0, 0.0, shared)  # what ZeRO 3 keeps on the device between passes
     alone = resting * formats.sharded_weight_bytes + gathered * formats.gathered_weight_bytes
     weights = torch.where(layout.zero_stage >= 3, torch.minimum(alone, whole + resting * formats.sharded_weight_bytes), whole)
+    weights = weights + ends / layout.tp * formats.end_bytes / torch.where(layout.zero_stage >= 3, layout.shards, 1.0)
     divides = layout.zero_stage >= formats.gradients_sharded_from
     gradients = torch.where(divides, torch.where(layout.zero_stage >= 3, resting, shared), held)
     waiting = torch.where(divides & (layout.num_microbatches > 1), held - shared, 0.0)  # some frameworks divide only at the end
@@ -118,6 +122,7 @@ def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> T
     optimizer = torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.optimizer_bytes)
     split, replicated, at_work = _activations(work, layers, in_flight)
     fused, loss = _at_loss(work, logits, at_work)
+    loss = torch.maximum(loss, _frozen_inputs(work, layers) - FUSED_LOSS_COPIES * fused)
     freed = torch.where((formats.gradient_buffer > 0) | (layout.num_microbatches > 1), 0.0, split + replicated + fused + loss)
     kept = (gradients * formats.gradient_bytes - freed).clamp_min(0)
     update = gradients * formats.gradient_bytes + updated * formats.update_bytes
@@ -131,9 +136,19 @@ def _at_loss(work: Workload, logits: Tensor, at_work: Tensor) -> tuple[Tensor, T
 
     Torch's own loss has freed its tensors when the backward pass reaches a layer, so they count as far as they exceed `at_work`.
     """
-    plain, element_bytes = work.layout.plain_loss > 0, work.formats.element_bytes
-    kept = logits * (element_bytes + PLAIN_LOSS_BYTES)
+    plain, element_bytes = work.layout.loss_bytes > 0, work.formats.element_bytes
+    kept = logits * (element_bytes + PLAIN_LOSS_NUMBERS * work.layout.loss_bytes)
     return torch.where(plain, 0.0, logits * element_bytes), torch.where(plain, kept - at_work, 0.0).clamp_min(0)
+
+
+def _frozen_inputs(work: Workload, layers: Tensor) -> Tensor:
+    """Return the bytes of the gradients of recomputed layers' inputs that units of frozen weights keep, shape (n,).
+
+    They are all there when the backward pass ends, next to the inputs, after the loss has freed its tensors.
+    """
+    gathered = torch.where(work.layout.zero_stage >= 3, work.formats.frozen_unit_inputs, 0.0)
+    inputs = layers * (1 + work.layout.wide_residuals) * work.shape.hidden * work.tokens * work.formats.element_bytes
+    return gathered * recomputed(work) * inputs
 
 
 def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,15 +161,17 @@ def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> tuple[Ten
     token_bytes = work.tokens * formats.element_bytes
     linear = 1 - work.machine.eight_bit * EIGHT_BIT_SAVING
     scores = torch.where(layout.flash > 0, 0.0, KEPT_SCORE_BYTES / formats.element_bytes * shape.heads * shape.seq_len)
-    everything = (activation_elements(work) + scores) * linear
+    wide = layout.wide_residuals
+    everything = (activation_elements(work) + wide * replicated_elements(work) + scores) * linear
     attention = 3 * shape.query_width + 2 * shape.kv_width
     again = recomputed(work)
     selective = torch.where(layout.recompute == 1, (activation_elements(work) - attention).clamp_min(0) * linear, everything)
     ring = torch.where(layout.cp_mode == 0, (layout.cp - 1) * shape.query_width, 0.0)  # each step's output, as Transformer Engine needs
-    kept = again * shape.hidden + (1 - again) * (selective + ring)
+    kept = again * (1 + wide) * shape.hidden + (1 - again) * (selective + ring)
     kept = torch.where(layout.offload_activations > 0, 0.0, kept)
     computes = (layout.recompute > 0) | (layout.offload_activations > 0)
-    at_work = torch.where(computes, token_bytes * everything / layout.tp, 0.0)
+    gradients = torch.where(shape.gated > 0, 2.0, 1.0) * shape.ffn  # beyond the activations that their computation has freed by then
+    at_work = torch.where(computes, token_bytes * (everything + gradients) / layout.tp, 0.0)
     alike = replicated_elements(work) * torch.where(layout.recompute == 2, again / 4 + (1 - again), 1.0)
     alike = torch.where(layout.offload_activations > 0, 0.0, alike) * (1 - 1 / layout.tp)
     alike = token_bytes * layers * in_flight * alike

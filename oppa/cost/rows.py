@@ -29,11 +29,25 @@ PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", *EIGHT_BIT)
 """Accepted precisions; empty means the device's default."""
 OFFLOADS = ("none", "activations", "optimizer", "parameters")
 ATTENTIONS = ("flash", "plain")
-LOSSES = ("fused", "plain")
+LOSSES = ("fused", "plain", "plain-16-bit")
+RESIDUALS = ("16-bit", "32-bit")
+EXPERT_PRODUCTS = ("grouped", "loop")
 ALSO = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather", "allgather": "all-gather"}
 """Megatron-LM's names of ways to exchange in context parallelism."""
 FLAGS = ("gated", "tied", "sequence_parallel")
-WORDS = ("precision", "framework", "optimizer", "trained", "weights", "cp_mode", "attention", "loss", "offload")
+WORDS = (
+    "precision",
+    "framework",
+    "optimizer",
+    "trained",
+    "weights",
+    "cp_mode",
+    "attention",
+    "loss",
+    "residuals",
+    "expert_products",
+    "offload",
+)
 OPTIONAL = (*FLAGS, *WORDS, *COUNTS, *WIDTHS)
 LARGEST = 10**9
 
@@ -62,6 +76,8 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
     checked["cp_mode"] = _words(_optional(rows, "cp_mode"), CP_MODES, default="", also=ALSO)
     checked["attention"] = _words(_optional(rows, "attention"), ATTENTIONS, default="flash")
     checked["loss"] = _words(_optional(rows, "loss"), LOSSES, default="fused")
+    checked["residuals"] = _words(_optional(rows, "residuals"), RESIDUALS, default="16-bit")
+    checked["expert_products"] = _words(_optional(rows, "expert_products"), EXPERT_PRODUCTS, default="grouped")
     checked["offload"] = _words(_optional(rows, "offload"), OFFLOADS, default="none")
     checked["gated"] = _flags(_optional(rows, "gated"), default=True)
     checked["tied"] = _flags(_optional(rows, "tied"), default=False)
@@ -119,7 +135,7 @@ def _model(*, head_dim: int, expert_ffn: int, **dimensions: Any) -> Model:
 
 def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
     names = ("dp", "tp", "pp", "model_chunks", "recompute", "cp", "ep", "etp", "shard", "recompute_layers", "attention", "loss", "offload")
-    columns = {name: rows[name].to_numpy() for name in (*names, "sequence_parallel")}
+    columns = {name: rows[name].to_numpy() for name in (*names, "sequence_parallel", "residuals", "expert_products")}
     alone = rows["dp"] * rows["cp"] == 1  # a single replica has nothing to shard
     columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}
     columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()

@@ -48,6 +48,8 @@ class ModelFacts(Columns):
     """Weights of a layer that multiply each token."""
     expert_matmul_parameters: Tensor
     """The part of these in a token's experts; 0 if there are none."""
+    experts: Tensor
+    """Number of a layer's experts; 0 without experts."""
     routed: Tensor
     """Experts that each token is routed to; 0 without experts."""
     attended: Tensor
@@ -90,8 +92,12 @@ class ConfigurationFacts(Columns):
     """Index into CP_MODES."""
     flash: Tensor
     """1 if attention never writes its scores to memory."""
-    plain_loss: Tensor
-    """1 if the loss is torch's own cross-entropy, which keeps fp32 copies of the logits; 0 if it is fused."""
+    loss_bytes: Tensor
+    """Bytes per number in torch's own cross-entropy, which keeps copies of the logits; 0 if the loss is fused."""
+    wide_residuals: Tensor
+    """1 if residuals, and inputs and outputs of norms, have twice the bytes of other activations; 0 otherwise."""
+    expert_loop: Tensor
+    """1 if a loop indexes stacked weights expert by expert; 0 if their matrix products are grouped."""
     offload_activations: Tensor
     offload_optimizer: Tensor
     offload_parameters: Tensor
@@ -154,6 +160,8 @@ class FormatFacts(Columns):
     """A weight as it is gathered for the passes."""
     sharded_weight_bytes: Tensor
     """A weight between the passes, under ZeRO 3."""
+    end_bytes: Tensor
+    """Additional bytes of a weight of the embedding or the output projection, if those of layers are quantised."""
     gradient_bytes: Tensor
     """A gradient, its accumulated copy included; 0 for frozen weights."""
     optimizer_bytes: Tensor
@@ -169,6 +177,8 @@ class FormatFacts(Columns):
     prefetches: Tensor
     reduces_each: Tensor
     gradient_buffer: Tensor
+    frozen_unit_inputs: Tensor
+    """Gradients of the input of a unit of frozen weights that ZeRO 3 keeps until the backward pass ends."""
     gradients_sharded_from: Tensor
     """ZeRO stage from which each rank keeps only its share of the gradients."""
 

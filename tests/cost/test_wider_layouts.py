@@ -1,15 +1,18 @@
 """Context and expert parallelism, HSDP, 8-bit precision, offload and frameworks in the predictions of rows."""
 
 import math
+import weakref
 
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oppa.cost.framework import frameworks
+from oppa.cost.memory import PARTS, first_stage
 from oppa.cost.prediction import predict_rows
-from tests.cost.conftest import ROW
+from tests.cost.conftest import ROW, work_of
 
 law = settings(max_examples=20)
 TIME, MEMORY = "predicted_step_time_s", "predicted_memory_bytes"
@@ -139,6 +142,57 @@ def test_frozen_weights_have_no_optimizer_and_quantised_ones_are_smaller() -> No
     frozen = {**alone, "trained": "lora"}
     every, lora, small = predicted(alone, frozen, {**frozen, "weights": "4-bit"})[MEMORY].astype(float)
     assert small < lora < every / 4
+
+
+def test_quantised_layers_have_scales_and_16_bit_ends() -> None:
+    """A model of 70B measures 36.4e9 bytes: 0.516 for each weight of its layers, and 2 for those of its ends."""
+    model = {"layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672, "vocab": 32000}
+    layout = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "fsdp", "trained": "lora"}
+    weights = first_stage(work_of({**model, **layout, "weights": "4-bit"}))[0, PARTS.index("weights")]
+    assert float(weights) == pytest.approx(0.5159 * 68.45e9 + 2 * 2 * 32000 * 8192, rel=1e-3)
+
+
+def test_a_hook_on_a_recomputed_input_keeps_its_gradient() -> None:
+    """FSDP1 registers one for each unit of frozen weights."""
+    recomputed = torch.ones(2, requires_grad=True)
+    kept = weakref.ref(recomputed)
+    handle = torch.autograd.graph.register_multi_grad_hook([recomputed], lambda _: None)
+    recomputed.sum().backward()
+    del recomputed
+    assert handle is not None and (alive := kept()) is not None and alive.grad is not None
+
+
+def test_sharded_frozen_units_keep_the_gradients_of_recomputed_inputs() -> None:
+    tuned = {**SHARDED, "dp": 2, "trained": "lora", "recompute": "full", "vocab": 1024, "gbs": 16, "seq_len": 4096}
+    fewer, more = predicted({**tuned, "mbs": 4}, {**tuned, "mbs": 8})[MEMORY].astype(float)
+    inputs = 4 * 4096 * ROW["hidden"] * 2 * ROW["layers"]
+    assert more - fewer > 2 * inputs
+    less, whole = predicted(*({**tuned, "mbs": mbs, "trained": "all", "dp": 64, "gbs": 512} for mbs in (4, 8)))[MEMORY].astype(float)
+    assert whole - less < 2 * inputs
+
+
+def test_residuals_in_fp32_keep_twice_the_inputs_of_layers() -> None:
+    alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "fsdp", "trained": "lora", "recompute": "full", "mbs": 4, "gbs": 4}
+    narrow, wide = predicted(alone, {**alone, "residuals": "32-bit"})[[MEMORY, TIME]].to_numpy(dtype=float)
+    inputs = 4 * ROW["seq_len"] * ROW["hidden"] * 2 * ROW["layers"]
+    assert wide[0] - narrow[0] > 0.99 * inputs and wide[1] > narrow[1]
+
+
+def test_a_loop_over_stacked_experts_moves_the_gradients_of_all_of_them_for_each() -> None:
+    grouped, loop, frozen, frozen_loop = predicted(
+        *(
+            {**SPARSE, "recompute": "full", "expert_products": products, "trained": trained}
+            for trained in ("all", "lora")
+            for products in ("grouped", "loop")
+        )
+    )[TIME]
+    assert loop > 3 * grouped and frozen_loop < 1.1 * frozen
+
+
+def test_logits_in_16_bits_keep_less_than_in_fp32() -> None:
+    alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "fsdp", "mbs": 8, "gbs": 8, "recompute": "full"}
+    narrow, wide = predicted({**alone, "loss": "plain-16-bit"}, {**alone, "loss": "plain"})[MEMORY].astype(float)
+    assert narrow < wide
 
 
 @law

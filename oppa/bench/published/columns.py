@@ -38,6 +38,8 @@ DEFAULTS: Mapping[str, Any] = {
     "sequence_parallel": False,
     "attention": "flash",
     "loss": "",
+    "residuals": "",
+    "expert_products": "",
     "optimizer": "",
     "offload": "",
     "kernels": "",
