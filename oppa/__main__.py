@@ -2,7 +2,10 @@
 
 import sys
 
-from oppa import stop_request
+try:
+    from oppa import stop_request
+except KeyboardInterrupt:
+    sys.exit(130)
 
 
 def main() -> None:

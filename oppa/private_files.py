@@ -21,7 +21,7 @@ def private_folder(folder: Path) -> None:
         raise EnvironmentLackingError(f"`{folder}` cannot be used: {error.strerror}", hint="choose another folder") from None
     if not stat.S_ISDIR(found.st_mode):
         raise InputError(f"`{folder}` is a link, not a folder", hint="give the folder itself")
-    _require_own(folder, found)
+    require_own(folder, found)
     if found.st_mode & 0o077:
         mode = stat.S_IMODE(found.st_mode)
         raise InputError(f"`{folder}` has mode {mode:04o}: others may enter it", hint=f"run `chmod 700 {folder}`, or choose another folder")
@@ -45,7 +45,7 @@ def open_private(path: Path, flags: int = os.O_RDONLY) -> int:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise InputError(f"`{path}` is not a regular file", hint="remove it")
-        _require_own(path, found)
+        require_own(path, found)
     except InputError:
         os.close(descriptor)
         raise
@@ -71,6 +71,7 @@ def make_private(path: Path, *, create: bool = False) -> None:
         os.close(descriptor)
 
 
-def _require_own(path: Path, found: os.stat_result) -> None:
+def require_own(path: Path, found: os.stat_result) -> None:
+    """Raise InputError unless the user owns what `found` describes, which is at `path`."""
     if found.st_uid != os.getuid():
         raise InputError(f"`{path}` belongs to user {found.st_uid}, not to you", hint="choose a folder of your own")

@@ -116,6 +116,7 @@ def attack(inputs: int, seed: int, tell: Tell) -> Attack:
                 tell(f"{reader}: {number} of up to {inputs} hostile inputs")
             if verdict.answer not in ("accepted", "clear"):
                 faults.append((reader, verdict))
+                tell(f"{reader}: {verdict.answer}: {verdict.case}")
         answers[reader] = counts
     with tempfile.TemporaryDirectory() as folder:
         tell("scripts from hostile names")

@@ -30,7 +30,7 @@ def ray_startup(repeats: int) -> list[Section]:
             backend.launcher(runner, study="bench-ray", grace_s=5.0) as on_ray,
             local_launcher(runner) as here,
         ):
-            ours, theirs = set_up(on_ray, Path(folder) / "ray"), set_up(here, Path(folder) / "local")
+            ours, theirs = set_up(on_ray, Path(folder, "trials", "ray")), set_up(here, Path(folder, "trials", "local"))
             names = ("Ray, s", "local, s", "Ray / local")
             rows, ratio = compared(ours, theirs, repeats, names=names, by=lambda ray_s, local_s: ray_s / local_s)
     verdict = "within" if ratio <= LIMIT else "beyond"

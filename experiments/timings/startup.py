@@ -27,7 +27,7 @@ def startup(repeats: int) -> list[Section]:
     warm = load_runner(catalog.find("runners", "torch"))
     cold = dataclasses.replace(warm, warm=False, command=TORCHRUN)
     with tempfile.TemporaryDirectory() as folder, local_launcher(warm) as forked, local_launcher(cold) as executed:
-        ours, theirs = set_up(forked, Path(folder) / "warm"), set_up(executed, Path(folder) / "cold")
+        ours, theirs = set_up(forked, Path(folder, "trials", "warm")), set_up(executed, Path(folder, "trials", "cold"))
         names = ("fork server, s", "torchrun, s", "torchrun / fork server")
         rows, ratio = compared(ours, theirs, repeats, names=names, by=lambda warm_s, cold_s: cold_s / warm_s)
     text = f"{RANKS} ranks, {repeats} pairs in turn: the fork server is {ratio:.1f} times faster."

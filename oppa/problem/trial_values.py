@@ -10,7 +10,9 @@ from oppa.problem.templates import ABOUT, BUCKET, DERIVED, TOKENS
 from oppa.problem.training import Training
 from oppa.units import MIB
 
-SHARED = "caches/shared"
+CACHES = "caches"
+"""Folder of a study with what its programs keep for later trials."""
+SHARED = f"{CACHES}/shared"
 """Folder of a study with the files that its trials share."""
 
 

@@ -6,12 +6,13 @@ import socket
 from pathlib import Path
 
 from oppa import catalog
+from oppa.problem.trial_values import CACHES
 from oppa.trials import environments, processes
 from oppa.trials.cgroups import CpuGroups
 from oppa.trials.runner import Runner
 from oppa.trials.trial_folder import TrialSpec
 
-CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+COMPILED = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 """Caches of compiled kernels, by the variable that names the folder. Their defaults may be in a temporary folder, which a job loses."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Numbers of threads of a rank, which is a device: 1, unless the user has set another for their own program."""
@@ -112,8 +113,8 @@ def _caches(runner: Runner, folder: Path) -> dict[str, str]:
 
     Each host has its own folder, because ranks of several hosts would wait for each other's locks on a network file system.
     """
-    kept = folder.parent.parent / "caches" / socket.gethostname()
-    return {name: str(kept / kind) for name, kind in CACHES.items() if name not in os.environ and name not in runner.environment}
+    kept = folder.parent.parent / CACHES / socket.gethostname()
+    return {name: str(kept / kind) for name, kind in COMPILED.items() if name not in os.environ and name not in runner.environment}
 
 
 def _torchrun(seat: Seat, spec: TrialSpec) -> dict[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from oppa.errors import MeasurementError
 from oppa.private_files import close_to_others
 from oppa.problem.training import Limits
+from oppa.problem.trial_values import CACHES
 from oppa.trials import logs, output, trial_folder
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.monitor import HANG_S, StopRule, TrialMonitor, writable
@@ -84,10 +85,13 @@ def run_trial(
 def prepare(folder: Path, spec: TrialSpec) -> None:
     """Make the folder of a trial, without files of an earlier attempt at it, for the owner alone: programs may print secrets.
 
+    The study's caches are the owner's alone, too: later trials load the code that programs compile into them.
+
     Raises:
         StudyError: it cannot be written.
     """
     with writable(folder):
+        close_to_others(folder.parent.parent / CACHES)
         close_to_others(folder)
         _clear(folder)
         spec.write(folder)

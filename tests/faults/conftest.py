@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from oppa.trials import processes
+from oppa.trials.monitor import HANG_S
 from oppa.trials.orphans import end_orphans
 
 GRACE_S = 1.0
@@ -85,11 +86,11 @@ def start_tuner(tmp_path):
     """Start a tuner on scripts, and wait until its first trial has made a step."""
     tuners = []
 
-    def start(*scripts, kind="warm", study=None):
+    def start(*scripts, kind="warm", study=None, silence_s=HANG_S):
         study = study or str(uuid.uuid4())
         folder = tmp_path / str(len(tuners))
         driver = Path(__file__).with_name("driver.py")
-        tuner = Tuner(study, folder, [sys.executable, str(driver), study, str(folder), kind, *scripts])
+        tuner = Tuner(study, folder, [sys.executable, str(driver), study, str(folder), kind, str(silence_s), *scripts])
         tuners.append(tuner)
         measurements = folder / "0" / "measurements.jsonl"
         wait_for(lambda: measurements.exists() and measurements.stat().st_size > 0)

@@ -1,4 +1,6 @@
-"""A tuner reduced to its loop: `driver.py STUDY FOLDER warm|cold SCRIPT...` runs one trial per script, and notes what came of each.
+"""A tuner reduced to its loop: `driver.py STUDY FOLDER warm|cold SILENCE_S SCRIPT...` runs one trial per script.
+
+SILENCE_S is the shortest silence that is a hang of the first trial; others have the default, as a loaded machine may let them wait.
 
 SIGINT and SIGTERM end it in good order, as they end a tuner.
 """
@@ -14,11 +16,12 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Limits, Training
 from oppa.trials.local import LocalLauncher
+from oppa.trials.monitor import HANG_S
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from oppa.trials.trial_folder import TrialSpec
 
-RANKS, GRACE_S, HANG_S = 2, 1.0, 1.0
+RANKS, GRACE_S = 2, 1.0
 RUNNER = Path(__file__).parents[1] / "trials" / "runners" / "script"
 
 
@@ -34,7 +37,7 @@ def spec(study, trial, script):
     )
 
 
-def main(study, folder, kind, *scripts):
+def main(study, folder, kind, silence_s, *scripts):
     interrupted = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: interrupted.append(True))
@@ -47,7 +50,8 @@ def main(study, folder, kind, *scripts):
         for trial, script in enumerate(scripts):
             where = Path(folder, str(trial))
             limits = Limits(grace_s=GRACE_S, device_lock=False)  # several drivers may run at once
-            result = run_trial(launcher, where, spec(study, trial, script), limits=limits, on_tick=on_tick, hang_s=HANG_S)
+            hang_s = HANG_S if trial else float(silence_s)
+            result = run_trial(launcher, where, spec(study, trial, script), limits=limits, on_tick=on_tick, hang_s=hang_s)
             with Path(folder, "results.jsonl").open("a") as file:
                 file.write(json.dumps({"outcome": result.outcome, "cause": result.cause}) + "\n")
 

@@ -12,7 +12,7 @@ import pytest
 from oppa.trials import processes
 from oppa.trials.orphans import end_orphans, left_behind
 
-GRACE_S = 1.0
+GRACE_S, SILENCE_S = 1.0, 1.0
 ENDLESS = "daemon\nforget\nsteps 100000 0.02"
 """Steps for ever, with a grandchild in a session of its own that is deaf to SIGTERM, and one whose environment is empty."""
 GOOD = "steps 5 0.01"
@@ -75,7 +75,7 @@ def test_rank_killed(start_tuner, repeat, kind):
 
 
 def test_rank_hung(start_tuner, repeat):
-    tuner = start_tuner(ENDLESS, GOOD)
+    tuner = start_tuner(ENDLESS, GOOD, silence_s=SILENCE_S)
     _, _, ranks = tuner.meet()
     tuner.kill(ranks[0], number=signal.SIGSTOP)
     assert tuner.wait() == 0
@@ -95,7 +95,7 @@ def test_rank_out_of_memory(start_tuner, repeat):
 
 
 def test_launcher_stopped(start_tuner, repeat):
-    tuner = start_tuner("daemon\nsteps 50 0.02", GOOD)
+    tuner = start_tuner("daemon\nsteps 50 0.02", GOOD, silence_s=SILENCE_S)
     _, parent, _ = tuner.meet()
     tuner.kill(parent, number=signal.SIGSTOP)
     tuner.wait()

@@ -20,7 +20,7 @@ from tests.hostile.relay import TAMPERED
 from tests.trials.conftest import SCRIPT_RUNNER, STUDY, TwoHosts, script_spec
 
 RELAY = Path(__file__).parent / "relay.py"
-LIMITS = Limits(trial_time_s=60, grace_s=1)
+LIMITS = Limits(trial_time_s=240, grace_s=1, device_lock=False)
 
 
 class Relayed(TwoHosts):
@@ -60,11 +60,10 @@ def test_a_message_after_which_nothing_runs_may_be_lost(trials: Callable[[], Tri
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trials", "outcome"), [("lost start", "timed_out"), ("lost exit", "interrupted")], indirect=["trials"])
-def test_a_host_of_which_nothing_is_heard_ends_one_trial_alone(trials: Callable[[], TrialResult], outcome: str) -> None:
-    """Without the start of one host, the ranks of the other wait in vain."""
+@pytest.mark.parametrize("trials", ["lost start", "lost exit"], indirect=True)
+def test_a_host_of_which_nothing_is_heard_ends_one_trial_alone(trials: Callable[[], TrialResult]) -> None:
     first = trials()
-    assert first.outcome == outcome and first.cause
+    assert first.outcome == "interrupted" and first.cause.endswith("no longer responds")
     assert completed(trials())
 
 

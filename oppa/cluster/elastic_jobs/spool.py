@@ -14,6 +14,8 @@
 
 Files are written atomically. The process that trains a job holds a lock on `NAME/.supervised`, so that no other one does. The kernel
 releases the lock when that process ends.
+
+A job's folder is its owner's alone: its launch line runs with the rights of the user who trains it, and its output may hold secrets.
 """
 
 import dataclasses
@@ -31,6 +33,7 @@ from typing import Any, Self
 from oppa.cluster.job import ScaleTable
 from oppa.errors import InputError, RunError, TableError, nearest
 from oppa.pipeline import stored_schedules
+from oppa.private_files import require_own
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.regular_file import read_json
@@ -136,7 +139,8 @@ class ElasticJob:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read a job from its folder; raises RunError if it is damaged."""
+        """Read a job from its folder; raises RunError if it is damaged, InputError if it is that of another user."""
+        require_own(folder, folder.lstat())
         try:
             values = read_json(folder / ELASTIC)
             hosts, source, digest = operator.index(values["hosts"]), Path(values["source"]), str(values["sha256"])
@@ -203,13 +207,11 @@ class ElasticJob:
             write_json(self.folder / STARTED, {**read_json(self.folder / STARTED), "excused": True})
 
     def supervised(self) -> bool:
-        """Return True if a process trains the job; raises InputError for the job of another user."""
+        """Return True if a process trains the job."""
         try:
             descriptor = os.open(self.folder / HELD, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
         except FileNotFoundError:  # it was never trained
             return False
-        except PermissionError:
-            raise InputError(f"`{self.folder}` is the job of another user", hint="ask its owner") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that several readers can test it
         except BlockingIOError:
@@ -302,7 +304,8 @@ def _write(found: ElasticJob, job: Path) -> None:
     """Create the folder of a job atomically, with all of its files."""
     draft = found.folder.parent / f".{found.name}.{os.getpid()}"
     try:
-        draft.mkdir(parents=True)
+        draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft.mkdir(mode=0o700)
         shutil.copy(job, draft / JOB)
         _require_complete(draft / JOB, job, found.command)
         stored_schedules.copy(found.source, draft)
@@ -331,7 +334,14 @@ def folders(spool: Path) -> list[Path]:
     """Return the folders of all jobs of a spool, sorted by name; raises InputError if the spool does not exist."""
     if not spool.is_dir():
         raise InputError(f"`{spool}` is not a spool", hint="create one with `oppa cluster submit SPOOL JOB --table FOLDER`")
-    return sorted(path for path in spool.iterdir() if (path / ELASTIC).is_file() and not path.name.startswith("."))
+    return sorted(path for path in spool.iterdir() if not path.name.startswith(".") and _holds_job(path))
+
+
+def _holds_job(folder: Path) -> bool:
+    try:
+        return (folder / ELASTIC).is_file()
+    except PermissionError:  # the folder of another user, which `ElasticJob.read` refuses by name
+        return True
 
 
 def job_of(spool: Path, name: str) -> ElasticJob:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from oppa.cluster.elastic_jobs.spool import ENDING, HELD, JOB, LOG, STARTED, ElasticJob
 from oppa.pipeline import stored_schedules
-from oppa.private_files import open_private
+from oppa.private_files import close_to_others, open_private
 from oppa.training.run import ledger
 from oppa.trials.processes import this_process
 from oppa.trials.trial_folder import write_json
@@ -31,13 +31,14 @@ def start_supervisor(job: ElasticJob, hosts: int, settings: Sequence[str]) -> "s
         settings: Keys of the job file that request the hosts, such as `launcher.name=slurm`.
     """
     command = [sys.executable, "-P", "-m", MODULE, str(job.folder), str(hosts), *settings]
-    with (job.folder / LOG).open("ab") as log:
+    with os.fdopen(open_private(job.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def main(folder: Path, hosts: int, settings: list[str]) -> None:
     """Lock the job, and become `oppa train`."""
     job = ElasticJob.read(folder)
+    close_to_others(folder)  # an older oppa may have made it
     descriptor = open_private(folder / HELD, os.O_RDWR | os.O_CREAT)
     for left in range(LOOKS, -1, -1):
         try:
@@ -53,7 +54,7 @@ def main(folder: Path, hosts: int, settings: list[str]) -> None:
     write_json(configuration, job.sizes[hosts].to_dict())
     facts = {"hosts": hosts, "at": time.time(), "size": ledger.size(job.run), "launch": job.desired().launches}
     write_json(folder / STARTED, {"process": str(this_process()), **facts})
-    ending = os.open(folder / ENDING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    ending = os.open(folder / ENDING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(ending, sys.stdout.fileno())
     train = [sys.executable, "-P", "-m", "oppa", "train", str(folder / JOB), str(configuration)]
     changes = [word for setting in (f"cluster.hosts={hosts}", *settings) for word in ("--set", setting)]
