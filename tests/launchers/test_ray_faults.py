@@ -87,6 +87,7 @@ def test_a_study_waits_for_a_head_that_restarts(tuner):
     gone(tuner)
 
 
+@pytest.mark.nightly
 def test_a_head_that_does_not_return_ends_the_tuner_and_the_study_resumes_on_the_next(short):
     tuner, options = short
     running = tuner.start(*options, "--set", "launcher.options.head_return_s=3")
@@ -114,7 +115,10 @@ def the_head(cluster):
 
 @pytest.mark.parametrize(
     ("lose", "policy"),
-    [(one_node, ()), pytest.param(one_node, ("--policy", "proportional"), marks=pytest.mark.nightly), (the_head, ())],
+    [
+        (one_node, ()),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((one_node, ("--policy", "proportional")), (the_head, ()))),
+    ],
     ids=["a node", "a node under a policy", "the head"],
 )
 def test_a_run_goes_on_when_what_was_lost_is_back(ray_cluster, tmp_path, lose, policy):

@@ -41,6 +41,7 @@ def test_nodes_of_another_size_are_refused_at_once(tuner):
     assert not (tuner.folder / "S").exists()
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_lost_interrupts_a_trial_and_the_study_goes_on_with_another(tuner):
     tuner.rewrite(trials="5", q_max="60", q_min="59")
     running = tuner.start("--set", "launcher.parallel=1")

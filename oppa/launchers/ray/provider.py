@@ -58,10 +58,11 @@ class RayProvider:
         """Yield hosts. Each parallel tuner holds hosts of its own, so that none waits for another one's trial."""
         hold = Hold(address=_address(request), name="", hosts=request.cluster.hosts, bundle=bundle_of(request.cluster, request.options))
         with contextlib.closing(Holder(hold, grace_s=tuner.grace_s, log=tuner.folder / "ray.log", return_s=_return_s(request))) as holder:
-            tuners = request.parallel or max(1, holder.fitting() // request.cluster.hosts)
+            fitting = holder.fitting()
             if not hold.address:
                 _log.warning("no address is given: using this machine's Ray cluster, %s", holder.hold.address)
             holder.wait(tuner.on_tick)
+            tuners = request.parallel or max(1, fitting // request.cluster.hosts)
             yield Backend(place=RayHosts(holder), tuners=tuners, environment={"RAY_ADDRESS": holder.hold.address})
 
 
