@@ -15,6 +15,9 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --di
 WHEELHOUSE ?= wheelhouse
 EXTRAS ?= train,plots,command
 RESOLUTION ?= lowest-direct
+# Ray and what only Ray needs stand in a folder of their own, and not in .venv.
+RAY := $(CURDIR)/.ray
+RAY_TESTS ?= ray and not nightly
 # `make versions` tests what depends on packages; old packages give warnings, which are no errors there.
 VERSIONS_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
 	tests/control/test_service.py tests/trials/test_command.py tests/tuning/test_search.py
@@ -43,6 +46,8 @@ $(DONE): pyproject.toml $(wildcard requirements/*.txt)
 lock: ## Write requirements/ from pyproject.toml and constraints.txt, with the hashes of PyPI; needs uv
 	uv pip compile pyproject.toml --quiet --extra dev --constraint constraints.txt --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --no-header | $(PYTHON) requirements/split.py
+	uv pip compile requirements/ray.in --quiet --constraint requirements/packages.txt --universal --python-version 3.11 \
+	--generate-hashes --no-annotate --no-header | $(PYTHON) requirements/split.py ray.txt
 
 tune: setup ## Tune the example job on this machine's CPUs, in a new study each time
 	$(BIN)/oppa tune examples/cpu.toml
@@ -53,7 +58,7 @@ loop: setup ## Tune, profile, train and report one job on this machine, in runs/
 test: setup ## Run the tests that take minutes and need no extra software
 	$(PYTEST) -m "not slow and not environment and not nightly"
 
-check: setup lint docs environments test-all bench-ci wheel ## Run the checks of continuous integration
+check: setup lint docs environments test-all ray bench-ci wheel ## Run the checks of continuous integration
 
 # A third of the time, slow tests wait for Slurm, grace periods and other processes: two workers per processor keep the processors busy.
 test-all: WORKERS = $(shell expr 2 '*' $$(nproc))
@@ -68,9 +73,13 @@ slurm: ## Install Debian's Slurm for the tests that need it (as root)
 	@command -v slurmctld slurmd srun >/dev/null || PATH="$$PATH:/usr/sbin" command -v slurmctld slurmd srun >/dev/null || { \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm slurm-client munge; }
 
-ray: setup ## Install Ray, and run the tests of the launcher `ray` on a cluster of three local nodes
-	$(PIP) install --quiet --constraint constraints.txt 'ray[default]>=2.50'
-	$(PYTEST) -m ray --maxprocesses 1 tests/launchers
+$(RAY)/.installed: requirements/ray.txt
+	rm -rf $(RAY)
+	$(INSTALL) --require-hashes --target $(RAY) --requirement requirements/ray.txt
+	@touch $@
+
+ray: setup $(RAY)/.installed ## Test the launcher `ray` on a cluster of three local nodes; RAY_TESTS=ray runs all of its tests
+	PYTHONPATH=$(RAY) $(PYTEST) -m "$(RAY_TESTS)" --maxprocesses 1 tests/launchers
 
 browser: ## Install Debian's Chromium for the tests of the live page (as root)
 	@command -v chromium chromium-browser google-chrome chrome >/dev/null || { \
@@ -122,4 +131,4 @@ bench-ci: setup ## Run a short search by the designer, and compare it with its r
 	$(BIN)/oppa bench ci
 
 clean: ## Remove build outputs; keep studies
-	rm -rf .venv .versions dist wheelhouse .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .ray .versions dist wheelhouse .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

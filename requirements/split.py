@@ -3,6 +3,8 @@
 packages.txt    all packages but the two below
 torch.txt       torch: the files of PyPI, and the CPU builds of PyTorch's own index, whose hashes are in torch-cpu.sha256
 cuda.txt        the packages that only PyPI's builds of torch need
+
+With the argument `ray.txt`, write this file: the packages of the list that packages.txt has not.
 """
 
 import re
@@ -15,8 +17,12 @@ _CUDA = re.compile(r"(triton|cuda|nvidia)\b")
 
 
 def main() -> None:
-    """Write the three files."""
-    entries = re.findall(r"^\S.*(?:\n +.*)*\n", sys.stdin.read(), re.MULTILINE)
+    """Write the files."""
+    entries = _entries(sys.stdin.read())
+    if sys.argv[1:]:
+        installed = {_name(entry) for entry in _entries((HERE / "packages.txt").read_text())}
+        (HERE / sys.argv[1]).write_text(HEADER + "".join(entry for entry in entries if _name(entry) not in installed))
+        return
     torch = [entry for entry in entries if entry.startswith("torch==")]
     if not torch:
         sys.exit("there is no torch in the list: uv has failed")
@@ -25,6 +31,15 @@ def main() -> None:
     files = {"packages.txt": packages, "torch.txt": [_with_cpu_builds(entry) for entry in torch], "cuda.txt": cuda}
     for name, found in files.items():
         (HERE / name).write_text(HEADER + "".join(found))
+
+
+def _entries(text: str) -> list[str]:
+    """Return the packages of a locked list, each with its hashes."""
+    return re.findall(r"^\S.*(?:\n +.*)*\n", text, re.MULTILINE)
+
+
+def _name(entry: str) -> str:
+    return entry.partition("==")[0]
 
 
 def _with_cpu_builds(entry: str) -> str:

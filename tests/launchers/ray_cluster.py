@@ -1,4 +1,7 @@
-"""A real Ray cluster of three nodes on this machine, on loopback and with a token; with Ray Jobs where their packages are installed."""
+"""A real Ray cluster of three nodes on this machine, on loopback and with a token; with Ray Jobs where their packages are installed.
+
+What runs on it: `oppa tune`, and the phases in which a node or the tuner can die.
+"""
 
 import contextlib
 import importlib.util
@@ -15,6 +18,9 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+
+from oppa.trials import processes, trial_folder
+from tests.launchers.study_laws import Tuner
 
 START_S = 90
 JOBS = ("aiohttp", "aiohttp_cors", "colorful", "grpc", "opencensus", "opentelemetry", "smart_open", "virtualenv")
@@ -33,9 +39,10 @@ def jobs_lacking() -> str:
 
 
 class RayCluster:
-    """Nodes `n0`, the head, `n1` and `n2`, with two CPUs each."""
+    """Nodes `n0`, the head, `n1` and `n2`, with two CPUs each; or fewer."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = 3) -> None:
+        self._names = tuple(f"n{number}" for number in range(nodes))
         self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # paths of sockets are short
         self.address, self.dashboard = (f"127.0.0.1:{_free_port()}" for _ in range(2))
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
@@ -44,8 +51,7 @@ class RayCluster:
 
     def __enter__(self) -> Self:
         try:
-            for name in ("n0", "n1", "n2"):
-                self.start(name)
+            self.restart()
         except BaseException:
             self.__exit__()
             raise
@@ -75,6 +81,13 @@ class RayCluster:
             assert self._nodes[name].poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
 
+    def restart(self) -> None:
+        """Kill all nodes that there are, and start all; the address stays."""
+        for name in reversed(list(self._nodes)):
+            self.kill(name)
+        for name in self._names:
+            self.start(name)
+
     def kill(self, name: str) -> None:
         """End a node at once, with all its processes, as if its power had failed."""
         node = self._nodes.pop(name)
@@ -83,6 +96,72 @@ class RayCluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
         node.wait()
+
+
+class RayTuner(Tuner):
+    """`oppa tune` on this cluster."""
+
+    def __init__(self, cluster: RayCluster, folder: Path) -> None:
+        super().__init__(folder)
+        self.cluster = cluster
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill what a test that failed has left running."""
+        for running in self._started:
+            running.kill()
+            running.communicate()
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        ray = ("--set", "launcher.name=ray", "--set", f"launcher.options.address={self.cluster.address}")
+        words = [sys.executable, "-m", "oppa", "tune", "job.toml", "--study", "S", "--designer", "random", *ray, *options]
+        pipe = subprocess.PIPE
+        running = subprocess.Popen(words, cwd=self.folder, env=self.cluster.environment, stdout=pipe, stderr=pipe, text=True)
+        self._started.append(running)
+        return running
+
+    def finished(self, running: subprocess.Popen[str], code: int = 0) -> str:
+        out, err = running.communicate(timeout=280)
+        assert running.returncode == code, err
+        return out + err
+
+    def is_in(self, phase: str, running: subprocess.Popen[str]) -> bool:
+        """Whether a tuner is in this phase of a study of two hosts."""
+        assert running.poll() is None, running.communicate()
+        holds, steps = _runs(running, "holder", '"hosts": 2'), _runs(running, "step")
+        trial = max((self.folder / "S" / "trials").glob("*"), default=self.folder)
+        measured = trial / trial_folder.MEASUREMENTS
+        match phase:
+            case "placement":
+                return holds
+            case "agent start":
+                return steps
+            case "rendezvous":
+                return steps and measured.exists() and not measured.stat().st_size
+            case "steps":
+                return measured.exists() and bool(measured.stat().st_size)
+            case "collection":
+                return (trial / trial_folder.REPORT).exists()
+        assert phase == "end"
+        return holds and not steps and (self.folder / "S" / "study.db").exists() and len(self.counted()) >= TRIALS
+
+
+PHASES = ("placement", "agent start", "rendezvous", "steps", "collection", "end")
+TRIALS = 3
+"""Trials of a study that is disturbed in one of these phases."""
+
+
+def _runs(running: subprocess.Popen[str], program: str, argument: str = "") -> bool:
+    """Whether one of our programs runs below a tuner."""
+    for process in processes.descendants(running.pid):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{process.pid}/cmdline").read_text()
+            if f"ray import {program}" in words and argument in words:
+                return True
+    return False
 
 
 def _free_port() -> int:

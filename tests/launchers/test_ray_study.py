@@ -1,48 +1,26 @@
-"""`oppa tune` and `oppa train` on a real Ray cluster: finished, killed, resumed, side by side, a node lost."""
+"""`oppa tune` on a real Ray cluster: finished, killed, resumed, side by side, a node lost."""
 
-import json
-import re
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from oppa.training.run import ledger
-from oppa.training.run.run_folder import checkpoints
-from tests.jobs import TRAIN_JOB
-from tests.launchers.ray_cluster import RayCluster, jobs_lacking, ray_lacking
+from tests.launchers.ray_cluster import RayTuner, jobs_lacking
 from tests.launchers.slurm_cluster import until
-from tests.launchers.study_laws import StudyLaws, Tuner
+from tests.launchers.study_laws import StudyLaws
+from tests.sampling import nightly
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 
-class RayTuner(Tuner):
-    """`oppa tune` on this cluster."""
-
-    def __init__(self, cluster, folder) -> None:
-        super().__init__(folder)
-        self.cluster = cluster
-
-    def start(self, *options: str) -> subprocess.Popen[str]:
-        ray = ("--set", "launcher.name=ray", "--set", f"launcher.options.address={self.cluster.address}")
-        words = [sys.executable, "-m", "oppa", "tune", "job.toml", "--study", "S", "--designer", "random", *ray, *options]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(words, cwd=self.folder, env=self.cluster.environment, stdout=pipe, stderr=pipe, text=True)
-
-    def finished(self, running: subprocess.Popen[str], code: int = 0) -> str:
-        out, err = running.communicate(timeout=280)
-        assert running.returncode == code, err
-        return out + err
-
-
 @pytest.fixture
 def tuner(ray_cluster, tmp_path):
-    return RayTuner(ray_cluster, tmp_path)
+    with RayTuner(ray_cluster, tmp_path) as tuner:
+        yield tuner
 
 
-@pytest.fixture(params=[signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=["SIGKILL", "SIGTERM", "SIGINT"])
+@pytest.fixture(params=[signal.SIGKILL, *nightly(signal.SIGTERM, signal.SIGINT)], ids=["SIGKILL", "SIGTERM", "SIGINT"])
 def end(request):
     """A tuner that gets a signal."""
 
@@ -63,6 +41,7 @@ def test_nodes_of_another_size_are_refused_at_once(tuner):
     assert not (tuner.folder / "S").exists()
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_lost_interrupts_a_trial_and_the_study_goes_on_with_another(tuner):
     tuner.rewrite(trials="5", q_max="60", q_min="59")
     running = tuner.start("--set", "launcher.parallel=1")
@@ -78,6 +57,7 @@ def test_a_node_that_is_lost_interrupts_a_trial_and_the_study_goes_on_with_anoth
     until(lambda: not tuner.living())
 
 
+@pytest.mark.nightly
 def test_with_autoscaling_it_waits_for_nodes_and_says_why(tuner):
     tuner.rewrite(hosts="4", trials="2")
     running = tuner.start("--set", "launcher.options.autoscaling=true")
@@ -103,39 +83,3 @@ def test_it_is_submitted_from_outside_as_a_job_of_ray(tuner):
     assert "winner" in done.stdout
     assert len(tuner.counted()) == 2
     until(lambda: not tuner.living())
-
-
-@pytest.mark.parametrize("policy", [(), ("--policy", "proportional")], ids=["", "policy"])
-def test_a_run_goes_on_with_another_node(ray_cluster, tmp_path, policy):
-    job = TRAIN_JOB.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 1").replace("samples = 96", "samples = 4000")
-    (tmp_path / "job.toml").write_text(job)
-    ray = ("--set", "launcher.name=ray", "--set", f"launcher.options.address={ray_cluster.address}")
-    words = [sys.executable, "-m", "oppa", "train", "job.toml", "dp=2,micro_batch=2", "--run", "R", "--json", *ray, *policy]
-    pipe = subprocess.PIPE
-    running = subprocess.Popen(words, cwd=tmp_path, env=ray_cluster.environment, stdout=pipe, stderr=pipe, text=True)
-    until(lambda: running.poll() is not None or checkpoints(tmp_path / "R"), timeout_s=120)
-    ray_cluster.kill("n1")
-    try:
-        out, err = running.communicate(timeout=280)
-    finally:
-        ray_cluster.start("n1")
-    result = json.loads(out)
-    assert (running.returncode, result["ending"], result["samples"]) == (0, "finished", 4000), err
-    assert ledger.require_whole(ledger.standing(ledger.read(tmp_path / "R"))) == 4000
-
-
-def test_a_head_that_is_lost_ends_the_tuner_and_the_study_resumes_on_the_next(tmp_path):
-    """Without a store for its state, a head that restarts is another cluster."""
-    if lacking := ray_lacking():
-        pytest.skip(f"NOT TESTED on a real Ray cluster: {lacking}")
-    with RayCluster() as cluster:
-        tuner = RayTuner(cluster, tmp_path)
-        running = tuner.start()
-        until(lambda: tuner.has_trials(2), timeout_s=120)
-        cluster.kill("n0")
-        assert re.search("no Ray cluster answers|the Ray cluster is lost", tuner.finished(running, code=3))
-        until(lambda: not tuner.living(), lambda: str(tuner.living()))
-    with RayCluster() as cluster:
-        tuner.cluster = cluster
-        tuner.finished(tuner.start())
-    assert len(tuner.counted()) == 8

@@ -14,6 +14,8 @@ from oppa import catalog
 
 NAMESPACE = "oppa"
 CONNECT_S = 10.0
+METADATA, SPACE = b"CLUSTER_METADATA", b"cluster"
+"""Key of the cluster's versions in the store of its head, and the key's namespace."""
 HINT = "run oppa on a node of the cluster, for example by `ray job submit`, or name it: `--set launcher.options.address=HOST:PORT`"
 
 
@@ -42,40 +44,77 @@ class Bundle:
 
 
 @contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Connect this process to a cluster; what fails is printed as an `error` event, and ends the process with exit code 3.
+def connected(address: str) -> Iterator[str]:
+    """Connect this process to a cluster, and yield its address. A failure is printed as an `error` event, and the exit code is then 3.
 
     Args:
-        address: `host:port` of the cluster; empty for RAY_ADDRESS, or for the cluster that this machine belongs to.
+        address: `host:port` of the cluster; empty for RAY_ADDRESS, or else for the only cluster that this machine belongs to.
     """
     try:
         import ray
     except ImportError:
         fail("Ray is not installed", f"install the version of the cluster: {catalog.install_hint('ray')}")
-    _require_listening(address or os.environ.get("RAY_ADDRESS", ""))
+    address = address or named() or _own_cluster()
+    if error := unreachable(address):
+        fail(f"no Ray cluster answers at `{address}`: {error}", HINT)
     try:
-        ray.init(address=address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        words = " ".join(str(error).split())
-        if "ersion mismatch" in words:
-            fail(
-                f"this environment differs from the cluster's: {words}", "run oppa with the versions of Ray and Python that the cluster has"
-            )
-        fail(f"no Ray cluster answers{f' at `{address}`' if address else ''}: {words}", HINT)
+        _require_versions(address)
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        fail(f"no Ray cluster answers at `{address}`: {' '.join(str(error).split()) or 'no reason is known'}", HINT)
     try:
-        yield
+        yield address
     finally:
         ray.shutdown()
 
 
-def _require_listening(address: str) -> None:
-    """Fail at once if nothing listens at an address such as `host:port`; Ray itself tries for a minute."""
+def named() -> str:
+    """Return the address in RAY_ADDRESS; empty if it names no cluster."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return "" if address == "auto" else address
+
+
+def unreachable(address: str) -> str:
+    """Return why nothing listens at an address such as `host:port`, else an empty text; Ray itself tries for a minute."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         try:
             socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
         except OSError as error:
-            fail(f"no Ray cluster answers at `{address}`: {error}", HINT)
+            return str(error)
+    return ""
+
+
+def _own_cluster() -> str:
+    """Return the address of the only cluster that has a node on this machine. Ray itself takes any one of several."""
+    from ray._private.services import find_gcs_addresses
+
+    found = sorted(find_gcs_addresses())
+    if not found:
+        fail("this machine belongs to no Ray cluster", HINT)
+    if len(found) > 1:
+        fail(
+            f"this machine belongs to {len(found)} Ray clusters: {', '.join(found)}",
+            "choose one: `--set launcher.options.address=HOST:PORT`",
+        )
+    return str(found[0])
+
+
+def _require_versions(address: str) -> None:
+    """Fail if the cluster has other versions. Between some releases, `ray.init` itself gives up after 45 s and names no reason."""
+    from ray._private.utils import check_version_info, compute_version_info
+    from ray._raylet import GcsClient
+
+    cluster = json.loads(GcsClient(address=address).internal_kv_get(METADATA, namespace=SPACE))
+    try:
+        check_version_info(cluster, address)
+    except RuntimeError:
+        theirs, their_python = cluster["ray_version"], cluster["python_version"]
+        ours, our_python = compute_version_info()
+        message = (
+            f"the Ray cluster at `{address}` has Ray {theirs} and Python {their_python}; oppa runs with Ray {ours} and Python {our_python}"
+        )
+        fail(message, f"run oppa with Python {their_python} and `ray=={theirs}`")
 
 
 def tell(event: str, **facts: Any) -> None:

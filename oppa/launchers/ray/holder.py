@@ -2,9 +2,9 @@
 
 It prints an event whenever the state changes:
 
-    -> {"event": "cluster", "fitting": 4}  living nodes that have the resources of a host, in use or not
+    -> {"event": "cluster", "address": ..., "fitting": 4}  living nodes that have the resources of a host, in use or not
     -> {"event": "held", "hosts": [{"node": ..., "name": ..., "address": ...}, ...]}  in the order of the bundles
-    -> {"event": "waiting", "reason": ...}  the hosts are not granted yet, or a node was lost
+    -> {"event": "waiting", "reason": ...}  the hosts are not granted yet, or a node or the head was lost
     -> {"event": "error", "message": ..., "hint": ...}
 
 The group belongs to this process: Ray removes it as soon as the process ends, in whatever way.
@@ -16,7 +16,7 @@ import select
 import sys
 from typing import Any
 
-from oppa.launchers.ray.cluster import Bundle, connected, tell
+from oppa.launchers.ray.cluster import Bundle, connected, tell, unreachable
 
 POLL_S = 0.5
 """Seconds between two looks at the placement group."""
@@ -46,22 +46,25 @@ class Hold:
 def main() -> None:
     """Hold what the command line describes."""
     hold = Hold.from_json(sys.argv[1])
-    with connected(hold.address):
+    with connected(hold.address) as address:
         import ray
 
-        tell("cluster", fitting=sum(map(hold.bundle.fits, ray.nodes())))
+        tell("cluster", address=address, fitting=sum(map(hold.bundle.fits, ray.nodes())))
         if hold.hosts:
-            _hold(hold)
+            _hold(hold, address)
 
 
-def _hold(hold: Hold) -> None:
+def _hold(hold: Hold, address: str) -> None:
     from ray.util.placement_group import placement_group, placement_group_table
 
     group = placement_group([hold.bundle.resources] * hold.hosts, strategy="STRICT_SPREAD", name=hold.name)
     group.wait(SOON_S)  # idle nodes are granted in this time, and there is no reason to report
     told: dict[str, Any] = {}
     while not select.select([0], [], [], POLL_S if told else 0)[0]:
-        event = _state(hold, placement_group_table(group))
+        silent = unreachable(address)  # Ray itself would wait for the head, and end this process after a minute
+        event = (
+            {"event": "waiting", "reason": f"the head does not answer: {silent}"} if silent else _state(hold, placement_group_table(group))
+        )
         if event != told:
             tell(**event)
             told = event
@@ -71,6 +74,8 @@ def _state(hold: Hold, table: dict[str, Any]) -> dict[str, Any]:
     """Return the event that describes a placement group."""
     import ray
 
+    if table["state"] == "REMOVED":
+        sys.exit("the cluster does not know these hosts any more, as if its head had restarted")
     nodes = {node["NodeID"]: node for node in ray.nodes()}
     where = [nodes.get(table["bundles_to_node_id"].get(number, "")) for number in range(hold.hosts)]
     if table["state"] == "CREATED" and all(node and node["Alive"] for node in where):

@@ -1,6 +1,7 @@
 """Implement the launcher `ray`: hosts are nodes of a Ray cluster, each held by a bundle of a placement group."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import math
@@ -17,7 +18,7 @@ from oppa.extensions import OptionValue
 from oppa.launchers.agent import AgentTask
 from oppa.launchers.line_process import LineProcess
 from oppa.launchers.provider import Backend, HostRequest, WaitingTuner
-from oppa.launchers.ray.cluster import Bundle
+from oppa.launchers.ray.cluster import Bundle, named
 from oppa.launchers.ray.holder import Hold
 from oppa.launchers.ray.step import HostStep
 from oppa.problem.cluster import Cluster
@@ -28,6 +29,11 @@ ANSWER_S = 60.0
 """Seconds in which a cluster must answer."""
 LEAVE_S = 5.0
 """Seconds that a holder may take to disconnect from the cluster."""
+RETURN_S = 120
+"""Seconds in which a lost cluster may return to its address, for example because its head restarts."""
+RESUME = "the same command resumes once the cluster is back; `head_return_s` in [launcher.options] waits longer"
+RETRY_S = 2.0
+"""Seconds between two tries to connect to a lost cluster."""
 POLL_S = 0.05
 
 _log = logging.getLogger(__name__)
@@ -36,11 +42,12 @@ _log = logging.getLogger(__name__)
 class RayProvider:
     """Provides nodes of a Ray cluster; the launcher `ray`."""
 
-    options = ("address", "accelerator_type", "autoscaling", "cpus_per_host")
+    options = ("address", "accelerator_type", "autoscaling", "cpus_per_host", "head_return_s")
 
     def require(self, request: HostRequest) -> None:
         """Refuse more nodes than the cluster has, unless its autoscaler adds some."""
         hosts, bundle = request.cluster.hosts * (request.parallel or 1), bundle_of(request.cluster, request.options)
+        _return_s(request)
         fitting = _fitting(request)
         if fitting < hosts and request.options.get("autoscaling") is not True:
             hint = "change [cluster], or set `autoscaling = true` in [launcher.options] to wait for nodes that the cluster adds"
@@ -49,13 +56,19 @@ class RayProvider:
     @contextlib.contextmanager
     def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
         """Yield hosts. Each parallel tuner holds hosts of its own, so that none waits for another one's trial."""
-        bundle, address = bundle_of(request.cluster, request.options), str(request.options.get("address", ""))
-        tuners = request.parallel or max(1, _fitting(request) // request.cluster.hosts)
-        hold = Hold(address=address, name=f"oppa-{os.urandom(6).hex()}", hosts=request.cluster.hosts, bundle=bundle)
-        holder = Holder(hold, grace_s=tuner.grace_s, log=tuner.folder / "ray.log")
-        with contextlib.closing(holder):
+        hold = Hold(address=_address(request), name="", hosts=request.cluster.hosts, bundle=bundle_of(request.cluster, request.options))
+        with contextlib.closing(Holder(hold, grace_s=tuner.grace_s, log=tuner.folder / "ray.log", return_s=_return_s(request))) as holder:
+            fitting = holder.fitting()
+            if not hold.address:
+                _log.warning("no address is given: using this machine's Ray cluster, %s", holder.hold.address)
             holder.wait(tuner.on_tick)
-            yield Backend(place=RayHosts(holder), tuners=tuners)
+            tuners = request.parallel or max(1, fitting // request.cluster.hosts)
+            yield Backend(place=RayHosts(holder), tuners=tuners, environment={"RAY_ADDRESS": holder.hold.address})
+
+
+def _address(request: HostRequest) -> str:
+    """Return the address of the cluster; empty if the request and RAY_ADDRESS name none."""
+    return str(request.options.get("address", "")) or named()
 
 
 def bundle_of(cluster: Cluster, options: Mapping[str, OptionValue]) -> Bundle:
@@ -71,39 +84,74 @@ def bundle_of(cluster: Cluster, options: Mapping[str, OptionValue]) -> Bundle:
     return Bundle(cpus=cpus, gpus=gpus, accelerator_type=str(options.get("accelerator_type", "")))
 
 
+def _return_s(request: HostRequest) -> float:
+    """Return the seconds that a lost cluster has to return; raises InputError if the option is no such number."""
+    value = request.options.get("head_return_s", RETURN_S)
+    if type(value) not in (int, float) or not 0 <= float(value) < math.inf:
+        raise InputError(f"`head_return_s = {json.dumps(value)}` in [launcher.options] is not a number of seconds", hint="use 0 or more")
+    return float(value)
+
+
 def _fitting(request: HostRequest) -> int:
     """Return the number of nodes of the cluster that have the resources of a host, in use or not."""
-    hold = Hold(address=str(request.options.get("address", "")), name="", hosts=0, bundle=bundle_of(request.cluster, request.options))
+    hold = Hold(address=_address(request), name="", hosts=0, bundle=bundle_of(request.cluster, request.options))
     with TemporaryDirectory() as folder, contextlib.closing(Holder(hold, grace_s=1.0, log=Path(folder, "ray.log"))) as holder:
         return holder.fitting()
 
 
 class Holder:
-    """The process that holds a placement group (`holder.py`), and what it reports."""
+    """The process that holds a placement group (`holder.py`), and what it reports. A cluster that is lost may return."""
 
-    def __init__(self, hold: Hold, *, grace_s: float, log: Path) -> None:
+    def __init__(self, hold: Hold, *, grace_s: float, log: Path, return_s: float = RETURN_S) -> None:
         self.hold = hold
-        self._log = log
-        argv = [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.holder"), hold.to_json()]
-        self._process = LineProcess("the holder", argv, environment=os.environ, grace_s=grace_s, log=log)
+        self._grace_s, self._log, self._return_s = grace_s, log, return_s
         self._fitting: int | None = None
+        self._retry_at: float | None = None
+        """When to connect again; None while the holder runs."""
+        self._until = 0.0
+        """Until when a loss of the cluster is waited out; not before it has granted hosts."""
         self.hosts: tuple[Mapping[str, str], ...] = ()
         """Names and addresses of the hosts; empty while they are not granted."""
         self.reason = ""
         """Why they are not granted."""
+        self._process = self._started()
+
+    def _started(self) -> LineProcess:
+        self.hold = dataclasses.replace(self.hold, name=f"oppa-{os.urandom(6).hex()}")
+        argv = [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.holder"), self.hold.to_json()]
+        return LineProcess("the holder", argv, environment=os.environ, grace_s=self._grace_s, log=self._log)
 
     def refresh(self) -> None:
         """Read what the holder has reported since the last call.
 
         Raises:
-            EnvironmentLackingError: the cluster does not answer, or is lost.
+            EnvironmentLackingError: the cluster does not answer, or was lost and has not returned.
         """
+        if self._retry_at is not None:
+            if time.monotonic() < self._retry_at:
+                return
+            self.close()
+            self._process, self._retry_at = self._started(), None
         ended = self._process.ended()  # checked before the events, so that the last one is read
-        for line in self._process.read():
-            self._hear(line)
-        if ended and (self.hold.hosts or self._fitting is None):
-            words = logs.last_words(self._log) or "nothing"
-            raise EnvironmentLackingError(f"the Ray cluster is lost: {ended}", hint=f"it printed: {words}")
+        try:
+            for line in self._process.read():
+                self._hear(line)
+            if ended and (self.hold.hosts or self._fitting is None):
+                raise EnvironmentLackingError(f"the holder ended: {ended}", hint=f"it printed: {logs.last_words(self._log) or 'nothing'}")
+        except EnvironmentLackingError as error:
+            self._lose(error)
+
+    def _lose(self, error: EnvironmentLackingError) -> None:
+        """Plan another try, if the cluster has granted hosts and may still return; raise an error otherwise."""
+        now, message = time.monotonic(), f"the Ray cluster at {self.hold.address} was lost"
+        if not self._until:
+            raise error
+        if now > self._until:
+            raise EnvironmentLackingError(f"{message}, and did not return: {error.message}", hint=RESUME)
+        if self._until == math.inf:
+            self._until = now + self._return_s
+            self.hosts, self.reason = (), f"{message}, and has {self._return_s:g} s to return: {error.message}"
+        self._retry_at = now + RETRY_S
 
     def _hear(self, line: bytes) -> None:
         try:
@@ -114,8 +162,9 @@ class Holder:
             raise EnvironmentLackingError(str(event["message"]), hint=str(event["hint"]))
         if event["event"] == "cluster":
             self._fitting = event["fitting"]
+            self.hold = dataclasses.replace(self.hold, address=event["address"])
         elif event["event"] == "held":
-            self.hosts, self.reason = tuple(event["hosts"]), ""
+            self.hosts, self.reason, self._until = tuple(event["hosts"]), "", math.inf
         else:
             self.hosts, self.reason = (), event["reason"]
 

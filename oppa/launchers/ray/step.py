@@ -1,7 +1,8 @@
 """Run one command on the held hosts, and connect all of them to this process's stdin and stdout, as `srun` does.
 
 An actor in each bundle of the placement group starts the command. Its stdin and stdout cross the cluster in calls of the actor, so no port
-is opened. If this process or a node dies, Ray ends the actors, and the commands read the end of their stdin.
+is opened. If this process or a node dies, Ray ends the actors, and the commands read the end of their stdin. A cluster without a head ends
+no actors, so an actor also ends its command if it has heard nothing from this process for LEASE_S.
 
 A step of agents adds an event to their stdout:
 
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,10 @@ from oppa.launchers.ray.cluster import connected, tell
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES")
 """Variables by which Ray tells an actor its devices."""
 PIECE = 1 << 16
+BEAT_S = 1.0
+"""Seconds between two signs of life that the step sends to its actors."""
+LEASE_S = 6.0
+"""Seconds without one after which an actor ends its command."""
 LOST_CODE = 75
 """Exit code of a step that lost a host."""
 REPLACED = "Ray has replaced the node"
@@ -72,6 +78,20 @@ class HostProcess:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._streams = {1: self._process.stdout, 2: self._process.stderr}
+        self._heard_at = time.monotonic()
+        threading.Thread(target=self._keep, daemon=True).start()
+
+    def _keep(self) -> None:
+        """End the command, and this actor, if the step is gone."""
+        while time.monotonic() < self._heard_at + LEASE_S:
+            time.sleep(BEAT_S / 2)
+        self.write(b"")
+        self._process.wait()
+        os._exit(LOST_CODE)
+
+    def beat(self) -> None:
+        """Take a sign of life of the step."""
+        self._heard_at = time.monotonic()
 
     def write(self, data: bytes) -> None:
         """Write to the command's stdin; empty data closes it."""
@@ -108,7 +128,7 @@ def main() -> None:
             for host, actor in enumerate(actors)
             for stream in (1, 2)
         ]
-        for thread in (*readers, threading.Thread(target=_copy_in, args=(actors,), daemon=True)):
+        for thread in (*readers, *(threading.Thread(target=each, args=(actors,), daemon=True) for each in (_copy_in, _beat))):
             thread.start()
         for reader in readers:
             reader.join()
@@ -123,7 +143,9 @@ def _actors(step: HostStep) -> list[Any]:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the Python of Ray's workers need not have oppa
-    groups = dict.fromkeys(("write", "read_out", "read_err"), 1)  # calls of one kind keep their order, and do not wait for other kinds
+    groups = dict.fromkeys(
+        ("write", "read_out", "read_err", "beat"), 1
+    )  # calls of one kind keep their order, and do not wait for other kinds
     kind = ray.remote(num_cpus=step.cpus, num_gpus=step.gpus, max_restarts=0, concurrency_groups=groups)(HostProcess)
     group = get_placement_group(step.name)
     return [
@@ -141,6 +163,14 @@ def _copy_in(actors: list[Any]) -> None:
         data = os.read(0, PIECE)
         for actor in actors:
             actor.write.options(concurrency_group="write").remote(data)
+
+
+def _beat(actors: list[Any]) -> None:
+    """Send signs of life to all actors until this process ends."""
+    while True:
+        for actor in actors:
+            actor.beat.options(concurrency_group="beat").remote()
+        time.sleep(BEAT_S)
 
 
 def _copy_out(actor: Any, stream: int, host: int, codes: list[int], events: bool) -> None:
