@@ -58,7 +58,7 @@ loop: setup ## Tune, profile, train and report one job on this machine, in runs/
 test: setup ## Run the tests that take minutes and need no extra software
 	$(PYTEST) -m "not slow and not environment and not nightly"
 
-check: setup lint docs environments test-all ray bench-ci wheel ## Run the checks of continuous integration
+check: setup lint docs environments test-all bench-ci wheel ## Run the checks of continuous integration
 
 # A third of the time, slow tests wait for Slurm, grace periods and other processes: two workers per processor keep the processors busy.
 test-all: WORKERS = $(shell expr 2 '*' $$(nproc))
