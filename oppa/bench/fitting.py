@@ -80,5 +80,4 @@ def group_beliefs(device: str, framework: str, *, own: bool = True) -> tuple[Bel
 
 def without_stalls(work: Workload) -> Workload:
     """Return the same runs with a stall probability of 0."""
-    never = torch.zeros_like(work.machine.stall_probability_per_host)
-    return dataclasses.replace(work, machine=dataclasses.replace(work.machine, stall_probability_per_host=never))
+    return dataclasses.replace(work, machine=dataclasses.replace(work.machine, stalls=torch.zeros_like(work.machine.stalls)))

@@ -220,8 +220,7 @@ def machine_facts(hardware: Hardware, precision: str) -> dict[str, float]:
         "inter_latency": hardware.inter_host.latency_s,
         "ports": hardware.ports * max(1.0, hardware.link_devices / hardware.devices_per_host),
         "host_bandwidth": host.bandwidth_bytes_per_s if host else PCIE_BYTES_PER_S,
-        "stall_probability_per_host": hardware.stall_probability_per_host,
-        "stall_s": hardware.stall_s,
+        "stalls": hardware.stalls,
         "asynchronous": hardware.asynchronous,
     }
 
@@ -268,6 +267,8 @@ def format_facts(
         "gradient_buffer": framework.keeps_gradient_buffer,
         "frozen_unit_inputs": framework.frozen_unit_inputs if trained < 1 else 0.0,
         "gradients_sharded_from": framework.gradients_sharded_from,
+        "stall_probability_per_host": framework.stall_probability_per_host,
+        "stall_s": framework.stall_s,
     }
 
 

@@ -57,6 +57,12 @@ class _Sharding(DeclaredTable):
     source: Source
 
 
+class _Stall(DeclaredTable):
+    probability_per_host: Share
+    seconds: Annotated[float, Field(gt=0)]
+    source: Source
+
+
 class _Column(DeclaredTable):
     """Validates where a column of the cost model comes from in a search space: a parameter, or a constant."""
 
@@ -83,6 +89,7 @@ class _File(DeclaredTable):
     usable_share: Share
     bytes_per_weight: _Bytes
     sharding: _Sharding
+    stall: _Stall | None = None
     columns: dict[str, _Column] = Field(default_factory=dict)
     coefficients: dict[str, CoefficientTable] = Field(default_factory=dict)
 
@@ -129,6 +136,10 @@ class FrameworkPrior:
     """Gradients have a buffer that lives through the whole step. Otherwise they appear as activations are freed."""
     update_copies: float
     """Copies of the trained weights, in the optimizer's format, that the update computes with."""
+    stall_probability_per_host: float
+    """Probability that a host is slow in a run, so that every micro-batch of a pipeline over hosts waits."""
+    stall_s: float
+    """Seconds that each micro-batch waits then."""
     coefficients: Mapping[str, Belief]
     """Coefficients that override the general ones under this framework."""
     _columns: Mapping[str, _Column] = dataclasses.field(default_factory=dict, repr=False)
@@ -229,6 +240,8 @@ def _framework(file: _File, name: str, *, source: str) -> FrameworkPrior:
         usable_share=file.usable_share,
         **{f"{key}_bytes": size for key, size in sizes.items()},
         **file.sharding.model_dump(exclude={"source"}),
+        stall_probability_per_host=file.stall.probability_per_host if file.stall else 0.0,
+        stall_s=file.stall.seconds if file.stall else 0.0,
         coefficients={key: table.record() for key, table in file.coefficients.items()},
         _columns=file.columns,
     )

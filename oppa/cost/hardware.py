@@ -56,9 +56,8 @@ class Hardware:
     With one port, the devices that communicate share the whole network bandwidth of their host. With one port per device, each of them
     uses no more than its own share.
     """
-    stall_probability_per_host: float = 0.0
-    stall_s: float = 0.0
-    """Seconds that each micro-batch waits if one of the hosts is slow."""
+    stalls: bool = True
+    """Pipelines over its hosts may stall as the framework's runs elsewhere did; False if the network is that of the job's own cluster."""
     link_devices: int
     """Number of devices that `intra_host` connects: a host's, or more if the link spans hosts, such as 72 in an NVL72 rack."""
     pair: LinkDomain | None = None
@@ -127,12 +126,6 @@ class _Network(_Link):
     ports: Positive | None = None
 
 
-class _Stall(DeclaredTable):
-    probability_per_host: Positive
-    seconds: Positive
-    source: Source
-
-
 class _File(DeclaredTable):
     """Validates a whole file; `oppa.problem.devices` reads its aliases."""
 
@@ -147,7 +140,6 @@ class _File(DeclaredTable):
     inter_host: _Network
     pair: _Pair | None = None
     host_link: _Link | None = None
-    stall: _Stall | None = None
     coefficients: dict[str, CoefficientTable] = Field(default_factory=dict)
 
 
@@ -187,8 +179,6 @@ def _hardware(file: _File, name: str, *, source: str, on_cpu: bool) -> Hardware:
         link_devices=file.intra_host.devices or file.devices_per_host,
         pair=file.pair.domain() if file.pair else None,
         host_link=file.host_link.record() if file.host_link else None,
-        stall_probability_per_host=file.stall.probability_per_host if file.stall else 0.0,
-        stall_s=file.stall.seconds if file.stall else 0.0,
         asynchronous=not on_cpu,
         coefficients={key: table.record() for key, table in file.coefficients.items()},
         slow_nodes=tuple(file.slow_nodes),
@@ -230,5 +220,5 @@ def hardware_of(cluster: Cluster) -> Hardware:
         inter_host=cluster.inter_host or known.inter_host,
         link_devices=known.link_devices if known.link_devices > known.devices_per_host else cluster.devices_per_host,
         pair=None if cluster.intra_host else known.pair,
-        stall_probability_per_host=0.0 if cluster.inter_host else known.stall_probability_per_host,
+        stalls=known.stalls and not cluster.inter_host,
     )

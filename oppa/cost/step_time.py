@@ -152,13 +152,13 @@ def _transfer_time(work: Workload, c: Coefficients) -> Tensor:
 
 def stalled_probability(work: Workload) -> Tensor:
     """Return the probability that a step stalls, shape (n,): that one of a pipeline's hosts is slow."""
-    slow = 1 - (1 - work.machine.stall_probability_per_host) ** work.hosts
+    slow = 1 - (1 - work.machine.stalls * work.formats.stall_probability_per_host) ** work.hosts
     return torch.where((work.layout.pp > 1) & (work.hosts > 1), slow, 0.0)
 
 
 def stalled_time(step: Tensor, work: Workload) -> Tensor:
     """Return the seconds of a step that stalls at every micro-batch, shape (n,)."""
-    return step + (work.layout.num_microbatches + work.layout.pp - 1) * work.machine.stall_s
+    return step + (work.layout.num_microbatches + work.layout.pp - 1) * work.formats.stall_s
 
 
 def _with_stalls(step: Tensor, work: Workload) -> Tensor:

@@ -141,8 +141,8 @@ class DeviceFacts(Columns):
     ports: Tensor
     host_bandwidth: Tensor
     """Bytes per second between a device and the memory of its host, in one direction."""
-    stall_probability_per_host: Tensor
-    stall_s: Tensor
+    stalls: Tensor
+    """1 if pipelines over hosts may stall as the framework's runs elsewhere did."""
     asynchronous: Tensor
 
 
@@ -181,6 +181,10 @@ class FormatFacts(Columns):
     """Gradients of the input of a unit of frozen weights that ZeRO 3 keeps until the backward pass ends."""
     gradients_sharded_from: Tensor
     """ZeRO stage from which each rank keeps only its share of the gradients."""
+    stall_probability_per_host: Tensor
+    """Probability that a host is slow in a run, so that every micro-batch of a pipeline over hosts waits."""
+    stall_s: Tensor
+    """Seconds that each micro-batch waits then."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

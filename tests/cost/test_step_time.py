@@ -12,7 +12,7 @@ from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.hardware import load_hardware
 from oppa.cost.stages import stage_parameters
-from oppa.cost.step_time import step_time
+from oppa.cost.step_time import stalled_probability, step_time
 from tests.cost.conftest import rows_of, work_of
 
 C = prior_beliefs(load_hardware("H100"))
@@ -152,3 +152,11 @@ def test_few_senders_have_a_shared_port_for_themselves() -> None:
         shared = dataclasses.replace(work.machine, ports=torch.ones_like(work.machine.ports))
         faster = step_time(dataclasses.replace(work, machine=shared), C) < step_time(work, C)
         assert bool(faster) == gains
+
+
+def test_a_pipeline_over_hosts_stalls_only_under_the_framework_whose_runs_stalled() -> None:
+    over_hosts = {"pp": 8, "framework": "nanotron"}
+    work = work_of(over_hosts, {**over_hosts, "framework": "megatron"}, {**over_hosts, "pp": 1}, {**over_hosts, "dp": 1, "tp": 1})
+    assert stalled_probability(work).tolist() == pytest.approx([1 - 0.988**32, 0.0, 0.0, 0.0])
+    own = dataclasses.replace(work, machine=dataclasses.replace(work.machine, stalls=torch.zeros(4)))
+    assert not stalled_probability(own).any(), "the network is that of the job's own cluster"

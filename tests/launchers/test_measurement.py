@@ -70,7 +70,7 @@ def test_a_transfer_alone_shows_how_many_ports_a_host_has(alone, ports) -> None:
     network = [*reduces(NETWORK, 2, small_s=100 * US, bandwidth=50 * GB), figure("send", NETWORK, ranks=2, work=alone, seconds=1.0)]
     hardware = eight(*network, hosts=2).hardware
     assert hardware.ports == ports and hardware.inter_host.bandwidth_bytes_per_s == pytest.approx(50 * GB)
-    assert hardware.stall_probability_per_host == 0.0
+    assert not hardware.stalls
 
 
 def test_faster_transfers_to_some_devices_are_a_closer_link() -> None:

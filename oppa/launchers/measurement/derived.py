@@ -66,7 +66,7 @@ def derive(found: HardwareMeasurement) -> DerivedHardware:
         link_devices=known.link_devices if known.link_devices > known.devices_per_host else found.devices_per_host,
         pair=_pair(found, within) if within else None,
         host_link=copies or known.host_link,
-        stall_probability_per_host=0.0 if across else known.stall_probability_per_host,
+        stalls=known.stalls and not across,
         coefficients=_coefficients(known, measured, operation_s),
     )
     return DerivedHardware(hardware=hardware, memory_bytes=found.memory_bytes, known=known, measured=measured)

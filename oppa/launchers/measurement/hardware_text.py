@@ -39,9 +39,6 @@ def _lines(found: HardwareMeasurement, derived: DerivedHardware, date: datetime.
         yield from _table("pair", {"devices": hardware.pair.devices, **_link(hardware.pair)}, sources[HOST])
     if hardware.host_link:
         yield from _table("host_link", _link(hardware.host_link), sources["copies"])
-    if hardware.stall_probability_per_host:
-        stall = {"probability_per_host": hardware.stall_probability_per_host, "seconds": hardware.stall_s}
-        yield from _table("stall", stall, sources[NETWORK])
     for name, belief in hardware.coefficients.items():
         yield from _table(f"coefficients.{name}", {"median": belief.median, "spread": belief.spread}, belief.source)
 

@@ -4,11 +4,12 @@ import dataclasses
 
 import torch
 
+from oppa.cost.step_time import stalled_probability
 from oppa.cost.workload import Workload
 
 
 def hypotheses(work: Workload) -> list[Workload]:
-    """Return the work on hosts that stall as recorded of the device, and on hosts that do not; once if the device has no stalls."""
-    chance = work.machine.stall_probability_per_host
-    steady = dataclasses.replace(work.machine, stall_probability_per_host=torch.zeros_like(chance))
-    return [work, dataclasses.replace(work, machine=steady)] if chance.any() else [work]
+    """Return the work on hosts that stall as recorded of the framework, and on hosts that do not; once if it has no stalls."""
+    if not stalled_probability(work).any():
+        return [work]
+    return [work, dataclasses.replace(work, machine=dataclasses.replace(work.machine, stalls=torch.zeros_like(work.machine.stalls)))]

@@ -5,7 +5,7 @@ coefficients holds for the full one. A coefficient that the smaller size does no
 prior spread. A stand-in has the encoded values and the layout of the candidate that it stands for, and a column for the size. What the cost
 model misses at a stand-in is therefore expected at full size, too.
 
-The smaller size cannot show whether hosts stall at full size. So the device's recorded stalls are one hypothesis, and no stalls another.
+The smaller size cannot show whether hosts stall at full size. So the framework's recorded stalls are one hypothesis, and no stalls another.
 The first trials at full size weigh them, as they weigh a mean that is constant.
 
 Notation (N full-size candidates, M configurations of the proxy):
