@@ -60,8 +60,6 @@ test: setup ## Run the tests that take minutes and need no extra software
 
 check: setup lint docs environments test-all bench-ci wheel ## Run the checks of continuous integration
 
-# A third of the time, slow tests wait for Slurm, grace periods and other processes: two workers per processor keep the processors busy.
-test-all: WORKERS = $(shell expr 2 '*' $$(nproc))
 test-all: setup
 	$(PYTEST) -m "not nightly"
 

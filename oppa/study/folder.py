@@ -357,10 +357,11 @@ class Study:
         if lease.purpose == SEARCH:
             self._connection.execute("UPDATE sessions SET seen_at = ? WHERE tuner = ?", (self._clock(), self._tuner))
 
-    def _set_apart(self, trial: int, fault: str) -> None:
-        _log.warning("trial %d is damaged in `%s`, and is left out: %s", trial, self._path, fault)
+    def _set_apart(self, trial: int | None, fault: str) -> None:
+        """Leave a damaged trial out from now on; damage may have taken its number, too."""
+        _log.warning("trial %s is damaged in `%s`, and is left out: %s", trial, self._path, fault)
         with self._transaction() as connection:
-            connection.execute("UPDATE trials SET purpose = ? WHERE id = ?", (DAMAGED, trial))
+            connection.execute("UPDATE trials SET purpose = ? WHERE id IS ?", (DAMAGED, trial))
 
     @property
     def _path(self) -> Path:

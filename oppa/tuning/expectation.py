@@ -35,8 +35,8 @@ MOST_TRIED = 48
 PERCENTILES = (50, 5, 95)
 CLOSE = 1.1
 """Ratio of a step time to the best one up to which a trial is expected to run all its steps instead of ending early."""
-PRECISE = 9
-"""Steps of a trial of the rule `precise`, if they vary by 3%: their mean then varies by a third of that. Assumed."""
+PRECISE = 20
+"""Steps of a trial of the rule `precise`, if they vary by 3%. Assumed."""
 STARTS_S: Mapping[str, tuple[float, float]] = {"CPU": (0.5, 10.0), "GPU": (10.0, 180.0)}
 """Range of the start-up of a trial before one was seen: imports, rendezvous, start of images and compilation. Assumed."""
 

@@ -14,6 +14,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from scipy.stats import chi2
 from scipy.stats import t as student
 
 from oppa.errors import require_known
@@ -122,21 +123,30 @@ def never(limits: Limits) -> StopTest:
     return StopTest(lambda step_times_s, incumbent: False)
 
 
-def until_precise(limits: Limits) -> StopTest:
-    """Complete a trial as soon as its throughput is precise, however fast it is: further steps would inform less than another trial."""
+def until_precise(limits: Limits, confidence: float | None = None) -> StopTest:
+    """Complete a trial as soon as its throughput is precise, however fast it is: further steps would inform less than another trial.
+
+    Args:
+        confidence: Probability with which the standard error is below PRECISION, as the variance of few steps is itself uncertain.
+            None takes the variance as it is.
+    """
 
     def completes(step_times_s: Sequence[float]) -> bool:
         if len(step_times_s) < SEEN or not _enough(step_times_s, limits):
             return False
         seen = estimate(step_times_s)
-        return seen.kept >= limits.q_min and math.sqrt(seen.variance) / seen.steps_per_s < PRECISION
+        if seen.kept < max(limits.q_min, 2):
+            return False
+        degrees = seen.kept - 1
+        widened = 1.0 if confidence is None else degrees / float(chi2.ppf(1 - confidence, degrees))
+        return math.sqrt(widened * seen.variance) / seen.steps_per_s < PRECISION
 
     return dataclasses.replace(never(limits), completes=completes)
 
 
 def precise(limits: Limits) -> StopTest:
-    """Stop as `sure` does, and complete a trial as `until_precise` does."""
-    return dataclasses.replace(sure(limits), completes=until_precise(limits).completes)
+    """Stop as `sure` does, and complete a trial whose throughput is precise with a probability of CONFIDENCE (`until_precise`)."""
+    return dataclasses.replace(sure(limits), completes=until_precise(limits, CONFIDENCE).completes)
 
 
 RULES = {"precise": precise, "sure": sure, "paper": paper, "paper-bound": paper_bound, "never": never}

@@ -18,4 +18,4 @@ def test_the_expected_cost_and_gain_are_those_that_the_command_prints(monkeypatc
     shown = SHOWN.search((ROOT / "docs" / "reference" / "limits.md").read_text())
     assert shown is not None
     printed = CliRunner().invoke(app, shlex.split(shown["command"]))
-    assert printed.exit_code == 0 and printed.stdout.splitlines()[-4:] == shown["lines"].splitlines()
+    assert printed.exit_code == 0 and printed.stdout.endswith(shown["lines"])

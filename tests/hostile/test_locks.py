@@ -1,9 +1,7 @@
 """Another user of the machine can hold no lock: whoever can open its file could keep its owner waiting."""
 
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,11 +22,10 @@ LOCKS: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 @pytest.mark.parametrize("name", LOCKS)
-def test_another_user_cannot_open_a_lock(name: str) -> None:
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    with LOCKS[name](folder):
+def test_another_user_cannot_open_a_lock(name: str, open_to_all: Path) -> None:
+    with LOCKS[name](open_to_all):
         pass
-    tried = subprocess.run(["flock", "--nonblock", folder / name, "true"], user=65534, group=65534, extra_groups=[], capture_output=True)
-    shutil.rmtree(folder)
+    tried = subprocess.run(
+        ["flock", "--nonblock", open_to_all / name, "true"], user=65534, group=65534, extra_groups=[], capture_output=True
+    )
     assert tried.returncode != 0 and b"ermission denied" in tried.stderr

@@ -4,8 +4,6 @@ import os
 import shutil
 import stat
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,15 +72,6 @@ def test_a_job_of_an_older_oppa_is_closed_when_it_is_trained(scales: Path) -> No
     (job.folder / JOB).write_text("no job")  # its training ends at once
     start_supervisor(job, 1, ()).wait(timeout=120)
     assert mode(job.folder) == 0o700 and mode(job.folder / LOG) == 0o600
-
-
-@pytest.fixture
-def open_to_all() -> Iterator[Path]:
-    """A folder that each user can enter; pytest's own are root's alone."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @as_root

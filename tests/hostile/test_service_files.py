@@ -3,11 +3,9 @@
 import contextlib
 import logging
 import os
-import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -76,16 +74,14 @@ def test_the_folder_of_another_user_is_refused(opened, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 @pytest.mark.parametrize("command", [["cat"], ["touch"], ["flock", "--nonblock"], ["rm", "-f"]])
-def test_another_user_reads_and_holds_nothing_of_it(command: list[str]) -> None:
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    Tokens.of(folder / "control")
-    Journal(folder / "control").close()
-    found = sorted((folder / "control").iterdir())
+def test_another_user_reads_and_holds_nothing_of_it(command: list[str], open_to_all: Path) -> None:
+    folder = open_to_all / "control"
+    Tokens.of(folder)
+    Journal(folder).close()
+    found = sorted(folder.iterdir())
     rest = ["true"] if command[0] == "flock" else []
     tried = [subprocess.run([*command, path, *rest], user=65534, group=65534, extra_groups=[], capture_output=True) for path in found]
-    assert found == sorted((folder / "control").iterdir()) and len(found) >= 2
-    shutil.rmtree(folder)
+    assert found == sorted(folder.iterdir()) and len(found) >= 2
     assert all(each.returncode != 0 and b"ermission denied" in each.stderr for each in tried)
 
 

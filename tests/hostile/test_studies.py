@@ -5,11 +5,9 @@ import dataclasses
 import itertools
 import os
 import random
-import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -262,10 +260,8 @@ HOLD = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'rb'), fcntl.LOCK_SH | 
 @pytest.mark.parametrize(
     "command", [["cat"], ["touch"], ["rm", "-f"], ["/usr/bin/python3", "-c", HOLD]], ids=["cat", "touch", "rm", "hold"]
 )
-def test_another_user_reads_and_holds_nothing_of_a_study(command: list[str]) -> None:
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    with Study.create(folder / "study", {"name": "a problem"}, "fingerprint") as study:
+def test_another_user_reads_and_holds_nothing_of_a_study(command: list[str], open_to_all: Path) -> None:
+    with Study.create(open_to_all / "study", {"name": "a problem"}, "fingerprint") as study:
         files = sorted(study.folder.glob(f"{database.FILE}*"))
         tried = [subprocess.run([*command, path], user=65534, group=65534, extra_groups=[], capture_output=True) for path in files]
         study.finish(study.claim(A), COMPLETED)
@@ -273,7 +269,6 @@ def test_another_user_reads_and_holds_nothing_of_a_study(command: list[str]) -> 
         (study.folder / database.FILE).unlink()
         study.check()
         assert (study.folder / database.FILE).stat().st_mode & 0o777 == 0o600, "also when it was written again"
-    shutil.rmtree(folder)
     assert all(each.returncode != 0 and b"ermission denied" in each.stderr for each in tried)
 
 

@@ -13,7 +13,7 @@ from oppa.errors import InputError
 from oppa.problem.training import Limits
 from oppa.trials.throughput import estimate
 from oppa.tuning.designer import Observation
-from oppa.tuning.stopping import PRECISION, RULES, TAU, against, confidence_factor, make_rule, until_precise
+from oppa.tuning.stopping import CONFIDENCE, PRECISION, RULES, TAU, against, confidence_factor, make_rule, until_precise
 
 LIMITS = Limits(q_min=5, q_max=30)
 TRIALS = 100
@@ -73,7 +73,7 @@ def test_what_is_hopeless_is_stopped_at_q_min(name) -> None:
     assert stopped_at(make_rule(name, LIMITS), [3.0] + [1.0, 1.01] * 14, incumbent=10.0) == LIMITS.q_min + 1
 
 
-@pytest.mark.parametrize(("noise", "steps"), [(0.005, 6), (0.03, 8), (0.2, None)])
+@pytest.mark.parametrize(("noise", "steps"), [(0.005, 7), (0.03, 21), (0.2, None)])
 def test_a_trial_is_complete_once_its_throughput_is_precise(noise, steps) -> None:
     rule = make_rule("precise", LIMITS)
     stopped = [stopped_at(rule, list(times), None) for times in trials(1.0, noise)]
@@ -82,7 +82,7 @@ def test_a_trial_is_complete_once_its_throughput_is_precise(noise, steps) -> Non
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30), st.floats(0.1, 10))
 def test_precise_ends_what_sure_ends_and_completes_what_it_does_not(step_times_s, incumbent) -> None:
-    precise, sure, complete = make_rule("precise", LIMITS), make_rule("sure", LIMITS), until_precise(LIMITS)
+    precise, sure, complete = make_rule("precise", LIMITS), make_rule("sure", LIMITS), until_precise(LIMITS, CONFIDENCE)
     assert (precise(step_times_s, incumbent) == "terminated_early") == (sure(step_times_s, incumbent) is not None)
     assert complete(step_times_s, incumbent) == complete(step_times_s, None) != "terminated_early"
     assert precise(step_times_s, None) == complete(step_times_s, None)

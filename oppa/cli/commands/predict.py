@@ -46,8 +46,9 @@ def predict(
     framework  megatron, fsdp, deepspeed, colossalai, nanotron, torch or other
     layout     cp, cp_mode, sequence_parallel, ep, etp, shard,
                recompute_layers, offload
-    model      gated, tied, head_dim, attention, experts, experts_per_token,
-               expert_ffn, shared_expert_ffn, dense_layers
+    model      gated, tied, head_dim, attention, loss, residuals, experts,
+               experts_per_token, expert_ffn, shared_expert_ffn,
+               expert_products, dense_layers
     training   precision, optimizer, trained, weights
 
     The output keeps all rows, their order, and all other columns. It adds step
