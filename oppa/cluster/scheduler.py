@@ -62,6 +62,10 @@ class QueueSnapshot:
         """Return the pending job that requests hosts for this elastic job, if any."""
         return next((job for job in self.jobs if job.elastic == token and job.pending), None)
 
+    def holding(self, token: str) -> int:
+        """Return the number of nodes that this elastic job holds."""
+        return sum(job.nodes for job in self.jobs if job.elastic == token and not job.pending)
+
     def others(self, known: Collection[str]) -> list[QueuedJob]:
         """Return one job of each submission that is not in `known`, without those that hold hosts of elastic jobs."""
         found = {job.submission: job for job in self.jobs if not job.elastic and job.submission not in known}
