@@ -74,7 +74,7 @@ class ClusterController:
             self._arrival_log.count(view)
         for status in found:
             with self._going_on(status.job.name):
-                self._keep(status)
+                self._keep(status, view)
                 self._make_do(status, view)
             if status.training and not status.is_elastic:
                 self._say(f"{status.job.name}: keeps its {status.hosts} hosts, as its trainer does not declare `elastic`", status.job.name)
@@ -102,7 +102,7 @@ class ClusterController:
                 self._say(f"{folder.name}: {error}", folder.name)
         return found
 
-    def _keep(self, status: Status) -> None:
+    def _keep(self, status: Status, view: QueueSnapshot) -> None:
         """Start a job that should be trained, and stop one that is cancelled or on another number of hosts than desired."""
         job = status.job
         if job.cancelled():
@@ -112,7 +112,7 @@ class ClusterController:
             if self._act:
                 self._resize(status)
         elif not status.ending and not job.supervised() and not self._launching(job):
-            self._start(job)
+            self._start(job, view)
 
     def _resize(self, status: Status) -> None:
         """Request the desired number of hosts, unless that was done; keep the present number if the job has refused it."""
@@ -136,7 +136,7 @@ class ClusterController:
             return child.poll() is None
         return job.begun() is None and 0 <= time.time() - job.desired().launched_at < self._launch_s
 
-    def _start(self, job: ElasticJob) -> None:
+    def _start(self, job: ElasticJob, view: QueueSnapshot) -> None:
         try:
             job.require_unchanged_table()
         except OppaError as error:
@@ -151,6 +151,8 @@ class ClusterController:
         if desired.keeps_failing(hosts):
             self._say(f"{job.name}: given up, as {FRUITLESS} starts took no step; `{job.folder / LOG}` has the reason", job.name)
             return
+        for left in view.of(job.token):  # a supervisor that was killed has not returned them
+            self._scheduler.cancel(left)
         self._say(f"{job.name}: started on {hosts} hosts", job.name)
         job.set_desired(launches=desired.launches + 1, launched_at=time.time())
         self._children[job.name] = self._scheduler.start(job, hosts)
