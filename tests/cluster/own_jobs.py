@@ -33,13 +33,13 @@ leave_timeout = "2 min"
 class Job:
     """A job of one of the trainers, in a folder of its own, and the commands of its user."""
 
-    def __init__(self, slurm: SlurmCluster, folder: Path, samples: int, program: str = PLAIN) -> None:
+    def __init__(self, slurm: SlurmCluster, folder: Path, samples: int, program: str = PLAIN, *words: str) -> None:
         self.folder, self.slurm, self.samples, self.program = folder, slurm, samples, program
         self.job, self.scales, self.spool, self.output = folder / "job.toml", folder / "scales", folder / "spool", folder / "out"
         self.job.write_text(JOB % samples)
         start = [sys.executable] if program == PLAIN else [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
         trainer = str(Path(__file__).parent / program)
-        self.command = [*start, trainer, "--micro-batch", "{micro_batch}", "--output", str(self.output), "--sample-s", "0.01"]
+        self.command = [*start, trainer, *words, "--micro-batch", "{micro_batch}", "--output", str(self.output), "--sample-s", "0.01"]
 
     def oppa(self, *words: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
         """Run a command with the launch line."""

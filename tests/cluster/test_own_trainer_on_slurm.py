@@ -3,13 +3,18 @@
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from oppa.cluster.elastic_jobs.spool import ElasticJob
+from oppa.control.own_trainer.run_book import RESTARTED
+from oppa.training.run import ledger
 from tests.cluster.controlled import Controlled, grown_without_a_node, scaled
-from tests.cluster.own_jobs import TRANSFORMERS, Job, require_trained
+from tests.cluster.own_jobs import PLAIN, TRANSFORMERS, Job, require_trained
 from tests.launchers.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(900)]
@@ -21,8 +26,32 @@ def test_from_the_profile_to_the_last_sample(slurm: SlurmCluster, tmp_path: Path
     found = json.loads(job.oppa("scale-table", job.job, *sizes, "--json").stdout)
     assert [(entry["devices"], entry["source"]) for entry in found["entries"]] == [(1, "measured"), (2, "measured"), (4, "predicted")]
     job.output.rename(tmp_path / "profiled")
-    assert require_trained(job, scaled(job.submit(), slurm, timeout_s=360))[:4] == [1, 2, 4, 1]
+    controlled = scaled(job.submit(), slurm, timeout_s=360)
+    assert require_trained(job, controlled)[:4] == [1, 2, 4, 1]
     assert job.taken() == list(range(job.samples))
+    changes = [line["seconds"] for line in controlled.lines() if line["event"] == ledger.CHANGED]
+    assert len(changes) >= 3 and all(set(seconds) == {"save", "start"} for seconds in changes)
+    assert ElasticJob.read(job.spool / "elastic").desired().launches == 1, "one process has trained it on all hosts"
+
+
+@pytest.mark.nightly
+def test_a_trainer_without_early_start_is_restarted_cold(slurm: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(slurm, tmp_path, 8 * 1500, PLAIN, "--late-start")
+    job.write_table()
+    controlled = scaled(job.submit(), slurm, timeout_s=360)
+    assert require_trained(job, controlled)[:4] == [1, 2, 4, 1]
+    pauses = [line["seconds"]["restart"] for line in controlled.lines() if line["event"] == RESTARTED]
+    assert len(pauses) >= 3 and all(pause_s > 0 for pause_s in pauses)
+    assert ElasticJob.read(job.spool / "elastic").desired().launches == len(pauses) + 1
+
+
+@pytest.mark.nightly
+def test_the_pause_of_both_restarts_is_compared(slurm: SlurmCluster) -> None:
+    command = [sys.executable, "-m", "oppa", "bench", "elastic-restart", "--repeats", "1", "--json"]
+    done = subprocess.run(command, env={**slurm.environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["elastic_restart"]
+    assert found["ratio"] == pytest.approx(found["cold_s"] / found["prepared_s"]) and len(found["pairs"]) == 1
 
 
 @pytest.mark.nightly

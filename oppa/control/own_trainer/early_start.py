@@ -111,7 +111,7 @@ class EarlyStart:
     @property
     def is_ready(self) -> bool:
         """Return True if rank 0 waits for its terms."""
-        return self.has_started and (self.folder / ABILITIES).exists()
+        return self.has_started and any((self.folder / name).exists() for name in (ABILITIES, contract.WAITING))
 
     @property
     def is_late(self) -> bool:
