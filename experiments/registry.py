@@ -156,6 +156,11 @@ SUITES: Mapping[str, Suite] = {
         about="time to set up a trial on a node of a Ray cluster, compared with the local launcher",
         run="experiments.timings.ray_startup:ray_startup",
     ),
+    "elastic-restart": Suite(
+        about="pause of an elastic job of a user's trainer on Slurm: ranks that wait, compared with a cold restart",
+        run="experiments.timings.elastic_restart:elastic_restart",
+        to_json="experiments.timings.elastic_restart:elastic_restart_figures",
+    ),
     "machine": Suite(about="measurements of the facts in `priors/hardware/CPU.toml`", run="experiments.timings.machine:machine"),
     "overhead": Suite(
         about="seconds of a designer's step, compared with BoTorch and Optuna", run="experiments.timings.overhead:overhead", tasks=OVERHEAD
@@ -223,6 +228,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         smallest="--tasks 1000",
     ),
     "ray-start-up": _with_own_record("ray-start-up", _TIMINGS["start-up"]),
+    "elastic-restart": _with_own_record("elastic-restart", Declared(files=("examples/own_trainer.py", "examples/own_trainer.toml"))),
     "prior": _with_own_record("prior", PRIOR),
     "calibrate": _with_own_record("calibrate", PRIOR),
     "simulator": _with_own_record("simulator", _SIMULATOR),

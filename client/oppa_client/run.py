@@ -34,6 +34,8 @@ READ_S, RETRY_S = 60.0, 0.1
 """Seconds for which a rank tries again what the file system refuses but all ranks need, and the seconds between two tries."""
 HOLD_POLL_S = 0.02
 """Seconds between two looks for the end of a hold."""
+_waits = False
+"""True once the program has called `wait_for_devices`."""
 
 
 class Run:
@@ -329,6 +331,28 @@ class Run:
             self.errors += 1
 
 
+def wait_for_devices() -> None:
+    """Wait, in ranks that oppa has started early, until those of the layout before have left the devices; elsewhere return at once.
+
+    Call it after the imports, before anything uses a device or joins a process group. The run, whoever opens it, then has the ability
+    `early_start`.
+    """
+    global _waits
+    _waits = True
+    folder = Path(os.environ.get("OPPA_TRIAL", ""))
+    if "OPPA_TRIAL" not in os.environ or run_files.HOLD not in run_files.names_in(folder):
+        return
+    if os.environ.get("RANK", "0") == "0":
+        run_files.write(folder, run_files.WAITING, {})
+    _wait_for_terms(folder)
+
+
+def _wait_for_terms(folder: Path) -> None:
+    """Return once the ranks of the layout before have left, and attempt.json is there."""
+    while run_files.ATTEMPT not in run_files.names_in(folder):
+        time.sleep(HOLD_POLL_S)
+
+
 def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run | None:
     """Return the run, or the trial, that this process is a rank of; None outside oppa. Later, uncaught errors are reported to oppa.
 
@@ -348,6 +372,7 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
     from oppa_client import __version__
 
     able = {**ABILITIES, **(abilities or {})}
+    able["early_start"] = able["early_start"] or _waits
     if able.keys() != ABILITIES.keys() or able["batch"] not in BATCH:
         raise ContractError(
             f"`abilities = {abilities}`: the abilities are {', '.join(ABILITIES)}, and `batch` is one of {', '.join(BATCH)}"
@@ -360,8 +385,7 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
     spoken = {"protocol": run_files.PROTOCOL, "oldest": run_files.OLDEST, "client": __version__, "abilities": able}
     if trial.rank == 0:
         run_files.write(trial.folder, run_files.ABILITIES, spoken)
-    while run_files.ATTEMPT not in run_files.names_in(trial.folder):
-        time.sleep(HOLD_POLL_S)
+    _wait_for_terms(trial.folder)
     attempt = run_files.read(trial.folder, run_files.ATTEMPT)
     run_files.require_version(attempt, __version__)
     return Run(trial, attempt, lead=lead, whole_steps=bool(able["whole_steps"]))

@@ -17,6 +17,7 @@ NAMES = (
         "help",
         "start-up",
         "ray-start-up",
+        "elastic-restart",
         "machine",
         "overhead",
         "prior",

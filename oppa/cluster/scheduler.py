@@ -60,7 +60,15 @@ class QueueSnapshot:
 
     def pending(self, token: str) -> QueuedJob | None:
         """Return the pending job that requests hosts for this elastic job, if any."""
-        return next((job for job in self.jobs if job.elastic == token and job.pending), None)
+        return next((job for job in self.of(token) if job.pending), None)
+
+    def holding(self, token: str) -> int:
+        """Return the number of nodes that this elastic job holds."""
+        return sum(job.nodes for job in self.of(token) if not job.pending)
+
+    def of(self, token: str) -> list[QueuedJob]:
+        """Return the jobs that hold or request hosts for this elastic job."""
+        return [job for job in self.jobs if job.elastic == token]
 
     def others(self, known: Collection[str]) -> list[QueuedJob]:
         """Return one job of each submission that is not in `known`, without those that hold hosts of elastic jobs."""
@@ -88,7 +96,7 @@ class Scheduler(Protocol):
         ...
 
     def cancel(self, request: QueuedJob) -> None:
-        """Withdraw a pending request for hosts; do nothing if it no longer exists."""
+        """Withdraw a request for hosts, also if it was granted; do nothing if it no longer exists."""
         ...
 
 

@@ -21,6 +21,9 @@ from oppa.control.service import discovery
 from oppa.control.service.address import ServiceAddress
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
+from oppa.launchers.elastic_hosts import ElasticHosts
+from oppa.launchers.hosts import HostPool, HostsLauncher, SharedHostPool
+from oppa.launchers.provider import Backend
 from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.pipeline import stored_schedules
 from oppa.problem.configuration import Configuration
@@ -28,7 +31,7 @@ from oppa.problem.problem import Problem
 from oppa.table.refinement import StepTimeObservation, refined
 from oppa.table.table import Table
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable
-from oppa.training.run import ledger
+from oppa.training.run import ledger, resize
 from oppa.training.run.ledger import Line
 from oppa.training.run.run_controller import RunController
 from oppa.training.run.run_folder import PROFILED, SPEC, STOP, RunSpec, checkpoints, held
@@ -183,6 +186,7 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
     started_s, report, grace_s = time.monotonic(), ServiceReport(), problem.limits.grace_s
     with held(folder):
         (folder / STOP).unlink(missing_ok=True)
+        resize.clear(folder)
         run = _run(folder, problem, options)
         if options.table:
             options.table.write(folder / PROFILED)
@@ -203,7 +207,8 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
                 make=options.make,
                 controlled=watcher.controlled,
             )
-            outcome = _trained(ranks, service, watcher, report, options.asked)
+            hosts = _elastic_hosts(problem, options, folder, backend, study=run.uuid)
+            outcome = _trained(ranks, service, watcher, report, options.asked, hosts)
         lines = ledger.standing(ledger.read(folder))
         better, seen = _refined(options.table, lines, folder)
     return TrainResult(
@@ -219,7 +224,33 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
     )
 
 
-def _trained(ranks: Launcher, service: RunService, watcher: RunCallback, report: ServiceReport, asked: Configuration | None) -> Outcome:
+def _elastic_hosts(problem: Problem, options: TrainOptions, folder: Path, backend: Backend, *, study: str) -> ElasticHosts | None:
+    """Return the hosts of a run whose number may change while it trains; None if ranks of two layouts cannot share them."""
+    grace_s = problem.limits.grace_s
+    if not isinstance(backend.place, SharedHostPool):
+        return None
+
+    @contextlib.contextmanager
+    def open_more(hosts: int, on_tick: Callable[[], None]) -> Iterator[SharedHostPool]:
+        cluster = dataclasses.replace(problem.cluster, hosts=hosts)
+        with open_backend(options.request, cluster, folder, name=problem.name, grace_s=grace_s, on_tick=on_tick) as further:
+            assert isinstance(further.place, SharedHostPool)
+            yield further.place
+
+    def make_launcher(place: HostPool) -> HostsLauncher:
+        return HostsLauncher(options.runner, place, study=study, grace_s=grace_s)
+
+    return ElasticHosts(backend.place, open_more if backend.has_more else None, make_launcher)
+
+
+def _trained(
+    ranks: Launcher,
+    service: RunService,
+    watcher: RunCallback,
+    report: ServiceReport,
+    asked: Configuration | None,
+    hosts: ElasticHosts | None,
+) -> Outcome:
     """Supervise the built-in trainer, whose rank 0 connects to the service, or the user's own, for which this process does."""
     run, folder = service.run, service.folder
     if run.problem.command is None:
@@ -233,7 +264,7 @@ def _trained(ranks: Launcher, service: RunService, watcher: RunCallback, report:
             client = discovery.connect(folder, present, run.problem, reconfiguration_s=change_s)
             return client and opened.enter_context(client)
 
-        return supervise_own(ranks, folder, run, watcher, open_controller, asked=asked)
+        return supervise_own(ranks, folder, run, watcher, open_controller, asked=asked, hosts=hosts)
 
 
 def run_under(

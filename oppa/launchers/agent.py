@@ -4,7 +4,8 @@ It reads commands from stdin and writes events to stdout, as one short JSON obje
 because srun would interleave long lines of several hosts. All hosts receive the same lines, and each answers with its own number:
 
     <- {"do": "port", "launch_id": 1}  host 0: find a free port for the rendezvous
-    <- {"do": "start", "launch_id": 1, "folder": ..., "master": ..., "port": ...}  start the trial in `folder`; `launch_id` counts launches
+    <- {"do": "start", "launch_id": 1, "folder": ..., "master": ..., "port": ...}  start the trial in `folder`; `launch_id` counts launches,
+       and `shared` is true while the ranks of another launcher hold the devices
     <- {"do": "end", "launch_id": 1, "grace_s": 5}  end its remaining processes
     -> {"event": "ready", "host": 0, "name": ...}
     -> {"event": "port", "host": 0, "launch_id": 1, "port": ...}
@@ -60,6 +61,8 @@ class AgentTask:
     hosts: int
     """Number of hosts of the job."""
     grace_s: float
+    first: int = 0
+    """Number of the first host of the command; the hosts before it belong to other commands."""
 
     @property
     def argv(self) -> list[str]:
@@ -89,12 +92,21 @@ class Agent:
                 self._do(**json.loads(line))
             self._look()
 
-    def _do(self, do: str, launch_id: int = 0, folder: str = "", master: str = "", port: int = 0, grace_s: float = 0.0) -> None:
+    def _do(
+        self,
+        do: str,
+        launch_id: int = 0,
+        folder: str = "",
+        master: str = "",
+        port: int = 0,
+        grace_s: float = 0.0,
+        shared: bool = False,
+    ) -> None:
         if do == "start" and launch_id > self._launch_id:
             self._end(0.0)  # the command that ends the launch before was lost
             self._launch_id, self._folder, self._exited = launch_id, Path(folder), False
             self._oom_kills = kernel_oom_kills()
-            self._start(master, port)
+            self._start(master, port, shared=shared)
             self._alive_at = 0.0  # so that `_look` reports at once
         elif do == "end":
             if launch_id >= self._launch_id:
@@ -109,12 +121,12 @@ class Agent:
             self._trial.end(grace_s)
         self._trial = None
 
-    def _start(self, master: str, port: int) -> None:
+    def _start(self, master: str, port: int, *, shared: bool) -> None:
         interface = network.interface_towards(master)
         rendezvous = f"tcp://{master}:{port}"
         seat = Seat(index=self._host, hosts=self._task.hosts, rendezvous=rendezvous, master=master, port=port, interface=interface)
         try:
-            self._trial = self._launcher.start(self._folder, TrialSpec.read(self._folder), seat)
+            self._trial = self._launcher.start(self._folder, TrialSpec.read(self._folder), seat, shared=shared)
         except OSError as error:
             self._tell_exit(Exit(failure=str(error)))
 
@@ -162,7 +174,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _leave)
     processes.own_children()
     task = AgentTask(**json.loads(sys.argv[1]))
-    host = int(os.environ.get(HOST) or os.environ["SLURM_PROCID"])
+    host = task.first + int(os.environ.get(HOST) or os.environ["SLURM_PROCID"])
     end_orphans(task.study)
     runner = load_runner(Path(task.runner))
     with LocalLauncher(runner.for_runs() if task.runs else runner, study=task.study, grace_s=task.grace_s) as launcher:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from oppa.errors import EnvironmentLackingError, MeasurementError
 from oppa.launchers.agent import AgentTask, exit_file
@@ -76,6 +76,15 @@ class HostPool(Protocol):
         ...
 
 
+@runtime_checkable
+class SharedHostPool(HostPool, Protocol):
+    """A host pool whose hosts several launchers of this process can use at the same time."""
+
+    def another(self) -> Self:
+        """Return a pool of the same hosts for another launcher; `kill` of one pool leaves the processes of the other alone."""
+        ...
+
+
 class HostsLauncher:
     """Starts a runner's processes on all hosts of a host pool."""
 
@@ -122,8 +131,20 @@ class HostsLauncher:
                 yield
                 return
 
-    def start(self, folder: Path, spec: TrialSpec) -> "HostsTrial":
+    def start_early(self, folder: Path, spec: TrialSpec, on_tick: Callable[[], None]) -> "HostsTrial":
+        """Start a trial while the ranks of another launcher hold the devices; wait for the agents, and call `on_tick` meanwhile.
+
+        Raises:
+            OSError: a host does not answer.
+        """
+        self._living_agents().wait_ready(on_tick)
+        return self.start(folder, spec, shared=True)
+
+    def start(self, folder: Path, spec: TrialSpec, *, shared: bool = False) -> "HostsTrial":
         """Start the trial in `folder`, which all hosts must share.
+
+        Args:
+            shared: Another launcher's trial holds the devices, so their memory need not be free.
 
         Raises:
             OSError: the first host does not answer.
@@ -138,7 +159,7 @@ class HostsLauncher:
                 return trial  # `poll` reports their end
             raise
         master = self._place.addresses[0]
-        agents.tell(do="start", launch_id=self._launches, folder=str(folder.resolve()), master=master, port=port)
+        agents.tell(do="start", launch_id=self._launches, folder=str(folder.resolve()), master=master, port=port, shared=shared)
         return trial
 
     def drop_agents(self) -> None:

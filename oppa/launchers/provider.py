@@ -72,6 +72,8 @@ class Backend:
     tuners: int = 1
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Environment variables that give other tuners access to the same hosts."""
+    has_more: bool = False
+    """True if a further request to the launcher is granted other hosts than these."""
 
     @property
     def is_alone(self) -> bool:

@@ -175,6 +175,12 @@ class SlurmHosts:
         self.nodes = allocated[first : first + self._cluster.hosts]
         self._sharing = -(-self._slots // groups)
 
+    def another(self) -> "SlurmHosts":
+        """Return a pool of the same hosts, whose steps share the devices with those of this pool."""
+        made = SlurmHosts(self._job, self._cluster, self.nodes, without=self._without)
+        made._slot, made._slots, made._overlapping = self._slot, self._slots, True
+        return made
+
     @property
     def addresses(self) -> tuple[str, ...]:
         """Return the addresses of the hosts."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import shlex
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def slurm_job(
     Raises:
         EnvironmentLackingError: Slurm refuses the job, or the job waits for a reason that never resolves.
     """
-    sign, log = folder / "slurm.alive", folder / "slurm.log"
+    # a name of its own: a later request must not keep alive the job of a process that was killed
+    sign, log = folder / f"slurm-{os.urandom(4).hex()}.alive", folder / "slurm.log"
     sign.touch()
     show = [sys.executable, "-I", "-S", "-c", _SHOW.format(alive=ALIVE_S), str(sign)]
     guard = GuardedProcess("the heartbeat", show, environment={}, grace_s=grace_s, log=log)

@@ -1,6 +1,7 @@
 """Implement the launcher `slurm`: the hosts of the allocation that oppa runs in, or of a job that oppa requests with sbatch."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 
@@ -47,7 +48,7 @@ class SlurmProvider:
         with slurm_job(
             request.cluster, words, slots=slots, name=tuner.name, folder=tuner.folder, grace_s=tuner.grace_s, on_tick=tuner.on_tick
         ) as job:
-            yield _within(job, request)
+            yield dataclasses.replace(_within(job, request), has_more=True)
 
 
 def sbatch_words(options: Mapping[str, OptionValue]) -> list[str]:

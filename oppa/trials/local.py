@@ -62,11 +62,15 @@ class LocalLauncher:
         """Hold this host's devices, because two trials that share devices slow each other down."""
         return exclusive(spec.cluster, on_tick)
 
-    def another(self) -> "LocalLauncher":
+    def another(self, _: Callable[[], None] = lambda: None) -> "LocalLauncher":
         """Return a launcher whose trials can run at the same time as those of this one."""
         made = LocalLauncher(self._runner, study=self._study, grace_s=self._grace_s, warm=self._warm)
         made._device_bytes = self._device_bytes
         return made
+
+    def start_early(self, folder: Path, spec: TrialSpec, _: Callable[[], None]) -> "LocalTrial":
+        """Start a trial while the ranks of another launcher hold the devices; raises OSError as `start` does."""
+        return self.start(folder, spec, shared=True)
 
     def start(self, folder: Path, spec: TrialSpec, seat: Seat | None = None, *, shared: bool = False) -> "LocalTrial":
         """Start the trial in `folder`, or this host's part of it, once no process of the previous trial is left.

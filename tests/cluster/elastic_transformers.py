@@ -8,6 +8,7 @@ import json
 import time
 from pathlib import Path
 
+import oppa_client
 import torch
 from oppa_client.transformers import OppaTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
@@ -16,7 +17,10 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--micro-batch", type=int, required=True)
 parser.add_argument("--output", type=Path, required=True)
 parser.add_argument("--sample-s", type=float, default=0.0)
+parser.add_argument("--late-start", action="store_true", help="start on other hosts only after the present ranks have left")
 options = parser.parse_args()
+if not options.late_start:
+    oppa_client.wait_for_devices()
 
 
 class Tokens(torch.utils.data.Dataset):

@@ -8,7 +8,8 @@ import time
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from oppa_client import ContractError, open_run, run_files
+from oppa_client import ContractError, open_run, run_files, wait_for_devices
+from oppa_client import run as client_run
 
 from tests.own_trainer.folders import ask, ask_to_leave, attempt, ranks, reported, terms
 
@@ -225,6 +226,34 @@ def test_a_rank_that_starts_early_waits_for_its_terms_and_states_before_what_it_
     run = open_run({"restart": True, "early_start": True})
     timer.join()
     assert stated == [True] and run.plan.step == 5 and run.resume.checkpoint == "/c"
+
+
+def test_a_program_may_wait_before_it_opens_its_run(tmp_path, monkeypatch):
+    """As one has to whose trainer opens the run only after it has joined a process group."""
+    attempt(tmp_path, step=5, samples=40, checkpoint="/c")
+    terms_file = tmp_path / run_files.ATTEMPT
+    held = terms_file.rename(tmp_path / "held")
+    run_files.write(tmp_path, run_files.HOLD, {})
+    monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+    monkeypatch.setattr(client_run, "_waits", False)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
+    timer = threading.Timer(0.1, lambda: (tmp_path / run_files.WAITING).rename(tmp_path / "waited") and held.rename(terms_file))
+    timer.start()
+    wait_for_devices()
+    timer.join()
+    assert (tmp_path / "waited").exists()
+    assert open_run({"restart": True}) is not None
+    assert run_files.read(tmp_path, run_files.ABILITIES)["abilities"]["early_start"]
+
+
+@pytest.mark.parametrize("folder", [None, "."])
+def test_ranks_that_are_not_early_do_not_wait(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(client_run, "_waits", False)
+    monkeypatch.delenv("OPPA_TRIAL", raising=False)
+    if folder:
+        monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+    wait_for_devices()
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_ability_is_an_error_that_names_them(monkeypatch):

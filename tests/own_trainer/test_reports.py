@@ -33,6 +33,7 @@ def test_both_sides_name_the_same_files_and_versions():
     ours = (
         trial_folder.ABILITIES,
         contract.HOLD,
+        contract.WAITING,
         contract.LEAVE,
         contract.LEAVING,
         contract.LEFT,
@@ -41,7 +42,16 @@ def test_both_sides_name_the_same_files_and_versions():
         contract.PROTOCOL,
         contract.OLDEST,
     )
-    theirs = (run_files.ABILITIES, run_files.HOLD, run_files.LEAVE, run_files.LEAVING, run_files.LEFT, run_files.ASKED, run_files.PLAN)
+    theirs = (
+        run_files.ABILITIES,
+        run_files.HOLD,
+        run_files.WAITING,
+        run_files.LEAVE,
+        run_files.LEAVING,
+        run_files.LEFT,
+        run_files.ASKED,
+        run_files.PLAN,
+    )
     assert ours == (*theirs, run_files.PROTOCOL, run_files.OLDEST)
     assert (trial_folder.ATTEMPT, trial_folder.PAUSED) == (run_files.ATTEMPT, run_files.PAUSED)
     assert run_files.SAVED.format("*") == contract.SAVED

@@ -3,8 +3,8 @@
 All state is on disk. The controller writes the desired hosts of each job before it acts. It stops a run through a file, and detects
 the process that trains a job by a lock. It may therefore be killed at any time, and another controller continues.
 
-A change of size is a checkpoint and a restart. The run stops after a step, and its hosts return to the scheduler. It then starts again
-on the desired number of hosts.
+A change of size is a checkpoint and a restart. The user's own trainer goes on in the same process, which requests and returns hosts while
+it trains. Other runs stop after a step, and their hosts return to the scheduler. They then start again on the desired number of hosts.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ class ClusterController:
             self._arrival_log.count(view)
         for status in found:
             with self._going_on(status.job.name):
-                self._keep(status)
+                self._keep(status, view)
                 self._make_do(status, view)
             if status.training and not status.is_elastic:
                 self._say(f"{status.job.name}: keeps its {status.hosts} hosts, as its trainer does not declare `elastic`", status.job.name)
@@ -102,14 +102,33 @@ class ClusterController:
                 self._say(f"{folder.name}: {error}", folder.name)
         return found
 
-    def _keep(self, status: Status) -> None:
+    def _keep(self, status: Status, view: QueueSnapshot) -> None:
         """Start a job that should be trained, and stop one that is cancelled or on another number of hosts than desired."""
         job = status.job
-        if job.cancelled() or (status.hosts and status.hosts != status.desired):
+        if job.cancelled():
             if self._act and status.hosts:
                 job.ask_to_stop()
+        elif status.hosts and status.hosts != status.desired:
+            if self._act:
+                self._resize(status)
         elif not status.ending and not job.supervised() and not self._launching(job):
-            self._start(job)
+            self._start(job, view)
+
+    def _resize(self, status: Status) -> None:
+        """Request the desired number of hosts, unless that was done; keep the present number if the job has refused it."""
+        job, request, present = status.job, status.job.requested_size(), status.job.present_size()
+        if request is None or request.hosts != status.desired:
+            job.ask_for(status.desired)
+        elif present is not None and present.refused == request.id:
+            self._say(f"{job.name}: stays on {status.hosts} hosts: {present.cause}", job.name)
+            self._stay(status, fails=not present.excused)
+
+    def _stay(self, status: Status, *, fails: bool) -> None:
+        """Give up a change of hosts; if it fails, that counts as a failed start on the desired number."""
+        job, desired = status.job, status.job.desired()
+        failed = {desired.hosts: desired.failed_starts.get(desired.hosts, 0) + 1} if fails else {}
+        job.set_desired(hosts=status.hosts, failed_starts={**desired.failed_starts, **failed})
+        job.ask_for(status.hosts)
 
     def _launching(self, job: ElasticJob) -> bool:
         """Return True while a launch, perhaps by another controller, has not begun, ended or timed out."""
@@ -117,7 +136,7 @@ class ClusterController:
             return child.poll() is None
         return job.begun() is None and 0 <= time.time() - job.desired().launched_at < self._launch_s
 
-    def _start(self, job: ElasticJob) -> None:
+    def _start(self, job: ElasticJob, view: QueueSnapshot) -> None:
         try:
             job.require_unchanged_table()
         except OppaError as error:
@@ -132,6 +151,8 @@ class ClusterController:
         if desired.keeps_failing(hosts):
             self._say(f"{job.name}: given up, as {FRUITLESS} starts took no step; `{job.folder / LOG}` has the reason", job.name)
             return
+        for left in view.of(job.token):  # a supervisor that was killed has not returned them
+            self._scheduler.cancel(left)
         self._say(f"{job.name}: started on {hosts} hosts", job.name)
         job.set_desired(launches=desired.launches + 1, launched_at=time.time())
         self._children[job.name] = self._scheduler.start(job, hosts)
@@ -148,14 +169,17 @@ class ClusterController:
             return
         hosts = begun.hosts if begun else desired.hosts
         if begun and came_to_a_step(job):
-            job.set_desired(
-                failed_starts={size: starts for size, starts in desired.failed_starts.items() if size != hosts}, start_s=cost_of_start(job)
-            )
+            self._succeeded(job, hosts)
         elif not begun or not (begun.excused or job.ending() == "revoked"):
             job.set_desired(failed_starts={**desired.failed_starts, hosts: desired.failed_starts.get(hosts, 0) + 1})
             if desired.hosts == hosts != job.hosts:
                 self._say(f"{job.name}: back to {job.hosts} hosts, as a start on {hosts} took no step", job.name)
                 job.set_desired(hosts=job.hosts)
+
+    def _succeeded(self, job: ElasticJob, hosts: int) -> None:
+        """Record that a start on a number of hosts took a step, and its cost."""
+        failed_starts = {size: starts for size, starts in job.desired().failed_starts.items() if size != hosts}
+        job.set_desired(failed_starts=failed_starts, start_s=cost_of_start(job))
 
     def _make_do(self, status: Status, view: QueueSnapshot) -> None:
         """Shrink a scale-up whose hosts the scheduler cannot grant: other jobs took them, they failed, or a limit applies.
@@ -170,9 +194,18 @@ class ClusterController:
                 self._scheduler.cancel(held)
             return
         to_be_had = held.for_nodes and held.nodes <= view.idle
+        if 0 < status.hosts < status.desired:  # it trains while it waits
+            request = job.requested_size()
+            if not to_be_had and request is not None and time.time() - request.at >= PATIENCE_S:
+                why = f"the scheduler reports `{held.reason}`" if held.limited else "hosts are no longer available"
+                self._say(f"{job.name}: stays on {status.hosts} hosts, as {why}", job.name)
+                if self._act:
+                    self._stay(status, fails=held.limited)
+            return
         if start.hosts <= job.hosts or to_be_had or time.time() - start.at < PATIENCE_S:
             return
-        left = job.table.fastest(min(view.idle, start.hosts - 1)) if not held.limited else None
+        available = view.idle + view.holding(job.token)
+        left = job.table.fastest(min(available, start.hosts - 1)) if not held.limited else None
         hosts = max(job.hosts, left.gpus if left else 0)
         why = f"the scheduler reports `{held.reason}`" if held.limited else "they are no longer available"
         self._say(f"{job.name}: back from {start.hosts} to {hosts} hosts, as {why}", job.name)
@@ -201,8 +234,9 @@ class ClusterController:
         facts = {"time": time.time(), "job": job.name, "before": change.before, "after": change.after, "reason": change.reason}
         with (self._spool / DECISIONS).open("a") as log:
             log.write(json.dumps({**facts, "speedup": change.speedup, "probability": change.probability}) + "\n")
+        self._succeeded(job, change.before)
         job.set_desired(hosts=change.after)
-        job.ask_to_stop()
+        job.ask_for(change.after)
 
     def _say(self, what: str, about: str = "") -> None:
         if self._told.get(about) != what:

@@ -6,7 +6,7 @@
     NAME/orders/             searched schedules for these sizes, if the table has any; a start copies them into the run
     NAME/wanted.json         the desired number of hosts, written before any action, and the failed starts
     NAME/started.json        the process that trains it or did so last, on how many hosts, and from which byte of the ledger on
-    NAME/run/                the run (`oppa train`)
+    NAME/run/                the run (`oppa train`), with the requested number of hosts while it trains (`oppa.training.run.resize`)
     NAME/ending.json         the last output of `oppa train`
     NAME/cancelled           created by `oppa cluster cancel`: the job must not be trained
     decisions.jsonl          the controller's decisions and their reasons
@@ -39,6 +39,7 @@ from oppa.problem.job import load_job
 from oppa.regular_file import read_json
 from oppa.table import Table
 from oppa.table.files import META
+from oppa.training.run.resize import PresentSize, ResizeRequest
 from oppa.training.run.run_folder import STOP
 from oppa.trials.trial_folder import write_json
 
@@ -186,15 +187,26 @@ class ElasticJob:
         write_json(self.folder / WANTED, dataclasses.asdict(dataclasses.replace(self.desired(), **changes)))
 
     def start(self) -> JobStart | None:
-        """Return the last start; None if there was none, or its file is damaged."""
+        """Return the last start, or the last change of hosts of its process; None if there was none, or its file is damaged."""
         try:
             values = read_json(self.folder / STARTED)
             start = JobStart(
                 int(values["hosts"]), _finite(values["at"]), int(values["size"]), int(values["launch"]), bool(values.get("excused"))
             )
-            return start if 0 <= start.size < 1 << 62 else None
         except _UNREADABLE:
             return None
+        if (present := self.present_size()) is not None:
+            start = dataclasses.replace(start, hosts=present.hosts, at=present.at, size=present.size)
+        return start if 0 <= start.size < 1 << 62 else None
+
+    def present_size(self) -> PresentSize | None:
+        """Return what the process that trains the job states about its hosts; None if it never changed them, nor refused to."""
+        try:
+            process = read_json(self.folder / STARTED)["process"]
+        except _UNREADABLE:
+            return None
+        present = PresentSize.read(self.run)
+        return present if present is not None and present.process == process and present.hosts in self.sizes else None
 
     def begun(self) -> JobStart | None:
         """Return the start of the last launch; None if that launch has not begun, or ended before it did."""
@@ -235,6 +247,17 @@ class ElasticJob:
         """Cancel the job. The process that trains it saves a checkpoint and stops."""
         (self.folder / CANCELLED).touch()
         self.ask_to_stop()
+
+    def requested_size(self) -> ResizeRequest | None:
+        """Return the last request for another number of hosts while the job is trained; None if there is none."""
+        return ResizeRequest.read(self.run) if self.is_own else None
+
+    def ask_for(self, hosts: int) -> None:
+        """Request that the job is trained on another number of hosts; a process that cannot change them saves a checkpoint and stops."""
+        if not self.is_own:
+            self.ask_to_stop()
+        elif self.run.is_dir():
+            ResizeRequest(hosts=hosts, configuration=self.sizes[hosts]).write(self.run)
 
     def ask_to_stop(self) -> None:
         """Request the process that trains the job to save a checkpoint and stop."""

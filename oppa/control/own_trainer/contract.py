@@ -23,7 +23,7 @@ from oppa.trials.trial_folder import write_json
 
 PROTOCOL, OLDEST = 1, 1
 """Version of the files that this oppa speaks, and the oldest one that it still speaks."""
-HOLD, LEAVE, LEAVING, LEFT = "hold.json", "leave.json", "leaving.json", "left.json"
+HOLD, WAITING, LEAVE, LEAVING, LEFT = "hold.json", "waiting.json", "leave.json", "leaving.json", "left.json"
 ASKED, PLAN, SAVED = "asked-{}.json", "plan-{}.json", "saved-*.json"
 FILE_BYTES = 64 << 10
 """Most bytes of a file that the trainer writes."""

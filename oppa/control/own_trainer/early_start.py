@@ -1,22 +1,26 @@
 """Start the ranks of the next layout while those of the present one still train: they import, and wait in `open_run` for their terms.
 
-A change of layout then costs no start of interpreters and no imports. The devices belong to the present ranks until these have left.
+A change of layout then costs no start of interpreters and no imports. The devices belong to the present ranks until these have left. A
+thread waits for further hosts and for their agents, so that the present ranks are followed meanwhile.
 """
 
 import re
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from oppa.control.own_trainer import contract
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms
-from oppa.errors import MeasurementError
+from oppa.errors import MeasurementError, OppaError
 from oppa.problem.problem import Problem
 from oppa.trials import logs
-from oppa.trials.launcher import RunningTrial
-from oppa.trials.local import LocalLauncher
+from oppa.trials.launcher import Launcher, RunningTrial
 from oppa.trials.trial import prepare
 from oppa.trials.trial_folder import ABILITIES, TrialSpec, read_report
 
@@ -27,12 +31,12 @@ FIXED = re.compile(r"--(rdzv[-_]endpoint|rdzv[-_]id|master[-_]port|main[-_]proce
 
 
 def can_start_early(able: Abilities, problem: Problem) -> bool:
-    """Return True if the trainer declares it, the launch line fixes no meeting point, and this host has the memory for a second start."""
+    """Return True if the trainer declares it, and the launch line fixes no meeting point."""
     words = problem.command.argv if problem.command else ()
-    return able.early_start and not any(FIXED.match(word) for word in words) and _has_memory()
+    return able.early_start and not any(FIXED.match(word) for word in words)
 
 
-def _has_memory() -> bool:
+def has_memory() -> bool:
     """Return True if as much memory is available as all processes below this one use; the next ranks need less until they load."""
     used = 0
     for process in psutil.Process().children(recursive=True):
@@ -43,47 +47,101 @@ def _has_memory() -> bool:
     return psutil.virtual_memory().available > used
 
 
+class EarlyLauncher(Launcher, Protocol):
+    """A launcher whose ranks can start while those of another one hold the devices."""
+
+    def start_early(self, folder: Path, spec: TrialSpec, on_tick: Callable[[], None]) -> RunningTrial:
+        """Start the trial in `folder`; while hosts are awaited, call `on_tick`, whose exceptions propagate.
+
+        Raises:
+            OSError: a host refuses a process or a file, or does not answer. Nothing of the trial is left.
+        """
+        ...
+
+
+class _ClosedError(Exception):
+    """Ends the wait for hosts."""
+
+
 class EarlyStart:
     """Represents ranks that wait for their terms; it is the launcher of the attempt that they become.
 
     Args:
-        launcher: Launcher of the present ranks.
         folder: Folder of the next attempt.
         spec: What the next attempt runs.
+        make_launcher: Returns a launcher, after a wait for hosts during which it calls its argument.
 
     Raises:
-        OSError: the host refuses a process or a file.
+        OSError: the folder cannot be written.
         StudyError: the folder cannot be written.
     """
 
-    def __init__(self, launcher: LocalLauncher, folder: Path, spec: TrialSpec) -> None:
-        self.folder = folder
-        self.launcher = launcher.another()
-        """Launcher of these ranks; it starts later attempts, too."""
+    def __init__(self, folder: Path, spec: TrialSpec, make_launcher: Callable[[Callable[[], None]], EarlyLauncher]) -> None:
+        self.folder, self._spec = folder, spec
+        self._made: EarlyLauncher | None = None
+        self._began_s = 0.0
+        self._terms: AttemptTerms | None = None
+        self._closed = threading.Event()
         contract.hold(folder)
         prepare(folder, spec)
-        try:
-            self._running: RunningTrial = self.launcher.start(folder, spec, shared=True)
-        except BaseException:
-            self.launcher.close()
-            raise
-        self._terms: AttemptTerms | None = None
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="oppa early start")
+        self._start = self._executor.submit(self._begin, make_launcher)
+
+    def _begin(self, make_launcher: Callable[[Callable[[], None]], EarlyLauncher]) -> RunningTrial:
+        self._made = make_launcher(self._tick)
+        running = self._made.start_early(self.folder, self._spec, self._tick)
+        self._began_s = time.monotonic()
+        return running
+
+    def _tick(self) -> None:
+        if self._closed.is_set():
+            raise _ClosedError
+
+    @property
+    def launcher(self) -> EarlyLauncher:
+        """Return the launcher of these ranks, which have started; it starts later attempts, too."""
+        assert self._made is not None
+        return self._made
+
+    @property
+    def has_started(self) -> bool:
+        """Return True if the ranks have been started, on hosts that are granted."""
+        return self._start.done() and self._start.exception() is None
 
     @property
     def is_ready(self) -> bool:
         """Return True if rank 0 waits for its terms."""
-        return (self.folder / ABILITIES).exists()
+        return self.has_started and any((self.folder / name).exists() for name in (ABILITIES, contract.WAITING))
+
+    @property
+    def is_late(self) -> bool:
+        """Return True if the ranks have started too long ago to wait for them."""
+        return self.has_started and time.monotonic() > self._began_s + MOST_S
+
+    @property
+    def refusal(self) -> str:
+        """Return why the hosts were never granted, or were withdrawn; empty if they were not."""
+        if not self._start.done():
+            return ""
+        if (error := self._start.exception()) is not None:
+            return str(error) if isinstance(error, OppaError) else ""
+        ended = self._start.result().poll()
+        return ended.revoked if ended is not None else ""
 
     @property
     def failure(self) -> str:
-        """Return why the ranks have ended; empty while they run."""
-        if (ended := self._running.poll()) is None:
+        """Return why there are no ranks that wait, or will soon be; empty while all is well."""
+        if not self._start.done():
+            return ""
+        if (error := self._start.exception()) is not None:
+            return str(error) or repr(error)
+        if (ended := self._start.result().poll()) is None:
             return ""
         try:
             report = read_report(self.folder)
-        except MeasurementError as error:
-            return error.message
-        words = report.cause if report else ""
+        except MeasurementError as damaged:
+            return damaged.message
+        words = report.cause if report else ended.revoked
         last = logs.last_words(self.folder / logs.STDERR).splitlines()[-1:]
         return words or ended.failure or ": ".join([str(ended.first_abnormal or "the ranks ended without opening their run"), *last])
 
@@ -98,14 +156,20 @@ class EarlyStart:
     def start(self, folder: Path, spec: TrialSpec) -> RunningTrial:
         """End the wait of the ranks, and return them; if they have died meanwhile, start others."""
         assert self._terms is not None
-        if self._running.poll() is not None:
-            self._running.end(0.0)
+        running = self._start.result()
+        if running.poll() is not None:
+            running.end(0.0)
             prepare(folder, spec)
-            self._running = self.launcher.start(folder, spec)
+            running = self.launcher.start(folder, spec)
         self._terms.write(folder)
-        return self._running
+        self._executor.shutdown(wait=False)
+        return running
 
     def close(self) -> None:
-        """End the ranks."""
-        self._running.end(0.0)
-        self.launcher.close()
+        """End the ranks, or the wait for their hosts."""
+        self._closed.set()
+        self._executor.shutdown()
+        if self._start.exception() is None:
+            self._start.result().end(0.0)
+        if self._made is not None:
+            self._made.close()

@@ -21,8 +21,10 @@ from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import RunSpec, checkpoint_of
 
 ADVISED, HELD_BACK, RECORDED, LEFT_BADLY, EARLY_FAILED = "advised", "held_back", "recorded", "left_badly", "early_start_failed"
+RESTARTED = "restarted"
 """Events of the ledger: a decision that was only advised, one that a bound of the user held back, a checkpoint of the trainer, a failure
-of its processes after they had left, and one of ranks that had started early."""
+of its processes after they had left, and one of ranks that had started early; and the first step of another process, with the seconds since
+the last step of the process before."""
 REPEATED = 10
 """Steps after which the same decision is written down again."""
 _UNKNOWN = NoiseReport(health="too_few_samples")

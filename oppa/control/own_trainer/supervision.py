@@ -4,12 +4,15 @@ A batch changes between two steps if the trainer can. Another layout is another 
 launch line of the new layout, whose ranks may have started meanwhile (`early_start`). If the trainer dies before it has left, or the new
 layout fails before its first step, the layout before resumes the newest checkpoint, and the new one is not tried again. A rank that dies or
 hangs ends the attempt, and the next one resumes the newest checkpoint.
+
+A request for another number of hosts is a change of layout, too (`resizing`). Ranks start on granted hosts while the present ones train. If
+the hosts are refused, the present ranks train on. If ranks cannot start so, the run saves and stops, for the next process to begin on the
+requested hosts.
 """
 
 import contextlib
 import dataclasses
 import math
-import shutil
 import time
 from pathlib import Path
 from typing import Protocol
@@ -18,18 +21,21 @@ from oppa.control.own_trainer.attempt import OwnAttempt
 from oppa.control.own_trainer.bounds import ChangeLimits, way_of
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord, newest_record
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms, StepReport
-from oppa.control.own_trainer.early_start import MOST_S, EarlyStart, can_start_early
-from oppa.control.own_trainer.run_book import EARLY_FAILED, LEFT_BADLY, RunBook
+from oppa.control.own_trainer.layout_move import LayoutMove, UndoneMove
+from oppa.control.own_trainer.rank_launchers import RankLaunchers, spec_of
+from oppa.control.own_trainer.resizing import Resizing
+from oppa.control.own_trainer.run_book import LEFT_BADLY, RESTARTED, RunBook
 from oppa.errors import MeasurementError, TrainingError
+from oppa.launchers.elastic_hosts import ElasticHosts
 from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
+from oppa.training.run.resize import ResizeRequest
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import ATTEMPTS, RunSpec, checkpoints, new_attempt
 from oppa.training.run.supervision import FRUITLESS, Ending, Outcome, RunListener
 from oppa.trials.launcher import Launcher
-from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import TrialResult, run_trial
-from oppa.trials.trial_folder import ATTEMPT, TrialSpec
+from oppa.trials.trial_folder import ATTEMPT
 from oppa.units import format_seconds
 
 
@@ -47,37 +53,25 @@ class OpenController(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _LayoutMove:
-    """Holds a change of configuration by a restart, from the request to the first step in the new layout."""
-
-    before: Configuration
-    decision: ControllerDecision
-    decided_s: float
-    """Monotonic seconds of the decision."""
-    asked_s: float = 0.0
-    """Monotonic seconds at which the trainer was asked to leave; 0 before."""
-    left_s: float = 0.0
-    """Monotonic seconds at which it had left; 0 before."""
-
-    def seconds(self, now_s: float) -> dict[str, float]:
-        """Return the seconds that the trainer took to leave, and those of the start up to now."""
-        if not self.left_s:
-            return {"save": now_s - self.asked_s}
-        return {"save": self.left_s - self.asked_s, "start": now_s - self.left_s}
-
-
 class _OverError(Exception):
     """Ends an attempt whose trainer has left, but whose processes do not end."""
 
 
 def supervise_own(
-    launcher: Launcher, folder: Path, run: RunSpec, listener: RunListener, open_controller: OpenController, *, asked: Configuration | None
+    launcher: Launcher,
+    folder: Path,
+    run: RunSpec,
+    listener: RunListener,
+    open_controller: OpenController,
+    *,
+    asked: Configuration | None,
+    hosts: ElasticHosts | None = None,
 ) -> Outcome:
     """Train until all samples were taken, a stop is requested, or the run is given up; no process is left running.
 
     Args:
         asked: The configuration that the user requests for the first attempt; None: that of the newest checkpoint, or of the run.
+        hosts: Hosts of the launcher; None for this host.
 
     Raises:
         StudyError: the folder cannot be written.
@@ -85,24 +79,29 @@ def supervise_own(
     """
     with contextlib.ExitStack() as stack:
         book = stack.enter_context(contextlib.closing(RunBook(folder, run)))
-        return stack.enter_context(contextlib.closing(_Supervisor(launcher, book, listener, open_controller))).train(asked)
+        resizing = Resizing(folder, hosts, run.problem.cluster.hosts)
+        supervisor = _Supervisor(launcher, book, listener, open_controller, resizing)
+        return stack.enter_context(contextlib.closing(supervisor)).train(asked)
 
 
 class _Supervisor:
     """Runs attempts one after the other."""
 
-    def __init__(self, launcher: Launcher, book: RunBook, listener: RunListener, open_controller: OpenController) -> None:
-        self._launcher, self._book, self._listener, self._open = launcher, book, listener, open_controller
+    def __init__(
+        self, launcher: Launcher, book: RunBook, listener: RunListener, open_controller: OpenController, resizing: Resizing
+    ) -> None:
+        self._book, self._listener, self._open, self._resizing = book, listener, open_controller, resizing
+        self._ranks = RankLaunchers(launcher, book, resizing)
         self._folder, self._run = book.folder, book.run
         self._limits = ChangeLimits(book.run.problem.run_options)
-        self._move: _LayoutMove | None = None
+        self._move: LayoutMove | None = None
         """The change of layout in progress."""
-        self._early: EarlyStart | None = None
-        """Ranks of the new layout that wait until those of the present one have left."""
         self._failed: set[Configuration] = set()
         """Configurations to which a change has failed; the controller may have decided on one before it learned so."""
-        self._undone: tuple[_LayoutMove, dict[str, float], str] | None = None
-        """A change of layout that has failed, its seconds, and why; the next attempt returns to the layout before."""
+        self._undone: UndoneMove | None = None
+        """A change of layout from which the next attempt returns."""
+        self._last_step_at: float | None = None
+        """Unix time of the last step of an earlier process; None without one, and after the first step of this process."""
         self._is_connected = self._is_last = False
         self._began_s = 0.0
         """Monotonic seconds at which the attempt began."""
@@ -134,8 +133,7 @@ class _Supervisor:
 
     def close(self) -> None:
         """End all ranks that are left."""
-        self._drop_early()
-        self._launcher.close()
+        self._ranks.close()
 
     def _catch_up(self) -> None:
         """Write down what the trainer reported after an earlier process of oppa was killed."""
@@ -145,6 +143,7 @@ class _Supervisor:
             return
         lines = ledger.standing(ledger.read(self._folder))
         steps = [line for line in lines if line["event"] == ledger.STEP]
+        self._last_step_at = steps[-1]["time"] if steps else None
         with contextlib.suppress(MeasurementError, TrainingError):  # what is damaged is lost, as after any failure
             if (terms := AttemptTerms.read(last)) is None or not lines or lines[-1]["event"] == ledger.ENDED:
                 return
@@ -155,6 +154,7 @@ class _Supervisor:
         """Prepare the folder of the next attempt."""
         options = self._run.problem.run_options
         configuration = self._configuration(record, asked)
+        self._take_hosts()
         plan = PlanTerms.first(configuration, options) if record is None else record.plan
         if record is not None:
             plan = plan.resumed(configuration, number=plan.number + 1, step=record.step, samples=record.samples).under(options)
@@ -172,38 +172,41 @@ class _Supervisor:
         folder = self._prepared(terms)
         self._book.started(configuration, record)
         if self._undone is not None:  # noted after the start, which voids what was noted at its step before
-            (move, seconds, failure), self._undone = self._undone, None
-            self._book.changed(move.before, move.decision, seconds, failure)
+            undone, self._undone = self._undone, None
+            self._book.changed(undone.move.before, undone.move.decision, undone.seconds, undone.failure)
+            if undone.move.resize is not None:
+                self._resizing.refuse(undone.move.resize, undone.failure, excused=undone.is_revoked)
         self._began_s = time.monotonic()
         return OwnAttempt(folder, terms, self._book, on_first=self._proved)
 
     def _prepared(self, terms: AttemptTerms) -> Path:
         """Return the folder of the next attempt: that of ranks that wait for its terms, or a new one."""
-        if (early := self._early) is not None and self._move is not None and not self._has_early_failed(early):
+        if (early := self._ranks.early) is not None and self._move is not None and not self._ranks.has_early_failed():
             early.state(terms)
             return early.folder
-        self._drop_early()
+        self._ranks.drop_early()
+        if self._move is not None and self._move.resize is not None:
+            self._ranks.move()
         folder = new_attempt(self._folder)
         terms.write(folder)
         return folder
 
-    def _has_early_failed(self, early: EarlyStart) -> bool:
-        """Return True if ranks that started early have ended, and write down why; a start of their own decides on the layout."""
-        if failure := early.failure:
-            self._book.note(EARLY_FAILED, failure=failure)
-        return bool(failure)
-
-    def _drop_early(self) -> None:
-        """End ranks that wait; their folder stays only if it explains why they ended."""
-        if (early := self._early) is not None:
-            self._early, failed = None, bool(early.failure)
-            early.close()
-            if not failed:
-                shutil.rmtree(early.folder, ignore_errors=True)
+    def _take_hosts(self) -> None:
+        """Take the hosts on which the next attempt trains: those of a request, or after its failure those before."""
+        if self._move is not None and self._move.resize is not None:
+            self._run = self._move.after
+        elif self._undone is not None and self._run is not self._undone.move.run:
+            self._run = self._undone.move.run
+        else:
+            return
+        self._run.write(self._folder)
+        self._resizing.began(self._run.problem.cluster.hosts)
+        if self._undone is not None:
+            self._ranks.move()
 
     def _configuration(self, record: CheckpointRecord | None, asked: Configuration | None) -> Configuration:
         """Return the configuration of the next attempt: that of the checkpoint, unless another one is asked for."""
-        back = self._undone and self._undone[0].before
+        back = self._undone and self._undone.move.before
         if self._move is not None:
             return self._move.decision.configuration
         fitting = record is not None and record.configuration.devices == self._run.problem.cluster.devices
@@ -211,20 +214,17 @@ class _Supervisor:
 
     def _supervised(self, attempt: OwnAttempt) -> TrialResult:
         """Run an attempt to its end; a trainer that contradicts its plan is ended."""
-        problem, early, launcher = self._run.problem, self._early, self._launcher
-        if early is not None:  # the ranks before have ended
-            self._launcher.close()
-            self._early, self._launcher, launcher = None, early.launcher, early
+        problem, prepared = self._run.problem, self._ranks.early is not None
         try:
             result = run_trial(
-                launcher,
+                self._ranks.take_over(),
                 attempt.folder,
-                self._spec(attempt.configuration, attempt.folder),
+                spec_of(dataclasses.replace(self._run, configuration=attempt.configuration), int(attempt.folder.name)),
                 limits=dataclasses.replace(problem.limits, trial_time_s=math.inf),
                 on_step=self._listener.stepped,
                 on_tick=lambda: self._tick(attempt),
                 hang_s=problem.training.collective_timeout_s,
-                prepared=early is not None,
+                prepared=prepared,
             )
             attempt.read()
         except _OverError:
@@ -232,6 +232,8 @@ class _Supervisor:
         except (TrainingError, MeasurementError) as error:
             self._is_last = self._is_last or isinstance(error, TrainingError)  # the trainer would do so again
             return TrialResult(outcome="failed", cause=_words(error), seconds=time.monotonic() - self._began_s)
+        finally:
+            self._ranks.end_former()
         if result.outcome == "completed" and attempt.left is None:
             cause = f"the trainer ended after {attempt.step} steps without calling `run.leave`"
             return dataclasses.replace(result, outcome="failed", cause=cause)
@@ -240,12 +242,9 @@ class _Supervisor:
             return dataclasses.replace(result, outcome="completed")
         return result
 
-    def _spec(self, configuration: Configuration, folder: Path) -> TrialSpec:
-        problem = self._run.problem.restored
-        return TrialSpec.of(problem, configuration, study=self._run.uuid, trial=int(folder.name), steps=0)
-
     def _tick(self, attempt: OwnAttempt) -> None:
         self._listener.tick()
+        self._ranks.end_former()
         attempt.read()
         self._require_start(attempt)
         attempt.require_answers()
@@ -254,25 +253,60 @@ class _Supervisor:
                 raise _OverError
             return
         if not self._is_last and self._listener.stop_requested():
-            self._is_last = True
-            attempt.ask_to_leave("stop")
+            self._stop(attempt)
         elif attempt.is_asked or attempt.is_done:
             return
         elif self._move is not None and not self._move.asked_s:
             self._await_early(self._move, attempt)
+        elif attempt.steps and (request := self._resizing.request) is not None:
+            self._resize(request, attempt)
         elif attempt.steps and self._book.controller is not None:
             decision = self._book.controller.wanted(attempt.configuration)
             if decision is not None:
                 self._follow(decision, attempt)
 
-    def _await_early(self, move: _LayoutMove, attempt: OwnAttempt) -> None:
+    def _stop(self, attempt: OwnAttempt) -> None:
+        self._is_last = True
+        attempt.ask_to_leave("stop")
+
+    def _resize(self, request: ResizeRequest, attempt: OwnAttempt) -> None:
+        """Start ranks on the requested number of hosts; if that is not possible while this run trains, stop it."""
+        able = attempt.abilities
+        assert able is not None
+        decision = ControllerDecision(configuration=request.configuration, reason=f"{request.hosts} hosts were requested")
+        move = LayoutMove(before=attempt.configuration, run=self._run, decision=decision, resize=request)
+        can_follow = self._book.controller is None and self._resizing.can_follow(request, self._run)
+        if able.restart and able.elastic and can_follow and self._ranks.start_early(able, move.after):
+            self._move = move
+        else:
+            self._stop(attempt)
+
+    def _await_early(self, move: LayoutMove, attempt: OwnAttempt) -> None:
         """Ask the trainer to leave once the ranks of the new layout wait, have failed, or take too long."""
-        if self._early is not None and self._has_early_failed(self._early):
-            self._drop_early()
-        now_s = time.monotonic()
-        if self._early is None or self._early.is_ready or now_s > move.decided_s + MOST_S:
-            self._move = dataclasses.replace(move, asked_s=now_s)
+        if move.resize is not None and not self._goes_on(move.resize, attempt):
+            return
+        if self._ranks.has_early_failed():
+            self._ranks.drop_early()
+        early = self._ranks.early
+        # Hosts that are returned are needed by others, who do not wait for imports.
+        if early is None or early.is_ready or early.is_late or (move.shrinks and early.has_started):
+            self._move = dataclasses.replace(move, asked_s=time.monotonic())
             attempt.ask_to_leave("layout")
+
+    def _goes_on(self, resize: ResizeRequest, attempt: OwnAttempt) -> bool:
+        """Return False if a change of the number of hosts has been withdrawn, or has failed before the trainer was asked to leave."""
+        early, request = self._ranks.early, self._resizing.request
+        assert early is not None
+        if request is not None and request.id == resize.id and not self._ranks.has_early_failed():
+            return True
+        refusal, failure, excused = early.refusal, early.failure, early.has_started
+        self._ranks.drop_early()
+        self._move = None
+        if refusal:
+            self._resizing.refuse(resize, refusal, excused=excused)
+        elif failure:  # perhaps its ranks cannot start while others run
+            self._stop(attempt)
+        return False
 
     def _require_start(self, attempt: OwnAttempt) -> None:
         """Raise MeasurementError, which another attempt may follow, if the trainer takes no first step."""
@@ -286,6 +320,9 @@ class _Supervisor:
         if (move := self._move) is not None:
             self._move = None
             self._book.changed(move.before, move.decision, move.seconds(now_s))
+        elif self._last_step_at is not None:
+            self._book.note(RESTARTED, seconds={"restart": max(0.0, time.time() - self._last_step_at)})
+        self._last_step_at = None
         if not self._is_connected and attempt.abilities is not None:
             self._is_connected = True
             self._book.controller = self._open(attempt.configuration, attempt.abilities, now_s - self._began_s)
@@ -293,11 +330,13 @@ class _Supervisor:
     def _undo(self, attempt: OwnAttempt, result: TrialResult) -> bool:
         """Return True if a change of layout has failed with the attempt: the next one returns to the layout before."""
         move, self._move = self._move, None
-        if move is None or not move.asked_s or self._is_last:
+        if move is None or not move.asked_s or self._is_last or not self._resizing.can_return(move.run.problem.cluster.hosts):
             return False
-        self._failed.add(move.decision.configuration)
         failed = "resume in the new layout" if move.left_s else "save and leave for the new layout"
-        self._undone = move, move.seconds(time.monotonic()), f"the trainer did not {failed}: {result.cause}"
+        failure, is_revoked = f"the trainer did not {failed}: {result.cause}", result.outcome == "interrupted"
+        self._undone = UndoneMove(move=move, seconds=move.seconds(time.monotonic()), failure=failure, is_revoked=is_revoked)
+        if move.resize is None:
+            self._failed.add(move.decision.configuration)
         return True
 
     def _follow(self, decision: ControllerDecision, attempt: OwnAttempt) -> None:
@@ -323,20 +362,9 @@ class _Supervisor:
         if way == "live":
             attempt.ask(decision)
         else:
-            self._move = _LayoutMove(before=present, decision=decision, decided_s=time.monotonic())
-            self._early = self._started_early(attempt.abilities, decision.configuration)
+            self._move = LayoutMove(before=present, run=self._run, decision=decision)
+            self._ranks.start_early(attempt.abilities, self._move.after)
             self._await_early(self._move, attempt)
-
-    def _started_early(self, able: Abilities, configuration: Configuration) -> EarlyStart | None:
-        """Start the ranks of a new layout; return None if that is not possible now."""
-        if not (isinstance(self._launcher, LocalLauncher) and can_start_early(able, self._run.problem)):
-            return None
-        folder = new_attempt(self._folder)
-        try:
-            return EarlyStart(self._launcher, folder, self._spec(configuration, folder))
-        except OSError as error:
-            self._book.note(EARLY_FAILED, failure=str(error))
-            return None
 
     def _ending(self, attempt: OwnAttempt, result: TrialResult) -> Ending | None:
         """Return the ending of the run after an attempt; None if another attempt follows."""

@@ -44,6 +44,10 @@ class EmulatedHostPool:
         hosts = read_netlab()["hosts"][: cluster.hosts]
         return cls(addresses=tuple(host["address"] for host in hosts), namespaces=tuple(host["namespace"] for host in hosts))
 
+    def another(self) -> Self:
+        """Return this pool, which has no state."""
+        return self
+
     @property
     def names(self) -> tuple[str, ...]:
         """Return the addresses, as emulated hosts have no names."""
