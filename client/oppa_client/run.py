@@ -339,12 +339,19 @@ def wait_for_devices() -> None:
     """
     global _waits
     _waits = True
-    folder = Path(os.environ.get("OPPA_TRIAL", ""))
-    if "OPPA_TRIAL" not in os.environ or run_files.HOLD not in run_files.names_in(folder):
-        return
-    if os.environ.get("RANK", "0") == "0":
-        run_files.write(folder, run_files.WAITING, {})
-    _wait_for_terms(folder)
+    if "OPPA_TRIAL" in os.environ:
+        folder = Path(os.environ["OPPA_TRIAL"])
+        if _is_early(folder, os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")):
+            _wait_for_terms(folder)
+
+
+def _is_early(folder: Path, rank: int | str, ranks: int | str) -> bool:
+    """Return True in a rank that has to wait for its terms, which it states."""
+    names = run_files.names_in(folder)
+    if run_files.HOLD not in names or run_files.ATTEMPT in names:
+        return False
+    run_files.write(folder, run_files.WAITING.format(rank, ranks), {})
+    return True
 
 
 def _wait_for_terms(folder: Path) -> None:
@@ -383,6 +390,7 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
     if not {run_files.ATTEMPT, run_files.HOLD} & run_files.names_in(trial.folder):
         return Run(trial, _attempt_of_trial(trial), in_trial=True)
     spoken = {"protocol": run_files.PROTOCOL, "oldest": run_files.OLDEST, "client": __version__, "abilities": able}
+    _is_early(trial.folder, trial.rank, trial.world)
     if trial.rank == 0:
         run_files.write(trial.folder, run_files.ABILITIES, spoken)
     _wait_for_terms(trial.folder)

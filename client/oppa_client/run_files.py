@@ -1,7 +1,7 @@
 """Read and write the files that a training program and oppa exchange in the folder of an attempt; each is whole or absent.
 
 hold.json            made by oppa before an early start: attempt.json follows once the ranks of the layout before have left
-waiting.json         written by rank 0 of an early start that waits for the devices before it opens the run
+waiting-R-of-N.json  written by rank R of N ranks of an early start, which waits for attempt.json
 attempt.json         what to train, and from which checkpoint; written by oppa before the start, or at the end of a hold
 asked-N.json         a batch that oppa asks for, as plan number N
 leave.json           oppa's request to save and leave
@@ -24,8 +24,8 @@ from typing import Any
 PROTOCOL, OLDEST = 1, 1
 """Version of these files, and the oldest version that this package still speaks."""
 ATTEMPT, ABILITIES, MEASUREMENTS, PAUSED, LEFT = "attempt.json", "abilities.json", "measurements.jsonl", "paused.json", "left.json"
-HOLD, WAITING, LEAVE, LEAVING = "hold.json", "waiting.json", "leave.json", "leaving.json"
-ASKED, PLAN, SAVED = "asked-{}.json", "plan-{}.json", "saved-{}.json"
+HOLD, LEAVE, LEAVING = "hold.json", "leave.json", "leaving.json"
+ASKED, PLAN, SAVED, WAITING = "asked-{}.json", "plan-{}.json", "saved-{}.json", "waiting-{}-of-{}.json"
 
 
 class ContractError(RuntimeError):

@@ -63,7 +63,10 @@ def main():
     parser.add_argument("--micro-batch", type=int)
     parser.add_argument("--sample-s", type=float, default=0.005)
     parser.add_argument("--late-start", action="store_true", help="start on other hosts only after the present ranks have left")
+    parser.add_argument("--dies-early", action="store_true", help="end with an error while other ranks still train")
     options = parser.parse_args()
+    if options.dies_early and (Path(os.environ["OPPA_TRIAL"]) / "hold.json").exists():
+        raise SystemExit("the port is taken")
     rank, ranks = int(os.environ.get("PET_NODE_RANK", "0")), int(os.environ.get("PET_NNODES", "1"))
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
     able = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True, "early_start": not options.late_start}

@@ -365,3 +365,22 @@ def test_nodes_that_the_job_still_holds_count_when_others_are_lost(held: Held) -
     jobs = [slurm_job("8", "RUNNING", 2, **mine), slurm_job("9", "PENDING", 2, "Resources", **mine)]
     ClusterController(taken.folder.parent, InMemoryScheduler(idle=0, jobs=jobs), Settings()).step()
     assert taken.desired().hosts == 2
+
+
+def test_a_job_that_ends_while_the_queue_is_read_is_not_started_again(held: Held) -> None:
+    class Slow(InMemoryScheduler):
+        def snapshot(self) -> QueueSnapshot:
+            (held.job.folder / ENDING).write_text('{"ending": "finished"}')
+            held.end()
+            return super().snapshot()
+
+    scheduler = Slow(idle=3)
+    ClusterController(held.job.folder.parent, scheduler, Settings()).step()
+    assert not scheduler.starts
+
+
+def test_what_a_killed_supervisor_held_is_returned_before_the_next_start(scales: Path) -> None:
+    taken = put(scales)
+    scheduler = InMemoryScheduler(jobs=[slurm_job("9", "RUNNING", 4, elastic=taken.token), slurm_job("10", "RUNNING", 1)])
+    ClusterController(taken.folder.parent, scheduler, Settings()).step()
+    assert scheduler.cancelled == ["9"] and scheduler.starts == [("job", 1)]

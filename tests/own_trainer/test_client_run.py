@@ -237,7 +237,8 @@ def test_a_program_may_wait_before_it_opens_its_run(tmp_path, monkeypatch):
     monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
     monkeypatch.setattr(client_run, "_waits", False)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
-    timer = threading.Timer(0.1, lambda: (tmp_path / run_files.WAITING).rename(tmp_path / "waited") and held.rename(terms_file))
+    waiting = tmp_path / run_files.WAITING.format(0, 1)
+    timer = threading.Timer(0.1, lambda: waiting.rename(tmp_path / "waited") and held.rename(terms_file))
     timer.start()
     wait_for_devices()
     timer.join()

@@ -6,7 +6,7 @@ import pytest
 from oppa_client import run_files
 
 from experiments.trainers.stop_after import StopAfter
-from oppa.control.own_trainer.contract import Abilities
+from oppa.control.own_trainer.contract import Abilities, have_all_started
 from oppa.control.own_trainer.early_start import can_start_early
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import ATTEMPTS
@@ -70,3 +70,21 @@ def test_ranks_start_early_only_if_the_trainer_declares_it_and_two_starts_do_not
 
 def test_a_client_that_knows_no_early_start_declares_none():
     assert not Abilities.model_validate({"batch": "up", "micro_batch": True, "restart": True, "elastic": False}).early_start
+
+
+@pytest.mark.parametrize(
+    ("files", "started"),
+    [
+        ((), False),
+        (("abilities.json",), True),
+        (("abilities.json", "waiting-0-of-2.json"), False),
+        (("waiting-0-of-2.json", "waiting-1-of-2.json"), True),
+        (("waiting-0-of-1.json",), True),
+        (("waiting-0-of-many.json",), False),
+    ],
+)
+def test_ranks_have_started_once_each_waits(files, started, tmp_path):
+    """An older client has the file of rank 0's abilities alone."""
+    for name in files:
+        (tmp_path / name).touch()
+    assert have_all_started(tmp_path) is started

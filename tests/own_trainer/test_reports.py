@@ -33,7 +33,6 @@ def test_both_sides_name_the_same_files_and_versions():
     ours = (
         trial_folder.ABILITIES,
         contract.HOLD,
-        contract.WAITING,
         contract.LEAVE,
         contract.LEAVING,
         contract.LEFT,
@@ -45,7 +44,6 @@ def test_both_sides_name_the_same_files_and_versions():
     theirs = (
         run_files.ABILITIES,
         run_files.HOLD,
-        run_files.WAITING,
         run_files.LEAVE,
         run_files.LEAVING,
         run_files.LEFT,
@@ -54,7 +52,7 @@ def test_both_sides_name_the_same_files_and_versions():
     )
     assert ours == (*theirs, run_files.PROTOCOL, run_files.OLDEST)
     assert (trial_folder.ATTEMPT, trial_folder.PAUSED) == (run_files.ATTEMPT, run_files.PAUSED)
-    assert run_files.SAVED.format("*") == contract.SAVED
+    assert (run_files.SAVED.format("*"), run_files.WAITING.format("*", "*")) == (contract.SAVED, contract.WAITING)
     assert set(Abilities.model_fields) == set(oppa_client.run.ABILITIES)
 
 

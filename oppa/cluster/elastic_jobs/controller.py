@@ -111,7 +111,8 @@ class ClusterController:
         elif status.hosts and status.hosts != status.desired:
             if self._act:
                 self._resize(status)
-        elif not status.ending and not job.supervised() and not self._launching(job):
+        # the ending is read after the lock: the process may have ended since the status was read
+        elif not job.supervised() and not self._launching(job) and not status_of(job).ending:
             self._start(job, view)
 
     def _resize(self, status: Status) -> None:

@@ -23,8 +23,8 @@ from oppa.trials.trial_folder import write_json
 
 PROTOCOL, OLDEST = 1, 1
 """Version of the files that this oppa speaks, and the oldest one that it still speaks."""
-HOLD, WAITING, LEAVE, LEAVING, LEFT = "hold.json", "waiting.json", "leave.json", "leaving.json", "left.json"
-ASKED, PLAN, SAVED = "asked-{}.json", "plan-{}.json", "saved-*.json"
+HOLD, LEAVE, LEAVING, LEFT = "hold.json", "leave.json", "leaving.json", "left.json"
+ASKED, PLAN, SAVED, WAITING = "asked-{}.json", "plan-{}.json", "saved-*.json", "waiting-*-of-*.json"
 FILE_BYTES = 64 << 10
 """Most bytes of a file that the trainer writes."""
 
@@ -260,6 +260,14 @@ def hold(folder: Path) -> None:
     """Have the ranks that start in a folder wait for `AttemptTerms`; raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / HOLD, {})
+
+
+def have_all_started(folder: Path) -> bool:
+    """Return True if all ranks that start in a folder wait for their terms; rank 0 alone of a client that states no other."""
+    waiting = [path.stem.rpartition("-of-")[2] for path in folder.glob(WAITING)]
+    if not waiting:
+        return (folder / trial_folder.ABILITIES).exists()
+    return any(ranks.isdecimal() and waiting.count(ranks) >= int(ranks) for ranks in set(waiting))
 
 
 def ask_for(folder: Path, number: int, configuration: Configuration) -> None:

@@ -22,7 +22,7 @@ from oppa.problem.problem import Problem
 from oppa.trials import logs
 from oppa.trials.launcher import Launcher, RunningTrial
 from oppa.trials.trial import prepare
-from oppa.trials.trial_folder import ABILITIES, TrialSpec, read_report
+from oppa.trials.trial_folder import TrialSpec, read_report
 
 MOST_S = 120.0
 """Seconds for which the present ranks train on while the next ones start; after that they leave nevertheless."""
@@ -110,8 +110,8 @@ class EarlyStart:
 
     @property
     def is_ready(self) -> bool:
-        """Return True if rank 0 waits for its terms."""
-        return self.has_started and any((self.folder / name).exists() for name in (ABILITIES, contract.WAITING))
+        """Return True if all ranks wait for their terms."""
+        return self.has_started and contract.have_all_started(self.folder)
 
     @property
     def is_late(self) -> bool:
