@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 
 from experiments.lib.recorded_command import recorded_command
 
+MORE = "Interrupted, the same command continues."
+
 
 def recorded_commands() -> Mapping[str, Callable[..., None]]:
     """Return the command lines of the experiments whose runs are recorded."""
-    more = "Interrupted, the same command continues."
     return {
         "goodput": recorded_command(
             "goodput",
@@ -15,7 +16,7 @@ def recorded_commands() -> Mapping[str, Callable[..., None]]:
 
             The job is a small GPT on real text, on four emulated hosts in two racks with slow links.
             """,
-            run=f"First train the runs that are not recorded, which takes hours and requires Linux as root. {more}",
+            run=f"First train the runs that are not recorded, which takes hours and requires Linux as root. {MORE}",
             unit="seeds",
             counts="Number of seeds for each policy.",
             usual=10,
@@ -27,37 +28,21 @@ def recorded_commands() -> Mapping[str, Callable[..., None]]:
 
             The job is a small Llama on Python's own source text, on two ranks of this machine.
             """,
-            run=f"First train the runs that are not recorded, which takes hours. {more}",
+            run=f"First train the runs that are not recorded, which takes hours. {MORE}",
             unit="seeds",
             counts="Number of seeds for each policy.",
             usual=10,
             json_help="Print the figures as JSON on stdout, as fractions.",
         ),
-        **{
-            name: recorded_command(
-                name,
-                f"""Show losses, steps and seconds of the norm test and of constant batches, by the newest runs.
-
-                The job is a small Llama on real text, {job}.
-                """,
-                run=f"First train the runs that are not recorded, which takes an hour. {more}",
-                unit="seeds",
-                counts="Number of seeds for each scheme.",
-                usual=5,
-                experiment=f"experiments.norm_test.experiment:{experiment}",
-            )
-            for name, job, experiment in (
-                ("norm-test", "on four data-parallel ranks", "DDP"),
-                ("norm-test-fsdp", "under FSDP with the settings of the paper's tables 5 to 7", "FSDP"),
-            )
-        },
+        "norm-test": _norm_test("norm-test", "on four data-parallel ranks", experiment="DDP"),
+        "norm-test-fsdp": _norm_test("norm-test-fsdp", "under FSDP with the settings of the paper's tables 5 to 7", experiment="FSDP"),
         "policies": recorded_command(
             "policies",
             """Show the seconds until an accuracy is reached under each policy, by the newest runs.
 
             The job is a small convolutional network on digits, on four data-parallel workers of different speed.
             """,
-            run=f"First train the runs that are not recorded, which takes two hours. {more}",
+            run=f"First train the runs that are not recorded, which takes two hours. {MORE}",
             unit="seeds",
             counts="Number of seeds for each policy.",
             usual=3,
@@ -72,3 +57,18 @@ def recorded_commands() -> Mapping[str, Callable[..., None]]:
             usual=4,
         ),
     }
+
+
+def _norm_test(name: str, job: str, *, experiment: str) -> Callable[..., None]:
+    return recorded_command(
+        name,
+        f"""Show losses, steps and seconds of the norm test and of constant batches, by the newest runs.
+
+        The job is a small Llama on real text, {job}.
+        """,
+        run=f"First train the runs that are not recorded, which takes an hour. {MORE}",
+        unit="seeds",
+        counts="Number of seeds for each scheme.",
+        usual=5,
+        experiment=f"experiments.norm_test.experiment:{experiment}",
+    )

@@ -24,9 +24,10 @@ of each trial and run. A program that also imports it outside of them installs i
 """
 
 from oppa_client.attempt import Leaving, Resume
+from oppa_client.early_start import wait_for_devices
 from oppa_client.failures import ran_out_of_memory
 from oppa_client.plan import Plan
-from oppa_client.run import Run, open_run, wait_for_devices
+from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
 from oppa_client.trial import Trial, open_trial
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oppa_client import run_files
+from oppa_client import early_start, run_files
 from oppa_client.attempt import Leaving, Resume
 from oppa_client.plan import Plan, Rate, Terms
 from oppa_client.run_files import ContractError, Lines
@@ -32,10 +32,6 @@ PAUSE_S = 3600.0
 """Seconds that a pause may last, unless the program states another limit."""
 READ_S, RETRY_S = 60.0, 0.1
 """Seconds for which a rank tries again what the file system refuses but all ranks need, and the seconds between two tries."""
-HOLD_POLL_S = 0.02
-"""Seconds between two looks for the end of a hold."""
-_waits = False
-"""True once the program has called `wait_for_devices`."""
 
 
 class Run:
@@ -331,35 +327,6 @@ class Run:
             self.errors += 1
 
 
-def wait_for_devices() -> None:
-    """Wait, in ranks that oppa has started early, until those of the layout before have left the devices; elsewhere return at once.
-
-    Call it after the imports, before anything uses a device or joins a process group. The run, whoever opens it, then has the ability
-    `early_start`.
-    """
-    global _waits
-    _waits = True
-    if "OPPA_TRIAL" in os.environ:
-        folder = Path(os.environ["OPPA_TRIAL"])
-        if _is_early(folder, os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")):
-            _wait_for_terms(folder)
-
-
-def _is_early(folder: Path, rank: int | str, ranks: int | str) -> bool:
-    """Return True in a rank that has to wait for its terms, which it states."""
-    names = run_files.names_in(folder)
-    if run_files.HOLD not in names or run_files.ATTEMPT in names:
-        return False
-    run_files.write(folder, run_files.WAITING.format(rank, ranks), {})
-    return True
-
-
-def _wait_for_terms(folder: Path) -> None:
-    """Return once the ranks of the layout before have left, and attempt.json is there."""
-    while run_files.ATTEMPT not in run_files.names_in(folder):
-        time.sleep(HOLD_POLL_S)
-
-
 def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run | None:
     """Return the run, or the trial, that this process is a rank of; None outside oppa. Later, uncaught errors are reported to oppa.
 
@@ -379,7 +346,7 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
     from oppa_client import __version__
 
     able = {**ABILITIES, **(abilities or {})}
-    able["early_start"] = able["early_start"] or _waits
+    able["early_start"] = able["early_start"] or early_start.is_declared()
     if able.keys() != ABILITIES.keys() or able["batch"] not in BATCH:
         raise ContractError(
             f"`abilities = {abilities}`: the abilities are {', '.join(ABILITIES)}, and `batch` is one of {', '.join(BATCH)}"
@@ -390,10 +357,10 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
     if not {run_files.ATTEMPT, run_files.HOLD} & run_files.names_in(trial.folder):
         return Run(trial, _attempt_of_trial(trial), in_trial=True)
     spoken = {"protocol": run_files.PROTOCOL, "oldest": run_files.OLDEST, "client": __version__, "abilities": able}
-    _is_early(trial.folder, trial.rank, trial.world)
+    early_start.state_waiting(trial.folder, trial.rank, trial.world)
     if trial.rank == 0:
         run_files.write(trial.folder, run_files.ABILITIES, spoken)
-    _wait_for_terms(trial.folder)
+    early_start.wait_for_terms(trial.folder)
     attempt = run_files.read(trial.folder, run_files.ATTEMPT)
     run_files.require_version(attempt, __version__)
     return Run(trial, attempt, lead=lead, whole_steps=bool(able["whole_steps"]))

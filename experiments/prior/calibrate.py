@@ -16,11 +16,11 @@ from experiments.lib.prediction_error import task_table
 from experiments.prior.refits import common_fit, own_fit
 from experiments.prior.source_fits import SourceFit
 from experiments.prior.stalls import stall_section
-from oppa.bench.fitting import CostFunction, fit, group_beliefs, without_stalls
+from oppa.bench.fitting import CostFunction, fit, group_beliefs
 from oppa.cost.coefficients import Belief, Coefficients, load_beliefs, medians
 from oppa.cost.memory import memory
 from oppa.cost.rows import check_rows, workload_of_rows
-from oppa.cost.step_time import step_time
+from oppa.cost.step_time import step_time, without_stalls
 from oppa.cost.workload import Workload
 from oppa.report.record import Section
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from experiments import published
-from oppa.bench.fitting import CostFunction, FittedRuns, coefficients_at, fit_place, group_beliefs, without_stalls
+from oppa.bench.fitting import CostFunction, FittedRuns, coefficients_at, fit_place, group_beliefs
 from oppa.cost.beliefs import Beliefs
 from oppa.cost.coefficients import load_beliefs
 from oppa.cost.memory import memory
 from oppa.cost.prediction import predict
 from oppa.cost.rows import by_kind, check_rows, illegal, workload_of_rows
-from oppa.cost.step_time import step_time
+from oppa.cost.step_time import step_time, without_stalls
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

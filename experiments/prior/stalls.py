@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize_scalar
 
-from oppa.bench.fitting import without_stalls
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.step_time import step_time
+from oppa.cost.step_time import step_time, without_stalls
 from oppa.cost.workload import Workload
 from oppa.report.record import Section
 

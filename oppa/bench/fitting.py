@@ -76,8 +76,3 @@ def group_beliefs(device: str, framework: str, *, own: bool = True) -> tuple[Bel
     """
     known = load_framework(framework)
     return beliefs_of(load_hardware(device), known if own else dataclasses.replace(known, coefficients={}))
-
-
-def without_stalls(work: Workload) -> Workload:
-    """Return the same runs with a stall probability of 0."""
-    return dataclasses.replace(work, machine=dataclasses.replace(work.machine, stalls=torch.zeros_like(work.machine.stalls)))

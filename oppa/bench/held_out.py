@@ -4,13 +4,13 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from oppa.bench.fitting import fit, group_beliefs, without_stalls
+from oppa.bench.fitting import fit, group_beliefs
 from oppa.bench.published.columns import RAN
 from oppa.bench.published.nanotron import nanotron_rows
 from oppa.cost.coefficients import Belief
 from oppa.cost.memory import memory
 from oppa.cost.rows import check_rows, workload_of_rows
-from oppa.cost.step_time import step_time
+from oppa.cost.step_time import step_time, without_stalls
 
 
 @functools.cache

@@ -16,14 +16,13 @@ from oppa.control.own_trainer.contract import Abilities
 from oppa.control.own_trainer.supervision import supervise_own
 from oppa.control.policy_choice import MakePolicy, PolicyChoice
 from oppa.control.registry import needs_table
+from oppa.control.run_hosts import elastic_hosts
 from oppa.control.run_service import RunService, ServiceReport
 from oppa.control.service import discovery
 from oppa.control.service.address import ServiceAddress
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.launchers.elastic_hosts import ElasticHosts
-from oppa.launchers.hosts import HostPool, HostsLauncher, SharedHostPool
-from oppa.launchers.provider import Backend
 from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.pipeline import stored_schedules
 from oppa.problem.configuration import Configuration
@@ -207,7 +206,7 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
                 make=options.make,
                 controlled=watcher.controlled,
             )
-            hosts = _elastic_hosts(problem, options, folder, backend, study=run.uuid)
+            hosts = elastic_hosts(run, folder, backend, options.runner, options.request)
             outcome = _trained(ranks, service, watcher, report, options.asked, hosts)
         lines = ledger.standing(ledger.read(folder))
         better, seen = _refined(options.table, lines, folder)
@@ -222,25 +221,6 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
         refined=better,
         observations=seen,
     )
-
-
-def _elastic_hosts(problem: Problem, options: TrainOptions, folder: Path, backend: Backend, *, study: str) -> ElasticHosts | None:
-    """Return the hosts of a run whose number may change while it trains; None if ranks of two layouts cannot share them."""
-    grace_s = problem.limits.grace_s
-    if not isinstance(backend.place, SharedHostPool):
-        return None
-
-    @contextlib.contextmanager
-    def open_more(hosts: int, on_tick: Callable[[], None]) -> Iterator[SharedHostPool]:
-        cluster = dataclasses.replace(problem.cluster, hosts=hosts)
-        with open_backend(options.request, cluster, folder, name=problem.name, grace_s=grace_s, on_tick=on_tick) as further:
-            assert isinstance(further.place, SharedHostPool)
-            yield further.place
-
-    def make_launcher(place: HostPool) -> HostsLauncher:
-        return HostsLauncher(options.runner, place, study=study, grace_s=grace_s)
-
-    return ElasticHosts(backend.place, open_more if backend.has_more else None, make_launcher)
 
 
 def _trained(

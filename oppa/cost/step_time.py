@@ -8,6 +8,8 @@ Notation (n rows):
     stage      seconds of the slowest pipeline stage on one micro-batch
 """
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -154,6 +156,11 @@ def stalled_probability(work: Workload) -> Tensor:
     """Return the probability that a step stalls, shape (n,): that one of a pipeline's hosts is slow."""
     slow = 1 - (1 - work.machine.stalls * work.formats.stall_probability_per_host) ** work.hosts
     return torch.where((work.layout.pp > 1) & (work.hosts > 1), slow, 0.0)
+
+
+def without_stalls(work: Workload) -> Workload:
+    """Return the same configurations where no step stalls."""
+    return dataclasses.replace(work, machine=dataclasses.replace(work.machine, stalls=torch.zeros_like(work.machine.stalls)))
 
 
 def stalled_time(step: Tensor, work: Workload) -> Tensor:

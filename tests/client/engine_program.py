@@ -3,11 +3,9 @@
 It runs under torchrun in DeepSpeed's environment.
 """
 
-import argparse
 import dataclasses
 import json
 import os
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,11 +16,12 @@ import deepspeed
 from deepspeed.ops import __compatible_ops__
 from deepspeed.pipe import PipelineModule
 from deepspeed.utils import groups, safe_get_full_fp32_param
-from oppa_client import ContractError, run_files
+from oppa_client import run_files
 from oppa_client.deepspeed import EngineLoop
 from torch import nn
 
 from oppa.training import GradientStatistics
+from tests.client.attempts_in_turn import folders_and_options, run_in_turn
 from tests.client.engine_model import RATE, SEED, SIZE, Samples, groups_of, layers
 from tests.own_trainer.folders import TOTAL, prepare
 
@@ -127,20 +126,11 @@ def weights_of(engine):
 
 
 def main():
-    torch.set_num_threads(1)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("cases", type=json.loads, help="folder and options of each attempt, one after the other")
-    given = parser.parse_args()
+    cases = folders_and_options()
     os.environ.setdefault("LOCAL_SIZE", os.environ["LOCAL_WORLD_SIZE"])
     __compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
-    dist.destroy_process_group = lambda *_: None  # the ranks go on with the next attempt
-    for folder, options in given.cases:
-        try:
-            run(Path(folder), options)
-        except ContractError as error:
-            torch.save({"refused": str(error)}, Path(folder) / f"seen-{dist.get_rank()}.pt")
-        dist.barrier()
+    run_in_turn(cases, run)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """A user's program around torchtitan's trainer. It requests what oppa would, and saves what it saw; it runs under torchrun."""
 
-import argparse
 import dataclasses
 import json
 import os
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from oppa_client import ContractError, run_files
+from oppa_client import run_files
 from oppa_client.torchtitan import OppaTrainer
 
 from oppa.training import GradientStatistics
+from tests.client.attempts_in_turn import folders_and_options, run_in_turn
 from tests.client.titan_model import SEED, UNLABELLED, Samples, config_of
 from tests.own_trainer.folders import TOTAL, prepare
 
@@ -83,18 +82,9 @@ def weights_of(model):
 
 
 def main():
-    torch.set_num_threads(1)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("cases", type=json.loads, help="folder and options of each attempt, one after the other")
-    given = parser.parse_args()
+    cases = folders_and_options()
     dist.init_process_group("gloo")
-    dist.destroy_process_group = lambda *_: None  # the ranks go on with the next attempt
-    for folder, options in given.cases:
-        try:
-            run(Path(folder), options)
-        except ContractError as error:
-            torch.save({"refused": str(error)}, Path(folder) / f"seen-{dist.get_rank()}.pt")
-        dist.barrier()
+    run_in_turn(cases, run)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ import time
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from oppa_client import ContractError, open_run, run_files, wait_for_devices
-from oppa_client import run as client_run
+from oppa_client import ContractError, early_start, open_run, run_files, wait_for_devices
 
 from tests.own_trainer.folders import ask, ask_to_leave, attempt, ranks, reported, terms
 
@@ -208,13 +207,18 @@ def test_a_later_oppa_that_still_speaks_this_version_is_accepted(tmp_path, monke
     assert open_run({"batch": "up"}) is not None
 
 
-def test_a_rank_that_starts_early_waits_for_its_terms_and_states_before_what_it_can_do(tmp_path, monkeypatch):
-    attempt(tmp_path, step=5, samples=40, checkpoint="/c")
-    terms_file = tmp_path / run_files.ATTEMPT
-    held = terms_file.rename(tmp_path / "held")
-    run_files.write(tmp_path, run_files.HOLD, {})
-    monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+def hold(folder, monkeypatch):
+    """Let the next run in `folder` wait; return the file of its terms, and where that is until then."""
+    attempt(folder, step=5, samples=40, checkpoint="/c")
+    terms_file = folder / run_files.ATTEMPT
+    run_files.write(folder, run_files.HOLD, {})
+    monkeypatch.setenv("OPPA_TRIAL", str(folder))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
+    return terms_file, terms_file.rename(folder / "held")
+
+
+def test_a_rank_that_starts_early_waits_for_its_terms_and_states_before_what_it_can_do(tmp_path, monkeypatch):
+    terms_file, held = hold(tmp_path, monkeypatch)
     stated = []
 
     def end_hold():
@@ -230,13 +234,8 @@ def test_a_rank_that_starts_early_waits_for_its_terms_and_states_before_what_it_
 
 def test_a_program_may_wait_before_it_opens_its_run(tmp_path, monkeypatch):
     """As one has to whose trainer opens the run only after it has joined a process group."""
-    attempt(tmp_path, step=5, samples=40, checkpoint="/c")
-    terms_file = tmp_path / run_files.ATTEMPT
-    held = terms_file.rename(tmp_path / "held")
-    run_files.write(tmp_path, run_files.HOLD, {})
-    monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
-    monkeypatch.setattr(client_run, "_waits", False)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
+    terms_file, held = hold(tmp_path, monkeypatch)
+    monkeypatch.setattr(early_start, "_declared", False)
     waiting = tmp_path / run_files.WAITING.format(0, 1)
     timer = threading.Timer(0.1, lambda: waiting.rename(tmp_path / "waited") and held.rename(terms_file))
     timer.start()
@@ -249,7 +248,7 @@ def test_a_program_may_wait_before_it_opens_its_run(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("folder", [None, "."])
 def test_ranks_that_are_not_early_do_not_wait(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(client_run, "_waits", False)
+    monkeypatch.setattr(early_start, "_declared", False)
     monkeypatch.delenv("OPPA_TRIAL", raising=False)
     if folder:
         monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))

@@ -143,9 +143,8 @@ def _actors(step: HostStep) -> list[Any]:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the Python of Ray's workers need not have oppa
-    groups = dict.fromkeys(
-        ("write", "read_out", "read_err", "beat"), 1
-    )  # calls of one kind keep their order, and do not wait for other kinds
+    # Calls of one kind keep their order, and do not wait for other kinds.
+    groups = dict.fromkeys(("write", "read_out", "read_err", "beat"), 1)
     kind = ray.remote(num_cpus=step.cpus, num_gpus=step.gpus, max_restarts=0, concurrency_groups=groups)(HostProcess)
     group = get_placement_group(step.name)
     return [
