@@ -23,7 +23,7 @@ model = {{preset = "tiny-1m"}}
 batch = {{global_batch = {GLOBAL_BATCH}}}
 cluster = {{devices_per_host = 1, memory_limit = "1 GiB"}}
 space = {{parameters = {{micro_batch = {MICRO_BATCHES}}}}}
-limits = {{trial_time = "20 s", grace = "0.5 s", q_min = 2, q_max = 4, device_lock = false}}
+limits = {{trial_time = "5 s", grace = "0.5 s", q_min = 2, q_max = 4, device_lock = false}}
 """
 STUDY = "s"
 

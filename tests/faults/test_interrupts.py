@@ -22,11 +22,9 @@ model = {{preset = "tiny-1m"}}
 batch = {{global_batch = 4}}
 cluster = {{devices_per_host = 2, device = "CPU", memory_limit = "200 MiB"}}
 runner = {{name = "{RUNNER}"}}
-limits = {{trials = 3, trial_time = "10 min", q_min = 2, q_max = 8, repeats = 3, grace = "1 s", device_lock = false}}
+limits = {{trials = 3, trial_time = "30 s", q_min = 2, q_max = 8, repeats = 3, grace = "1 s", device_lock = false}}
 """
 MOMENTS, SPAN_S = 60, 6.0
-PATIENCE_S = 250
-"""Seconds until a process counts as hanging, on a machine of any load; a test has 300."""
 PACKAGE = Path(oppa.__file__).parent
 BEFORE_HANDLING = {"__init__.py", "__main__.py"}
 """Modules of oppa that Python executes before oppa handles requests."""
@@ -65,17 +63,17 @@ def test_a_request_to_stop_is_followed_at_any_moment(moment: int, number: signal
     )
     time.sleep(SPAN_S * moment / MOMENTS)
     tuner.send_signal(number)
-    _, told = tuner.communicate(timeout=PATIENCE_S)
-    # Python itself may still start, until there is a study
+    _, told = tuner.communicate(timeout=60)
+    # Python itself may still start, until there is a study; its own traceback has no frame of oppa
     loading = () if (tmp_path / "s" / database.FILE).exists() else (-number, -signal.SIGINT, 1)
     assert tuner.returncode in (0, 130, *loading), told
-    assert modules(told) <= BEFORE_HANDLING and "mistake" not in told, told
+    assert not modules(told) and "mistake" not in told, told
     assert not processes.tagged(lambda environment: environment.get(MARK) == mark)
     if (tmp_path / "s" / database.FILE).exists():
         with Study(tmp_path / "s") as study:
             assert {trial.outcome for trial in study.trials()} <= {"completed", "interrupted"} and not study.damaged()
             assert tuner.returncode == 0 or not study.running() or study.recover()
-        again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert again.returncode == 0, again.stderr
 
 

@@ -60,11 +60,11 @@ def test_sure_counts_q_min_from_the_end_of_the_warm_up() -> None:
     assert min(n for n in stopped if n) == 3 + LIMITS.q_min
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name != "precise"])
+@pytest.mark.parametrize("name", RULES)
 @given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=30), st.integers(2, 12))
-def test_none_stops_before_q_min_or_without_an_incumbent(name, step_times_s, q_min) -> None:
+def test_none_stops_before_q_min_nor_as_slower_without_an_incumbent(name, step_times_s, q_min) -> None:
     rule = make_rule(name, Limits(q_min=q_min, q_max=40))
-    assert not rule(step_times_s, None)
+    assert rule(step_times_s, None) in (None, *["completed"] * (name == "precise"))
     assert not rule(step_times_s[:q_min], 1e9)
 
 
@@ -92,9 +92,8 @@ def test_a_mean_that_was_taken_as_precise_is() -> None:
     complete = until_precise(LIMITS)
     ends = [(times, stopped_at(complete, list(times))) for times in trials(1.0, 0.03)]
     errors = [abs(math.log(estimate(times[:n]).steps_per_s)) for times, n in ends if n]
-    assert (
-        len(errors) > 0.9 * TRIALS and np.sqrt(np.mean(np.square(errors))) < 1.5 * PRECISION
-    )  # stopping on a small variance is optimistic
+    assert len(errors) > 0.9 * TRIALS
+    assert np.sqrt(np.mean(np.square(errors))) < 1.5 * PRECISION  # stopping on a small variance is optimistic
 
 
 def test_never_is_never() -> None:
