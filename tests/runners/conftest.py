@@ -19,7 +19,7 @@ from oppa.trials.trial_folder import TrialSpec
 
 TINY = Model(layers=8, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=256, seq_len=32)
 Run = Callable[..., TrialResult]
-Alone = Callable[[Model, str], tuple[float, ...]]
+Alone = Callable[..., tuple[float, ...]]
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def alone(torch: Run) -> Alone:
-    """Losses of one process of the torch runner, by model and precision."""
-    return functools.cache(lambda model, precision: torch({"micro_batch": 8}, model, precision=precision).losses)
+    """Losses of one process of the torch runner, by model, precision and other settings of the training."""
+    return functools.cache(lambda model, precision, **training: torch({"micro_batch": 8}, model, precision=precision, **training).losses)
 
 
 def configured(**values: object) -> Configuration:

@@ -75,7 +75,8 @@ def test_every_layout_trains_torch_s_model(values: dict[str, object], deepspeed:
 @pytest.mark.environment
 @pytest.mark.parametrize("values", [values for values in DATA if values.get("zero_stage") == 3], ids=name_of)
 def test_weights_that_are_really_sharded_train_alike(values: dict[str, object], deepspeed: Run, alone: Alone) -> None:
-    assert deepspeed(values, WIDE).losses == pytest.approx(alone(WIDE, "fp32"), rel=FP32_TOLERANCE)
+    slower = {"learning_rate": 1e-3}  # at 3e-3 the loss halves in four steps, and rounding grows as the processor's products are rounded
+    assert deepspeed(values, WIDE, **slower).losses == pytest.approx(alone(WIDE, "fp32", **slower), rel=FP32_TOLERANCE)
 
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.1}
