@@ -20,7 +20,7 @@ from tests.hostile.relay import TAMPERED
 from tests.trials.conftest import SCRIPT_RUNNER, STUDY, TwoHosts, script_spec
 
 RELAY = Path(__file__).parent / "relay.py"
-LIMITS = Limits(trial_time_s=240, grace_s=1, device_lock=False)
+LIMITS = Limits(trial_time_s=60, grace_s=1, device_lock=False)
 
 
 class Relayed(TwoHosts):
