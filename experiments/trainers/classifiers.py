@@ -27,7 +27,7 @@ def _integration(
     timed = ("--checkpoints", "{folder}", "--width", "1024", "--data", "65536", *endless)
 
     def statistics(repeats: int) -> tuple[StatisticsCost, ...]:
-        return example_costs(repeats, example=example, words=timed, micro_batch=512, interpreter=interpreter())
+        return example_costs(repeats, example=example, words=timed, micro_batches=(512, 64), interpreter=interpreter())
 
     return Integration(
         name=name,

@@ -105,6 +105,6 @@ TRANSFORMERS = Integration(
     samples=8_000,
     layouts=(("recompute", "none"), ("recompute", "full")),
     early_start=False,
-    statistics=functools.partial(example_costs, example="transformers_trainer", words=("--output", "{folder}"), micro_batch=32),
+    statistics=functools.partial(example_costs, example="transformers_trainer", words=("--output", "{folder}"), micro_batches=(32, 8)),
     losses=transformers_losses,
 )

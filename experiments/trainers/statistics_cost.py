@@ -70,18 +70,22 @@ def loop_costs(repeats: int) -> tuple[StatisticsCost, ...]:
 
 
 def example_costs(
-    repeats: int, *, example: str, words: Sequence[str], micro_batch: int, interpreter: str = sys.executable
+    repeats: int, *, example: str, words: Sequence[str], micro_batches: Sequence[int], interpreter: str = sys.executable
 ) -> tuple[StatisticsCost, ...]:
-    """Return the cost in an example of a trainer; raises EnvironmentLackingError if the ranks fail.
+    """Return the costs in an example of a trainer, by micro-batch; raises EnvironmentLackingError if the ranks fail.
 
     Args:
         repeats: Repeats of so many pairs of blocks.
         example: Name of the example.
         words: Its arguments, in which `{folder}` is a folder for what it saves.
-        micro_batch: Samples of a micro-batch; each of two ranks has four of them in a step.
+        micro_batches: Samples of a micro-batch, of which each of two ranks has four in a step; the first is that of a step of about 200 ms.
         interpreter: Python of the example.
     """
     pairs = PAIRS_PER_REPEAT * max(2, repeats)
+    return tuple(_example_cost(pairs, example, words, each, interpreter) for each in micro_batches)
+
+
+def _example_cost(pairs: int, example: str, words: Sequence[str], micro_batch: int, interpreter: str) -> StatisticsCost:
     configuration = Configuration(dp=2, global_batch=8 * micro_batch, micro_batch=micro_batch)
     with tempfile.TemporaryDirectory(prefix="oppa-statistics-") as name:
         write_json(Path(name, SPEC), {"configuration": configuration.to_dict(), "steps": 2 * pairs * example_statistics.BLOCK + 1})
@@ -92,7 +96,7 @@ def example_costs(
     cpu_s = np.mean(ranks, axis=0).tolist()
     without = [each for step, each in enumerate(cpu_s) if not example_statistics.measured(step)]
     cpu, wall = example_statistics.costs(cpu_s), example_statistics.costs(wall_s)
-    return (StatisticsCost(samples=micro_batch, every=1, step_s=float(np.median(without)), cpu=cpu, wall=wall),)
+    return StatisticsCost(samples=micro_batch, every=1, step_s=float(np.median(without)), cpu=cpu, wall=wall)
 
 
 def _measured(samples: int, every: int, pairs: int) -> StatisticsCost:

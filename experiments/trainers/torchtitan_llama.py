@@ -57,6 +57,6 @@ TORCHTITAN = Integration(
     layouts=(("zero_stage", 2), ("zero_stage", 3)),
     early_start=False,
     interpreter=_python,
-    statistics=functools.partial(example_costs, example="torchtitan_trainer", words=("--output", "{folder}", *OPTIONS), micro_batch=8),
+    statistics=functools.partial(example_costs, example="torchtitan_trainer", words=("--output", "{folder}", *OPTIONS), micro_batches=(8,)),
     losses=losses,
 )
