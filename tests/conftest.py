@@ -1,4 +1,4 @@
-"""Prepare workers of pytest-xdist: long files of tests first, and temporary files and the lock on devices apart.
+"""Prepare processes of tests: long files first, a lock on devices of their own, and temporary files of each worker apart.
 
 Laws are tried on 25 random examples, and under `--hypothesis-profile whole`, which `make faults` uses, on 200.
 """
@@ -29,9 +29,11 @@ def browser() -> Iterator[Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        config.stash[FOLDER] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"oppa-{worker}-")
-        os.environ.update(dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR"), tempfile.tempdir))
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker or not hasattr(config.option, "numprocesses") or not config.option.numprocesses:  # no process that only starts workers
+        os.environ["XDG_RUNTIME_DIR"] = config.stash[FOLDER] = tempfile.mkdtemp(prefix=f"oppa-{worker or 'tests'}-")
+    if worker:
+        os.environ["TMPDIR"] = tempfile.tempdir = config.stash[FOLDER]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

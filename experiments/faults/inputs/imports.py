@@ -22,6 +22,8 @@ FORMATS = {
     "pretrain.py": "megatron-bridge",
     "oppa_recipe.py": "torchtitan",
     "trial.json": "torchrun",
+    "training_arguments.json": "transformers",
+    "lightning.yaml": "lightning",
 }
 """The format of each file."""
 JOB = b"""
@@ -126,6 +128,23 @@ def _structured() -> Iterator[Case]:
     deepspeed = json.loads(exported("deepspeed", "ds_config.json"))
     tables = {
         "ds_config.json": {**deepspeed, "tensor_parallel": {"autotp_size": 2}, "pipeline": {"stages": 1}, "gradient_clipping": 1.0},
+        "training_arguments.json": {
+            **json.loads(exported("transformers", "training_arguments.json")),
+            "fsdp": "shard_grad_op",
+            "fsdp_config": {"reshard_after_forward": False},
+            "gradient_checkpointing": True,
+            "ddp_bucket_cap_mb": 100,
+            "deepspeed": None,
+        },
+        "lightning.yaml": {
+            "trainer": {
+                "devices": 8,
+                "num_nodes": 1,
+                "accumulate_grad_batches": 4,
+                "strategy": {"class_path": "FSDPStrategy", "init_args": {"sharding_strategy": "SHARD_GRAD_OP"}},
+            },
+            "data": {"batch_size": 2},
+        },
         "trial.json": {"configuration": json.loads(exported("torchrun", "trial.json"))["configuration"]},
         "accelerate.yaml": {
             "distributed_type": "FSDP",
@@ -215,7 +234,7 @@ def _written() -> Iterator[Case]:
         yield _case(f"YAML: {what}", {"accelerate.yaml": f"distributed_type: FSDP\n{text}"})
     for opening, closing in (("[", "]"), ('{"a": ', "}")):
         for what, nested in mutations.deep(opening, closing):
-            for name in ("ds_config.json", "trial.json", "accelerate.yaml"):
+            for name in ("ds_config.json", "trial.json", "accelerate.yaml", "training_arguments.json", "lightning.yaml"):
                 yield _case(f"{name}: {opening} {what}", {name: f'{{"zero_optimization": {nested}, "configuration": {nested}}}'})
     yield _case(
         "YAML of a run script",

@@ -13,8 +13,8 @@ SOURCE = (
 )
 SETTING = "Another configuration: an id, `dp=2,micro_batch=4` with the rest at its defaults, or a JSON file."
 FORMAT = (
-    "Format of the files: torchrun, kubernetes, deepspeed, colossalai, megatron, megatron-bridge, torchtitan or accelerate. For weights:"
-    " huggingface or dcp."
+    "Format of the files: torchrun, kubernetes, deepspeed, colossalai, megatron, megatron-bridge, torchtitan, accelerate, transformers or"
+    " lightning. For weights: huggingface or dcp."
 )
 OUT = "Folder of the files. The default is STUDY/best/FORMAT, FORMAT next to a JSON file, JOB-FORMAT here, or RUN/exports/FORMAT-STEP."
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oppa.tuning.formats.format import Reading
 
 SOURCE = "The framework's file, or a folder with its files."
-FORMAT = "deepspeed, megatron or accelerate; or any format that `oppa export` writes."
+FORMAT = "deepspeed, megatron, accelerate, transformers or lightning; or any format that `oppa export` writes."
 JOB = "Job that the file configures; without one, a new job is made from the file."
 SETTING = "Values that the file does not state: `pp=2,micro_batch=4`."
 TAKE = "`file` or `job`: the source of truth where they differ in model, batch, devices, precision or search space."

@@ -3,7 +3,18 @@
 from oppa.errors import InputError, require_known
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
-from oppa.tuning.formats import accelerate, colossalai, deepspeed, kubernetes, megatron, megatron_bridge, torchrun, torchtitan
+from oppa.tuning.formats import (
+    accelerate,
+    colossalai,
+    deepspeed,
+    kubernetes,
+    lightning,
+    megatron,
+    megatron_bridge,
+    torchrun,
+    torchtitan,
+    transformers,
+)
 from oppa.tuning.formats.format import Files, Format, Reading, require_expressible
 
 FORMATS: dict[str, Format] = {
@@ -15,6 +26,8 @@ FORMATS: dict[str, Format] = {
     "megatron-bridge": megatron_bridge,
     "torchtitan": torchtitan,
     "accelerate": accelerate,
+    "transformers": transformers,
+    "lightning": lightning,
 }
 
 

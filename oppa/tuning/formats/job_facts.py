@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
+from oppa.problem.file_keys import at
 from oppa.problem.model import Model
-from oppa.tuning.formats import accelerate, deepspeed, megatron, stated
+from oppa.tuning.formats import accelerate, deepspeed, lightning, megatron, stated, transformers
 from oppa.tuning.formats.format import Files
 from oppa.tuning.formats.megatron_command import command_table, model_facts, states_architecture
 
@@ -113,6 +114,28 @@ def _accelerate(files: Files) -> JobFacts:
     )
 
 
+def _transformers(files: Files) -> JobFacts:
+    values = transformers.values_of(files)
+    if values.get("deepspeed"):
+        return JobFacts(launch_space="deepspeed")
+    precisions = {True: "bf16", False: "" if values.get("fp16") else "fp32"}
+    return JobFacts(precision=precisions[stated.switch(values, "bf16", usual=False)], launch_space="transformers")
+
+
+def _lightning(files: Files) -> JobFacts:
+    values = lightning.values_of(files)
+    hosts, devices = (at(values, key) for key in (lightning.HOSTS, lightning.DEVICES))
+    hosts = hosts if type(hosts) is int else 1
+    precision = str(at(values, lightning.PRECISION) or "32")
+    known = next((ours for text, ours in lightning.PRECISIONS.items() if precision.startswith(text)), "")
+    return JobFacts(
+        devices=devices * hosts if type(devices) is int and devices > 0 else None,
+        hosts=hosts,
+        precision="" if known == "fp16" else known,
+        launch_space="lightning",
+    )
+
+
 def _megatron(files: Files) -> JobFacts:
     options, program = megatron.options_of(files), megatron.program_of(files)
     model, kind, unread = model_facts(options, program)
@@ -148,5 +171,7 @@ _READERS: dict[str, Callable[[Files], JobFacts]] = {
     "deepspeed": _deepspeed,
     "accelerate": _accelerate,
     "megatron": _megatron,
+    "transformers": _transformers,
+    "lightning": _lightning,
     "colossalai": lambda _: JobFacts(runner="colossalai", launch_space="colossalai"),
 }

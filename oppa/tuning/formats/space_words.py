@@ -57,12 +57,13 @@ def stated(problem: Problem, settings: Mapping[str, Value]) -> set[str]:
 
 
 def grouped(words: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values that follow each option of a launch line."""
+    """Return the values that follow each option of a launch line, or that it has after `=`."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     for word in words:
         if word.startswith("--"):
-            found[word] = values = []
+            option, equals, value = word.partition("=")
+            found[option] = values = [value] if equals else []
         else:
             values.append(word)
     return found

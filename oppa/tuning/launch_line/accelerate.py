@@ -15,12 +15,13 @@ from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at
 from oppa.problem.launch_line.line import Stage
 from oppa.tuning.formats.accelerate import stage_of
+from oppa.tuning.formats.transformers import ACCUMULATED, MICRO
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import names_placeholders, templates
-from oppa.tuning.launch_line.trainer import ACCUMULATED, BATCH_WORDS, MICRO, TRAINER_ADDED, TRAINER_STEPS, TrainerArguments
+from oppa.tuning.launch_line.trainer import BATCH_WORDS, TRAINER_ADDED, TRAINER_STEPS, TrainerArguments
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"

@@ -7,25 +7,14 @@ from typing import Any
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at
+from oppa.tuning.formats.lightning import ACCUMULATE, BATCHES, DEVICES, HOSTS, PRECISIONS, STRATEGY, strategy_of
 from oppa.tuning.launch_line.meaning import LineDevices, Meaning
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
-_BATCHES = ("data.batch_size", "data.init_args.batch_size", "data.train_batch_size")
-_ACCUMULATE, _DEVICES, _HOSTS = "trainer.accumulate_grad_batches", "trainer.devices", "trainer.num_nodes"
-_STRATEGIES: Mapping[str, tuple[str, int]] = {
-    "ddp": ("ddp", 0),
-    "ddp_find_unused_parameters_false": ("", 0),
-    "ddp_find_unused_parameters_true": ("", 0),
-    "fsdp": ("fsdp", 3),
-    "deepspeed_stage_1": ("deepspeed", 1),
-    "deepspeed_stage_2": ("deepspeed", 2),
-    "deepspeed_stage_3": ("deepspeed", 3),
-}
 _ON_CPU: Mapping[str, Any] = {"strategy": ["ddp"], "zero_stage": [0]}
 """Values that run without a GPU, where Lightning refuses FSDP and DeepSpeed."""
-_PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32"}
 _NAMED_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 _BAR = ("--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar", "--trainer.callbacks.refresh_rate=1")
 _UNKNOWN_BATCH = (
@@ -38,7 +27,7 @@ class _Effective:
 
     def __init__(self, sources: LineSources) -> None:
         self.options = Options(sources.line.arguments, spelled=lambda name: name.lstrip("-"))
-        require_consistent(self.options, [*_BATCHES, _ACCUMULATE, _DEVICES, _HOSTS])
+        require_consistent(self.options, [*BATCHES, ACCUMULATE, DEVICES, HOSTS])
         self._values: Mapping[str, Any] = {}
         self._file = ""
         named = self.options.get("config", "c")
@@ -62,8 +51,8 @@ def devices_of_trainer(sources: LineSources) -> LineDevices:
     if sources.line.stage("launcher", "step") is not None:
         return sources.devices
     effective = _Effective(sources)
-    count, origin = effective.stated(_DEVICES)
-    hosts, _ = effective.stated(_HOSTS)
+    count, origin = effective.stated(DEVICES)
+    hosts, _ = effective.stated(HOSTS)
     per_host = count if type(count) is int and count > 0 else sources.machine.gpus or 1
     return LineDevices(hosts=hosts if type(hosts) is int else 1, per_host=per_host, origin=origin or "default of Lightning")
 
@@ -72,12 +61,13 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     """Return the meaning of a line of LightningCLI."""
     effective = _Effective(sources)
     count = sources.devices.count
-    batch, batch_origin = effective.stated(*_BATCHES)
-    accumulated, _ = effective.stated(_ACCUMULATE)
+    batch, batch_origin = effective.stated(*BATCHES)
+    accumulated, _ = effective.stated(ACCUMULATE)
     steps = accumulated if type(accumulated) is int else 1
     micro = batch if type(batch) is int and batch > 0 else None
-    strategy, strategy_origin = effective.stated("trainer.strategy")
-    named, stage = _STRATEGIES.get(str(strategy or "ddp"), ("", -1))
+    strategy, strategy_origin = effective.stated(STRATEGY)
+    named, stage = strategy_of(strategy)
+    named = "" if isinstance(strategy, Mapping) else named  # an option in its place would drop the arguments of the class
     precision, _ = effective.stated("trainer.precision")
     settings: dict[str, Value] = {"tp": 1, "pp": 1}
     settings |= {"dp": count} if count else {}
@@ -87,14 +77,14 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     workers, _ = effective.stated("data.num_workers")
     settings |= {"num_workers": workers} if type(workers) is int else {}
     settings |= {"trainer_precision": precision} if isinstance(precision, str) and precision in _NAMED_PRECISIONS else {}
-    by_name = next((key for key in _BATCHES if effective.stated(key)[1] == batch_origin and effective.stated(key)[0] == batch), _BATCHES[0])
-    completes = bool(named and micro and count and by_name == _BATCHES[0])
-    replaced = {_DEVICES, _HOSTS, _BATCHES[0], _ACCUMULATE, "trainer.strategy"} if completes else {_ACCUMULATE, by_name} if micro else set()
+    by_name = next((key for key in BATCHES if effective.stated(key)[1] == batch_origin and effective.stated(key)[0] == batch), BATCHES[0])
+    completes = bool(named and micro and count and by_name == BATCHES[0])
+    replaced = {DEVICES, HOSTS, BATCHES[0], ACCUMULATE, STRATEGY} if completes else {ACCUMULATE, by_name} if micro else set()
     words = templates(effective.options.without(replaced))
     arguments: dict[str, list[str]] = {}
     if micro and not completes:
-        arguments["micro_batch"] = [f"--{by_name}={{micro_batch}}", f"--{_ACCUMULATE}={{num_microbatches}}"]
-    known = next((ours for text, ours in _PRECISIONS.items() if str(precision).startswith(text)), "")
+        arguments["micro_batch"] = [f"--{by_name}={{micro_batch}}", f"--{ACCUMULATE}={{num_microbatches}}"]
+    known = next((ours for text, ours in PRECISIONS.items() if str(precision).startswith(text)), "")
     return Meaning(
         framework="lightning",
         evidence=evidence,

@@ -7,8 +7,10 @@ from pathlib import PurePath
 from typing import Any
 
 from oppa.errors import InputError
+from oppa.problem.bounded_text import parse_json
 from oppa.problem.configuration import Value
 from oppa.tuning.formats.deepspeed import BATCH, key_of
+from oppa.tuning.formats.transformers import ACCUMULATED, MICRO, stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.local_model import local_model
 from oppa.tuning.launch_line.meaning import LineConflict, Meaning
@@ -17,7 +19,6 @@ from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
-MICRO, ACCUMULATED = "per_device_train_batch_size", "gradient_accumulation_steps"
 _LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "model_max_length", "cutoff_len", "seq_length")
 _DEFAULTS = {MICRO: 8, ACCUMULATED: 1}
 """Defaults of transformers.TrainingArguments."""
@@ -72,6 +73,14 @@ class TrainerArguments:
             return option.text
         return str(self.values.get(name) or "")
 
+    def table(self, name: str, sources: LineSources) -> Mapping[str, Any]:
+        """Return the table of an argument, which may be JSON in the line or a local file; empty if there is none."""
+        found: Any = self.values.get(name)
+        if (option := self.options.get(name)) and option.values:
+            is_file = not option.text.startswith("{") and sources.local_file(option.text) is not None
+            found = sources.contents(option.values[0]) if is_file else _json(option.text)
+        return found if isinstance(found, Mapping) else {}
+
     @property
     def states_batch(self) -> bool:
         """Return whether the line or the file states the micro-batch."""
@@ -101,6 +110,13 @@ class TrainerArguments:
         """Return `[model]` from a local config.json, its origin, and what would state it otherwise."""
         length = next((found for name in _LENGTHS if (found := self.options.number(name) or _whole(self.values.get(name)))), None)
         return local_model(sources, self.text("model_name_or_path") or self.text("config_name"), length)
+
+
+def _json(text: str) -> Any:
+    try:
+        return parse_json(text, source="the argument", hint="")
+    except InputError:  # the program reads it in its own way
+        return None
 
 
 def _whole(value: Any) -> int | None:
@@ -150,14 +166,15 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
     """Return the meaning of a line by DDP or FSDP, whose search space completes it."""
     options, count = arguments.options, meaning.devices.count or 1
     fsdp = arguments.text("fsdp")
-    stage = _stage_of(fsdp) if ("fsdp" in options or fsdp) else 0
+    sharded = "fsdp" in options or fsdp
+    stage = stage_of({"fsdp": fsdp or True, "fsdp_config": arguments.table("fsdp_config", sources)}) if sharded else 0
     present: dict[str, Value] = {"bf16": True} if arguments.is_on("bf16") else {}
     extras: dict[str, Value] = {"dataloader_num_workers": options.number("dataloader_num_workers", least=0) or 0}
     settings = {**meaning.settings, "zero_stage": stage, **present}
     words: dict[str, Any] = {**BATCH_WORDS, "recompute": _RECOMPUTE}
     choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
     replaced = {MICRO, ACCUMULATED, "gradient_checkpointing", "torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", *_MEASURED}
-    if "fsdp" in options or fsdp or "fsdp_config" in options:
+    if sharded or "fsdp_config" in options:
         words["zero_stage"] = {str(stage): []}
         choices["zero_stage"] = [stage]
     elif count > 1 and sources.machine.gpus:
@@ -182,11 +199,6 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
         arguments=words,
         choices=choices,
     )
-
-
-def _stage_of(fsdp: str) -> int:
-    """Return the ZeRO stage of `--fsdp`; without a value, FSDP frees the weights after the forward pass."""
-    return 2 if "shard_grad_op" in fsdp else 0 if "no_shard" in fsdp else 3
 
 
 def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArguments) -> Meaning:

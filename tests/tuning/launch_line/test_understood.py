@@ -206,3 +206,27 @@ def test_a_number_of_hosts_that_is_not_one_is_refused(script, message, job) -> N
 def test_lightning_shards_on_gpus_alone(option, machine, strategies, job) -> None:
     made = job(f"{LIGHTNING} {option}", machine=machine)
     assert {each["strategy"] for each in made.problem.candidates()} == strategies
+
+
+@pytest.mark.parametrize(
+    ("words", "stage"),
+    [
+        ("--fsdp", 3),
+        ("--fsdp full_shard", 3),
+        ("""--fsdp --fsdp_config '{"reshard_after_forward": false}'""", 2),
+        ("--fsdp --fsdp_config fsdp.json", 2),
+        ("--fsdp --fsdp_config missing.json", 3),
+        ("", 0),
+    ],
+)
+def test_the_trainers_fsdp_keeps_the_weights_where_its_configuration_states_it(words, stage, job) -> None:
+    made = job(f"{TRAINER} {words}", {"fsdp.json": '{"reshard_after_forward": false}'})
+    assert made.problem.baseline.zero_stage == stage
+
+
+def test_a_strategy_with_arguments_stays_as_the_file_has_it(job) -> None:
+    line = "python train.py fit --trainer.devices 8 --data.batch_size 16 --config run.yaml"
+    text = "trainer: {strategy: {class_path: lightning.pytorch.strategies.FSDPStrategy, init_args: {cpu_offload: true}}}\n"
+    made = job(line, {"run.yaml": text})
+    assert "strategy" not in made.problem.space.names
+    assert not any("strategy" in word for word in made.problem.command.argv)

@@ -1,0 +1,115 @@
+"""The `Trainer` of Transformers (5.23): `training_arguments.json`, as `HfArgumentParser` reads it, and the same options in `run.sh`.
+
+Names: transformers/training_args.py. The options are those that search_spaces/transformers.toml declares.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.plain_text import clipped
+from oppa.problem.bounded_text import parse_json, parse_yaml
+from oppa.problem.configuration import Configuration, Value
+from oppa.problem.problem import Problem
+from oppa.tuning.formats import deepspeed, launch, options, space_words, stated
+from oppa.tuning.formats.format import Files, Reading
+
+NAME = "Transformers"
+SPACE = "transformers"
+CONFIG = "training_arguments.json"
+FILES = (CONFIG, deepspeed.CONFIG, launch.SCRIPT)
+EXPRESSES = None  # `export` checks the options of the search space
+MICRO, ACCUMULATED, BUCKET = "per_device_train_batch_size", "gradient_accumulation_steps", "ddp_bucket_cap_mb"
+RECOMPUTE = ("gradient_checkpointing", "activation_checkpointing")
+
+_OTHERS = ("logging_", "save_", "eval_", "hub_", "push_to_", "report_to", "run_name", "project", "trackio", "output_dir", "overwrite_")
+_LEARNING = (
+    "seed",
+    "data_seed",
+    "do_",
+    "num_train_epochs",
+    "max_steps",
+    "learning_rate",
+    "weight_decay",
+    "lr_",
+    "warmup_",
+    "adam_",
+    "max_grad_",
+)
+IMMATERIAL = (*_OTHERS, *_LEARNING, "resume_from", "disable_tqdm", "load_best", "metric_for", "greater_is", "log_level", "remove_unused")
+"""Beginnings of arguments that change neither the speed nor the memory of a step."""
+_READ = {MICRO, ACCUMULATED, BUCKET, *RECOMPUTE, "fsdp", "fsdp_config", "bf16", "deepspeed"}
+
+
+def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
+    """Return the files; raises InputError for a parameter or a value without an option."""
+    known = options.parameters(SPACE, problem)
+    options.require_options(known, problem, configuration, target=NAME)
+    words = options.written(known, problem, configuration, leave_out=("dp", "micro_batch"))  # the words of dp are for trials
+    words = [f"--{MICRO}", str(configuration.micro_batch), f"--{ACCUMULATED}", str(configuration.num_microbatches), *words]
+    if "bf16" not in configuration.names and problem.training.precision == "bf16":
+        words += ["--bf16", "true"]
+    start = f'exec {launch.torchrun(problem)} "$@" {shlex.join(words)}'
+    notes = (f"TRAIN.py reads its arguments by HfArgumentParser. {CONFIG} has the same ones, for a program that reads a file.",)
+    run = launch.script(problem, configuration, usage="TRAIN.py [ARGUMENT]...", body=start, notes=notes)
+    return {CONFIG: json.dumps(options.arguments(words), indent=2) + "\n", launch.SCRIPT: run}
+
+
+def parse(problem: Problem, files: Files) -> Reading:
+    """Read a file of TrainingArguments, and DeepSpeed's own if it names one that is among the files."""
+    values = values_of(files)
+    if named := values.get("deepspeed"):
+        inner = _deepspeed(problem, files, str(named))
+        settings, ignored = dict(inner.settings), inner.ignored
+    else:
+        settings, ignored = {"zero_stage": stage_of(values)}, ()
+    settings["recompute"] = "full" if any(stated.switch(values, name, usual=False) for name in RECOMPUTE) else "none"
+    settings |= {"dp_bucket_mb": stated.amount(values, BUCKET)} if BUCKET in values else {}
+    settings |= _batch(values, ranks=problem.cluster.devices)
+    extras = space_words.read(problem, options.options_of(values))
+    read = _READ | {name.removeprefix("--") for name in space_words.stated(problem, extras)}
+    return Reading(settings=settings | extras, ignored=(*ignored, *_ignored(values, read)))
+
+
+def values_of(files: Files) -> dict[str, Any]:
+    """Return the arguments in a JSON or YAML file; raises InputError if it cannot be read."""
+    hint = "name a file of TrainingArguments, in JSON or YAML"
+    for name, text in files.items():
+        if name.endswith((".json", ".yaml", ".yml")) and name != deepspeed.CONFIG:
+            values = parse_json(text, source=f"`{name}`", hint=hint) if name.endswith(".json") else parse_yaml(text, hint=hint)
+            if isinstance(values, dict):
+                return values
+    raise InputError(f"there are no arguments of the Trainer in {', '.join(files) or 'no file'}", hint=hint)
+
+
+def stage_of(values: Mapping[str, Any]) -> int:
+    """Return the ZeRO stage of `fsdp` and `fsdp_config`: a truth value since release 5, texts such as `full_shard` before."""
+    fsdp = values.get("fsdp")
+    text = " ".join(map(str, fsdp)) if isinstance(fsdp, list) else str(fsdp or "").lower()
+    if text in ("", "false"):
+        return 0
+    config = stated.table(values, "fsdp_config")
+    keeps = config.get("reshard_after_forward", config.get("fsdp_reshard_after_forward")) is False
+    return 0 if "no_shard" in text else 2 if keeps or "shard_grad_op" in text else 3
+
+
+def _batch(values: Mapping[str, Any], *, ranks: int) -> dict[str, Value]:
+    """Return the batch sizes that are stated; the global batch is known if both numbers are."""
+    micro, steps = stated.count(values, MICRO), stated.count(values, ACCUMULATED)
+    found = {"micro_batch": micro, "global_batch": micro * steps * ranks if micro and steps else None}
+    return {name: size for name, size in found.items() if size is not None}
+
+
+def _deepspeed(problem: Problem, files: Files, path: str) -> Reading:
+    named = {name: text for name, text in files.items() if name == path.rpartition("/")[2]}
+    if not named:
+        raise InputError(f"the file refers to `deepspeed = {clipped(path)}`", hint=f"run `oppa import {clipped(path)} --from deepspeed`")
+    return deepspeed.parse(problem, named)
+
+
+def _ignored(values: Mapping[str, Any], read: set[str]) -> list[str]:
+    """Return the arguments that may matter, and that no parameter covers."""
+    others = {name: value for name, value in values.items() if name not in read and not name.startswith(IMMATERIAL)}
+    return [f"{name} = {json.dumps(value)}" for name, value in others.items() if value not in (None, False, "")]

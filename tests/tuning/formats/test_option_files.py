@@ -1,0 +1,193 @@
+"""Files of Transformers' Trainer and of LightningCLI: the library itself and oppa read what is written, and oppa what people write."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from oppa.errors import InputError
+from oppa.problem.job import load_job
+from oppa.tuning.formats import FORMATS, export
+from oppa.tuning.formats.job_facts import facts_of
+from tests.tuning.formats.conftest import ask, at, read_back
+
+CLUSTER = 'batch = {global_batch = 64}\ncluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}\n'
+KNOBS = {
+    "transformers": """
+torch_compile_mode = ["default", "max-autotune"]
+optim = ["adamw_torch_fused", "adafactor"]
+dataloader_pin_memory = [false, true]
+bf16 = [false, true]
+mine = { values = [1, 2], words = "--mine {mine}" }
+""",
+    "lightning": """
+strategy = ["ddp", "fsdp", "fsdp-shard-grad-op", "deepspeed"]
+num_workers = [0, 4]
+cudnn_benchmark = [false, true]
+trainer_precision = ["32-true", "bf16-mixed"]
+""",
+}
+LINES = {"transformers": ["torchrun", "train.py"], "lightning": ["torchrun", "train.py", "fit"]}
+SOME = 60
+TRAINER = """
+import json, sys
+from transformers import HfArgumentParser, TrainingArguments
+found = []
+for file, words in json.load(open(sys.argv[1])):
+    parser = HfArgumentParser(TrainingArguments)
+    (read,) = parser.parse_json_file(file)
+    (given,) = parser.parse_args_into_dataclasses([*words, "--output_dir", read.output_dir])
+    found.append([[a.per_device_train_batch_size, a.gradient_accumulation_steps, a.gradient_checkpointing,
+        a.fsdp_plugin_args and a.fsdp_plugin_args["reshard_after_forward"], a.bf16, str(a.optim.value), a.dataloader_num_workers]
+        for a in (read, given)])
+print(json.dumps(found))
+"""
+CLI = """
+import json, sys
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.demos.boring_classes import BoringModel
+class Data(LightningDataModule):
+    def __init__(self, batch_size: int = 1, num_workers: int = 0):
+        super().__init__()
+class Parsed(LightningCLI):
+    def instantiate_classes(self):  # FSDP wants a GPU, and DeepSpeed its package
+        pass
+lines = [["--config", file] for file in json.load(open(sys.argv[1]))]
+configs = [Parsed(BoringModel, Data, run=False, args=line).config.as_dict() for line in lines]
+print(json.dumps(configs, default=str))
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job in the space of a framework, with some of its configurations all over the space."""
+
+    def made(name):
+        (tmp_path / "job.toml").write_text(f'{CLUSTER}\n[space]\nname = "{name}"\n[space.parameters]\n{KNOBS[name]}')
+        problem = load_job(tmp_path / "job.toml", argv=LINES[name])
+        candidates = problem.candidates()
+        return problem, [candidates.configuration(int(each)) for each in np.linspace(0, len(candidates) - 1, SOME, dtype=int)]
+
+    return made
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_every_knob_reads_back_as_it_is_written(name, job) -> None:
+    problem, configurations = job(name)
+    for configuration in configurations:
+        files = export(name, problem, configuration)
+        assert read_back(name, problem, files) == configuration
+        assert not FORMATS[name].parse(problem, files).ignored
+    assert {configuration.zero_stage for configuration in configurations} >= {0, 2, 3}
+
+
+@pytest.mark.slow
+def test_transformers_itself_reads_file_and_options(job, tmp_path) -> None:
+    problem, configurations = job("transformers")
+    configurations = [each for each in configurations if each["mine"] == 1]
+    given = []
+    for number, configuration in enumerate(configurations):
+        files = export("transformers", problem, configuration)
+        values = {key: value for key, value in json.loads(files["training_arguments.json"]).items() if key != "mine"}
+        (path := tmp_path / f"{number}.json").write_text(json.dumps({**values, "use_cpu": True}))
+        words = shlex.split(files["run.sh"].splitlines()[-1].partition('"$@"')[2])
+        given.append([str(path), [*words[: words.index("--mine")], "--use_cpu"]])
+    (tmp_path / "given").write_text(json.dumps(given))
+    for c, (read, stated) in zip(configurations, ask("transformers", TRAINER, tmp_path / "given"), strict=True):
+        stage = {0: None, 2: False, 3: True}[c.zero_stage]
+        expected = [c.micro_batch, c.num_microbatches, c.recompute == "full", stage, c["bf16"], c["optim"], c["dataloader_num_workers"]]
+        assert read == stated == expected
+    assert len(given) >= 20
+
+
+@pytest.mark.environment
+@pytest.mark.slow
+def test_lightning_itself_reads_the_file(job, tmp_path) -> None:
+    problem, configurations = job("lightning")
+    paths = []
+    for number, configuration in enumerate(configurations):
+        (path := tmp_path / f"{number}.yaml").write_text(export("lightning", problem, configuration)["lightning.yaml"])
+        paths.append(str(path))
+    (tmp_path / "paths").write_text(json.dumps(paths))
+    for c, found in zip(configurations, ask("jsonargparse", CLI, tmp_path / "paths"), strict=True):
+        trainer, strategy = found["trainer"], found["trainer"]["strategy"]
+        assert (trainer["devices"], trainer["num_nodes"], trainer["accumulate_grad_batches"]) == (8, 1, c.num_microbatches)
+        assert (found["data"]["batch_size"], found["data"]["num_workers"]) == (c.micro_batch, c["num_workers"])
+        assert (trainer["precision"], trainer["benchmark"]) == (c["trainer_precision"], c["cudnn_benchmark"])
+        if isinstance(strategy, dict):
+            assert c.zero_stage == 2 and strategy["init_args"]["sharding_strategy"].endswith("SHARD_GRAD_OP")
+        else:
+            assert strategy == {"ddp": "ddp", "fsdp": "fsdp", "deepspeed": f"deepspeed_stage_{c.zero_stage}"}[c["strategy"]]
+
+
+@pytest.mark.parametrize(
+    ("values", "stage"),
+    [
+        ({}, 0),
+        ({"fsdp": ""}, 0),
+        ({"fsdp": False}, 0),
+        ({"fsdp": True}, 3),
+        ({"fsdp": "full_shard auto_wrap"}, 3),
+        ({"fsdp": ["shard_grad_op", "auto_wrap"]}, 2),
+        ({"fsdp": "no_shard"}, 0),
+        ({"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}, 2),
+    ],
+    ids=str,
+)
+def test_arguments_of_the_trainer_as_people_write_them(values, stage, problem_of) -> None:
+    mine = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "gradient_checkpointing": True, "learning_rate": 1e-4}
+    files = {"args.json": json.dumps({**mine, "tf32": True, "neftune_noise_alpha": 5.0, "output_dir": "out", **values})}
+    reading = FORMATS["transformers"].parse(problem_of("torch"), files)
+    assert reading.settings == {"zero_stage": stage, "recompute": "full", "micro_batch": 2, "global_batch": 64}
+    assert reading.ignored == ("tf32 = true", "neftune_noise_alpha = 5.0")
+    assert facts_of("transformers", files).precision == "fp32"
+
+
+def test_arguments_that_name_a_file_of_deepspeed_are_read_with_it(problem_of) -> None:
+    files = {"args.yaml": "per_device_train_batch_size: 4\nbf16: true\ndeepspeed: configs/ds_config.json\n"}
+    with pytest.raises(InputError, match=r"refers to `deepspeed = configs/ds_config\.json`"):
+        FORMATS["transformers"].parse(problem_of("deepspeed"), files)
+    both = {**files, "ds_config.json": '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}'}
+    settings = FORMATS["transformers"].parse(problem_of("deepspeed"), both).settings
+    assert (settings["zero_stage"], settings["micro_batch"]) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stage"),
+    [
+        ("auto", 0),
+        ("deepspeed_stage_2", 2),
+        ("{class_path: DDPStrategy, init_args: {find_unused_parameters: true}}", 0),
+        ("{class_path: lightning.pytorch.strategies.DeepSpeedStrategy, init_args: {stage: 3}}", 3),
+        ("{class_path: FSDPStrategy, init_args: {sharding_strategy: SHARD_GRAD_OP}}", 2),
+        ("{class_path: FSDPStrategy}", 3),
+        ("my.Strategy", None),
+    ],
+)
+def test_files_of_lightning_as_people_write_them(strategy, stage, problem_of) -> None:
+    text = f"trainer: {{devices: 4, num_nodes: 2, precision: bf16-mixed, strategy: {strategy}, accumulate_grad_batches: 2, max_steps: 9}}\n"
+    files = {"run.yaml": text + "data: {class_path: my.Data, init_args: {batch_size: 4}}\n"}
+    reading = FORMATS["lightning"].parse(problem_of("torch"), files)
+    assert (reading.settings.get("zero_stage"), reading.settings["micro_batch"], reading.settings["global_batch"]) == (stage, 4, 64)
+    assert reading.ignored == (() if stage is not None else ("trainer.strategy = my.Strategy",))
+    facts = facts_of("lightning", files)
+    assert (facts.devices, facts.hosts, facts.precision) == (8, 2, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "parameter"),
+    [
+        ("transformers", {"dp": 4, "tp": 2}, "tp"),
+        ("transformers", {"dp": 4, "pp": 2}, "pp"),
+        ("transformers", {"zero_stage": 1}, "zero_stage"),
+        ("lightning", {"recompute": "full"}, "recompute"),
+        ("lightning", {"zero_stage": 1}, "zero_stage"),
+        ("lightning", {"dp_bucket_mb": 100}, "dp_bucket_mb"),
+    ],
+)
+def test_what_they_cannot_say_is_named(name, values, parameter, problem_of) -> None:
+    with pytest.raises(InputError, match=f"cannot express `{parameter} = ") as refusal:
+        export(name, problem_of("torch"), at(**values))
+    assert refusal.value.hint
