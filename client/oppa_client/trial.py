@@ -18,8 +18,8 @@ from typing import Any
 from oppa_client import run_files
 from oppa_client.failures import ran_out_of_memory
 
-SPEC, STOP, LAST_STEP, OUTCOME = "trial.json", "stop", "last_step", "outcome.json"
-"""Files of a trial's folder: what to run, oppa's request to end, the number of the last step by rank 0, and how the trial ended."""
+SPEC, STOP, LAST_STEP, OUTCOME, OPENED = "trial.json", "stop", "last_step", "outcome.json", "opened"
+"""Files of a trial's folder: what to run, oppa's request to end, the last step by rank 0, how the trial ended, and that ranks report."""
 
 
 class Trial:
@@ -104,6 +104,7 @@ def open_trial() -> Trial | None:
         return None
     trial = Trial(folder, rank=int(os.environ.get("RANK", "0")), world=int(os.environ.get("WORLD_SIZE", "1")))
     trial.require_its_ranks()
+    (trial.folder / OPENED).touch()  # what the program prints are no steps then
     shown = sys.excepthook
 
     def show_and_report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -179,6 +179,7 @@ def _clear(folder: Path) -> None:
         trial_folder.REPORT,
         trial_folder.STOP,
         trial_folder.LAST_STEP,
+        trial_folder.OPENED,
         trial_folder.REPORTER,
         trial_folder.PAUSED,
         logs.STDOUT,

@@ -7,6 +7,7 @@ The folder holds these files:
     outcome.json         why the trial ended (Report); written once, by the first rank that reports it
     stop                 made by oppa; rank 0 checks for it at each step boundary and informs the other ranks
     last_step            number of the last step; written by rank 0 of a program that informs the other ranks in no other way
+    opened               made by a program that reports its steps by itself, before its first step
     reporter             made by the host that reports the steps, for a command on several hosts
     attempt.json         what a user's own trainer trains, if oppa supervises it; written by oppa before the start
     paused.json          what the trainer does instead of training, and until when (Unix seconds) that may last; written by rank 0
@@ -33,7 +34,7 @@ from oppa.problem.training import Training
 from oppa.trials import untrusted_file
 
 SPEC, MEASUREMENTS, REPORT, STOP, LAST_STEP = "trial.json", "measurements.jsonl", "outcome.json", "stop", "last_step"
-REPORTER, RECOGNISED = "reporter", "recognised"
+OPENED, REPORTER, RECOGNISED = "opened", "reporter", "recognised"
 ABILITIES, ATTEMPT, PAUSED = "abilities.json", "attempt.json", "paused.json"
 LINE_BYTES, CALL_BYTES, REPORT_BYTES = 64 << 10, 4 << 20, 1 << 20
 """Longest line of `measurements.jsonl`, most bytes of it that one call reads, and longest `outcome.json`."""

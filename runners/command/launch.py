@@ -26,7 +26,7 @@ from oppa.problem.command import OUT_OF_MEMORY
 from oppa.problem.trial_values import values_of
 from oppa.problem.writes import WRITES
 from oppa.trials.root_cause import ESCAPES, PREFIX
-from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, RECOGNISED, REPORT, REPORTER, TrialSpec
+from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, OPENED, RECOGNISED, REPORT, REPORTER, TrialSpec
 
 LOOK_S = 0.5
 LONGEST_LINE = 1 << 12
@@ -125,7 +125,9 @@ class Follower:
             self.read(earlier, then_s)
 
     def reports_by_itself(self):
-        """Return True if the program has reported a step, which this process has not."""
+        """Return True if the program has opened its trial, or has reported a step, which this process has not."""
+        if (self.trial.folder / OPENED).exists():
+            return True
         steps = self.trial.folder / MEASUREMENTS  # which oppa makes, unlike the script that starts the winner
         return not self.trial.next_step and steps.exists() and steps.stat().st_size > 0
 

@@ -152,6 +152,22 @@ COUNTING = """
 """
 
 
+def test_progress_bars_of_a_program_that_reports_are_no_steps(act, tmp_path):
+    program = """
+        import time, oppa_client
+        trial = oppa_client.open_trial()
+        for step in range(9):
+            for done in (step, step + 1):
+                print(f"  {done}%| | {done}/100 [00:00<00:09,  9.71it/s]", flush=True)
+            time.sleep(0.01 if step else 0.5)  # so that two bars are read before the first step is reported
+            if not trial.step(0.01, loss=float(step)):
+                break
+    """
+    result = act(program)
+    assert (result.outcome, result.losses) == ("completed", (0.0, 1.0, 2.0, 3.0))
+    assert not (tmp_path / "trial" / "recognised").exists()
+
+
 @pytest.mark.parametrize(
     ("first", "count"),
     [
