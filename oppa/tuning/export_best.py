@@ -38,16 +38,20 @@ class ExportedBest:
 
 
 def write_best(study: Study, problem: Problem, best: Trial) -> ExportedBest:
-    """Write `best/`: configuration.json, trial.json, run.sh, README.md, and a folder for each format that can express the winner."""
+    """Write `best/`: configuration.json, trial.json, run.sh, README.md, and a folder for each format that can express the winner.
+
+    A job without a model is of a program that is none of these frameworks.
+    """
     folder, configuration = study.folder / "best", best.configuration
     TrialSpec.of(problem.restored, configuration, study=study.uuid, trial=best.id, steps=torchrun.STEPS).write(folder)
     write_json(folder / "configuration.json", configuration.to_dict())
-    made = {name: found for name, found in exports(problem, configuration).items() if name not in RUNNERS_OWN}
-    for name, found in made.items():
+    found = exports(problem, configuration) if problem.stated_model else {}
+    made = {name: files for name, files in found.items() if name not in RUNNERS_OWN}
+    for name, files in made.items():
         _forget(folder / name, FORMATS[name].FILES)
-        if not isinstance(found, InputError):
-            write_files(folder / name, found)
-    refused = {name: f"{found.message}; {found.hint}" for name, found in made.items() if isinstance(found, InputError)}
+        if not isinstance(files, InputError):
+            write_files(folder / name, files)
+    refused = {name: f"{files.message}; {files.hint}" for name, files in made.items() if isinstance(files, InputError)}
     exported = ExportedBest(
         folder=folder,
         script=_write_script(folder, problem, configuration),

@@ -137,6 +137,8 @@ def print_result(
 def _exported(exported: "ExportedBest") -> list[str]:
     """Return lines with the script that runs the winner, and with the formats that it was exported to."""
     run = [f"[bold]run it[/]   {escape(str(exported.script))}"] if exported.script else []
+    if not exported.exported and not exported.refused:
+        return run
     readme = escape(str(exported.folder / "README.md"))
     others = f"; not {', '.join(exported.refused)}, for the reasons in {readme}" if exported.refused else f": {readme}"
     return [*run, f"[bold]export[/]   {', '.join(exported.exported) or 'nothing'}{others}"]
