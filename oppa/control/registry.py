@@ -33,6 +33,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
 LEARNED: Mapping[str, Callable[..., Policy]] = {"rl": LearnedPolicy, "explore": ExploringPolicy}
 """Policies that need weights; `explore` uses only their actions and window."""
 WITHOUT_TABLE = ("proportional", *LEARNED)
+WITHOUT_NOISE = ("stagewise", "static", *WITHOUT_TABLE)
 
 
 def policy_of(text: str, weights: Weights | None = None) -> Callable[[ThroughputIndex | None], Policy]:
@@ -63,6 +64,11 @@ def policy_of(text: str, weights: Weights | None = None) -> Callable[[Throughput
 def needs_table(text: str) -> bool:
     """Return True if a policy chooses from a table."""
     return text.partition(",")[0] not in WITHOUT_TABLE
+
+
+def needs_noise(text: str) -> bool:
+    """Return True if a policy decides nothing without the noise of the gradients."""
+    return text.partition(",")[0] not in ("", *WITHOUT_NOISE)
 
 
 def _settings(make: Callable[..., Policy]) -> dict[str, type]:

@@ -239,6 +239,21 @@ def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, 
     assert ["2.00 steps/s" in line for line in said] == [True, False] and "4.00 steps/s" in said[1], "each attempt at its own speed"
 
 
+@pytest.mark.parametrize(("policy", "measured", "warned"), [("goodput", 60, 0), ("goodput", 1, 0), ("goodput", 0, 1), ("stagewise", 0, 0)])
+def test_a_policy_without_its_measurement_is_said_once(policy, measured, warned, tmp_path, capsys) -> None:
+    (tmp_path / "job.toml").write_text(TRAIN_JOB)
+    problem = load_job(tmp_path / "job.toml")
+    run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=2, global_batch=8, micro_batch=4), policy=policy)
+    facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "updated": True}
+    with contextlib.closing(ledger.Ledger(tmp_path)) as written, run_view.PlainRunView(run, tmp_path, Interruption()) as watcher:
+        watcher.began(tmp_path / "0001")
+        for step in range(120):
+            health = "too_few_samples" if step < measured else "not_measured"
+            written.write(ledger.STEP, step=step, samples=[8 * step, 8 * step + 8], step_time_s=0.5, health=health, **facts)
+        watcher.tick()
+    assert capsys.readouterr().err.count("measures no gradient noise, without which `goodput` changes nothing") == warned
+
+
 def test_what_fails_before_its_first_step_is_not_tried_again(oppa, train) -> None:
     (oppa.folder / "job.toml").write_text(TRAIN_JOB.replace("[train]", f'[training]\ncorpus = "{oppa.folder / "texts"}"\n\n[train]'))
     (oppa.folder / "texts").mkdir()

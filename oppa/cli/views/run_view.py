@@ -16,6 +16,8 @@ from oppa.cli.trial_session import again_with, print_resume, resumable
 from oppa.cli.views import style
 from oppa.cli.views.search_view import REFRESH_S
 from oppa.cli.views.summary import job_line
+from oppa.control.own_trainer.run_book import NOT_MEASURED
+from oppa.control.registry import needs_noise
 from oppa.control.training_session import RunCallback, RunSession, TrainResult
 from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 LINE_S = 10.0
 RECENT = 20
 """Number of last steps whose mean is shown as the present speed."""
+UNMEASURED = 50
+"""Steps without a measurement of gradients, after which the user is told that the policy waits for one."""
 
 
 def print_run(run: RunSpec, folder: Path) -> None:
@@ -152,6 +156,8 @@ class PlainRunView(RunCallback):
         self._times = deque[float](maxlen=RECENT)
         self._steps_of_attempt = 0
         self._shown_at = time.monotonic()
+        self._unmeasured = 0 if needs_noise(run.policy) else None
+        """Steps so far whose gradients the trainer did not measure; None if that does not matter, or is known to the user."""
 
     def __enter__(self) -> Self:
         return self
@@ -204,8 +210,20 @@ class PlainRunView(RunCallback):
                 self._times.append(line["step_time_s"])
                 if not line["updated"]:
                     style.err().print(f"step {line['step']}: [yellow]gradients are not finite[/]; no weight was changed")
+                self._warn_unmeasured(line)
             elif text := _event(line):
                 style.err().print(text)
+
+    def _warn_unmeasured(self, line: Line) -> None:
+        """Print once that a trainer measures no gradients, without which its policy decides nothing."""
+        if self._unmeasured is None or line["health"] != NOT_MEASURED.health:
+            self._unmeasured = None
+            return
+        self._unmeasured += 1
+        if self._unmeasured == UNMEASURED:
+            self._unmeasured = None
+            why = f"the trainer measures no gradient noise, without which `{self._run.policy}` changes nothing"
+            style.err().print(f"[yellow]warning[/] {escape(why)}: give it `oppa.training.GradientStatistics`", soft_wrap=True)
 
     def _show(self) -> None:
         if self._last is not None and time.monotonic() - self._shown_at >= LINE_S:

@@ -27,7 +27,8 @@ of its processes after they had left, and one of ranks that had started early; a
 the last step of the process before."""
 REPEATED = 10
 """Steps after which the same decision is written down again."""
-_UNKNOWN = NoiseReport(health="too_few_samples")
+NOT_MEASURED = NoiseReport(health="not_measured")
+"""Stands for the noise of a step that the trainer has not measured."""
 
 
 class RunBook:
@@ -67,7 +68,7 @@ class RunBook:
 
     def stepped(self, checked: CheckedStep, configuration: Configuration) -> None:
         """Write down a step, and report it to the controller."""
-        report, noise = checked.report, checked.report.noise or _UNKNOWN
+        report, noise = checked.report, checked.report.noise or NOT_MEASURED
         self.elapsed_s += report.step_time_s + report.paused_s
         self.step, self.samples = report.step + 1, checked.samples.stop
         self._elapsed[self.step] = self.elapsed_s
@@ -81,7 +82,7 @@ class RunBook:
             step_time_s=report.step_time_s,
             elapsed_s=self.elapsed_s,
             noise_scale=noise.noise_scale if healthy else None,
-            health=noise.health if healthy or noise.health != "healthy" else _UNKNOWN.health,
+            health=noise.health if healthy or noise.health != "healthy" else NOT_MEASURED.health,
             variance_ratio=noise.variance_ratio,
             worker_variance_ratio=noise.worker_variance_ratio,
             loss=report.loss,
