@@ -382,8 +382,10 @@ def _attempt_of_trial(trial: Trial) -> dict[str, Any]:
 
 
 def _late(what: str, from_step: int, step: int) -> str:
-    cause = "a rank runs ahead of the others, or the file system shows files late"
-    return f"{what} began with step {from_step}, but this rank is at step {step}: {cause}; open the run with a larger `lead`"
+    causes = (
+        "the ranks train apart, a rank runs ahead of the others (open the run with a larger `lead`), or the file system shows files late"
+    )
+    return f"{what} began with step {from_step}, but this rank is at step {step}: {causes}"
 
 
 def _number(value: Any) -> Any:

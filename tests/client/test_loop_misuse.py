@@ -7,6 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from oppa_client import ContractError
+from oppa_client.accelerate.support import require_supported
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -146,3 +147,10 @@ def test_a_data_module_and_a_schedule_of_the_whole_training_follow_the_plan(atte
     sizes = [line["samples"] for line in reported(folder)]
     assert lengths == [12] and sum(sizes) == TOTAL and 12 in sizes
     assert list(watcher.steps.values()) == [order(numbers) for numbers in batches(sizes)]
+
+
+def test_ranks_that_train_apart_are_refused(monkeypatch):
+    accelerator = loop_program.Accelerator(cpu=True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ContractError, match=r"1 ranks of Accelerate .*, where the launcher started 2"):
+        require_supported(accelerator)

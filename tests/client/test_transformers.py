@@ -6,6 +6,7 @@ import pytest
 import torch
 from oppa_client import ContractError
 from oppa_client.loop.samples import SampleOrder
+from oppa_client.transformers.support import require_supported
 from transformers import Trainer
 
 from tests.client.by_hand import batches, evaluations, full_batches, order, rate, require_reports, require_same
@@ -197,6 +198,13 @@ def test_a_trial_ends_after_its_steps(attempt_at):
 def test_what_cannot_follow_a_plan_is_refused(attempt_at, changed, named):
     with pytest.raises(ContractError, match=named):
         trainer(attempt_at("run"), **changed).train()
+
+
+def test_ranks_that_train_apart_are_refused(attempt_at, monkeypatch):
+    made = trainer(attempt_at("run"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ContractError, match=r"1 ranks of the Trainer \(on CPUs, `--use_cpu` joins them\), where the launcher started 2"):
+        require_supported(made)
 
 
 def test_a_checkpoint_of_another_run_is_refused(attempt_at, monkeypatch):

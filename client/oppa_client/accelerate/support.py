@@ -6,7 +6,7 @@ from typing import Any
 
 from accelerate.utils import DistributedType  # type: ignore[import-untyped,unused-ignore]
 
-from oppa_client.loop.support import require_none
+from oppa_client.loop.support import apart, require_none
 
 FOLLOWED = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP}
 """Ways to distribute a model whose gradients are synchronised by `accumulate`."""
@@ -18,6 +18,7 @@ def require_supported(accelerator: Any) -> None:
     degrees = [getattr(parallel, name, 1) for name in ("tp_size", "cp_size", "sp_size")] if parallel else []
     obstacles = {
         f"`distributed_type` {kind}": kind not in FOLLOWED,
+        **apart("Accelerate (on CPUs, `Accelerator(cpu=True)` joins them)", accelerator.num_processes),
         "FSDP 1": kind == DistributedType.FSDP and not accelerator.is_fsdp2,
         "tensor, context or sequence parallelism": any(degree > 1 for degree in degrees),
     }

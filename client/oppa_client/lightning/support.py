@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import lightning
@@ -10,7 +9,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 
 from oppa_client.loop.rates import require_lambda
-from oppa_client.loop.support import require_none
+from oppa_client.loop.support import apart, require_none
 from oppa_client.run_files import ContractError
 
 TESTED = "2.6"
@@ -19,14 +18,13 @@ TESTED = "2.6"
 
 def require_supported(trainer: Any, module: Any) -> None:
     """Raise ContractError if something of a `Trainer` does not go with a changing batch."""
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = trainer.strategy
     parallel = isinstance(strategy, ModelParallelStrategy) and strategy._tensor_parallel_size != 1
     obstacles = {
         f"lightning {lightning.__version__}": not lightning.__version__.startswith(f"{TESTED}."),
         f"`{type(strategy).__name__}`": not isinstance(strategy, (DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy)),
         "a `tensor_parallel_size` other than 1": parallel,
-        f"{trainer.world_size} ranks of Lightning, where `torchrun` started {ranks}": trainer.world_size != ranks,
+        **apart("Lightning", trainer.world_size),
         "`automatic_optimization = False`": not module.automatic_optimization,
         "`GradientAccumulationScheduler`": any(isinstance(each, GradientAccumulationScheduler) for each in trainer.callbacks),
         f"`val_check_interval = {trainer.val_check_interval}`": trainer.val_check_interval != 1.0,

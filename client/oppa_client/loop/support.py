@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import os
+
 from oppa_client.run_files import ContractError
 
 ABILITIES = {"batch": "both", "micro_batch": True, "restart": True, "elastic": True}
 """Abilities of a loop that takes each step from the plan of its run, and whose checkpoints any layout resumes."""
+
+
+def apart(library: str, ranks: int) -> dict[str, bool]:
+    """Return the obstacle of ranks that a launcher started together, and that a library trains apart, as one run each.
+
+    Args:
+        library: Name of the library.
+        ranks: Number of ranks by the library.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    return {f"{ranks} ranks of {library}, where the launcher started {started}": ranks != started}
 
 
 def require_none(obstacles: dict[str, bool], known: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import transformers
 
-from oppa_client.loop.support import require_none
+from oppa_client.loop.support import apart, require_none
 
 TESTED = "5.23"
 """Version of Transformers whose `Trainer` is extended; a run under oppa refuses others, because it replaces inner methods."""
@@ -19,6 +19,7 @@ def require_supported(trainer: Any) -> None:
     mean_of_ranks = args.world_size > 1 and not args.average_tokens_across_devices
     obstacles = {
         f"transformers {transformers.__version__}": not transformers.__version__.startswith(f"{TESTED}."),
+        **apart("the Trainer (on CPUs, `--use_cpu` joins them)", args.world_size),
         "a `train_dataset` without a length": not hasattr(trainer.train_dataset, "__len__"),
         f"`train_sampling_strategy = {args.train_sampling_strategy!r}`": args.train_sampling_strategy not in ("random", "sequential"),
         "`auto_find_batch_size`": args.auto_find_batch_size,

@@ -230,3 +230,9 @@ def test_a_strategy_with_arguments_stays_as_the_file_has_it(job) -> None:
     made = job(line, {"run.yaml": text})
     assert "strategy" not in made.problem.space.names
     assert not any("strategy" in word for word in made.problem.command.argv)
+
+
+@pytest.mark.parametrize(("words", "machine", "hinted"), [("", CPUS, True), ("--use_cpu", CPUS, False), ("", GPUS, False)])
+def test_a_trainer_whose_ranks_train_apart_gets_a_hint(words, machine, hinted) -> None:
+    _, found = understand(shlex.split(f"{TRAINER} {words}"), environment={}, machine=machine)
+    assert any("--use_cpu" in hint for hint in found.hints) is hinted
