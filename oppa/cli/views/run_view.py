@@ -92,7 +92,8 @@ def print_worth(account: Mapping[str, float | None]) -> None:
     gain, regret = account["gain"], account["regret"]
     if gain is not None and regret is not None:
         gained = f"{gain:+.1%} over the first configuration" if account["changed"] else "no change was made"
-        style.err().print(f"[bold]goodput[/] {gained}; {regret:.1%} below the table's best at every moment")
+        side = "below" if regret >= 0 else "above"
+        style.err().print(f"[bold]goodput[/] {gained}; {abs(regret):.1%} {side} the table's best at every moment")
 
 
 ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOKED: 3}
@@ -156,6 +157,7 @@ class PlainRunView(RunCallback):
         self._times = deque[float](maxlen=RECENT)
         self._steps_of_attempt = 0
         self._shown_at = time.monotonic()
+        self._said = ""
         self._unmeasured = 0 if needs_noise(run.policy) else None
         """Steps so far whose gradients the trainer did not measure; None if that does not matter, or is known to the user."""
 
@@ -211,8 +213,9 @@ class PlainRunView(RunCallback):
                 if not line["updated"]:
                     style.err().print(f"step {line['step']}: [yellow]gradients are not finite[/]; no weight was changed")
                 self._warn_unmeasured(line)
-            elif text := _event(line):
+            elif (text := _event(line)) and text != self._said:  # a trainer may save twice after its last step
                 style.err().print(text)
+                self._said = text
 
     def _warn_unmeasured(self, line: Line) -> None:
         """Print once that a trainer measures no gradients, without which its policy decides nothing."""
