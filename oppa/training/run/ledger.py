@@ -83,8 +83,8 @@ class Tail:
     """Reads the new lines of a growing ledger."""
 
     def __init__(self, folder: Path, *, begin: int | None = None) -> None:
-        """Start at a byte position at which a line begins; None: the present end of the ledger."""
-        present = (folder / FILE).stat().st_size if (folder / FILE).exists() else 0
+        """Start at a byte position at which a line begins; None: the end of the lines that are complete now."""
+        present = size(folder)
         self._folder = folder
         self.position = present if begin is None or begin > present else begin
         """Position of the next line."""
