@@ -168,14 +168,14 @@ class Run:
         if self._leaving is not None:
             yield
             return
-        begin_s, note, in_step = time.perf_counter(), self._trial.folder / run_files.PAUSED, self._began_s is not None
+        begin_s, in_step = time.perf_counter(), self._began_s is not None
         if self._trial.rank == 0:
             self._write(run_files.PAUSED, {"label": label, "until": time.time() + at_most_s})
         try:
             yield
         finally:
             if self._trial.rank == 0:
-                note.unlink(missing_ok=True)
+                self._remove(run_files.PAUSED)
             if in_step:  # before the first plan no step's clock runs
                 self._paused_s += time.perf_counter() - begin_s
 
@@ -323,6 +323,12 @@ class Run:
     def _write(self, name: str, values: dict[str, Any]) -> None:
         try:
             run_files.write(self._trial.folder, name, values)
+        except OSError:
+            self.errors += 1
+
+    def _remove(self, name: str) -> None:
+        try:
+            (self._trial.folder / name).unlink(missing_ok=True)
         except OSError:
             self.errors += 1
 
