@@ -20,7 +20,7 @@ from typing import Protocol
 from oppa.control.own_trainer.attempt import OwnAttempt
 from oppa.control.own_trainer.bounds import ChangeLimits, way_of
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord, newest_record
-from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms, StepReport
+from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms
 from oppa.control.own_trainer.layout_move import LayoutMove, UndoneMove
 from oppa.control.own_trainer.rank_launchers import RankLaunchers, spec_of
 from oppa.control.own_trainer.resizing import Resizing
@@ -126,7 +126,7 @@ class _Supervisor:
                 revoked = result.outcome == "interrupted"
                 # a run that fails before its first step will fail again
                 cannot_start = not revoked and record is None and not attempt.steps
-                if self._undo(attempt, result) or (fruitless < FRUITLESS and not cannot_start and not self._is_last):
+                if self._undo(result) or (fruitless < FRUITLESS and not cannot_start and not self._is_last):
                     continue
                 ending = Ending.REVOKED if revoked else Ending.FAILED
             return Outcome(ending=ending, attempts=attempts, last=result, folder=attempt.folder)
@@ -169,7 +169,7 @@ class _Supervisor:
             plan=plan,
             leave_timeout_s=options.leave_timeout_s,
         )
-        folder = self._prepared(terms)
+        folder = self._folder_for(terms)
         self._book.started(configuration, record)
         if self._undone is not None:  # noted after the start, which voids what was noted at its step before
             undone, self._undone = self._undone, None
@@ -179,9 +179,9 @@ class _Supervisor:
         self._began_s = time.monotonic()
         return OwnAttempt(folder, terms, self._book, on_first=self._proved)
 
-    def _prepared(self, terms: AttemptTerms) -> Path:
+    def _folder_for(self, terms: AttemptTerms) -> Path:
         """Return the folder of the next attempt: that of ranks that wait for its terms, or a new one."""
-        if (early := self._ranks.early) is not None and self._move is not None and not self._ranks.has_early_failed():
+        if (early := self._ranks.early) is not None and self._move is not None and not self._ranks.note_early_failure():
             early.state(terms)
             return early.folder
         self._ranks.drop_early()
@@ -285,7 +285,7 @@ class _Supervisor:
         """Ask the trainer to leave once the ranks of the new layout wait, have failed, or take too long."""
         if move.resize is not None and not self._goes_on(move.resize, attempt):
             return
-        if self._ranks.has_early_failed():
+        if self._ranks.note_early_failure():
             self._ranks.drop_early()
         early = self._ranks.early
         # Hosts that are returned are needed by others, who do not wait for imports.
@@ -297,7 +297,7 @@ class _Supervisor:
         """Return False if a change of the number of hosts has been withdrawn, or has failed before the trainer was asked to leave."""
         early, request = self._ranks.early, self._resizing.request
         assert early is not None
-        if request is not None and request.id == resize.id and not self._ranks.has_early_failed():
+        if request is not None and request.id == resize.id and not self._ranks.note_early_failure():
             return True
         refusal, failure, excused = early.refusal, early.failure, early.has_started
         self._ranks.drop_early()
@@ -314,7 +314,7 @@ class _Supervisor:
         if not attempt.steps and time.monotonic() > self._began_s + limit_s:
             raise MeasurementError(f"the trainer took no step within {format_seconds(limit_s)} after its start")
 
-    def _proved(self, attempt: OwnAttempt, first: StepReport) -> None:
+    def _proved(self, attempt: OwnAttempt) -> None:
         """Handle the first step of an attempt: a change of layout has succeeded, and the controller of the run can be connected."""
         now_s = time.monotonic()
         if (move := self._move) is not None:
@@ -327,7 +327,7 @@ class _Supervisor:
             self._is_connected = True
             self._book.controller = self._open(attempt.configuration, attempt.abilities, now_s - self._began_s)
 
-    def _undo(self, attempt: OwnAttempt, result: TrialResult) -> bool:
+    def _undo(self, result: TrialResult) -> bool:
         """Return True if a change of layout has failed with the attempt: the next one returns to the layout before."""
         move, self._move = self._move, None
         if move is None or not move.asked_s or self._is_last or not self._resizing.can_return(move.run.problem.cluster.hosts):
