@@ -31,8 +31,8 @@ from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
 from oppa.training.run.resize import ResizeRequest
 from oppa.training.run.run_controller import ControllerDecision, RunController
-from oppa.training.run.run_folder import ATTEMPTS, RunSpec, checkpoints, new_attempt
-from oppa.training.run.supervision import FRUITLESS, Ending, Outcome, RunListener
+from oppa.training.run.run_folder import ATTEMPTS, RunSpec, new_attempt
+from oppa.training.run.supervision import Attempts, Ending, Outcome, RunListener
 from oppa.trials.launcher import Launcher
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import ATTEMPT
@@ -109,27 +109,22 @@ class _Supervisor:
     def train(self, asked: Configuration | None) -> Outcome:
         """Run attempts until one ends the run."""
         self._catch_up()
-        fruitless, attempts = 0, 0
+        attempts = Attempts(self._folder)
         while True:
-            before, record = checkpoints(self._folder)[:1], newest_record(self._folder)
-            attempt = self._new(record, asked)
-            asked, attempts = None, attempts + 1
+            attempts.begin()
+            record = newest_record(self._folder)
+            attempt, asked = self._new(record, asked), None
             self._listener.began(attempt.folder)
             result = self._supervised(attempt)
             ending = self._ending(attempt, result)
             if ending is None and result.outcome == "completed":  # it has left for another layout
-                fruitless = 0
-                continue
-            if ending is None:
+                attempts.succeeded()
+            elif ending is None:
                 self._listener.failed(attempt.folder, result)
-                fruitless = 0 if checkpoints(self._folder)[:1] != before else fruitless + 1
-                revoked = result.outcome == "interrupted"
-                # a run that fails before its first step will fail again
-                cannot_start = not revoked and record is None and not attempt.steps
-                if self._undo(result) or (fruitless < FRUITLESS and not cannot_start and not self._is_last):
-                    continue
-                ending = Ending.REVOKED if revoked else Ending.FAILED
-            return Outcome(ending=ending, attempts=attempts, last=result, folder=attempt.folder)
+                ending = attempts.failed(result, has_trained=record is not None or attempt.steps > 0, is_last=self._is_last)
+                ending = None if self._undo(result) else ending
+            if ending is not None:
+                return Outcome(ending=ending, attempts=attempts.count, last=result, folder=attempt.folder)
 
     def close(self) -> None:
         """End all ranks that are left."""
@@ -345,7 +340,7 @@ class _Supervisor:
         if decision.configuration in self._failed:
             return
         if decision.before_step is not None:
-            book.note("not_rolled_back", failure="your own trainer does not restore earlier weights")
+            book.note(ledger.NOT_ROLLED_BACK, failure="your own trainer does not restore earlier weights")
             return
         if self._run.problem.run_options.advise:
             book.advised(present, decision)
