@@ -21,7 +21,7 @@ from typing import Any
 
 from oppa_client import early_start, run_files
 from oppa_client.attempt import Leaving, Resume
-from oppa_client.plan import Plan, Rate, Terms
+from oppa_client.plan import Plan, Terms
 from oppa_client.run_files import ContractError, Lines
 from oppa_client.trial import Trial, open_trial
 
@@ -376,7 +376,7 @@ def _attempt_of_trial(trial: Trial) -> dict[str, Any]:
     """Return what stands for attempt.json in a trial: its configuration, from the first sample on."""
     configuration = trial.spec["configuration"]
     batch, micro_batch, dp = (int(configuration[name]) for name in ("global_batch", "micro_batch", "dp"))
-    terms = Terms(1, 0, batch, micro_batch, max(1, batch // (dp * micro_batch)), Rate(reference_batch=batch, batch=batch))
+    terms = Terms.fixed(batch, micro_batch, max(1, batch // (dp * micro_batch)))
     return {
         "configuration": configuration,
         "total_samples": None,
