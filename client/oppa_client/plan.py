@@ -97,6 +97,11 @@ class Terms:
     rate: Rate
 
     @classmethod
+    def fixed(cls, global_batch: int, micro_batch: int, accumulation: int) -> Terms:
+        """Return the terms of a training whose batch never changes, so that its learning rate is the one that was chosen."""
+        return cls(1, 0, global_batch, micro_batch, accumulation, Rate(reference_batch=global_batch, batch=global_batch))
+
+    @classmethod
     def of(cls, values: dict[str, Any]) -> Terms:
         """Return the terms that `to_dict` wrote; unknown keys, as later versions may add, are left out."""
         known = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name != "rate"}

@@ -21,7 +21,7 @@ from typing import Any
 
 from oppa_client import early_start, run_files
 from oppa_client.attempt import Leaving, Resume
-from oppa_client.plan import Plan, Rate, Terms
+from oppa_client.plan import Plan, Terms
 from oppa_client.run_files import ContractError, Lines
 from oppa_client.trial import Trial, open_trial
 
@@ -168,14 +168,14 @@ class Run:
         if self._leaving is not None:
             yield
             return
-        begin_s, note, in_step = time.perf_counter(), self._trial.folder / run_files.PAUSED, self._began_s is not None
+        begin_s, in_step = time.perf_counter(), self._began_s is not None
         if self._trial.rank == 0:
             self._write(run_files.PAUSED, {"label": label, "until": time.time() + at_most_s})
         try:
             yield
         finally:
             if self._trial.rank == 0:
-                note.unlink(missing_ok=True)
+                self._remove(run_files.PAUSED)
             if in_step:  # before the first plan no step's clock runs
                 self._paused_s += time.perf_counter() - begin_s
 
@@ -326,6 +326,12 @@ class Run:
         except OSError:
             self.errors += 1
 
+    def _remove(self, name: str) -> None:
+        try:
+            (self._trial.folder / name).unlink(missing_ok=True)
+        except OSError:
+            self.errors += 1
+
 
 def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run | None:
     """Return the run, or the trial, that this process is a rank of; None outside oppa. Later, uncaught errors are reported to oppa.
@@ -370,7 +376,7 @@ def _attempt_of_trial(trial: Trial) -> dict[str, Any]:
     """Return what stands for attempt.json in a trial: its configuration, from the first sample on."""
     configuration = trial.spec["configuration"]
     batch, micro_batch, dp = (int(configuration[name]) for name in ("global_batch", "micro_batch", "dp"))
-    terms = Terms(1, 0, batch, micro_batch, max(1, batch // (dp * micro_batch)), Rate(reference_batch=batch, batch=batch))
+    terms = Terms.fixed(batch, micro_batch, max(1, batch // (dp * micro_batch)))
     return {
         "configuration": configuration,
         "total_samples": None,

@@ -201,7 +201,8 @@ def _placed(large: Sequence[_Drawn], wanted: Floats, quota: float, span_s: float
             at_s = float(share) * max(0.0, span_s - lasts_s)
             taken = wanted[int(at_s / CELL_S) : int((at_s + lasts_s) / CELL_S) + 1]
             excess = float(taken.max(initial=0.0)) + gpus - quota
-            best = min(best or (math.inf, 0.0), (max(0.0, excess), at_s)) if best is None or excess < best[0] else best
+            if best is None or excess < best[0]:
+                best = max(0.0, excess), at_s
             if excess <= 0:
                 break
         assert best is not None

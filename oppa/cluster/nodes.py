@@ -37,7 +37,9 @@ class Nodes:
         if gpus > MOST:
             raise InputError(f"{gpus} GPUs are more than any cluster has", hint=f"use at most {MOST}")
         if gpus < 1 or each < 1 or gpus % each:
-            raise InputError(f"{gpus} GPUs are not whole nodes of {each}", hint="give a multiple of {each}, or set `cluster.gpus_per_node`")
+            raise InputError(
+                f"{gpus} GPUs are not whole nodes of {each}", hint=f"give a multiple of {each}, or set `cluster.gpus_per_node`"
+            )
         return cls(gpus // each, each)
 
     def __len__(self) -> int:

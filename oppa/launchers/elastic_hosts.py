@@ -78,6 +78,8 @@ class OpenMoreHosts(Protocol):
 class ElasticHosts:
     """The hosts of a run whose number changes while it trains.
 
+    One thread at a time changes them: `launcher` may run in another thread, whose end the caller awaits before `keep` or `close`.
+
     Args:
         first: Hosts of the first request, which the caller holds.
         open_more: Requests further hosts; None if the launcher has no others.

@@ -263,8 +263,7 @@ class HostsTrial:
             own = logs.folder(self._folder, host)
             for name in (logs.STDOUT, logs.STDERR):
                 if words := logs.last_words(own / name, logs.CAP_BYTES // 4):
-                    with (self._folder / name).open("a") as file:
-                        file.write(f"\n--- host {host}, {self._place.names[host]}\n{words}\n")
+                    logs.append(self._folder / name, f"\n--- host {host}, {self._place.names[host]}\n{words}\n")
             shutil.rmtree(own, ignore_errors=True)
 
 

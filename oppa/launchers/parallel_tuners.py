@@ -11,7 +11,7 @@ from oppa.trials.guarded_process import GuardedProcess
 
 
 @contextlib.contextmanager
-def parallel_tuners(engine: Backend, command: Sequence[str], folder: Path, *, grace_s: float) -> Iterator[None]:
+def parallel_tuners(backend: Backend, command: Sequence[str], folder: Path, *, grace_s: float) -> Iterator[None]:
     """Run as many tuners as the hosts of the backend allow, this one included, until the context ends.
 
     Args:
@@ -19,8 +19,8 @@ def parallel_tuners(engine: Backend, command: Sequence[str], folder: Path, *, gr
         folder: Folder of the study; the other tuners print to `tuner1.log`, `tuner2.log`, ... there.
     """
     with contextlib.ExitStack() as stack:
-        for slot in range(1, engine.tuners if SLOT not in os.environ else 1):
-            environment = {**os.environ, **engine.environment, SLOT: str(slot)}
+        for slot in range(1, backend.tuners if SLOT not in os.environ else 1):
+            environment = {**os.environ, **backend.environment, SLOT: str(slot)}
             argv = [sys.executable, "-P", "-m", "oppa", *command]
             log = folder / f"tuner{slot}.log"
             guard = GuardedProcess(f"tuner {slot}", argv, environment=environment, grace_s=grace_s, log=log)

@@ -49,7 +49,7 @@ def probe(job: str) -> Probe:
     with tempfile.TemporaryDirectory() as folder:
         command = ["srun", *words, sys.executable, "-P", "-c", processes.program("oppa.launchers.probe")]
         with contextlib.closing(
-            AgentClient([command], hosts=hosts, environment=os.environ, grace_s=1.0, log=Path(folder, "survey.log"))
+            AgentClient([command], hosts=hosts, environment=os.environ, grace_s=1.0, log=Path(folder, "probe.log"))
         ) as agents:
             try:
                 told = agents.wait_for("machine", hosts, PATIENCE_S)

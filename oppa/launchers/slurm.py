@@ -1,6 +1,7 @@
 """Use Slurm allocations as host pools. State comes from `scontrol`, which needs no accounting."""
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import math
@@ -166,7 +167,7 @@ class SlurmHosts:
         self._without = without
         self._job, self._cluster, self._slot, self._slots = job, cluster, slot, slots
         self._take(allocated)
-        self._step = f"oppa-{os.urandom(4).hex()}"
+        self._step = _step_name()
         self._overlapping = _in_a_step()  # the enclosing step holds the devices that ours needs
 
     def _take(self, allocated: tuple[SlurmNode, ...]) -> None:
@@ -177,8 +178,8 @@ class SlurmHosts:
 
     def another(self) -> "SlurmHosts":
         """Return a pool of the same hosts, whose steps share the devices with those of this pool."""
-        made = SlurmHosts(self._job, self._cluster, self.nodes, without=self._without)
-        made._slot, made._slots, made._overlapping = self._slot, self._slots, True
+        made = copy.copy(self)
+        made._step, made._overlapping = _step_name(), True
         return made
 
     @property
@@ -245,6 +246,10 @@ class SlurmHosts:
         return [step for step, name in named if name.strip() == self._step]
 
 
+def _step_name() -> str:
+    return f"oppa-{os.urandom(4).hex()}"
+
+
 def _in_a_step() -> bool:
     """Return True if this process runs in a step that holds devices, unlike the batch step and interactive steps."""
     step = os.environ.get("SLURM_STEP_ID", "")
@@ -271,8 +276,8 @@ def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
         _wait(POLL_S, on_tick)
 
 
-def ask(*argv: str, lenient: bool = False) -> str:
-    """Return the output of a Slurm command; empty if it fails and `lenient` is True.
+def ask(*argv: str, lenient: bool = False, script: str | None = None) -> str:
+    """Return the output of a Slurm command; empty if it fails and `lenient` is True. Its input is `script`, if that is given.
 
     Raises:
         EnvironmentLackingError: the command is not installed, fails (with its message), or does not answer.
@@ -282,7 +287,7 @@ def ask(*argv: str, lenient: bool = False) -> str:
             f"`{argv[0]}` is not installed", hint="run oppa on a host with Slurm's commands, or with `--set launcher.name=local`"
         )
     try:  # names and comments of other users may be in any encoding
-        answer = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False)
+        answer = subprocess.run(argv, input=script, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False)
     except subprocess.TimeoutExpired:
         if lenient:
             return ""
@@ -290,12 +295,11 @@ def ask(*argv: str, lenient: bool = False) -> str:
             f"`{argv[0]}` has not answered in {ANSWER_S} s", hint=f"run `{shlex.join(argv)}` to see the error"
         ) from None
     if answer.returncode and not lenient:
-        words = reason(answer)
-        raise EnvironmentLackingError(f"`{argv[0]}` failed: {words}", hint=f"run `{shlex.join(argv)}` to see the error")
+        raise EnvironmentLackingError(f"`{argv[0]}` failed: {_reason(answer)}", hint=f"run `{shlex.join(argv)}` to see the error")
     return answer.stdout if not answer.returncode else ""
 
 
-def reason(answer: subprocess.CompletedProcess[str]) -> str:
+def _reason(answer: subprocess.CompletedProcess[str]) -> str:
     """Return why a command failed: its first line that contains a word such as `error`, else its last line."""
     lines = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
     return next((line for line in lines if re.search("error|fatal|fail|unrecognized|invalid", line, re.IGNORECASE)), lines[-1])

@@ -4,7 +4,6 @@ import contextlib
 import math
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -77,9 +76,8 @@ def _words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]
 
 
 def _submit(words: Sequence[str], script: str) -> str:
-    answer = subprocess.run(["sbatch", "--parsable", *words], input=script, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise EnvironmentLackingError(
-            f"Slurm refuses the job: {slurm.reason(answer)}", hint=f"oppa ran `sbatch {' '.join(words)}`; change [launcher.options]"
-        )
-    return answer.stdout.strip().partition(";")[0]
+    try:
+        return slurm.ask("sbatch", "--parsable", *words, script=script).strip().partition(";")[0]
+    except EnvironmentLackingError as error:
+        hint = f"oppa ran `sbatch {shlex.join(words)}`; change [launcher.options]"
+        raise EnvironmentLackingError(f"Slurm refuses the job: {error.message}", hint=hint) from None

@@ -42,6 +42,9 @@ def argv(port: int) -> list[str]:
 class _End:
     """One end of the tunnel. A thread per connection reads from it, so that one read does not delay another.
 
+    One thread alone numbers new connections: that of the listener, or on the other end `carry`. Any thread may end a connection, and the
+    first to take it out of `_connections` closes it. `_lock` keeps frames whole.
+
     Args:
         opened: Opens the local side of a connection that begins on the other side; None if none begins there.
     """

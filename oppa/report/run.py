@@ -127,7 +127,7 @@ def _speed(steps: Sequence[Line], configuration: str) -> Series:
 
 def _changes(events: Sequence[Line]) -> Section:
     """Return the section on the changes of batch and layout, and their reasons."""
-    shown = (ledger.CHANGED, ledger.ROLLED_BACK, "undone", "refused", ADVISED, HELD_BACK)
+    shown = (ledger.CHANGED, ledger.ROLLED_BACK, ledger.UNDONE, ledger.REFUSED, ADVISED, HELD_BACK)
     rows = [
         (
             line["step"],

@@ -56,7 +56,7 @@ def test_elastic_jobs_grow_and_give_back(oppa: Oppa, trace: Path, table: Path, t
     ("words", "said"),
     [
         (("--gpus", "8", "--policy", "clever"), "clever"),
-        (("--gpus", "10"), "whole nodes"),
+        (("--gpus", "10"), "give a multiple of 8,"),
         (("--gpus", "80000000000"), "more than any cluster has"),
         (("--gpus", "8", "--set", "scaling.threshold=2"), "threshold"),
         (("--gpus", "8", "--elastic", "3"), "is not a share"),

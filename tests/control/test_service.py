@@ -320,6 +320,11 @@ def test_whoever_talks_too_fast_is_read_more_slowly(monkeypatch) -> None:
     assert len(slept) == 10 and slept[-1] == pytest.approx(10 / PER_S)
 
 
+def test_a_service_that_cannot_begin_raises_why_and_is_not_waited_for(tmp_path, table) -> None:
+    with pytest.raises(OverflowError, match="port"), serving(tmp_path, table, GoodputPolicy, port=1 << 20):
+        pass
+
+
 def test_how_ranks_find_it_is_for_their_owner_alone(tmp_path) -> None:
     with advertise(tmp_path, address="127.0.0.1:1", through="127.0.0.1:2", job="a", token="b"):
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600

@@ -87,6 +87,21 @@ def test_no_field_of_a_report_is_taken_for_another() -> None:
         assert all(map(str, found.processes)) and isinstance(found.failure + found.traceback, str)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["mkfifo {0}", "mkdir {0}", "ln -s ../elsewhere {0}"], ids=["pipe", "folder", "link"])
+def test_whatever_takes_the_place_of_a_log_the_logs_of_other_hosts_are_neither_waited_for_nor_written_elsewhere(
+    what: str, tmp_path: Path
+) -> None:
+    """Rank 0 puts it there, and rank 1 prints on the other host."""
+    log = tmp_path / "trial" / "stdout.log"
+    (tmp_path / "elsewhere").write_text("")
+    spec = script_spec(f"shell 'rm {log}; {what.format(log)}' @ 0\nprint 100 @ 1\nsteps 4 0.01")
+    spec = dataclasses.replace(spec, cluster=dataclasses.replace(spec.cluster, hosts=2, devices_per_host=1))
+    with HostsLauncher(load_runner(SCRIPT_RUNNER), TwoHosts(), study=STUDY, grace_s=1) as launcher:  # type: ignore[no-untyped-call]
+        assert completed(run_trial(launcher, tmp_path / "trial", spec, limits=LIMITS))
+    assert (tmp_path / "elsewhere").read_text() == ""
+
+
 TWICE = """
 import json, sys
 print(json.dumps({"event": "ready", "host": 0}), flush=True)

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from oppa.errors import EnvironmentLackingError, InputError
+from oppa.launchers import slurm
 from oppa.launchers.provider import LOCAL, NETLAB, SLOT, SLURM, Backend, HostRequest, WaitingTuner
 from oppa.launchers.resolve import LaunchRequest, open_backend
+from oppa.launchers.slurm_job import slurm_job
 from oppa.launchers.slurm_provider import SlurmProvider, sbatch_words
 from oppa.problem.allocation import NETLAB as HOSTS_GIVEN
 from oppa.problem.cluster import Cluster
@@ -128,6 +130,23 @@ def test_the_options_of_a_job_file_belong_to_its_launcher():
 def test_options_become_words_for_sbatch():
     words = sbatch_words({"partition": "gpu", "nice": 10, "exclusive": True, "overcommit": False})
     assert words == ["--partition=gpu", "--nice=10", "--exclusive"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [("echo 'sbatch: error: no such account' >&2; exit 1", "error: no such account"), ("exec sleep 60", r"has not answered in 0\.5 s")],
+    ids=["refused", "silent"],
+)
+def test_a_request_for_hosts_that_slurm_refuses_or_does_not_answer_is_an_error(answer, words, monkeypatch, tmp_path):
+    script = tmp_path / "sbatch"
+    script.write_text(f"#!/bin/sh\n{answer}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(slurm, "ANSWER_S", 0.5)
+    options = {"slots": 1, "name": "n", "folder": tmp_path, "grace_s": 1.0, "on_tick": lambda: None}
+    with pytest.raises(EnvironmentLackingError, match=words) as refusal, slurm_job(ONE, ["--partition=gpu"], **options):
+        pass
+    assert "sbatch --nodes=1" in refusal.value.hint and not list(tmp_path.glob("*.alive"))
 
 
 def test_the_rules_of_a_site_are_options():

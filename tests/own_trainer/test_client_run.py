@@ -181,6 +181,16 @@ def test_a_pause_before_the_first_step_is_no_part_of_it(tmp_path):
     assert reported(tmp_path)[0]["paused_s"] == 0 and reported(tmp_path)[0]["step_time_s"] >= 0.02
 
 
+def test_training_goes_on_after_a_pause_whose_note_the_file_system_refuses(tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    (tmp_path / "paused.json").mkdir()  # it can be neither replaced nor removed as a file
+    with run.paused("eval"):
+        pass
+    run.step(samples=8)
+    assert run.errors == 2 and run.plan.progress == 8
+
+
 def test_a_run_that_leaves_is_paused_until_it_has_left(tmp_path):
     attempt(tmp_path, total_samples=8)
     (run,) = ranks(tmp_path, 1)

@@ -1,16 +1,24 @@
 """The ranks of a new layout start while those of the present one still train; whatever becomes of them, no sample is lost."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 from oppa_client import run_files
 
 from experiments.trainers.stop_after import StopAfter
-from oppa.control.own_trainer.contract import Abilities, have_all_started
-from oppa.control.own_trainer.early_start import can_start_early
+from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms, have_all_started
+from oppa.control.own_trainer.early_start import EarlyStart, can_start_early
+from oppa.control.own_trainer.rank_launchers import RankLaunchers
+from oppa.control.own_trainer.resizing import Resizing
+from oppa.control.own_trainer.run_book import RunBook
+from oppa.problem.trial_values import CACHES
 from oppa.training.run import ledger
-from oppa.training.run.run_folder import ATTEMPTS
+from oppa.training.run.run_folder import ATTEMPTS, RunSpec
+from oppa.trials.local import LocalLauncher
+from oppa.trials.runner import load_runner
 from tests.own_trainer.own_runs import OwnRun
+from tests.trials.conftest import SCRIPT_RUNNER, STUDY, script_spec
 
 LAYOUTS = {(8, "none"): 100.0, (8, "full"): 900.0}
 """Steps per second of a table in which another layout pays."""
@@ -88,3 +96,48 @@ def test_ranks_have_started_once_each_waits(files, started, tmp_path):
     for name in files:
         (tmp_path / name).touch()
     assert have_all_started(tmp_path) is started
+
+
+class Waiting:
+    """Ranks that wait for their terms, and the launcher that starts them."""
+
+    ended = False
+
+    def start_early(self, *_: object) -> "Waiting":
+        return self
+
+    def poll(self) -> None:
+        return None
+
+    def end(self, grace_s: float) -> None:
+        assert not self.ended
+        self.ended = True
+
+
+def test_ranks_whose_terms_cannot_be_written_are_ended(tmp_path):
+    own, waiting, folder = OwnRun(tmp_path), Waiting(), tmp_path / "attempts" / "0002"
+    plan = PlanTerms.first(own.configuration(), own.problem.run_options)
+    places = {"step": 0, "samples": 0, "checkpoint": None, "saved_by": None}
+    terms = AttemptTerms(run="u", configuration=own.configuration(), total_samples=None, plan=plan, leave_timeout_s=1.0, **places)
+    early = EarlyStart(folder, script_spec(), lambda _: waiting)
+    early.state(terms)
+    (folder / run_files.ATTEMPT).mkdir()  # no file can have this name
+    with pytest.raises(OSError, match="directory"):
+        early.start(folder, script_spec())
+    assert waiting.ended
+
+
+@pytest.fixture
+def launcher():
+    with LocalLauncher(load_runner(SCRIPT_RUNNER), study=STUDY, grace_s=1) as launcher:
+        yield launcher
+
+
+def test_a_folder_that_cannot_be_prepared_for_an_early_start_is_noted_and_the_run_goes_on(tmp_path, launcher):
+    own = OwnRun(tmp_path, "--early-start")
+    run = RunSpec(uuid="u", problem=own.problem, configuration=own.configuration())
+    run.write(own.run)
+    (own.run / CACHES).touch()  # no folder can have this name
+    with contextlib.closing(RunBook(own.run, run)) as book:
+        assert not RankLaunchers(launcher, book, Resizing(own.run, None, 1)).start_early(ABLE, run)
+    assert "cannot be written" in own.events("early_start_failed")[0]["failure"]

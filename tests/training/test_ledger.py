@@ -131,6 +131,15 @@ def test_a_tail_tells_each_line_once_when_it_is_whole(tmp_path: Path) -> None:
     assert Tail(tmp_path).new() == [], "what was there before is not new"
 
 
+def test_a_line_that_is_half_written_when_a_tail_begins_is_told_once_it_is_whole(tmp_path: Path) -> None:
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b'{"event": "started"}\n{"event": "st')
+        file.flush()
+        tail = Tail(tmp_path)
+        file.write(b'ep"}\n')
+    assert [line["event"] for line in tail.new()] == [STEP]
+
+
 def ran(*times_s: float) -> list[Line]:
     return [{"event": STEP, "step_time_s": time_s} for time_s in times_s]
 

@@ -22,7 +22,7 @@ from oppa_client.loop.position import Position
 from oppa_client.loop.rates import constant, follow, require_lambda
 from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
 from oppa_client.loop.support import ABILITIES
-from oppa_client.plan import Plan, Rate, Terms
+from oppa_client.plan import Plan, Terms
 from oppa_client.run import open_run
 from oppa_client.run_files import ContractError
 
@@ -75,7 +75,7 @@ class OppaTraining:
         self._at = Position.of(run, epochs * self._batches.order.size, self._alone.global_batch)
         self._state, self._steps = Checkpoints(accelerator, model, optimizer), 0
         noise_scale = self._resumed(seed)
-        self._measured = MeasuredSteps.of(statistics, noise_scale, fp16=accelerator.scaler is not None)
+        self._measured = MeasuredSteps(statistics, noise_scale, fp16=accelerator.scaler is not None)
         self._plan: Plan | None = None
         self._sizes: list[int] = []
         self._passes, self._losses = 0, torch.zeros(())
@@ -131,15 +131,14 @@ class OppaTraining:
         weight = size * self.accelerator.num_processes / self._plan.global_batch
         self.accelerator.backward(loss * (weight * len(self._sizes)))
         if is_last:
-            self._noise = self._measured.end(self._plan, self._sizes, None, None) if self._measured else None
+            self._noise = self._measured.end(self._plan, self._sizes)
             self._at.take(self._plan.global_batch)
 
     def _micro_batches(self, plan: Plan) -> Iterator[Any]:
         accelerator = self.accelerator
         self._sizes, batches = self._batches.load(plan, accelerator.process_index, accelerator.num_processes)
         self._rate = follow(self._schedule, plan.progress / self._at.reference * self._pace, plan.learning_rate_factor)
-        if self._measured:
-            self._measured.begin(plan, accelerator.num_processes)
+        self._measured.begin(plan, accelerator.num_processes)
         self._passes, self._losses = 0, torch.zeros((), device=accelerator.device)
         # `accelerator.accumulate` counts to this, so gradients are synchronised with the last micro-batch of the step.
         accelerator.step, accelerator.gradient_accumulation_steps = 0, len(self._sizes)
@@ -169,12 +168,11 @@ class OppaTraining:
     def _leave(self) -> None:
         """Save and leave; end the program if the training goes on in another attempt."""
         run = self.run
-        if self._measured:
-            self._measured.statistics.close()
+        self._measured.close()
         if run is None:
             return
         checkpoint = None if run.in_trial else self._save()
-        run.leave(checkpoint, finished=run.total_samples is None and self._at.is_done)
+        run.leave(checkpoint, finished=self._at.finishes(run))
         if run.leaving and run.leaving.early:
             self.accelerator.end_training()
             raise SystemExit(0)
@@ -184,8 +182,8 @@ class OppaTraining:
         folder = self._folder / f"step-{self._planned().step}"
         self._state.save(folder)
         if self.accelerator.is_main_process:
-            noise_scale = self._measured.to_dict() if self._measured else None
-            facts = {"samples": self._at.samples, "world_size": self.accelerator.num_processes, "noise_scale": noise_scale}
+            world_size, noise_scale = self.accelerator.num_processes, self._measured.to_dict()
+            facts = {"samples": self._at.samples, "world_size": world_size, "noise_scale": noise_scale}
             run_files.write(folder, POSITION, {**facts, **self._facts()})
         self.accelerator.wait_for_everyone()
         return folder
@@ -213,4 +211,4 @@ class OppaTraining:
         """Return the plan outside oppa: the batch that the loader and the `Accelerator` state."""
         count = self.accelerator.gradient_accumulation_steps
         batch = micro_batch * self.accelerator.num_processes * count
-        return Terms(1, 0, batch, micro_batch, count, Rate(reference_batch=batch, batch=batch))
+        return Terms.fixed(batch, micro_batch, count)

@@ -23,7 +23,7 @@ from oppa_client.loop.position import Position
 from oppa_client.loop.samples import SampleOrder, StepBatches
 from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
 from oppa_client.loop.support import ABILITIES
-from oppa_client.plan import Plan
+from oppa_client.plan import Plan, Terms
 from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
 
@@ -66,9 +66,9 @@ class EngineLoop:
         run = self.run
         self.position = Position.of(run, samples, engine.train_batch_size())
         self.rates = SampleRates(engine, self.position.reference)
-        self._alone = own_plan(engine)
+        self._alone = terms_of(engine)
         noise_scale = self._resume(run) if run and run.resume else None
-        self.measured = MeasuredSteps.of(statistics, noise_scale, fp16=engine.fp16_enabled())
+        self.measured = MeasuredSteps(statistics, noise_scale, fp16=engine.fp16_enabled())
         if is_pipeline(engine):
             self._require_even()
 
@@ -102,7 +102,7 @@ class EngineLoop:
     def _plan(self) -> Plan:
         if self.run:
             return self.run.plan
-        return dataclasses.replace(self._alone, step=self.engine.global_steps, progress=self.position.samples)
+        return self._alone.at(self.engine.global_steps, self.position.samples, None)
 
     def _save_if_due(self) -> None:
         if due(self.run, self.position, self._save_every):
@@ -115,9 +115,8 @@ class EngineLoop:
         folder = self._folder / f"step-{self.engine.global_steps}"
         checkpoints.save(self.engine, folder)
         if dist.get_rank() == 0:
-            noise_scale = self.measured.to_dict() if self.measured else None
             layout = checkpoints.layout_of(self.engine)
-            run_files.write(folder, POSITION, {**self._stated(), "saved_by": layout, "noise_scale": noise_scale})
+            run_files.write(folder, POSITION, {**self._stated(), "saved_by": layout, "noise_scale": self.measured.to_dict()})
         dist.barrier()
         return folder
 
@@ -145,11 +144,10 @@ class EngineLoop:
     def _leave(self) -> None:
         run = self.run
         checkpoint = None if run and run.in_trial else self._save()
-        if self.measured:
-            self.measured.statistics.close()
+        self.measured.close()
         if run is None:
             return
-        run.leave(checkpoint, finished=run.total_samples is None and self.position.is_done)
+        run.leave(checkpoint, finished=self.position.finishes(run))
         if run.leaving and run.leaving.early:
             dist.barrier()
             dist.destroy_process_group()
@@ -173,8 +171,7 @@ class Step:
         self._sizes, self._inputs = loop.load(plan)
         follow(self._engine, plan.micro_batch, len(self._sizes))
         self._losses, self._done = torch.zeros((), device=self._engine.device), 0
-        if loop.measured:
-            loop.measured.begin(plan, loop.replicas)
+        loop.measured.begin(plan, loop.replicas)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the inputs of each micro-batch of this rank, on the host. An empty micro-batch has those of another sample."""
@@ -201,8 +198,7 @@ class Step:
         """Change the weights after the last micro-batch; return the mean loss of this rank's samples."""
         if self._done != len(self._sizes):
             raise ContractError(f"`step.update` after {self._done} of {len(self._sizes)} micro-batches")
-        measured = self._loop.measured
-        noise = measured.end(self.plan, self._sizes, None, None) if measured else None
+        noise = self._loop.measured.end(self.plan, self._sizes)
         self._engine.step()
         return self._end(self._losses.item() / max(1, sum(self._sizes)), noise)
 
@@ -217,11 +213,9 @@ class Step:
         return loss
 
 
-def own_plan(engine: Any) -> Plan:
-    """Return the plan of an engine outside oppa: the batch of its configuration."""
-    batch, micro_batch = engine.train_batch_size(), engine.train_micro_batch_size_per_gpu()
-    sizes = {"global_batch": batch, "micro_batch": micro_batch, "accumulation": engine.gradient_accumulation_steps()}
-    return Plan(number=1, from_step=0, learning_rate_factor=1.0, step=0, progress=0, **sizes)
+def terms_of(engine: Any) -> Terms:
+    """Return the terms of an engine outside oppa: the batch of its configuration."""
+    return Terms.fixed(engine.train_batch_size(), engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps())
 
 
 def follow(engine: Any, micro_batch: int, accumulation: int) -> None:

@@ -36,7 +36,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
     def __init__(self, run: Run, loader: PlannedLoader, statistics: Any, save_every: int | None) -> None:
         self.run, self._loader, self._statistics, self._save_every = run, loader, statistics, save_every
         self._stated: dict[str, Any] | None = None
-        self._measured: MeasuredSteps | None = None
+        self._measured = MeasuredSteps(None)
         self._sharded = False
         self._own: list[Any] = []
         """Schedule of the optimizer, if the module has none."""
@@ -67,7 +67,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
             torch.manual_seed(seed_of(self._loader.seed, resume.samples, trainer.global_rank))
         statistics = self._statistics(trainer.strategy.model)
         noise_scale = stated["noise_scale"] if stated else None
-        self._measured = MeasuredSteps.of(statistics, noise_scale, fp16=trainer.precision == "16-mixed")
+        self._measured = MeasuredSteps(statistics, noise_scale, fp16=trainer.precision == "16-mixed")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch: Lightning steps after it only if it is the last one of its step."""
@@ -86,8 +86,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Measure the gradient of the step, before it is clipped."""
-        if self._measured:
-            self._noise = self._measured.end(self._now.plan, self._now.sizes, None, None)
+        self._noise = self._measured.end(self._now.plan, self._now.sizes)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End a micro-batch, and with the last one the step: report it, save if it is due, and leave if oppa asks to."""
@@ -118,7 +117,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save and leave: all samples are taken, or a callback has ended the training."""
         checkpoint = None if self.run.in_trial else self._save(trainer)
-        self.run.leave(checkpoint, finished=self.run.total_samples is None and self._loader.position.is_done)
+        self.run.leave(checkpoint, finished=self._loader.position.finishes(self.run))
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin a pause."""
@@ -130,13 +129,11 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Remove the hooks that measure gradients."""
-        if self._measured:
-            self._measured.statistics.close()
+        self._measured.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint states."""
-        noise_scale = self._measured.to_dict() if self._measured else None
-        return {"samples": self._loader.position.samples, "noise_scale": noise_scale, **self._facts()}
+        return {"samples": self._loader.position.samples, "noise_scale": self._measured.to_dict(), **self._facts()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep what the checkpoint states."""
@@ -152,8 +149,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         for config in trainer.lr_scheduler_configs:
             place = plan.progress / at.reference if config.interval == "step" else plan.progress // size
             self._rate = follow(config.scheduler, place, plan.learning_rate_factor)
-        if self._measured:
-            self._measured.begin(plan, trainer.world_size)
+        self._measured.begin(plan, trainer.world_size)
         self._losses = torch.zeros((), device=trainer.strategy.root_device)
         self._noise = None
 

@@ -57,3 +57,7 @@ class Position:
     def is_done(self) -> bool:
         """Return True if all samples are taken."""
         return self.samples >= self.total
+
+    def finishes(self, run: Run) -> bool:
+        """Return True if the training is complete, in a run that states no number of samples."""
+        return run.total_samples is None and self.is_done

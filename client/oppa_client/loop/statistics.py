@@ -12,40 +12,38 @@ from oppa_client.run_files import ContractError
 
 
 class MeasuredSteps:
-    """Hands each step's micro-batches to an object that measures gradients, and takes its report.
+    """Hands each step's micro-batches to an object that measures gradients, if the user gives one, and takes its report.
 
     Args:
         statistics: Measures the gradients of the model: `step`, `report`, `pause`, `resume`, `close` and `noise_scale` as
-            `oppa.training.GradientStatistics` has them.
+            `oppa.training.GradientStatistics` has them; None measures nothing.
         stated: The state that `to_dict` returned for a checkpoint; None at the beginning.
+        fp16: True if the gradients have a loss scale that changes.
+
+    Raises:
+        ContractError: such gradients cannot be measured.
     """
 
-    def __init__(self, statistics: Any, stated: dict[str, Any] | None) -> None:
-        self.statistics = statistics
-        if stated is not None:
+    def __init__(self, statistics: Any, stated: dict[str, Any] | None = None, *, fp16: bool = False) -> None:
+        self._statistics = statistics
+        if self.is_measuring and fp16:
+            raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
+        if self.is_measuring and stated is not None:
             statistics.noise_scale = type(statistics.noise_scale).from_dict(stated)
 
-    @classmethod
-    def of(cls, statistics: Any, stated: dict[str, Any] | None, *, fp16: bool) -> MeasuredSteps | None:
-        """Return what measures the steps of a training; None if `statistics` is None.
-
-        Raises:
-            ContractError: the gradients have a loss scale that changes.
-        """
-        if statistics is None:
-            return None
-        if fp16:
-            raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
-        return cls(statistics, stated)
+    @property
+    def is_measuring(self) -> bool:
+        """Return True if the user gives an object that measures gradients."""
+        return self._statistics is not None
 
     def begin(self, plan: Plan, replicas: int) -> None:
         """Measure the coming step, unless a rank has an empty micro-batch, which has no gradient."""
-        if plan.fills(replicas):
-            self.statistics.resume()
-        else:
-            self.statistics.pause()
+        if self.is_measuring and plan.fills(replicas):
+            self._statistics.resume()
+        elif self.is_measuring:
+            self._statistics.pause()
 
-    def end(self, plan: Plan, sizes: list[int], counts: list[int] | None, items: float | None) -> dict[str, Any] | None:
+    def end(self, plan: Plan, sizes: list[int], counts: list[int] | None = None, items: float | None = None) -> dict[str, Any] | None:
         """Return the report of a step after its last backward pass; None if it was not measured.
 
         Args:
@@ -54,17 +52,22 @@ class MeasuredSteps:
             counts: Tokens with a label of each micro-batch, if they count alike in the loss; None if samples do.
             items: Their sum over all ranks.
         """
-        if self.statistics.paused:
+        if not self.is_measuring or self._statistics.paused:
             return None
         # A micro-batch without any label has the gradient 0; it is measured as one token.
-        self.statistics.step(sizes if counts is None else [max(1, count) for count in counts])
+        self._statistics.step(sizes if counts is None else [max(1, count) for count in counts])
         tokens_per_sample = 1.0 if items is None else max(1.0, items) / plan.global_batch
-        report: dict[str, Any] = self.statistics.report(sample_tokens=tokens_per_sample)
+        report: dict[str, Any] = self._statistics.report(sample_tokens=tokens_per_sample)
         return report
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the estimate so far, as a checkpoint holds it."""
-        return dataclasses.asdict(self.statistics.noise_scale)
+    def close(self) -> None:
+        """Remove the hooks that measure gradients."""
+        if self.is_measuring:
+            self._statistics.close()
+
+    def to_dict(self) -> dict[str, Any] | None:
+        """Return the estimate so far, as a checkpoint holds it; None if nothing is measured."""
+        return dataclasses.asdict(self._statistics.noise_scale) if self.is_measuring else None
 
 
 def peak_memory_bytes() -> int | None:

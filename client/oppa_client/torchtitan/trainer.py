@@ -17,7 +17,7 @@ from oppa_client.loop.checkpoints import due
 from oppa_client.loop.position import Position
 from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
 from oppa_client.loop.support import ABILITIES
-from oppa_client.plan import Rate, Terms
+from oppa_client.plan import Terms
 from oppa_client.run import Run, open_run
 from oppa_client.torchtitan.checkpoints import RunCheckpoints, required
 from oppa_client.torchtitan.cpu import sum_on_gloo
@@ -69,8 +69,8 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
         batch = run.reference_batch if run else self._alone.global_batch
         self.position = Position.of(run, self.config.training.steps * batch, batch)
         noise_scale = required(run.resume, **self._facts()) if run and run.resume else None
-        self._measured = MeasuredSteps.of(statistics(model) if statistics else None, noise_scale, fp16=False)
-        if self._measured:
+        self._measured = MeasuredSteps(statistics(model) if statistics else None, noise_scale)
+        if self._measured.is_measuring:
             self._average(model)
         if run is not None:
             self._follow(run)
@@ -103,8 +103,7 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
         self._plan, self._counts = plan, self.dataloader.begin(plan)
         self.gradient_accumulation_steps = len(self._counts)
         rate = self._rates.follow(plan) if run else None
-        if self._measured:
-            self._measured.begin(plan, self.dataloader.replicas)
+        self._measured.begin(plan, self.dataloader.replicas)
         self._losses: list[torch.Tensor] = []
         self._noise: dict[str, Any] | None = None
         super().train_step(data_iterator)
@@ -115,12 +114,12 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
 
     def forward_backward_step(self, *, global_valid_tokens: torch.Tensor, **inputs: Any) -> torch.Tensor:
         """Add the gradient of a micro-batch, and return its share of the mean loss of the step's tokens."""
-        tokens, replicas = global_valid_tokens, self.dataloader.replicas
-        loss: torch.Tensor = super().forward_backward_step(global_valid_tokens=tokens / replicas if self._measured else tokens, **inputs)
-        if self._measured:
+        tokens, replicas, measures = global_valid_tokens, self.dataloader.replicas, self._measured.is_measuring
+        loss: torch.Tensor = super().forward_backward_step(global_valid_tokens=tokens / replicas if measures else tokens, **inputs)
+        if measures:
             loss = loss / replicas
         self._losses.append(loss.detach())
-        if self._measured and len(self._losses) == len(self._counts):
+        if measures and len(self._losses) == len(self._counts):
             self._noise = self._measured.end(self._plan, self._counts, self._counts, float(tokens))
         return loss
 
@@ -150,14 +149,12 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
                 self.run.saved(self._save())
 
     def _save(self) -> Any:
-        noise_scale = self._measured.to_dict() if self._measured else None
-        stated = {"step": self.step, "samples": self.position.samples, "noise_scale": noise_scale, **self._facts()}
+        stated = {"step": self.step, "samples": self.position.samples, "noise_scale": self._measured.to_dict(), **self._facts()}
         return self.checkpointer.write(self.step, stated)
 
     def _leave(self, run: Run) -> None:
-        run.leave(None if run.in_trial else self._save(), finished=run.total_samples is None and self.position.is_done)
-        if self._measured:
-            self._measured.statistics.close()
+        run.leave(None if run.in_trial else self._save(), finished=self.position.finishes(run))
+        self._measured.close()
         if run.leaving and run.leaving.early:
             raise SystemExit(0)  # ends torchtitan's loop, without its wait of two seconds
 
@@ -168,7 +165,7 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
         """Return the plan outside oppa: the batch that the configuration states."""
         micro_batch, count = self.config.training.local_batch_size, self.gradient_accumulation_steps
         batch = micro_batch * count * self.dataloader.replicas
-        return Terms(1, 0, batch, micro_batch, count, Rate(reference_batch=batch, batch=batch))
+        return Terms.fixed(batch, micro_batch, count)
 
 
 def _configured(config: Any, run: Run | None) -> Any:

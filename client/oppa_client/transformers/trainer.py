@@ -41,7 +41,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     """True while the loss of an empty micro-batch is computed, which does not count."""
     _saved_at: tuple[int, int] | None = None
     """Step and log entries of the newest checkpoint of this process."""
-    _measured: MeasuredSteps | None = None
+    _measured = MeasuredSteps(None)
     _due = False
     """True if the checkpoint to resume from was saved before an evaluation that was due."""
 
@@ -153,7 +153,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     def _measure(self, model: Any) -> None:
         resume = self.oppa_run.resume if self.oppa_run else None
         noise_scale = stated_in(Path(resume.checkpoint))["noise_scale"] if resume else None
-        self._measured = MeasuredSteps.of(self.gradient_statistics(model), noise_scale, fp16=self.accelerator.scaler is not None)
+        self._measured = MeasuredSteps(self.gradient_statistics(model), noise_scale, fp16=self.accelerator.scaler is not None)
 
     def _report(self, model: Any, further: list[Any], facts: tuple[Any, float | None]) -> None:
         """Log, evaluate and save if it is due; a run that leaves early leaves the evaluation to the next attempt."""
@@ -169,8 +169,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         rate = self._follow(plan)
         sizes, batches = self._batches.load(plan, self.args.process_index, replicas)
         counts, items = self._items(sizes, batches)
-        if self._measured:
-            self._measured.begin(plan, replicas)
+        self._measured.begin(plan, replicas)
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
         losses = torch.zeros((), device=self.args.device)
         for index, (size, inputs) in enumerate(zip(sizes, batches)):
@@ -181,7 +180,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             self.current_gradient_accumulation_steps = plan.global_batch / (size * replicas) if size else 1
             losses += self._backward(model, inputs, items, is_last=index == len(sizes) - 1)
         tokens = None if items is None else int(items)
-        noise = self._measured.end(plan, sizes, counts, tokens) if self._measured else None
+        noise = self._measured.end(plan, sizes, counts, tokens)
         norm, skipped = self._update(model)
         self.state.global_step += 1
         self._position.take(plan.global_batch)
@@ -234,7 +233,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         hidden = [{name: torch.full_like(batch[name], -100) for name in names if name in batch} for batch in batches]
         counted = [batch if size else {**batch, **none} for size, batch, none in zip(sizes, batches, hidden)]
         items = self._get_num_items_in_batch(counted, self.args.device)
-        if items is None or not self._measured:
+        if items is None or not self._measured.is_measuring:
             return None, items
         world, self.args.average_tokens_across_devices = self.args.average_tokens_across_devices, False
         own = [int(self._get_num_items_in_batch([batch], self.args.device)) for batch in counted]
@@ -313,9 +312,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         taken = (at.samples - at.start) * state.max_steps / max(1, state.global_step - self._initial_global_step)
         with self._no_limit():  # with a limit of 1, the Trainer would now remove all checkpoints but the best one
             output = super()._finalize_training(trial, taken, start_time)
-        if self._measured:
-            self._measured.statistics.close()
-        run.leave(checkpoint, finished=run.total_samples is None and at.is_done)
+        self._measured.close()
+        run.leave(checkpoint, finished=at.finishes(run))
         return output
 
     # What holds for the run
@@ -334,8 +332,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     def _stated(self) -> dict[str, Any]:
         order = self._order()
         facts = {"samples": self._position.samples, "size": order.size, "seed": order.seed, "format": checkpoint_format(self)}
-        noise_scale = self._measured.to_dict() if self._measured else None
-        return {**facts, "world_size": self.args.world_size, "evaluation_due": self._due, "noise_scale": noise_scale}
+        state = {"evaluation_due": self._due, "noise_scale": self._measured.to_dict()}
+        return {**facts, "world_size": self.args.world_size, **state}
 
     def _order(self) -> SampleOrder:
         args = self.args

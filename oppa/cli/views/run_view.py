@@ -281,15 +281,15 @@ def _event(line: Line) -> str:
     seconds = format_seconds(sum(line["seconds"].values())) if isinstance(line.get("seconds"), dict) else ""
     where = f"step {line['step']}:"
     match line["event"]:
-        case "changed":
+        case ledger.CHANGED:
             moved = f", {format_bytes(line['received_bytes'])} moved" if line["received_bytes"] else ""
             return f"{where} [cyan]{escape(_after(line))}[/] after {seconds}{moved}"
-        case "rolled_back":
+        case ledger.ROLLED_BACK:
             layout = escape(_after(line))
             return f"{where} [yellow]the loss spike persists: rolled back to {line['checkpoint']}[/], [cyan]{layout}[/] after {seconds}"
-        case "not_rolled_back":
+        case ledger.NOT_ROLLED_BACK:
             return f"{where} [yellow]the loss spike persists, and the rollback failed: {escape(line['failure'])}[/]"
-        case "undone" | "refused":
+        case ledger.UNDONE | ledger.REFUSED:
             return f"{where} [yellow]change {line['event']}[/]: {escape(line['failure'])}"
         case ledger.VALIDATED:
             right = f", accuracy {line['accuracy']:.1%}" if line.get("accuracy") is not None else ""

@@ -75,12 +75,13 @@ class ClusterController:
         for status in found:
             with self._going_on(status.job.name):
                 self._keep(status, view)
-                self._make_do(status, view)
+                self._shrink_ungranted(status, view)
             if status.training and not status.is_elastic:
                 self._say(f"{status.job.name}: keeps its {status.hosts} hosts, as its trainer does not declare `elastic`", status.job.name)
+        jobs = {status.job.name: status.job for status in found}
         for change in self._decide(found, view):
             with self._going_on(change.job.name):
-                self._carry_out(change, {status.job.name: status for status in found}[change.job.name].job)
+                self._carry_out(change, jobs[change.job.name])
         return found
 
     @contextlib.contextmanager
@@ -182,7 +183,7 @@ class ClusterController:
         failed_starts = {size: starts for size, starts in job.desired().failed_starts.items() if size != hosts}
         job.set_desired(failed_starts=failed_starts, start_s=cost_of_start(job))
 
-    def _make_do(self, status: Status, view: QueueSnapshot) -> None:
+    def _shrink_ungranted(self, status: Status, view: QueueSnapshot) -> None:
         """Shrink a scale-up whose hosts the scheduler cannot grant: other jobs took them, they failed, or a limit applies.
 
         The job then gets the fastest size that idle hosts allow, at least its requested one. The request of a cancelled job is cancelled.
@@ -194,16 +195,16 @@ class ClusterController:
             if self._act:
                 self._scheduler.cancel(held)
             return
-        to_be_had = held.for_nodes and held.nodes <= view.idle
+        is_available = held.for_nodes and held.nodes <= view.idle
         if 0 < status.hosts < status.desired:  # it trains while it waits
             request = job.requested_size()
-            if not to_be_had and request is not None and time.time() - request.at >= PATIENCE_S:
+            if not is_available and request is not None and time.time() - request.at >= PATIENCE_S:
                 why = f"the scheduler reports `{held.reason}`" if held.limited else "hosts are no longer available"
                 self._say(f"{job.name}: stays on {status.hosts} hosts, as {why}", job.name)
                 if self._act:
                     self._stay(status, fails=held.limited)
             return
-        if start.hosts <= job.hosts or to_be_had or time.time() - start.at < PATIENCE_S:
+        if start.hosts <= job.hosts or is_available or time.time() - start.at < PATIENCE_S:
             return
         available = view.idle + view.holding(job.token)
         left = job.table.fastest(min(available, start.hosts - 1)) if not held.limited else None

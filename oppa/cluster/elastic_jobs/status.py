@@ -66,8 +66,8 @@ def status_of(job: ElasticJob) -> Status:
     """Read the status of a job from its folder; raises OppaError if that is damaged."""
     supervised, start, desired = job.supervised(), job.start(), job.desired()
     steps = ledger.latest_steps(job.run, 1)
-    said, given_up = job.ending(), "given up" if desired.keeps_failing(job.hosts) else ""
-    own = said if said in ("finished", "failed") else ""
+    ended, given_up = job.ending(), "given up" if desired.keeps_failing(job.hosts) else ""
+    final = ended if ended in ("finished", "failed") else ""
     start_s = cost_of_start(job)
     return Status(
         job=job,
@@ -75,7 +75,7 @@ def status_of(job: ElasticJob) -> Status:
         desired=desired.hosts,
         training=supervised and came_to_a_step(job),
         stopping=(job.run / STOP).exists(),
-        ending="" if supervised else own or ("cancelled" if job.cancelled() else given_up),
+        ending="" if supervised else final or ("cancelled" if job.cancelled() else given_up),
         steps=steps[-1]["step"] + 1 if steps else 0,
         loss=steps[-1]["loss"] if steps else None,
         start_s=UNKNOWN_START_S if start_s is None else start_s,

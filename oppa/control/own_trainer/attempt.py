@@ -35,7 +35,7 @@ class OwnAttempt:
         terms: What oppa stated before its start.
         book: Ledger and controller of the run.
         seen: Steps that the ledger has already; their lines are only checked.
-        on_first: Called with the first step, before it is written down.
+        on_first: Called at the first step, before it is written down.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class OwnAttempt:
         book: RunBook,
         *,
         seen: int = 0,
-        on_first: "Callable[[OwnAttempt, StepReport], None]" = lambda *_: None,
+        on_first: "Callable[[OwnAttempt], None]" = lambda _: None,
     ) -> None:
         model = book.run.problem.stated_model
         self.folder, self.terms, self.configuration = folder, terms, terms.configuration
@@ -153,7 +153,7 @@ class OwnAttempt:
     def _take(self, report: StepReport) -> None:
         checked = self._check.taken(report)
         if not self.steps:
-            self._on_first(self, report)
+            self._on_first(self)
         self.steps += 1
         before, self.configuration = self.configuration, self._configurations[checked.plan.number]
         decision = self._decisions.pop(checked.plan.number, ControllerDecision(configuration=self.configuration, reason=EARLIER))

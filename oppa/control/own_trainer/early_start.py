@@ -66,6 +66,8 @@ class _ClosedError(Exception):
 class EarlyStart:
     """Represents ranks that wait for their terms; it is the launcher of the attempt that they become.
 
+    A thread of its own waits for hosts and starts the ranks. It alone writes `_made` and `_began_s`, which are read once it has ended.
+
     Args:
         folder: Folder of the next attempt.
         spec: What the next attempt runs.
@@ -104,9 +106,19 @@ class EarlyStart:
         return self._made
 
     @property
+    def _error(self) -> BaseException | None:
+        """Return why the ranks cannot be started; None while that is unknown, and if they can."""
+        return self._start.exception() if self._start.done() else None
+
+    @property
+    def _running(self) -> RunningTrial | None:
+        """Return the ranks once they have been started; None before, and if they cannot be."""
+        return self._start.result() if self._start.done() and self._error is None else None
+
+    @property
     def has_started(self) -> bool:
         """Return True if the ranks have been started, on hosts that are granted."""
-        return self._start.done() and self._start.exception() is None
+        return self._running is not None
 
     @property
     def is_ready(self) -> bool:
@@ -121,21 +133,17 @@ class EarlyStart:
     @property
     def refusal(self) -> str:
         """Return why the hosts were never granted, or were withdrawn; empty if they were not."""
-        if not self._start.done():
-            return ""
-        if (error := self._start.exception()) is not None:
-            return str(error) if isinstance(error, OppaError) else ""
-        ended = self._start.result().poll()
+        if isinstance(self._error, OppaError):
+            return str(self._error)
+        ended = self._running.poll() if self._running else None
         return ended.revoked if ended is not None else ""
 
     @property
     def failure(self) -> str:
         """Return why there are no ranks that wait, or will soon be; empty while all is well."""
-        if not self._start.done():
-            return ""
-        if (error := self._start.exception()) is not None:
+        if (error := self._error) is not None:
             return str(error) or repr(error)
-        if (ended := self._start.result().poll()) is None:
+        if self._running is None or (ended := self._running.poll()) is None:
             return ""
         try:
             report = read_report(self.folder)
@@ -154,22 +162,26 @@ class EarlyStart:
         return self.launcher.devices(spec, on_tick)
 
     def start(self, folder: Path, spec: TrialSpec) -> RunningTrial:
-        """End the wait of the ranks, and return them; if they have died meanwhile, start others."""
+        """End the wait of the ranks, and return them; if they have died meanwhile, start others. Raises OSError as `Launcher` does."""
         assert self._terms is not None
         running = self._start.result()
+        self._executor.shutdown()
         if running.poll() is not None:
             running.end(0.0)
             prepare(folder, spec)
             running = self.launcher.start(folder, spec)
-        self._terms.write(folder)
-        self._executor.shutdown(wait=False)
+        try:
+            self._terms.write(folder)
+        except OSError:
+            running.end(0.0)
+            raise
         return running
 
     def close(self) -> None:
         """End the ranks, or the wait for their hosts."""
         self._closed.set()
         self._executor.shutdown()
-        if self._start.exception() is None:
-            self._start.result().end(0.0)
+        if self._running is not None:
+            self._running.end(0.0)
         if self._made is not None:
             self._made.close()

@@ -8,6 +8,7 @@ from oppa.control.own_trainer.contract import Abilities
 from oppa.control.own_trainer.early_start import EarlyLauncher, EarlyStart, can_start_early, has_memory
 from oppa.control.own_trainer.resizing import Resizing
 from oppa.control.own_trainer.run_book import EARLY_FAILED, RunBook
+from oppa.errors import StudyError
 from oppa.training.run.run_folder import RunSpec, new_attempt
 from oppa.trials.launcher import Launcher
 from oppa.trials.local import LocalLauncher
@@ -46,16 +47,16 @@ class RankLaunchers:
         folder = new_attempt(self._book.folder)
         try:
             self.early = EarlyStart(folder, spec_of(run, int(folder.name)), make)
-        except OSError as error:
+        except (OSError, StudyError) as error:
             self._book.note(EARLY_FAILED, failure=str(error))
         return self.early is not None
 
-    def has_early_failed(self) -> bool:
-        """Return True if ranks that started early have ended, and write down why; a start of their own decides on the layout."""
+    def note_early_failure(self) -> str:
+        """Write down why ranks that started early have ended, and return it; empty if they have not. Their layout may still be tried."""
         failure = self.early.failure if self.early is not None else ""
         if failure:
             self._book.note(EARLY_FAILED, failure=failure)
-        return bool(failure)
+        return failure
 
     def drop_early(self) -> None:
         """End ranks that wait, and return hosts that only they had; their folder stays only if it explains why they ended."""

@@ -20,11 +20,12 @@ from oppa.training.run.ledger import Ledger, Line
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import RunSpec, checkpoint_of
 
-ADVISED, HELD_BACK, RECORDED, LEFT_BADLY, EARLY_FAILED = "advised", "held_back", "recorded", "left_badly", "early_start_failed"
+ADVISED, HELD_BACK = "advised", "held_back"
+"""Events of the ledger: a decision that was only advised, and one that a bound of the user held back."""
+RECORDED, LEFT_BADLY, EARLY_FAILED = "recorded", "left_badly", "early_start_failed"
+"""A checkpoint of the trainer, a failure of its processes after they had left, and one of ranks that had started early."""
 RESTARTED = "restarted"
-"""Events of the ledger: a decision that was only advised, one that a bound of the user held back, a checkpoint of the trainer, a failure
-of its processes after they had left, and one of ranks that had started early; and the first step of another process, with the seconds since
-the last step of the process before."""
+"""First step of another process of oppa, with the seconds since the last step of the process before."""
 REPEATED = 10
 """Steps after which the same decision is written down again."""
 NOT_MEASURED = NoiseReport(health="not_measured")
@@ -109,8 +110,7 @@ class RunBook:
 
     def changed(self, before: Configuration, decision: ControllerDecision, seconds: Mapping[str, float], failure: str = "") -> None:
         """Write down the outcome of a change, and report it to the controller."""
-        event = ("undone" if seconds else "refused") if failure else ledger.CHANGED
-        self._noted_change(event, before, decision, seconds=seconds, failure=failure)
+        self._noted_change(ledger.change_event(seconds, failure), before, decision, seconds=seconds, failure=failure)
         total = math.fsum(seconds.values())
         self.elapsed_s += total
         if self.controller is not None:

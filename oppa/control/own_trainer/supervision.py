@@ -20,7 +20,7 @@ from typing import Protocol
 from oppa.control.own_trainer.attempt import OwnAttempt
 from oppa.control.own_trainer.bounds import ChangeLimits, way_of
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord, newest_record
-from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms, StepReport
+from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms
 from oppa.control.own_trainer.layout_move import LayoutMove, UndoneMove
 from oppa.control.own_trainer.rank_launchers import RankLaunchers, spec_of
 from oppa.control.own_trainer.resizing import Resizing
@@ -31,8 +31,8 @@ from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
 from oppa.training.run.resize import ResizeRequest
 from oppa.training.run.run_controller import ControllerDecision, RunController
-from oppa.training.run.run_folder import ATTEMPTS, RunSpec, checkpoints, new_attempt
-from oppa.training.run.supervision import FRUITLESS, Ending, Outcome, RunListener
+from oppa.training.run.run_folder import ATTEMPTS, RunSpec, new_attempt
+from oppa.training.run.supervision import Attempts, Ending, Outcome, RunListener
 from oppa.trials.launcher import Launcher
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import ATTEMPT
@@ -109,27 +109,22 @@ class _Supervisor:
     def train(self, asked: Configuration | None) -> Outcome:
         """Run attempts until one ends the run."""
         self._catch_up()
-        fruitless, attempts = 0, 0
+        attempts = Attempts(self._folder)
         while True:
-            before, record = checkpoints(self._folder)[:1], newest_record(self._folder)
-            attempt = self._new(record, asked)
-            asked, attempts = None, attempts + 1
+            attempts.begin()
+            record = newest_record(self._folder)
+            attempt, asked = self._new(record, asked), None
             self._listener.began(attempt.folder)
             result = self._supervised(attempt)
             ending = self._ending(attempt, result)
             if ending is None and result.outcome == "completed":  # it has left for another layout
-                fruitless = 0
-                continue
-            if ending is None:
+                attempts.succeeded()
+            elif ending is None:
                 self._listener.failed(attempt.folder, result)
-                fruitless = 0 if checkpoints(self._folder)[:1] != before else fruitless + 1
-                revoked = result.outcome == "interrupted"
-                # a run that fails before its first step will fail again
-                cannot_start = not revoked and record is None and not attempt.steps
-                if self._undo(attempt, result) or (fruitless < FRUITLESS and not cannot_start and not self._is_last):
-                    continue
-                ending = Ending.REVOKED if revoked else Ending.FAILED
-            return Outcome(ending=ending, attempts=attempts, last=result, folder=attempt.folder)
+                ending = attempts.failed(result, has_trained=record is not None or attempt.steps > 0, is_last=self._is_last)
+                ending = None if self._undo(result) else ending
+            if ending is not None:
+                return Outcome(ending=ending, attempts=attempts.count, last=result, folder=attempt.folder)
 
     def close(self) -> None:
         """End all ranks that are left."""
@@ -169,7 +164,7 @@ class _Supervisor:
             plan=plan,
             leave_timeout_s=options.leave_timeout_s,
         )
-        folder = self._prepared(terms)
+        folder = self._folder_for(terms)
         self._book.started(configuration, record)
         if self._undone is not None:  # noted after the start, which voids what was noted at its step before
             undone, self._undone = self._undone, None
@@ -179,9 +174,9 @@ class _Supervisor:
         self._began_s = time.monotonic()
         return OwnAttempt(folder, terms, self._book, on_first=self._proved)
 
-    def _prepared(self, terms: AttemptTerms) -> Path:
+    def _folder_for(self, terms: AttemptTerms) -> Path:
         """Return the folder of the next attempt: that of ranks that wait for its terms, or a new one."""
-        if (early := self._ranks.early) is not None and self._move is not None and not self._ranks.has_early_failed():
+        if (early := self._ranks.early) is not None and self._move is not None and not self._ranks.note_early_failure():
             early.state(terms)
             return early.folder
         self._ranks.drop_early()
@@ -285,7 +280,7 @@ class _Supervisor:
         """Ask the trainer to leave once the ranks of the new layout wait, have failed, or take too long."""
         if move.resize is not None and not self._goes_on(move.resize, attempt):
             return
-        if self._ranks.has_early_failed():
+        if self._ranks.note_early_failure():
             self._ranks.drop_early()
         early = self._ranks.early
         # Hosts that are returned are needed by others, who do not wait for imports.
@@ -297,7 +292,7 @@ class _Supervisor:
         """Return False if a change of the number of hosts has been withdrawn, or has failed before the trainer was asked to leave."""
         early, request = self._ranks.early, self._resizing.request
         assert early is not None
-        if request is not None and request.id == resize.id and not self._ranks.has_early_failed():
+        if request is not None and request.id == resize.id and not self._ranks.note_early_failure():
             return True
         refusal, failure, excused = early.refusal, early.failure, early.has_started
         self._ranks.drop_early()
@@ -314,7 +309,7 @@ class _Supervisor:
         if not attempt.steps and time.monotonic() > self._began_s + limit_s:
             raise MeasurementError(f"the trainer took no step within {format_seconds(limit_s)} after its start")
 
-    def _proved(self, attempt: OwnAttempt, first: StepReport) -> None:
+    def _proved(self, attempt: OwnAttempt) -> None:
         """Handle the first step of an attempt: a change of layout has succeeded, and the controller of the run can be connected."""
         now_s = time.monotonic()
         if (move := self._move) is not None:
@@ -327,7 +322,7 @@ class _Supervisor:
             self._is_connected = True
             self._book.controller = self._open(attempt.configuration, attempt.abilities, now_s - self._began_s)
 
-    def _undo(self, attempt: OwnAttempt, result: TrialResult) -> bool:
+    def _undo(self, result: TrialResult) -> bool:
         """Return True if a change of layout has failed with the attempt: the next one returns to the layout before."""
         move, self._move = self._move, None
         if move is None or not move.asked_s or self._is_last or not self._resizing.can_return(move.run.problem.cluster.hosts):
@@ -345,7 +340,7 @@ class _Supervisor:
         if decision.configuration in self._failed:
             return
         if decision.before_step is not None:
-            book.note("not_rolled_back", failure="your own trainer does not restore earlier weights")
+            book.note(ledger.NOT_ROLLED_BACK, failure="your own trainer does not restore earlier weights")
             return
         if self._run.problem.run_options.advise:
             book.advised(present, decision)

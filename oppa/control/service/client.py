@@ -1,7 +1,8 @@
 """Connect a job to the control service: rank 0 reports its steps and receives decisions, and never waits for either.
 
 A background thread connects, sends and listens. It resends unacknowledged messages after a connection has broken. While the service is
-unreachable, training continues unchanged. A decision counts only while the job has the configuration it was made for.
+unreachable, training continues unchanged. A decision counts only while the job has the configuration it was made for. Both threads use
+the queue of messages and the last decision, under a lock; all else belongs to one of them.
 """
 
 import asyncio
@@ -84,7 +85,6 @@ class ControlClient:
         self._next: int | None = None
         self.blocked_s = 0.0
         """Total seconds spent in calls from the training thread."""
-        self.connections = 0
         self._thread = threading.Thread(target=self._run, name="oppa control", daemon=True)
 
     def __enter__(self) -> "ControlClient":
@@ -202,7 +202,6 @@ class ControlClient:
             welcome = from_service(await line.recv())
         if not isinstance(welcome, Welcome):
             raise ProtocolError(f"the service refused the connection: {welcome}")
-        self.connections += 1
         self._acknowledged(welcome.number)
         self._next = max(self._next or 0, welcome.number + 1)
         unsent = self._again()

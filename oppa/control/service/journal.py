@@ -73,13 +73,6 @@ class Journal:
             rows = [(each.job, each.number, each.state, each.digest) for each in snapshots]
             self._db.executemany("insert or replace into snapshots values (?, ?, ?, ?)", rows)
 
-    def forget(self, job: str) -> None:
-        """Delete a job with its messages and its snapshot."""
-        with self._transaction():
-            self._db.execute("delete from snapshots where job = ?", (job,))
-            self._db.execute("delete from messages where job = ?", (job,))
-            self._db.execute("delete from jobs where name = ?", (job,))
-
     def jobs(self) -> list[tuple[str, str]]:
         """Return the name and the hello of each job, sorted by name."""
         return list(self._db.execute("select name, hello from jobs order by name"))

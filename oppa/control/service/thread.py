@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 from oppa.control.service.server import Service
 from oppa.errors import EnvironmentLackingError
@@ -19,28 +20,27 @@ def serve_in_thread(service: Service, port: int = 0) -> Iterator[int]:
     Raises:
         EnvironmentLackingError: if the service cannot listen on the port, for example because it is taken.
     """
-    loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
-    ports, failures = list[int](), list[OSError]()
+    loop, stop, opened = asyncio.new_event_loop(), asyncio.Event(), Future[int]()
 
     async def serve() -> None:
         try:
             async with service.open(port) as own:
-                ports.append(own)
-                ready.set()
+                opened.set_result(own)
                 await stop.wait()
-        except OSError as error:
-            failures.append(error)
-            ready.set()
+        except Exception as error:  # the caller waits for a port or a reason
+            if opened.done():
+                raise
+            opened.set_exception(error)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="oppa control service", daemon=True)
     thread.start()
-    ready.wait()
     try:
-        if failures:
-            raise EnvironmentLackingError(
-                f"the service cannot listen on port {port}: {failures[0].strerror}", hint="choose another port, or 0 for a free one"
-            )
-        yield ports[0]
+        try:
+            own = opened.result()
+        except OSError as error:
+            message = f"the service cannot listen on port {port}: {error.strerror}"
+            raise EnvironmentLackingError(message, hint="choose another port, or 0 for a free one") from None
+        yield own
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from oppa import catalog
 
@@ -123,7 +123,7 @@ def tell(event: str, **facts: Any) -> None:
     sys.stdout.flush()
 
 
-def fail(message: str, hint: str) -> None:
+def fail(message: str, hint: str) -> NoReturn:
     """Print an error as an event, and to stderr for a log, and end with the exit code of a lacking environment."""
     tell("error", message=message, hint=hint)
     sys.stderr.write(f"{message}\n")

@@ -78,7 +78,7 @@ class HostProcess:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._streams = {1: self._process.stdout, 2: self._process.stderr}
-        self._heard_at = time.monotonic()
+        self._heard_at = time.monotonic()  # written by `beat` alone, read by the thread below
         threading.Thread(target=self._keep, daemon=True).start()
 
     def _keep(self) -> None:

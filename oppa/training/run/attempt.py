@@ -160,7 +160,7 @@ class Attempt:
             if steps_of(checkpoint) <= step:
                 return checkpoint.name
         failure = f"no checkpoint from before step {step} is kept"
-        note(self._ledger, "not_rolled_back", run, failure=failure)
+        note(self._ledger, ledger.NOT_ROLLED_BACK, run, failure=failure)
         _log.warning("the weights were not restored: %s", failure)
         return ""
 
@@ -282,7 +282,7 @@ class Attempt:
             )
         note(
             self._ledger,
-            "refused" if change.failure and not change.seconds else "undone" if change.failure else ledger.CHANGED,
+            ledger.change_event(change.seconds, change.failure),
             run,
             before=change.before.to_dict(),
             after=(configuration if change.failure else change.after).to_dict(),

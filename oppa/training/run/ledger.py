@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -27,14 +27,18 @@ __all__ = [
     "CHANGED",
     "ENDED",
     "FILE",
+    "NOT_ROLLED_BACK",
+    "REFUSED",
     "ROLLED_BACK",
     "STARTED",
     "STEP",
+    "UNDONE",
     "VALIDATED",
     "Checksums",
     "Ledger",
     "Line",
     "Tail",
+    "change_event",
     "first_step",
     "latest_steps",
     "note",
@@ -46,6 +50,8 @@ __all__ = [
 
 FILE = "steps.jsonl"
 STARTED, CHANGED, ROLLED_BACK, VALIDATED, ENDED = "started", "changed", "rolled_back", "validated", "ended"
+REFUSED, UNDONE, NOT_ROLLED_BACK = "refused", "undone", "not_rolled_back"
+"""A change that was refused before it began, or undone after it had failed; and a loss spike after which no weights were restored."""
 
 BLOCK, LINE_BYTES = 2**16, 1 << 24
 """Bytes of one read from the end of the file, and longest line."""
@@ -79,12 +85,17 @@ def note(ledger: Ledger | None, event: str, run: "TrainingRun", **facts: Any) ->
         ledger.write(event, **{"time": time.time(), "step": run.steps, "samples": run.samples, **facts})
 
 
+def change_event(seconds: Mapping[str, float], failure: str) -> str:
+    """Return the event of an attempted change of configuration, which took these seconds."""
+    return (UNDONE if seconds else REFUSED) if failure else CHANGED
+
+
 class Tail:
     """Reads the new lines of a growing ledger."""
 
     def __init__(self, folder: Path, *, begin: int | None = None) -> None:
-        """Start at a byte position at which a line begins; None: the present end of the ledger."""
-        present = (folder / FILE).stat().st_size if (folder / FILE).exists() else 0
+        """Start at a byte position at which a line begins; None: the end of the lines that are complete now."""
+        present = size(folder)
         self._folder = folder
         self.position = present if begin is None or begin > present else begin
         """Position of the next line."""

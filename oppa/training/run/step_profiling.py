@@ -33,7 +33,7 @@ class StepProfiling:
         replica: Replica of this rank.
         spec: Model and configuration.
         mesh: Process groups of this rank.
-        order: Schedule of the first steps.
+        schedule: Schedule of the first steps.
     """
 
     def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, schedule: Schedule) -> None:

@@ -64,15 +64,51 @@ class RunListener:
         return False
 
 
+class Attempts:
+    """Counts the attempts at a run, and decides when the run is given up.
+
+    Args:
+        folder: Folder of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.count = 0
+        self._fruitless = 0
+        self._newest = checkpoints(folder)[:1]
+
+    def begin(self) -> None:
+        """Count an attempt that begins."""
+        self.count, self._newest = self.count + 1, checkpoints(self._folder)[:1]
+
+    def succeeded(self) -> None:
+        """Forget the failures before: the attempt has reached its end."""
+        self._fruitless = 0
+
+    def failed(self, result: TrialResult, *, has_trained: bool, is_last: bool) -> Ending | None:
+        """Return the ending of the run after a failed attempt; None if another one may follow.
+
+        Args:
+            has_trained: The run has a checkpoint, or the attempt took a step; a run that fails before its first step will fail again.
+            is_last: A stop was requested.
+        """
+        self._fruitless = 0 if checkpoints(self._folder)[:1] != self._newest else self._fruitless + 1
+        revoked = result.outcome == "interrupted"
+        if self._fruitless < FRUITLESS and (revoked or has_trained) and not is_last:
+            return None
+        return Ending.REVOKED if revoked else Ending.FAILED
+
+
 def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: RunListener) -> Outcome:
     """Train until all samples were seen, a stop is requested, or the run is given up; no process is left running.
 
     Raises:
         StudyError: if the folder cannot be written.
     """
-    fruitless, attempts = 0, 0
+    attempts = Attempts(folder)
     while True:
-        before, attempt, attempts = checkpoints(folder)[:1], new_attempt(folder), attempts + 1
+        attempts.begin()
+        resumes, attempt = bool(checkpoints(folder)), new_attempt(folder)
         listener.began(attempt)
         stop = _Stop(attempt, listener)
         result = run_trial(
@@ -89,13 +125,9 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: RunListe
         ending = _ending(result, folder)
         if ending is None:
             listener.failed(attempt, result)
-            fruitless = 0 if checkpoints(folder)[:1] != before else fruitless + 1
-            revoked = result.outcome == "interrupted"
-            cannot_start = not revoked and not before and not result.steps  # a run that fails before its first step will fail again
-            if fruitless < FRUITLESS and not cannot_start and not stop.made:
-                continue
-            ending = Ending.REVOKED if revoked else Ending.FAILED
-        return Outcome(ending=ending, attempts=attempts, last=result, folder=attempt)
+            ending = attempts.failed(result, has_trained=resumes or result.steps > 0, is_last=stop.made)
+        if ending is not None:
+            return Outcome(ending=ending, attempts=attempts.count, last=result, folder=attempt)
 
 
 class _Stop:

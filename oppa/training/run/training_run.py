@@ -1,6 +1,6 @@
 """Run training on one rank: take steps, change batch sizes or layout between two steps, save the run and resume it.
 
-    with open_run(spec, recipe, rank=rank, world=world, rendezvous=where) as run:
+    with open_run(spec, run_options, rank=rank, world=world, rendezvous=where) as run:
         run.step()
         run.change(rebatched(spec.configuration, spec.model.layers, global_batch=64))    # batch sizes alone: nothing moves
         run.change(Configuration(dp=1, tp=2, pp=2, global_batch=64, micro_batch=4))      # the layout: state moves between ranks

@@ -27,7 +27,7 @@ class WarmupProfiling:
         spec: Model and configuration.
         mesh: Process groups of this rank.
         steps: Timed steps under each schedule; one step before them measures memory.
-        order: Schedule to profile under, instead of one micro-batch at a time.
+        schedule: Schedule to profile under, instead of one micro-batch at a time.
     """
 
     def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, steps: int, schedule: Schedule | None = None) -> None:

@@ -18,6 +18,7 @@ The script is the trial's `training.corpus`, one instruction per line. An instru
     line TEXT       appends TEXT to the measurements, where `\\n` is a newline
     variable NAME   prints its rank and a variable of its environment
     sleep S         does nothing
+    shell WORDS     runs a line of the shell
 """
 
 import os
@@ -108,6 +109,9 @@ class Script:
 
     def do_sleep(self, seconds):
         time.sleep(float(seconds))
+
+    def do_shell(self, words):
+        subprocess.run(words, shell=True, check=True)
 
 
 def run(folder, rank, world):

@@ -1,0 +1,48 @@
+"""A loop measures its gradients only if the user gives what measures them."""
+
+import pytest
+from oppa_client.loop.statistics import MeasuredSteps
+from oppa_client.plan import Terms
+from oppa_client.run_files import ContractError
+
+PLAN = Terms.fixed(8, 2, 4).at(0, 0, None)
+
+
+class Recorder:
+    """Records the calls of a loop."""
+
+    noise_scale = None
+    paused = False
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *arguments, **named: self.calls.append((name, *arguments, *named.values())) or {"name": name}
+
+
+def test_without_statistics_nothing_is_measured():
+    measured = MeasuredSteps(None, {"any": "state"}, fp16=True)
+    measured.begin(PLAN, 1)
+    assert measured.end(PLAN, [2, 2, 2, 2]) is None and measured.to_dict() is None and not measured.is_measuring
+    measured.close()
+
+
+def test_a_step_with_an_empty_micro_batch_is_paused_and_labels_count_as_tokens():
+    recorder = Recorder()
+    measured = MeasuredSteps(recorder)
+    measured.begin(PLAN, 1)
+    measured.begin(Terms.fixed(3, 2, 1).at(0, 0, None), 4)
+    assert measured.end(PLAN, [2, 2], [7, 0], 16.0) == {"name": "report"}
+    measured.close()
+    assert recorder.calls == [("resume",), ("pause",), ("step", [7, 1]), ("report", 2.0), ("close",)]
+
+
+def test_gradients_under_a_loss_scale_that_changes_are_not_measured():
+    with pytest.raises(ContractError, match="fp16"):
+        MeasuredSteps(Recorder(), fp16=True)
+
+
+def test_the_learning_rate_of_a_fixed_batch_is_the_one_that_was_chosen():
+    plan = Terms.fixed(8, 2, 4).at(5, 40, 44)
+    assert (plan.learning_rate_factor, plan.samples, plan.number) == (1.0, range(40, 44), 1)
