@@ -29,7 +29,7 @@ from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import Measurement
 from oppa.tuning.designers.active_profiling import ActiveProfiling
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
-from oppa.tuning.profile import DEFAULT_LOSS, Keeper, Profiler, profile
+from oppa.tuning.profile import DEFAULT_LOSS, Profiler, profile
 from oppa.tuning.search import TrialExecutor
 from oppa.units import format_seconds
 
@@ -113,9 +113,7 @@ def _problem() -> Problem:
 def _profiled(problem: Problem, profiler: Profiler, folder: Path) -> Table:
     """Return the table of a profile that ran to its end; raises InfeasibleError if no trial could run."""
     with _sitting(problem, folder) as executor:
-        candidates = problem.candidates()
-        keeper = Keeper(executor, candidates, profiler, bound=DEFAULT_LOSS, command="oppa bench", simulated=False)
-        table, why_ended = profile(executor, candidates, profiler, keeper)
+        table, why_ended = profile(executor, problem.candidates(), profiler, command="oppa bench", simulated=False)
     if table is None:
         raise InfeasibleError(
             f"no configuration of `{JOB}` could run: {why_ended}", hint="run `oppa profile` with this job to see its trials"

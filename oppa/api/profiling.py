@@ -53,7 +53,7 @@ def profile(
     from oppa.tracking.session import require_trackers, tracked
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import ProfileResult
-    from oppa.tuning.profile import Keeper, make_profiler, seconds_of_all
+    from oppa.tuning.profile import make_profiler
     from oppa.tuning.profile import profile as measure
     from oppa.tuning.session import SessionOptions, Setup, open_session, with_limits
 
@@ -69,11 +69,11 @@ def profile(
     options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=watched, again=again, option="--table")
     profiler = make_profiler(problem, candidates, exhaustive=exhaustive, seed=seed, bound=loss)
     with open_session(setup, options, profiler) as executor:
-        keeper = Keeper(executor, candidates, profiler, bound=loss, command=facts["command"].strip("`"), simulated=setup.runner.in_process)
-        found, ended = measure(executor, candidates, profiler, keeper)
+        command, simulated = facts["command"].strip("`"), setup.runner.in_process
+        found, ended = measure(executor, candidates, profiler, command=command, simulated=simulated)
         if found is None:
             raise nothing_feasible(executor.study, problem)
-        return ProfileResult(folder=folder, ended=ended, table=found, exhaustive_s=seconds_of_all(profiler))
+        return ProfileResult(folder=folder, ended=ended, table=found, exhaustive_s=profiler.seconds_of_all())
 
 
 def profile_scales(

@@ -65,7 +65,8 @@ class RunService:
             return
         started, run, policy = time.time(), self.run, self.run.policy
         name = "" if policy.partition(",")[0] in LEARNED else policy  # weights have no name that distinguishes them
-        service = Service(self.folder / "control", ControllerFactory(self.table, self.make, policy=name))
+        titles = {run.uuid: run.problem.name}
+        service = Service(self.folder / "control", ControllerFactory(self.table, self.make, policy=name), titles=titles)
         try:
             with serve_in_thread(service) as port, self._advertised(ServiceAddress(run.uuid, port, service.tokens.of_job(run.uuid))):
                 self.controlled(service.live_page(port))

@@ -20,13 +20,12 @@ from collections.abc import Iterator, Sequence
 
 from oppa.errors import InputError
 from oppa.pipeline.graph import PipelineShape
+from oppa.problem.stage_text import expanded, stage_count
 
 EVEN, BALANCED = "even", "balanced"
 LAYERS = "tm"
 """Letters of the parts that count as layers, which the `even` layout shares evenly."""
 HINT = f"write `{EVEN}`, `{BALANCED}`, or the parts of each stage such as `Et|tt|tL`"
-_MOST = 10_000
-"""Largest number of characters of a layout with its repetitions expanded."""
 
 Stages = tuple[range, ...]
 """Numbers of the parts of each stage."""
@@ -128,14 +127,14 @@ def recognised(text: str, ranks: int, costs: Sequence[float], chain: str = "") -
     Raises:
         InputError: `cut` refuses the text.
     """
-    shape = PipelineShape(ranks=ranks, micro_batches=1, chunks=max(1, (_plain(text).count("|") + 1) // ranks))
+    shape = PipelineShape(ranks=ranks, micro_batches=1, chunks=max(1, stage_count(text) // ranks))
     stages = cut(text, shape, costs, chain)
     names = [name for name in (EVEN, BALANCED) if cut(name, shape, costs, chain) == stages]
     return (*names, written(stages, chain))[0], shape.chunks
 
 
 def _written(text: str, stages: int, chain: str) -> Stages:
-    found = _plain(text).split("|")
+    found = expanded(text).split("|")
     hint = f"{HINT}; this job has {stages} stages of {_named(chain)}"
     if "".join(found) != chain:
         raise InputError(f"`stage_layout = {text}` does not contain all parts of the model in their order", hint=hint)
@@ -149,18 +148,6 @@ def _named(chain: str) -> str:
     runs = [(letter, len(list(each))) for letter, each in itertools.groupby(chain)]
     *before, last = [f"{count} {letter}" if count > 1 or letter == "t" else letter for letter, count in runs]
     return f"{', '.join(before)} and {last}"
-
-
-def _plain(text: str) -> str:
-    """Remove spaces and commas, and expand repetitions; raises InputError if the text cannot be parsed."""
-    text = re.sub(r"[\s,]", "", text)
-    repeated = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))(?:\*(\d{1,4}))?")
-    while "(" in text or "*" in text:
-        longer = repeated.sub(lambda found: (found[1] if found[1] is not None else found[2]) * int(found[3] or 1), text)
-        if longer == text or len(longer) > _MOST:
-            raise InputError(f"`stage_layout = {text[:100]}` cannot be read", hint=HINT)
-        text = longer
-    return text
 
 
 def _least(sums: Sequence[float], stages: int) -> list[int]:

@@ -1,7 +1,8 @@
 """Parse expressions of a search space, such as `layers % (pp * model_chunks) == 0`, by a whitelist and never by `eval`.
 
-Allowed are names, integers, texts, `+ - * // %`, comparisons (chained too), `in [...]`, `and`, `or`, `not`. An expression works on
-numbers and on numpy columns alike, so nothing short-circuits: both sides of an `and` are always computed.
+Allowed are names, integers, texts, `+ - * // %`, comparisons (chained too), `in [...]`, `and`, `or`, `not`, and `stages(...)`, the number
+of stages of a pipeline layout. An expression works on numbers and on numpy columns alike, so nothing short-circuits: both sides of an
+`and` are always computed.
 """
 
 import ast
@@ -16,6 +17,7 @@ from oppa.errors import SpaceError, nearest
 from oppa.problem import exact_arithmetic
 from oppa.problem.bounds import LONGEST_EXPRESSION as LONGEST
 from oppa.problem.exact_arithmetic import Operation, exact
+from oppa.problem.stage_text import stage_count
 
 
 class ValueKind(enum.StrEnum):
@@ -112,10 +114,12 @@ def parse(text: str, kinds: Mapping[str, ValueKind], *, kind: ValueKind = ValueK
 
 
 def _names(part: ast.expr) -> frozenset[str]:
-    return frozenset(node.id for node in ast.walk(part) if isinstance(node, ast.Name))
+    nodes = list(ast.walk(part))
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and node not in called)
 
 
-_GRAMMAR = "an expression has names, integers, strings, + - * // %, comparisons, `in [...]`, `and`, `or`, `not`"
+_GRAMMAR = "an expression has names, integers, strings, + - * // %, comparisons, `in [...]`, `and`, `or`, `not`, `stages(...)`"
 
 
 class _Compiler:
@@ -147,6 +151,9 @@ class _Compiler:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 truth = self.expect(operand, ValueKind.TRUTH)
                 return ValueKind.TRUTH, lambda values: truth(values) ^ True
+            case ast.Call(func=ast.Name(id="stages"), args=[layout], keywords=[]):
+                text = self.expect(layout, ValueKind.TEXT)
+                return ValueKind.NUMBER, lambda values: _stages(text(values))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
                 sides = self.expect(left, ValueKind.NUMBER), self.expect(right, ValueKind.NUMBER)
                 return ValueKind.NUMBER, _binary(_ARITHMETIC[type(op)], *sides)
@@ -179,6 +186,16 @@ class _Compiler:
     def _error(self, node: ast.expr, problem: str, *, hint: str = _GRAMMAR) -> SpaceError:
         part = ast.get_source_segment(self._text.strip(), node)
         return SpaceError(f"in `{self._text}`, `{part}` at column {node.col_offset + 1} {problem}", hint=hint)
+
+
+def _stages(layout: Any) -> Any:
+    """Return the number of stages of a layout, or of each in a column."""
+    if isinstance(layout, str):
+        return stage_count(layout)
+    import numpy as np  # slow to import, and without columns it is not needed
+
+    texts, at = np.unique(layout, return_inverse=True)
+    return np.array([stage_count(text) for text in texts.tolist()])[at]
 
 
 def _binary(function: Operation, left: Callable[[Values], Any], right: Callable[[Values], Any]) -> Callable[[Values], Any]:

@@ -3,7 +3,7 @@
 Notation:
     setting      values of some parameters; the others are free
     condition    the `when` of a parameter in the setting; where it does not hold, the parameter has its default
-    obstacle     a constraint or condition that no candidate with this setting satisfies
+    violation    a constraint or condition that no candidate with this setting satisfies
 """
 
 import dataclasses

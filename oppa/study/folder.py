@@ -17,10 +17,11 @@ from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
-from oppa.study import database, held_time, open_file, recovery
+from oppa.study import database, held_time, recovery
 from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, HeldTime, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.study.stored_problem import limits_meta, problem_of, sha256
+from oppa.study.study_file import StudyFile
 from oppa.trials.processes import this_process
 from oppa.trials.trial import TrialResult
 
@@ -48,12 +49,7 @@ class Study:
         self._idle_from: float | None = None
         self.hosts: Callable[[], Sequence[str]] = tuple
         """Returns the names of the hosts on which this tuner runs trials at present; each of its trials records them at its end."""
-        self._connect()
-
-    def _connect(self) -> None:
-        self._connection = database.connect(self.folder, host=self._host)
-        self.meta = database.meta_of(self._connection)
-        self._files = open_file.identity(self._path)
+        self._file = StudyFile(self.folder, host=self._host)
 
     @classmethod
     def create(cls, folder: Path, problem: dict[str, Any], fingerprint: str, *, option: str = "--study", clock: Clock = time.time) -> Self:
@@ -88,7 +84,12 @@ class Study:
 
     def close(self) -> None:
         """Close the file."""
-        self._connection.close()
+        self._file.close()
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Return the study's metadata: uuid, problem, fingerprint, host, creation time."""
+        return self._file.meta
 
     @property
     def problem(self) -> Problem:
@@ -119,7 +120,7 @@ class Study:
             with self._transaction() as connection:
                 rows = [(key, json.dumps(value)) for key, value in limits_meta(limits).items()]
                 connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
-            self.meta |= limits_meta(limits)
+            self.meta.update(limits_meta(limits))
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -143,7 +144,7 @@ class Study:
     def sessions(self) -> list[dict[str, str]]:
         """Return the facts of every session, oldest first; those of a damaged row are left out."""
         found = []
-        for row in self._select("SELECT facts FROM sessions ORDER BY started_at"):
+        for row in self._file.select("SELECT facts FROM sessions ORDER BY started_at"):
             with contextlib.suppress(StudyError):
                 found.append(read_json(row, "facts"))
         return found
@@ -251,7 +252,7 @@ class Study:
     def trials(self) -> list[Trial]:
         """Return every trial that ended, oldest first; one whose row is damaged is set apart."""
         found = []
-        for row in self._select(f"SELECT {COLUMNS} FROM trials WHERE outcome IS NOT NULL AND purpose IS NOT '{DAMAGED}' ORDER BY id"):
+        for row in self._file.select(f"SELECT {COLUMNS} FROM trials WHERE outcome IS NOT NULL AND purpose IS NOT '{DAMAGED}' ORDER BY id"):
             try:
                 found.append(read_trial(row))
             except StudyError as error:
@@ -261,7 +262,7 @@ class Study:
     def damaged(self) -> dict[int, str]:
         """Return what is wrong with each row that was set apart, by the number of its trial."""
         found = {}
-        for row in self._select(f"SELECT {COLUMNS} FROM trials WHERE purpose = '{DAMAGED}' ORDER BY id"):
+        for row in self._file.select(f"SELECT {COLUMNS} FROM trials WHERE purpose = '{DAMAGED}' ORDER BY id"):
             found[row["id"]] = "`purpose` was damaged"
             try:
                 read_trial({**row, "purpose": SEARCH})
@@ -272,7 +273,7 @@ class Study:
     def running(self) -> list[Lease]:
         """Return the leases of all trials that run now; one whose row is damaged is left to `trials`, which it reaches when it ends."""
         found = []
-        for row in self._select("SELECT id, configuration, purpose, pairing, token FROM trials WHERE outcome IS NULL ORDER BY id"):
+        for row in self._file.select("SELECT id, configuration, purpose, pairing, token FROM trials WHERE outcome IS NULL ORDER BY id"):
             with contextlib.suppress(StudyError):
                 found.append(read_lease(row))
         return found
@@ -280,7 +281,7 @@ class Study:
     def spent_s(self) -> float:
         """Return the seconds of wall-clock time in which at least one tuner searched."""
         total, end = 0.0, float("-inf")
-        for row in self._select("SELECT started_at, seen_at FROM sessions ORDER BY started_at"):
+        for row in self._file.select("SELECT started_at, seen_at FROM sessions ORDER BY started_at"):
             start, seen = held_time.number_in(row["started_at"]), held_time.number_in(row["seen_at"])
             total += max(0.0, seen - max(start, end))
             end = max(end, seen)
@@ -288,14 +289,12 @@ class Study:
 
     def idle_s(self) -> float:
         """Return the seconds between trials in which tuners held devices, as in an allocation of Slurm."""
-        self._keep_file()
-        with database.disk_errors(self.folder):
-            return held_time.idle_s(self._connection, now=self._clock())
+        with self._file.reading() as connection:
+            return held_time.idle_s(connection, now=self._clock())
 
     def held_time(self) -> HeldTime:
         """Return the seconds in which tuners held devices, and those that are granted or reserved, as this tuner sees them."""
-        self._keep_file()
-        with database.disk_errors(self.folder):
+        with self._file.reading():
             return self._held_time()
 
     def committed_s(self) -> float:
@@ -308,9 +307,7 @@ class Study:
         Raises:
             StudyError: nobody can read it any more.
         """
-        self._keep_file()
-        if not self._was_put_back():
-            self._reopen(rewrite=True)
+        self._file.check()
 
     def trial_folder(self, trial: Lease | Trial) -> Path:
         """Return the folder with the trial's files."""
@@ -337,7 +334,7 @@ class Study:
 
     def _lasted_s(self, lease: Lease) -> float:
         """Return the seconds since a trial of this tuner started; this tuner's own clock is trusted, so that an overrun counts."""
-        (row,) = self._select(f"SELECT started_at FROM trials WHERE id = {lease.trial:d}")
+        (row,) = self._file.select(f"SELECT started_at FROM trials WHERE id = {lease.trial:d}")
         return max(0.0, self._clock() - held_time.number_in(row["started_at"], self._clock()))
 
     def _update(self, lease: Lease, values: dict[str, Any]) -> None:
@@ -359,45 +356,20 @@ class Study:
 
     def _set_apart(self, trial: int | None, fault: str) -> None:
         """Leave a damaged trial out from now on; damage may have taken its number, too."""
-        _log.warning("trial %s is damaged in `%s`, and is left out: %s", trial, self._path, fault)
+        _log.warning("trial %s is damaged in `%s`, and is left out: %s", trial, self._file.path, fault)
         with self._transaction() as connection:
             connection.execute("UPDATE trials SET purpose = ? WHERE id IS ?", (DAMAGED, trial))
 
     @property
-    def _path(self) -> Path:
-        return self.folder / database.FILE
-
-    def _select(self, query: str) -> list[dict[str, Any]]:
-        self._keep_file()
-        with database.disk_errors(self.folder):
-            return [dict(row) for row in self._connection.execute(query).fetchall()]
+    def _connection(self) -> sqlite3.Connection:
+        return self._file.connection
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._keep_file()
         counted_until = self._idle_from
         try:
-            with database.disk_errors(self.folder), database.transaction(self._connection) as connection:
+            with self._file.transaction() as connection:
                 yield connection
         except BaseException:
             self._idle_from = counted_until  # the file was rolled back to it
             raise
-
-    def _keep_file(self) -> None:
-        """Write the study again if its file was removed or replaced since it was opened, and open the new file."""
-        if (found := open_file.identity(self._path)) != self._files:
-            self._reopen(rewrite=open_file.is_mixed(found, self._files) or not self._was_put_back())
-
-    def _reopen(self, *, rewrite: bool) -> None:
-        with database.disk_errors(self.folder), contextlib.closing(self._connection):
-            if rewrite:
-                open_file.rewrite(self._connection, self._path)
-                _log.warning("`%s` was removed or changed from outside; it was written again, with all recorded trials", self._path)
-        self._connect()
-
-    def _was_put_back(self) -> bool:
-        """Return True if the folder holds this study, with no fewer trials: another tuner has written it again."""
-        with contextlib.suppress(StudyError, sqlite3.Error), Study(self.folder, clock=self._clock, host=self._host) as found:
-            ours, theirs = (each._connection.execute("SELECT COUNT(*) FROM trials").fetchone()[0] for each in (self, found))
-            return found.uuid == self.uuid and theirs >= ours
-        return False

@@ -11,89 +11,70 @@ from typing import Protocol
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
+from oppa.problem.training import Limits
 from oppa.study import Prediction, Trial
 from oppa.table import Origin, Table, TableRow
 from oppa.table.origin import Method
-from oppa.tuning.designer import Known, Observation
+from oppa.tuning.designer import Designer, Known, Observation
 from oppa.tuning.designers.active_profiling import ActiveProfiling, Loss
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.search import TrialExecutor, search, searched
-from oppa.tuning.stopping import never, until_precise
+from oppa.tuning.stopping import StopTest
 
 DEFAULT_LOSS = 0.01
 
 
-class Profiler(Protocol):
+class Profiler(Designer, Protocol):
     """A designer that can also report a table."""
+
+    @property
+    def method(self) -> Method:
+        """Return the name of the method, for the table's origin."""
+        ...
+
+    @property
+    def bound(self) -> float | None:
+        """Return the expected loss of goodput, as a share, at which the profile ends; None if it measures all candidates."""
+        ...
+
+    @property
+    def loss(self) -> Loss | None:
+        """Return the expected loss of goodput as last assessed; None if the profiler assesses none, or nothing was measured."""
+        ...
+
+    @property
+    def satisfied(self) -> bool:
+        """Return whether the expected loss, as last assessed, is within the bound."""
+        ...
 
     @property
     def pruned(self) -> int:
         """Return the number of candidates that are ruled out without a trial."""
         ...
 
-    def suggest(self, taken: Set[int]) -> int | None:
-        """Return the next candidate, like `Designer.suggest`."""
+    def stop_test(self, limits: Limits) -> StopTest:
+        """Return the test that ends trials early."""
         ...
 
-    def predict(self, candidate: int) -> Prediction | None:
-        """Return the prediction for a candidate, like `Designer.predict`."""
-        ...
-
-    def update(self, observations: Sequence[Observation]) -> None:
-        """Learn from trials that ended, like `Designer.update`."""
+    def assess(self) -> None:
+        """Assess the expected loss after the last trial."""
         ...
 
     def known(self) -> list[Known]:
         """Return the estimates that make up the table."""
         ...
 
-
-class Keeper:
-    """Writes the table of a session."""
-
-    def __init__(
-        self, executor: TrialExecutor, candidates: Candidates, profiler: Profiler, *, bound: float, command: str, simulated: bool
-    ) -> None:
-        self._executor, self._candidates, self._profiler = executor, candidates, profiler
-        self._bound, self._command, self._simulated = bound, command, simulated
-
-    def table(self, *, complete: bool) -> Table | None:
-        """Return the present table; None before anything was measured."""
-        trials = searched(self._executor.study.trials())
-        if not (known := self._profiler.known()):
-            return None
-        method: Method = "active" if isinstance(self._profiler, ActiveProfiling) else "exhaustive"
-        loss = loss_of(self._profiler)
-        origin = Origin.of(
-            self._executor.problem,
-            simulated=self._simulated,
-            study=self._executor.study.uuid,
-            method=method,
-            complete=complete,
-            loss_bound=self._bound if method == "active" else None,
-            expected_loss=loss.worst if loss else None,
-            candidates=len(self._candidates),
-            pruned=self._profiler.pruned,
-            trials=len(trials),
-            spent_s=sum(trial.seconds for trial in trials),
-            command=self._command,
-            created_at=time.time(),
-        )
-        return Table(rows=tuple(rows(known, self._candidates, trials)), origin=origin)
-
-    def write(self, *, complete: bool = False) -> Table | None:
-        """Write the present table to the study's folder, and return it."""
-        table = self.table(complete=complete)
-        if table is not None:
-            table.write(self._executor.study.folder)
-        return table
+    def seconds_of_all(self) -> float | None:
+        """Return the estimated seconds that trials of all candidates would take; None if they are all due anyway."""
+        ...
 
 
-class Kept:
+class _Kept:
     """Wraps a profiler so that its table is written before each trial."""
 
-    def __init__(self, profiler: Profiler, keeper: Keeper) -> None:
-        self._profiler, self._keeper = profiler, keeper
+    def __init__(self, executor: TrialExecutor, candidates: Candidates, profiler: Profiler, *, command: str, simulated: bool) -> None:
+        self._executor, self._candidates, self._profiler = executor, candidates, profiler
+        self._command, self._simulated = command, simulated
         self.exhausted = False
         """True if the profiler suggested nothing at its last call."""
 
@@ -101,7 +82,7 @@ class Kept:
         """Return the profiler's suggestion, once the table that led to it is on disk."""
         candidate = self._profiler.suggest(taken)
         self.exhausted = candidate is None
-        self._keeper.write()
+        self.write()
         return candidate
 
     def predict(self, candidate: int) -> Prediction | None:
@@ -112,21 +93,49 @@ class Kept:
         """Pass the observations on to the profiler."""
         self._profiler.update(observations)
 
+    def write(self, *, complete: bool = False) -> Table | None:
+        """Write the present table to the study's folder, and return it; None before anything was measured."""
+        if not (known := self._profiler.known()):
+            return None
+        study, trials = self._executor.study, searched(self._executor.study.trials())
+        origin = Origin.of(
+            self._executor.problem,
+            simulated=self._simulated,
+            study=study.uuid,
+            method=self._profiler.method,
+            complete=complete,
+            loss_bound=self._profiler.bound,
+            expected_loss=self._profiler.loss.worst if self._profiler.loss else None,
+            candidates=len(self._candidates),
+            pruned=self._profiler.pruned,
+            trials=len(trials),
+            spent_s=sum(trial.seconds for trial in trials),
+            command=self._command,
+            created_at=time.time(),
+        )
+        table = Table(rows=tuple(rows(known, self._candidates, trials)), origin=origin)
+        table.write(study.folder)
+        return table
 
-def profile(executor: TrialExecutor, candidates: Candidates, profiler: Profiler, keeper: Keeper) -> tuple[Table | None, str]:
+
+def profile(
+    executor: TrialExecutor, candidates: Candidates, profiler: Profiler, *, command: str, simulated: bool
+) -> tuple[Table | None, str]:
     """Run trials until no other is worthwhile or the budget is spent.
+
+    Args:
+        command: The command that profiles, for the table's origin.
+        simulated: Whether trials are simulated.
 
     Returns:
         The table, None if nothing was measured; and in a few words what ended the profile.
     """
-    rule = (never if isinstance(profiler, ExhaustiveProfiling) else until_precise)(executor.problem.limits)
-    kept = Kept(profiler, keeper)
-    reason = search(executor, candidates, kept, rule)
-    if isinstance(profiler, ActiveProfiling):
-        profiler.assess()
-        if profiler.satisfied and kept.exhausted:
-            reason = "the expected loss of goodput is within its bound at every noise scale"
-    return keeper.write(complete=kept.exhausted), reason
+    kept = _Kept(executor, candidates, profiler, command=command, simulated=simulated)
+    reason = search(executor, candidates, kept, profiler.stop_test(executor.problem.limits))
+    profiler.assess()
+    if profiler.satisfied and kept.exhausted:
+        reason = "the expected loss of goodput is within its bound at every noise scale"
+    return kept.write(complete=kept.exhausted), reason
 
 
 def make_profiler(problem: Problem, candidates: Candidates, *, exhaustive: bool, seed: int, bound: float) -> Profiler:
@@ -137,11 +146,6 @@ def make_profiler(problem: Problem, candidates: Candidates, *, exhaustive: bool,
         bound: Expected loss of goodput, as a share, at which the latter ends.
     """
     return ExhaustiveProfiling(problem, candidates) if exhaustive else ActiveProfiling(problem, candidates, seed=seed, bound=bound)
-
-
-def seconds_of_all(profiler: Profiler) -> float | None:
-    """Return the estimated seconds that trials of all candidates would take; None if they are all due anyway."""
-    return profiler.seconds_of_all() if isinstance(profiler, ActiveProfiling) else None
 
 
 def rows(known: Sequence[Known], candidates: Candidates, trials: Sequence[Trial]) -> list[TableRow]:
@@ -160,8 +164,3 @@ def rows(known: Sequence[Known], candidates: Candidates, trials: Sequence[Trial]
         )
         for each in known
     ]
-
-
-def loss_of(profiler: Profiler) -> Loss | None:
-    """Return the expected loss as last assessed; None if the profiler assesses none."""
-    return profiler.loss if isinstance(profiler, ActiveProfiling) else None

@@ -121,16 +121,22 @@ def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configu
 def _legal(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
     import dataclasses
 
+    from oppa.errors import InputError
     from oppa.problem.baseline import complete, loaded, require_legal
     from oppa.problem.batches import GLOBAL_BATCH, over
     from oppa.problem.selector import find, worded
 
-    is_file = setting.endswith(".json")
-    if batches and (is_file or GLOBAL_BATCH in setting):
+    is_file, stated = setting.endswith(".json"), worded(setting)
+    if batches and (is_file or GLOBAL_BATCH in stated):
         problem = over(problem, (problem.global_batch, *batches))
     if is_file:
         return loaded(problem.space, Path(setting))
-    problem = dataclasses.replace(problem, space=problem.space.with_value(worded(setting)))
+    if GLOBAL_BATCH in stated and GLOBAL_BATCH not in problem.space.names:
+        message = f"`{GLOBAL_BATCH} = {stated[GLOBAL_BATCH]}` is no part of a setting: the job has one batch, {problem.global_batch}"
+        raise InputError(
+            message, hint=f"change the job, `--set batch.{GLOBAL_BATCH}=...`; `oppa train` has the batches of a `--table`, too"
+        )
+    problem = dataclasses.replace(problem, space=problem.space.with_value(stated))
     candidates = problem.candidates()
     chosen, matches = find(setting, candidates)
     if len(matches) == 1:

@@ -213,12 +213,13 @@ def search(
         _teach(designer, seen, offsets, learned)
         taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
         may_repeat = watches_drift and not failures and not running and not spent(executor, 0)  # repeats are none of `limits.trials`
-        again = _again(executor, seen, counted, ending=bool(reason)) if may_repeat else None
-        candidate = again
-        if again is None and not reason:
+        purpose, candidate = SEARCH, None
+        if may_repeat and (again := _again(executor, seen, counted, ending=bool(reason))) is not None:
+            purpose, candidate = DRIFT, again
+        elif not reason:
             candidate = next_candidate(executor.problem, candidates, designer, taken)
             if candidate is None and may_repeat:
-                candidate = again = _again(executor, seen, counted, ending=True)
+                purpose, candidate = DRIFT, _again(executor, seen, counted, ending=True)
         prediction = None if candidate is None else designer.predict(candidate)
         limit_s = time_limit_s(prediction, trials, limits, cold=executor.is_cold(counted))
         steps_s = worthwhile_s(prediction, every, executor.problem)
@@ -229,12 +230,11 @@ def search(
         if candidate is not None:
             configuration = candidates.configuration(candidate)
             tried = sum(trial.configuration == configuration for trial in searched(counted))
-            purpose = SEARCH if again is None else DRIFT
             lease = study.claim(configuration, purpose=purpose, tried=tried, prediction=prediction, limit=limits.trials, budget=request)
             if lease is None:
                 executor.wait()  # another tuner was faster: choose again, given its trials
             else:
-                executor.run(lease, stop_rule=against(rule, seen) if again is None else None, trial_time_s=limit_s)
+                executor.run(lease, stop_rule=against(rule, seen) if purpose == SEARCH else None, trial_time_s=limit_s)
         elif running and not executor.budget.must_release():  # their tuner may die, and this one must then finish the search
             executor.wait()
         else:

@@ -177,7 +177,8 @@ def test_a_run_begins_with_a_batch_of_the_table(oppa, table) -> None:
     assert Configuration.from_dict(first["configuration"]).global_batch == 16
     refused = oppa("train", "job.toml", "global_batch=12", "--set", "train.samples=32", "--table", table, code=2).stderr
     assert "12" in refused and "8, 16" in refused
-    assert "global_batch" in oppa("train", "job.toml", "global_batch=16", "--set", "train.samples=32", code=2).stderr
+    without = oppa("train", "job.toml", "global_batch=16", "--set", "train.samples=32", code=2).stderr
+    assert "`global_batch = 16` is no part of a setting" in without and "`--set batch.global_batch=...`" in without
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ PRESENT = Configuration(dp=1, pp=2, global_batch=64, micro_batch=4)
 
 
 @contextlib.contextmanager
-def serving(folder: Path, table, policy_of, port: int = 0, policy: str = ""):
+def serving(folder: Path, table, policy_of, port: int = 0, policy: str = "", titles: dict[str, str] | None = None):
     """A service, and its port, while this lasts."""
-    service = Service(folder, ControllerFactory(table, policy_of, every=5, policy=policy))
+    service = Service(folder, ControllerFactory(table, policy_of, every=5, policy=policy), titles=titles or {})
     try:
         with serve_in_thread(service, port) as own:
             yield service, own

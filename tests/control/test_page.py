@@ -54,6 +54,17 @@ def test_it_shows_a_job_as_it_goes(page, served) -> None:
     assert not page.complaints
 
 
+def test_a_job_is_called_by_its_title(page, served, tmp_path, table) -> None:
+    with serving(tmp_path / "titled", table, GoodputPolicy, titles={"a-job": "my training run"}) as (service, port):
+        with line(port, service.tokens.of_job("a-job")) as opened:
+            opened.send(hello().to_json())
+            opened.send(step(1).to_json())
+            until(lambda: "a-job" in service.jobs and service.jobs["a-job"].number == 1)
+        _opened(page, port, f"#token={service.tokens.of_watcher()}")
+        page.wait_for("document.querySelector('#jobs button')")
+        assert page.value("document.querySelector('#jobs').innerText") == "my training run" and not page.complaints
+
+
 def test_a_job_that_is_chosen_is_shown_whole(page, served) -> None:
     service, port = served
     _opened(page, port, f"#token={service.tokens.of_watcher()}")

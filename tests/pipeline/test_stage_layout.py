@@ -125,8 +125,8 @@ def test_what_is_written_is_read(costs: list[float], ranks: int) -> None:
         ("Et|tt|tL", "all parts of the model"),
         ("Et|t*4|tL", "3 stages"),
         ("|Ett|tt|ttL", "first with E"),
-        ("Et|t(*3|tt|tL", "cannot be read"),
-        ("E|(t*4000)*4000|t|L", "cannot be read"),
+        ("Et|t(*3|tt|tL", "is no layout of pipeline stages"),
+        ("E|(t*4000)*4000|t|L", "is no layout of pipeline stages"),
         ("Et|t*5||L", "leave rank 2 of"),
     ],
 )

@@ -85,6 +85,8 @@ def test_nothing_else_is_allowed(text: str) -> None:
         ("1 < schedule", "`schedule` at column 5 is a text, but a number is required", "an expression has names"),
         ("schedule < 'x'", "`schedule` at column 1 is a text and has no order", "compare it by == or !="),
         ("pp + 1", "`pp + 1` at column 1 is a number, but true or false is required", "an expression has names"),
+        ("stages(pp) == 1", "`pp` at column 8 is a number, but a text is required", "an expression has names"),
+        ("len(schedule) == 1", "`len(schedule)` at column 1 is not allowed", "an expression has names"),
         ("pp == 1 and " * 30 + "pp == 1", "characters is too long", f"at most {LONGEST}"),
         ("pp\x00 == 1", "is not an expression", "an expression has names"),
     ],

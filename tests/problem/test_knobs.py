@@ -367,6 +367,18 @@ def test_megatron_counts_embedding_or_loss_as_a_layer_or_has_a_layout_of_ones_ow
     assert {each.partition("--pipeline-model-parallel-layout ")[2] for each in own} == {"Et|tt|tt|ttL"}
 
 
+def test_a_layout_of_ones_own_runs_on_as_many_stages_as_it_has(load, tmp_path) -> None:
+    load('extends = "megatron"\n', argv=PLAIN)
+    layouts = 'pipeline_layout=["even", "Et*4|t*4L", "(Et|)*1(tt|)*2t*3L"]'
+    problem = load_job(tmp_path / "job.toml", settings=["model.layers=8", f"space.parameters={{pp=[2, 4], {layouts}}}"], argv=PLAIN)
+    own = {(each.pp, each["pipeline_layout"]) for each in problem.candidates() if each["pipeline_layout"] != "even"}
+    assert own == {(2, "Et*4|t*4L"), (4, "(Et|)*1(tt|)*2t*3L")}
+    for wrong in ("Et|tt|ttL", "Et(t|tL"):
+        choices = f'space.parameters={{pp=[4], schedule="1f1b", pipeline_layout="{wrong}"}}'
+        with pytest.raises(InputError, match="stages"):
+            load_job(tmp_path / "job.toml", settings=[choices], argv=PLAIN)
+
+
 def test_megatron_spreads_experts_that_are_not_split_over_tensor_parallel_ranks_too(load, tmp_path) -> None:
     """Megatron-LM wants the ranks to be a multiple of expert_tensor_parallel x expert_parallel x pipeline_parallel (parallel_state.py)."""
     load('extends = "megatron"\n', argv=PLAIN)

@@ -17,7 +17,7 @@ from oppa.table import Table
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.active_profiling import SAFE, ActiveProfiling
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
-from oppa.tuning.profile import Keeper, profile
+from oppa.tuning.profile import profile
 from oppa.tuning.search import TrialExecutor
 from oppa.tuning.stopping import never, precise
 from tests.jobs import problem_of
@@ -88,9 +88,8 @@ def sit(task, tmp_path):
             if not study.sessions():  # a process sits down once
                 study.open_session({})
             executor = TrialExecutor(study, problem, SimulatedExecutor(task.simulator, seed=0), Unmoved(trials), simulated=True)
-            keeper = Keeper(executor, task.candidates, profiler, bound=0.01, command="oppa profile", simulated=True)
             try:
-                profile(executor, task.candidates, profiler, keeper)
+                profile(executor, task.candidates, profiler, command="oppa profile", simulated=True)
             except KeyboardInterrupt:
                 return None, study.trials()
             return Table.read(tmp_path / "T"), study.trials()

@@ -1,22 +1,19 @@
 """`oppa scale-table`: a job's throughput on other numbers of devices, predicted from the first steps of one run, or measured."""
 
-import json
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oppa.cli.job_options import Changes, Command
-from oppa.errors import InputError, RunError, require_known
+from oppa.errors import InputError, require_known
 
 if TYPE_CHECKING:
-    from oppa.pipeline.scaling import Entry, ScaleCandidate, ScaledJob
-    from oppa.problem.configuration import Configuration
+    from oppa.pipeline.scaling import Entry
     from oppa.report.record import Section
-    from oppa.training.run.run_folder import RunSpec
+    from oppa.tuning.run_scales import RunScales
 
 SOURCE = "Folder of a run of `oppa train` whose first steps were profiled; or a job file, which is measured."
 DEVICES = "Numbers of devices to predict."
@@ -26,8 +23,6 @@ SCHEDULES = "Names of schedules, separated by commas; `search` searches for one.
 SEARCH_S = "Time limit of all searches for schedules together, in seconds."
 OUT = "Folder of the table; `scale-table` in the run's folder by default, or beside the job file."
 FIRST = "1f1b,interleaved,zb-h1,zb-v"
-SPREAD = 0.1
-"""Standard deviation of the logarithm of a measured throughput around its prediction; results/pipelines has errors of that size."""
 
 
 def scale_table(
@@ -79,118 +74,24 @@ def _predict(
     from oppa.cli.views import style
     from oppa.pipeline.registry import SEARCH
     from oppa.training.run.run_folder import RunSpec
+    from oppa.tuning.run_scales import predict_scales
 
-    spec = RunSpec.read(run)
-    first, last = devices
+    spec, (first, last) = RunSpec.read(run), devices
     names = _schedules(schedules or (SEARCH if spec.configuration.schedule == SEARCH else FIRST))
-    job = _job(spec, run)
     with style.err().status("predicting") as status:
-        predicting = _Predicting(job, names, [spec.configuration.dp] if same_replicas else None, search_s, status.update)
-        entries = predicting.entries(range(first, last + 1), spec.configuration.devices, _as_run(job, spec, run))
-    _write(folder, entries, spec)
+        found = predict_scales(
+            run, spec, range(first, last + 1), schedules=names, same_replicas=same_replicas, search_s=search_s, tell=status.update
+        )
+    found.write(folder)
     if as_json:
-        style.print_json({"table": str(folder), "entries": [_plain(entry) for entry in entries]})
+        style.print_json({"table": str(folder), "entries": [_plain(entry) for entry in found.entries]})
     else:
-        style.print_section(_section(entries, job, spec))
-    kept = sum(not entry.left_out for entry in entries)
-    style.err().print(f"written: {folder}, {kept} of {len(entries)} numbers of devices", markup=False)
-    if predicting.cut_short:
-        hint = f"the search for schedules ended early on {predicting.cut_short} numbers of devices, after {search_s:g} s; raise --search-s"
+        style.print_section(_section(found))
+    kept = sum(not entry.left_out for entry in found.entries)
+    style.err().print(f"written: {folder}, {kept} of {len(found.entries)} numbers of devices", markup=False)
+    if found.cut_short:
+        hint = f"the search for schedules ended early on {found.cut_short} numbers of devices, after {search_s:g} s; raise --search-s"
         style.err().print(hint, markup=False)
-
-
-class _Predicting:
-    """Finds the fastest pipeline on each number of devices, within a time limit.
-
-    Args:
-        names: Names of schedules.
-        replicas: Values that dp may have; None: any.
-        search_s: Seconds for all searches together. Each number of devices has an equal share of what is left.
-        tell: Called with a description of the progress.
-    """
-
-    def __init__(
-        self, job: "ScaledJob", names: Sequence[str], replicas: list[int] | None, search_s: float, tell: Callable[[str], None]
-    ) -> None:
-        from oppa.pipeline.registry import SEARCH
-
-        self._job, self._replicas, self._left_s, self._tell = job, replicas, search_s, tell
-        self._named, self._searches = [name for name in names if name != SEARCH], SEARCH in names
-        self.cut_short = 0
-        """Number of device counts whose search ended early."""
-
-    def entries(self, devices: range, present: int, as_run: "ScaleCandidate") -> "list[Entry]":
-        """Return the scale table; raises InfeasibleError if nothing fits, or nothing is worth a change."""
-        from oppa.pipeline.scaling import scale_table
-
-        counts = sorted({*devices, present})
-        ways = {count: self._ways(count, len(counts) - number) for number, count in enumerate(counts)}
-        return scale_table(self._job, ways, (present, as_run), devices)
-
-    def _ways(self, count: int, sizes_left: int) -> "list[ScaleCandidate]":
-        from oppa.pipeline.scaling import candidates
-        from oppa.pipeline.search.scaled import searched
-
-        self._tell(f"predicting {count} devices, {sizes_left - 1} more" + f"; at most {self._left_s:.0f} s of searching" * self._searches)
-        ways = list(candidates(self._job, count, replicas=self._replicas, schedules=self._named))
-        if not self._searches:
-            return ways
-        begin_s, ended = time.monotonic(), False
-
-        def enough() -> bool:
-            nonlocal ended
-            ended = ended or time.monotonic() - begin_s >= self._left_s / sizes_left
-            return ended
-
-        ways = [*searched(self._job, count, replicas=self._replicas, enough=enough), *ways]
-        self._left_s = max(0.0, self._left_s - (time.monotonic() - begin_s))
-        self.cut_short += ended
-        return ways
-
-
-def _job(spec: "RunSpec", run: Path) -> "ScaledJob":
-    """Return the job with its profile; raises RunError if the run has no profile, or a damaged one."""
-    from oppa.pipeline.profile import PipelineProfile
-    from oppa.pipeline.scaling import ScaledJob
-    from oppa.training.run.schedule_search_process import PROFILE
-
-    try:
-        profile = PipelineProfile.from_dict(json.loads((run / PROFILE).read_text()))
-    except FileNotFoundError:
-        raise RunError(
-            f"`{run}` has no profile of its first steps", hint="train a few more steps, with `profile_steps` in [train]"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"`{run / PROFILE}` is damaged: {error}", hint="train the job again for a few steps") from None
-    configuration = spec.configuration
-    return ScaledJob(
-        profile=profile,
-        global_batch=configuration.global_batch,
-        tp=configuration.tp,
-        ep=configuration.ep,
-        zero_stage=configuration.zero_stage,
-        limit_bytes=spec.problem.cluster.usable_bytes,
-    )
-
-
-def _as_run(job: "ScaledJob", spec: "RunSpec", run: Path) -> "ScaleCandidate":
-    """Return the profiled configuration with its own prediction, in the schedule that the run found, if it found one."""
-    from oppa.pipeline.from_configuration import schedule_of, searches, stages_of
-    from oppa.pipeline.scaling import candidate
-    from oppa.pipeline.stored_schedules import stored
-    from oppa.pipeline.torch_csv import parse_schedule as written
-
-    present = spec.configuration
-    text = stored(run, present) if searches(present) else ""
-    return candidate(
-        job,
-        written(text, "the run's schedule") if text else schedule_of(present),
-        dp=present.dp,
-        schedule=present.schedule,
-        stage_layout=present.stage_layout,
-        stages=stages_of(present, spec.problem.model),
-        searched=bool(text),
-    )
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -212,51 +113,6 @@ def _schedules(text: str) -> list[str]:
     return names
 
 
-def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
-    """Write the entries that are worth a change as rows of a table, and the searched schedules."""
-    from oppa.pipeline import stored_schedules
-    from oppa.table import Origin, Table, TableRow
-
-    kept = [entry.best for entry in entries if not entry.left_out]
-    rows = tuple(
-        TableRow(
-            configuration=_configuration(spec, way),
-            steps_per_s=1 / way.prediction.step_s,
-            log_stddev=SPREAD,
-            memory_bytes=round(way.prediction.peak_bytes),
-            source="predicted",
-        )
-        for way in kept
-    )
-    origin = Origin.of(
-        spec.problem,
-        study=spec.uuid,
-        method="predicted",
-        complete=True,
-        candidates=len(entries),
-        trials=0,
-        spent_s=0.0,
-        created_at=time.time(),
-        command="oppa scale-table",
-    )
-    try:
-        stored_schedules.forget(folder)
-        for way in kept:
-            if way.passes is not None:
-                stored_schedules.store(folder, _configuration(spec, way), way.passes)
-    except OSError as error:
-        raise InputError(f"`{folder}` cannot be written: {error.strerror}", hint="name another folder with --out") from None
-    Table(rows=rows, origin=origin).write(folder)
-
-
-def _configuration(spec: "RunSpec", way: "ScaleCandidate") -> "Configuration":
-    """Return the configuration in which the run would be started."""
-    import dataclasses
-
-    present = spec.configuration
-    return dataclasses.replace(present, dp=way.dp, pp=way.pp, model_chunks=way.chunks, schedule=way.schedule, stage_layout=way.stage_layout)
-
-
 def _plain(entry: "Entry") -> dict[str, Any]:
     import dataclasses
 
@@ -265,10 +121,11 @@ def _plain(entry: "Entry") -> dict[str, Any]:
     return {**facts, **best, "prediction": dataclasses.asdict(entry.best.prediction), "passes": entry.best.passes is not None}
 
 
-def _section(entries: "Sequence[Entry]", job: "ScaledJob", spec: "RunSpec") -> "Section":
+def _section(found: "RunScales") -> "Section":
     from oppa.report.record import Section
     from oppa.units import format_bytes, format_seconds
 
+    present = found.spec.configuration
     rows = [
         (
             entry.devices,
@@ -283,11 +140,11 @@ def _section(entries: "Sequence[Entry]", job: "ScaledJob", spec: "RunSpec") -> "
             format_bytes(entry.best.prediction.peak_bytes),
             entry.left_out,
         )
-        for entry in entries
+        for entry in found.entries
     ]
     return Section(
         title="Scale table",
-        text=f"Predicted from the first steps of `{spec.configuration.id}`, batch {job.global_batch}. Speed-ups are over the fastest "
+        text=f"Predicted from the first steps of `{present.id}`, batch {present.global_batch}. Speed-ups are over the fastest "
         "pipeline on the present number of devices: by the profile, and by FlexTrain's equation 5.",
         columns=(">devices", ">dp", ">pp", ">chunks", "schedule", "stages", ">step", ">speed-up", ">eq. 5", ">memory", "left out"),
         rows=rows,

@@ -9,7 +9,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.study.records import MEASURED
 from oppa.trials.interruption import Interruption
-from oppa.tuning.profile import Profiler, loss_of
+from oppa.tuning.profile import Profiler
 from oppa.units import format_seconds
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LiveProfileView(PlainProfileView, LiveSearchView):
             (f"B {batch}", f"{configuration.id}   [green]{style.number(rate * batch)} sequences/s[/]")
             for batch, (rate, configuration) in sorted(self._fastest.items())
         ]
-        loss = loss_of(self._profiler)
+        loss = self._profiler.loss
         known = (
             [
                 (

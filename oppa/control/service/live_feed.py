@@ -15,8 +15,11 @@ PERIOD_S = 1.0
 """Seconds between two updates."""
 
 
-async def answer_watcher(connection: ServerConnection, jobs: Mapping[str, ControlledJob]) -> None:
+async def answer_watcher(connection: ServerConnection, jobs: Mapping[str, ControlledJob], titles: Mapping[str, str]) -> None:
     """Send updates as JSON until the connection ends.
+
+    Args:
+        titles: What the page calls a job, by name; a job that lacks one is called by its name.
 
     Raises:
         ConnectionClosed, TimeoutError: those of `send`.
@@ -25,7 +28,9 @@ async def answer_watcher(connection: ServerConnection, jobs: Mapping[str, Contro
     while True:
         for name, job in [each for each in jobs.items() if seen.get(each[0]) != each[1].number]:
             seen[name] = job.number
-            await send(connection, json.dumps({name: shown(job)}))  # other connections are served between two jobs
+            await send(
+                connection, json.dumps({name: {"title": titles.get(name, name), **shown(job)}})
+            )  # other connections are served between two jobs
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PERIOD_S):
                 await connection.wait_closed()

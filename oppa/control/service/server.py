@@ -21,8 +21,9 @@ import http
 import logging
 import socket
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -62,10 +63,11 @@ class Service:
     Args:
         folder: Folder of the service's secret and journal.
         control: Factory of the controller for a job's hello.
+        titles: What the live page calls a job, by name; a job that lacks one is called by its name.
     """
 
-    def __init__(self, folder: Path, control: ControllerFactory) -> None:
-        self.folder, self.tokens = folder, Tokens.of(folder)
+    def __init__(self, folder: Path, control: ControllerFactory, *, titles: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.folder, self.tokens, self._titles = folder, Tokens.of(folder), titles
         self._bursts = BurstLog()
         self._limit = ConnectionLimit(self._bursts)
         self._store = JobStore(folder, control, self._bursts)
@@ -179,7 +181,7 @@ class Service:
             self.refused += 1
             await close(connection, 1008, "the watcher's token is required")
             return
-        await answer_watcher(connection, self.jobs)
+        await answer_watcher(connection, self.jobs, self._titles)
 
     async def _listen(self, connection: ServerConnection, name: str) -> None:
         """Serve one job until its connection ends; a newer connection of the job replaces an older one."""

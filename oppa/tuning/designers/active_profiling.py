@@ -20,13 +20,16 @@ from torch import Tensor
 from oppa.problem.batches import batches_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
+from oppa.problem.training import Limits
 from oppa.study import Prediction
+from oppa.table.origin import Method
 from oppa.tuning import expected_loss
 from oppa.tuning.designer import Known, Observation, by_candidate, failing, free, groups
 from oppa.tuning.designers.choice import ODD_MEMORY, ODD_MEMORY_STDDEV
 from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, Oppa
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import trial_variance
+from oppa.tuning.stopping import StopTest, until_precise
 from oppa.tuning.surrogate.distributions import Joint, Normal
 
 SAFE = 0.99
@@ -67,6 +70,8 @@ class _View:
 class ActiveProfiling:
     """Implements active profiling."""
 
+    method: Method = "active"
+
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, bound: float) -> None:
         """Prepare a profile.
 
@@ -74,7 +79,7 @@ class ActiveProfiling:
             bound: Largest accepted expected loss of goodput, as a share.
         """
         self._surrogate = Oppa(problem, candidates, seed=seed, doubts=False)
-        self._bound = bound
+        self.bound = bound
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._batches = torch.from_numpy(candidates.column("global_batch").astype("float64"))
         self._weights = expected_loss.log_weights(self._batches, expected_loss.noise_scales(batches_of(candidates.space)))
@@ -87,14 +92,16 @@ class ActiveProfiling:
     @property
     def pruned(self) -> int:
         """Return the number of candidates without a trial that are ruled out by one that ran out of memory."""
-        ruled_out = self._surrogate.infeasible.clone()
-        ruled_out[[seen.candidate for seen in self._seen]] = False
-        return int(ruled_out.sum())
+        return self._surrogate.pruning.spared
+
+    def stop_test(self, limits: Limits) -> StopTest:
+        """Return the test that completes a trial once its throughput is precise."""
+        return until_precise(limits)
 
     @property
     def satisfied(self) -> bool:
         """Return whether the expected loss, as last assessed, is within the bound at every noise scale."""
-        return self.loss is not None and self.loss.worst <= self._bound
+        return self.loss is not None and self.loss.worst <= self.bound
 
     def update(self, observations: Sequence[Observation]) -> None:
         """Learn from trials that ended."""
@@ -118,7 +125,7 @@ class ActiveProfiling:
         if self.satisfied:
             unmeasured = [each for each in view.chosen.tolist() if each not in measured]
             return statistics.mode(unmeasured) if unmeasured else None
-        return self._worth_most(view, losses > self._bound, rows)
+        return self._worth_most(view, losses > self.bound, rows)
 
     def assess(self) -> None:
         """Assess the present expected loss if a trial was measured."""

@@ -15,13 +15,20 @@ from numpy.typing import NDArray
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
+from oppa.problem.training import Limits
+from oppa.table.origin import Method
 from oppa.tuning.designer import Known, Observation, by_candidate, first_free
 from oppa.tuning.designers.oppa import Oppa
 from oppa.tuning.designers.targets import trial_variance
+from oppa.tuning.stopping import StopTest, never
 
 
 class ExhaustiveProfiling:
-    """Implements exhaustive profiling."""
+    """Implements exhaustive profiling. It expects no loss, so it is complete once no candidate is left."""
+
+    method: Method = "exhaustive"
+    bound = loss = None
+    satisfied = False
 
     def __init__(self, problem: Problem, candidates: Candidates) -> None:
         surrogate = Oppa(problem, candidates, seed=0)
@@ -32,9 +39,11 @@ class ExhaustiveProfiling:
     @property
     def pruned(self) -> int:
         """Return the number of candidates without a trial that are ruled out by one that ran out of memory."""
-        ruled_out = self._pruning.infeasible.clone()
-        ruled_out[[seen.candidate for seen in self._seen]] = False
-        return int(ruled_out.sum())
+        return self._pruning.spared
+
+    def stop_test(self, limits: Limits) -> StopTest:
+        """Return the test that runs every trial to its end."""
+        return never(limits)
 
     def suggest(self, taken: Set[int]) -> int | None:
         """Return the next candidate in order that is not ruled out; None if there is none."""
@@ -47,6 +56,12 @@ class ExhaustiveProfiling:
         """Store how trials ended, and rule out candidates that cannot fit."""
         self._seen += observations
         self._pruning.learn(observations)
+
+    def assess(self) -> None:
+        """Do nothing, as no loss is expected."""
+
+    def seconds_of_all(self) -> None:
+        """Return None, as trials of all candidates are due anyway."""
 
     def known(self) -> list[Known]:
         """Return the entries of a table: all candidates that ran."""

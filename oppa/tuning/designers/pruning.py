@@ -25,10 +25,17 @@ class Pruning:
         self._accumulates = work.layout.num_microbatches > 1
         self.infeasible: Tensor = torch.zeros(len(work), dtype=torch.bool)
         """Mask of the candidates that are ruled out, shape (n,), those that ran out of memory included."""
+        self._tried = torch.zeros(len(work), dtype=torch.bool)
+
+    @property
+    def spared(self) -> int:
+        """Return the number of candidates without a trial that are ruled out."""
+        return int((self.infeasible & ~self._tried).sum())
 
     def learn(self, observations: Iterable[Observation]) -> None:
         """Rule out candidates that need at least as much as one that ran out of memory."""
         for seen in observations:
+            self._tried[seen.candidate] = True
             if seen.outcome == "out_of_memory":
                 self.infeasible = self.infeasible | self._needs_no_less(seen.candidate)
 
