@@ -31,7 +31,7 @@ MORE_OPERATIONS_IN_A_RING = 0.16
 """Operations that each step of a context-parallel ring adds to a layer, as a share of the layer's own.
 
 Transformer Engine's `AttnFuncWithCPAndKVP2P` sends, receives, copies halves, attends and corrects its output, forward and backward. Runs of
-Megatron-LM on 4 and 8 H100, which launch for longer than they compute, imply 0.7 ms for each step, next to 4.3 ms of a layer.
+Megatron-LM on 4 and 8 H100 launch for longer than they compute. They imply 0.7 ms for each step, next to 4.3 ms of a layer.
 """
 MORE_OPERATIONS_IN_AN_EXCHANGE = 0.5
 """The same for other exchanges, which copy and reorder queries, keys, values and outputs: 2.5 ms in runs of the same source."""
