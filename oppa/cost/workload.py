@@ -175,7 +175,7 @@ class FormatFacts(Columns):
     reduced_bytes: Tensor
     """A gradient as replicas exchange it."""
     moved_bytes: Tensor
-    """What a micro-batch reads and writes of each weight beside its matrix products: copies of gathered weights, and sums of gradients."""
+    """Bytes per weight that a micro-batch moves without a matrix product: copies of gathered weights, and sums of gradients."""
     trained: Tensor
     """Share of the weights that train; the others are frozen."""
     gathered_layers: Tensor
