@@ -79,7 +79,7 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
     Args:
         columns: Values or arrays of shape (n,) by name. Optional are `schedule`, the overlaps, `stage_layout`, the bucket sizes, and the
             degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `shard`, `sequence_parallel`, `recompute_layers`,
-            `attention`, `loss`, `residuals`, `expert_products` and `offload`.
+            `attention`, `loss`, `residuals`, `expert_products`, `offload`, `overlap_tp` and `compiled`.
         framework: Decides what an absent column means.
         balanced: Stages are cut so that the output projection gets its share of the time.
     """
@@ -115,6 +115,8 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
         "overlap_gather": _numbers(columns, "overlap_zero_allgather", 0),
         "overlap_p2p": _numbers(columns, "overlap_p2p", 0),
+        "overlap_tp": _flags(columns, "overlap_tp"),
+        "compiled": _flags(columns, "compiled"),
         "balanced": np.asarray((np.asarray(columns.get("stage_layout", "even")) != "even") | balanced, dtype=np.float64),
         "bucket_bytes": _bucket_mb(columns, numbers["zero_stage"]) * MIB,
     }
@@ -258,6 +260,7 @@ def format_facts(
         "optimizer_bytes": (master + (usual if moments is None else moments)) * trained,
         "update_bytes": framework.update_copies * (whole if lean else 4.0) * trained,
         "reduced_bytes": 4.0 if full else framework.reduced_bytes,
+        "moved_bytes": framework.moved_per_micro_batch * trained,
         "trained": trained,
         "end_bytes": 2.0 - frozen_bytes if frozen_bytes else 0.0,
         "gathered_layers": framework.gathered_layers - (framework.gradient_layers if trained < 1 else 0.0),
@@ -274,6 +277,11 @@ def format_facts(
 
 def _numbers(columns: Mapping[str, Any], name: str, default: float) -> NDArray[np.float64]:
     return np.asarray(columns.get(name, default), dtype=np.float64)
+
+
+def _flags(columns: Mapping[str, Any], name: str) -> NDArray[np.float64]:
+    """Return 1 where a column is true, shape (n,) or (): its values are flags, or their words."""
+    return np.isin(np.asarray(columns.get(name, False)).astype(str), ("true", "True", "1", "1.0")).astype(np.float64)
 
 
 def _codes(column: Any, names: tuple[str, ...]) -> NDArray[np.float64]:

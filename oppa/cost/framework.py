@@ -26,6 +26,7 @@ MODELS = ("step_time", "memory")
 COLUMNS = (
     *("cp", "cp_mode", "etp", "shard", "sequence_parallel", "recompute_layers"),
     *("attention", "loss", "residuals", "expert_products", "offload", "precision"),
+    *("overlap_tp", "compiled"),
 )
 """Columns of the cost model that a search space may have as parameters of its own, besides those that are fields of a configuration."""
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -54,6 +55,7 @@ class _Sharding(DeclaredTable):
     reduces_each_micro_batch: bool
     keeps_gradient_buffer: bool
     update_copies: _Number
+    moved_per_micro_batch: _Number = 0.0
     source: Source
 
 
@@ -136,6 +138,9 @@ class FrameworkPrior:
     """Gradients have a buffer that lives through the whole step. Otherwise they appear as activations are freed."""
     update_copies: float
     """Copies of the trained weights, in the optimizer's format, that the update computes with."""
+    moved_per_micro_batch: float
+    """Bytes per trained weight that each micro-batch reads and writes beside its matrix products: copies of gathered weights, and sums of
+    gradients."""
     stall_probability_per_host: float
     """Probability that a host is slow in a run, so that every micro-batch of a pipeline over hosts waits."""
     stall_s: float

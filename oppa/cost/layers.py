@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.collectives import CollectiveGroup, all_to_all_time, gather_time
-from oppa.cost.stages import activation_elements, experts_per_layer, layers_per_stage, replicated_elements
+from oppa.cost.stages import activation_elements, experts_per_layer, held_per_layer, layers_per_stage, replicated_elements
 from oppa.cost.workload import Workload
 
 TENSOR_PARALLEL_OPERATIONS = 8
@@ -27,6 +27,14 @@ EXPERT_PARALLEL_OPERATIONS = 4
 """Operations per layer and micro-batch: all-to-alls to the experts and back, forward and backward."""
 MORE_OPERATIONS_WITH_EXPERTS = 0.5
 """Operations that a layer of experts has in addition to those of a dense layer, as a share: routing, permutation, one group per expert."""
+MORE_OPERATIONS_IN_A_RING = 0.16
+"""Operations that each step of a context-parallel ring adds to a layer, as a share of the layer's own.
+
+Transformer Engine's `AttnFuncWithCPAndKVP2P` sends, receives, copies halves, attends and corrects its output, forward and backward. Runs of
+Megatron-LM on 4 and 8 H100 launch for longer than they compute. They imply 0.7 ms for each step, next to 4.3 ms of a layer.
+"""
+MORE_OPERATIONS_IN_AN_EXCHANGE = 0.5
+"""The same for other exchanges, which copy and reorder queries, keys, values and outputs: 2.5 ms in runs of the same source."""
 FLASH_BACKWARD = 2.5
 """Operations of the backward pass of flash attention, against its forward pass: it computes the scores again (Dao et al. 2022, B.2)."""
 QUANTISED_BYTES = 0.5
@@ -44,6 +52,16 @@ Scores, probabilities, mask and dropped probabilities are written and read once 
 """
 
 
+COMPILED_SHARE = 0.4
+"""Bytes that a compiler's fused element-wise operations move, against separate ones.
+
+Counted for a layer of Llama 3 8B, forward: norms in fp32, rotations, activations and residuals move 590 kB for each token as separate
+operations of torch, and 190 to 220 kB fused.
+"""
+STREAMED_SHARE = 0.85
+"""Share of the memory bandwidth that large copies reach: 0.79 on A100, 0.87 on H100, 0.83 on H200 (AI-benchmarking-guide of Azure)."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerTimes:
     """Holds the seconds of one layer on one micro-batch by kind of work, each of shape (n,)."""
@@ -55,13 +73,15 @@ class LayerTimes:
     """The part of the exchange that attention does not hide."""
     tensor_parallel: Tensor
     expert_parallel: Tensor
+    weights: Tensor
+    """Copies of gathered weights, and sums of gradients."""
     offload: Tensor
     """The part of the transfers between device and host that nothing hides."""
 
     @property
     def total(self) -> Tensor:
         """Return the seconds of all kinds together, shape (n,)."""
-        computation = self.matmul + self.elementwise + self.attention
+        computation = self.matmul + self.elementwise + self.attention + self.weights
         return computation + self.context_parallel + self.tensor_parallel + self.expert_parallel + self.offload
 
 
@@ -71,24 +91,32 @@ def layer_time(work: Workload, c: Coefficients) -> Tensor:
     An asynchronous device takes its own time, or its host's time to launch the layer if that is longer. Otherwise the two add up.
     """
     device = layer_times(work, c).total
-    operations = 1 + recomputed(work) / 3 + torch.where(work.shape.routed > 0, MORE_OPERATIONS_WITH_EXPERTS, 0.0)
-    host = operations * c["layer_launch_s"] + _contention_time(work, c)
+    host = _launched_operations(work) * c["layer_launch_s"] + _contention_time(work, c)
     return torch.where(work.machine.asynchronous > 0, torch.maximum(device, host), device + host)
 
 
 def layer_times(work: Workload, c: Coefficients) -> LayerTimes:
     """Return the seconds of one layer's computation and communication by kind."""
-    attention = _attention_time(work, c)
+    attention, matmul = _attention_time(work, c), _matmul_time(work, c)
     times = LayerTimes(
-        matmul=_matmul_time(work, c),
+        matmul=matmul,
         elementwise=_elementwise_time(work, c),
         attention=attention,
         context_parallel=_exposed_context_time(work, attention, c),
-        tensor_parallel=_tensor_parallel_time(work, c),
+        tensor_parallel=_exposed_tensor_time(work, matmul, c),
         expert_parallel=_expert_parallel_time(work, c),
+        weights=weight_passes_time(held_per_layer(work), work),
         offload=torch.zeros_like(attention),
     )
     return dataclasses.replace(times, offload=(_offload_time(work) - times.total).clamp_min(0))
+
+
+def _launched_operations(work: Workload) -> Tensor:
+    """Return the operations that a host launches for one layer, against those of a dense layer without recomputation, shape (n,)."""
+    layout = work.layout
+    exchanged = torch.where(layout.cp_mode == 0, layout.cp * MORE_OPERATIONS_IN_A_RING, MORE_OPERATIONS_IN_AN_EXCHANGE)
+    more = torch.where(work.shape.routed > 0, MORE_OPERATIONS_WITH_EXPERTS, 0.0) + torch.where(layout.cp > 1, exchanged, 0.0)
+    return 1 + recomputed(work) / 3 + more
 
 
 def recomputed(work: Workload) -> Tensor:
@@ -184,7 +212,20 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
     looped = work.layout.expert_loop * work.formats.trained * INDEXED_GRADIENT_MOVES * work.shape.experts / work.layout.ep * experts
     moved = moved + looped * work.formats.element_bytes
     quantised = QUANTISED_BYTES * work.machine.eight_bit * passes * activation_elements(work) / layout.tp * work.tokens
+    moved = moved * torch.where(layout.compiled > 0, COMPILED_SHARE, 1.0)
     return (moved + quantised) / (work.machine.memory_bandwidth * c["memory_efficiency"])
+
+
+def weight_passes_time(parameters: Tensor, work: Workload) -> Tensor:
+    """Return the seconds in which a micro-batch copies some weights and sums their gradients, shape (n,); tp divides `parameters`."""
+    moved = work.formats.moved_bytes * parameters / work.layout.tp
+    return moved / (work.machine.memory_bandwidth * STREAMED_SHARE)
+
+
+def _exposed_tensor_time(work: Workload, matmul: Tensor, c: Coefficients) -> Tensor:
+    """Return the seconds of tensor-parallel communication beyond what the layer's matrix products hide, shape (n,)."""
+    exchange = _tensor_parallel_time(work, c)
+    return exchange - work.layout.overlap_tp * torch.minimum(exchange, matmul) * c["overlap"].clamp_max(1)
 
 
 def _tensor_parallel_time(work: Workload, c: Coefficients) -> Tensor:

@@ -34,7 +34,7 @@ RESIDUALS = ("16-bit", "32-bit")
 EXPERT_PRODUCTS = ("grouped", "loop")
 ALSO = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather", "allgather": "all-gather"}
 """Megatron-LM's names of ways to exchange in context parallelism."""
-FLAGS = ("gated", "tied", "sequence_parallel")
+FLAGS = ("gated", "tied", "sequence_parallel", "overlap_tp", "compiled")
 WORDS = (
     "precision",
     "framework",
@@ -83,6 +83,8 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
     checked["tied"] = _flags(_optional(rows, "tied"), default=False)
     usual = {name: load_framework(name).sequence_parallel for name in checked["framework"].unique()}
     checked["sequence_parallel"] = _flags(_optional(rows, "sequence_parallel"), default=checked["framework"].map(usual))
+    for name in ("overlap_tp", "compiled"):
+        checked[name] = _flags(_optional(rows, name), default=False)
     checked["trained"] = _words(_optional(rows, "trained"), tuple(TRAINED), default="all")
     checked["weights"] = _words(_optional(rows, "weights"), tuple(FROZEN_BYTES), default="16-bit")
     for name, default in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
@@ -135,7 +137,9 @@ def _model(*, head_dim: int, expert_ffn: int, **dimensions: Any) -> Model:
 
 def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
     names = ("dp", "tp", "pp", "model_chunks", "recompute", "cp", "ep", "etp", "shard", "recompute_layers", "attention", "loss", "offload")
-    columns = {name: rows[name].to_numpy() for name in (*names, "sequence_parallel", "residuals", "expert_products")}
+    columns = {
+        name: rows[name].to_numpy() for name in (*names, "sequence_parallel", "residuals", "expert_products", "overlap_tp", "compiled")
+    }
     alone = rows["dp"] * rows["cp"] == 1  # a single replica has nothing to shard
     columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}
     columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()

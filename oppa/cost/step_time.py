@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time, gather_time, hop_time, transfer_time
-from oppa.cost.layers import layer_time
+from oppa.cost.layers import layer_time, weight_passes_time
 from oppa.cost.stages import layers_per_stage, stage_parameters
 from oppa.cost.workload import Workload
 
@@ -41,7 +41,7 @@ def head_time(work: Workload, c: Coefficients) -> Tensor:
     tokens = work.tokens
     matmul = 6 * tokens * shape.head_parameters / layout.tp / (machine.attention_flops_per_s * c["matmul_efficiency"])
     loss = c["logit_bytes"] * tokens * shape.vocab / layout.tp / (machine.memory_bandwidth * c["memory_efficiency"])
-    return matmul + loss
+    return matmul + loss + weight_passes_time(shape.head_parameters, work)
 
 
 def stage_time(work: Workload, c: Coefficients) -> Tensor:

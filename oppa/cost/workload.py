@@ -113,6 +113,10 @@ class ConfigurationFacts(Columns):
     overlap_gather: Tensor
     """1 if the gathering of updated parameters overlaps the forward pass that uses them."""
     overlap_p2p: Tensor
+    overlap_tp: Tensor
+    """1 if tensor-parallel communication runs in parts beside the matrix products that need it."""
+    compiled: Tensor
+    """1 if a compiler fuses the element-wise operations."""
     bucket_bytes: Tensor
     """Bytes of gradients that replicas exchange in one operation."""
 
@@ -170,6 +174,8 @@ class FormatFacts(Columns):
     """Intermediate results of a weight's update."""
     reduced_bytes: Tensor
     """A gradient as replicas exchange it."""
+    moved_bytes: Tensor
+    """Bytes per weight that a micro-batch moves without a matrix product: copies of gathered weights, and sums of gradients."""
     trained: Tensor
     """Share of the weights that train; the others are frozen."""
     gathered_layers: Tensor

@@ -1,5 +1,6 @@
 """Context and expert parallelism, HSDP, 8-bit precision, offload and frameworks in the predictions of rows."""
 
+import dataclasses
 import math
 import weakref
 
@@ -9,9 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.framework import frameworks
+from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE
 from oppa.cost.memory import PARTS, first_stage
 from oppa.cost.prediction import predict_rows
+from oppa.cost.step_time import step_time
 from tests.cost.conftest import ROW, work_of
 
 law = settings(max_examples=20)
@@ -46,6 +50,37 @@ def test_a_ring_hides_behind_long_sequences_but_not_behind_short_ones() -> None:
     alike = {**LONG, "dp": 1, "cp": 8}
     ring, gathered = predicted({**alike, "cp_mode": "ring"}, {**alike, "cp_mode": "all-gather"})[TIME]
     assert ring < gathered
+
+
+def test_each_step_of_a_ring_is_launched() -> None:
+    """A host that launches a layer for longer than the device computes it takes longer, the more ranks there are."""
+    alike = {**LONG, "seq_len": 1024, "gbs": 1, "dp": 1, "layers": 64}
+    one, four, eight = predicted(*({**alike, "cp": cp, "cp_mode": "ring"} for cp in (1, 4, 8)))[TIME]
+    launched = 64 * load_beliefs("step_time")["layer_launch_s"].median
+    assert eight - four == pytest.approx(4 * MORE_OPERATIONS_IN_A_RING * launched, rel=0.05) and four > one
+
+
+def test_tensor_parallel_communication_hides_behind_matrix_products() -> None:
+    wide = {"tp": 8, "dp": 8, "pp": 1, "gbs": 64, "mbs": 4, "framework": "megatron"}
+    shown, hidden = predicted(wide, {**wide, "overlap_tp": True})[TIME]
+    assert hidden < shown
+    alone, told = predicted(*({**wide, "tp": 1, "overlap_tp": flag} for flag in (False, True)))[TIME]
+    assert alone == told
+
+
+def test_a_compiler_moves_fewer_bytes() -> None:
+    plain, compiled = predicted({**SHARDED, "mbs": 4}, {**SHARDED, "mbs": 4, "compiled": True})[TIME]
+    assert 0.8 * plain < compiled < plain
+
+
+def test_each_micro_batch_moves_the_gradients_of_all_weights() -> None:
+    """Eight micro-batches add their gradients eight times, and one of eight sequences once."""
+    alike = {"dp": 1, "tp": 1, "pp": 1, "gbs": 8, "framework": "nanotron"}
+    work, c = work_of(*({**alike, "mbs": mbs} for mbs in (1, 8))), medians(load_beliefs("step_time"))
+    without = dataclasses.replace(work, formats=dataclasses.replace(work.formats, moved_bytes=torch.zeros(2, dtype=torch.float64)))
+    weights = ROW["layers"] * float(work.shape.layer_parameters[0]) + ROW["vocab"] * ROW["hidden"]
+    moved = 10 * weights / (float(work.machine.memory_bandwidth[0]) * STREAMED_SHARE)
+    assert (step_time(work, c) - step_time(without, c)).tolist() == pytest.approx([8 * moved, moved])
 
 
 def test_tokens_of_context_parallel_ranks_are_not_counted_twice() -> None:

@@ -42,6 +42,8 @@ DEFAULTS: Mapping[str, Any] = {
     "expert_products": "",
     "optimizer": "",
     "offload": "",
+    "overlap_tp": "",
+    "compiled": "",
     "kernels": "",
     "trained": "all",
     "weights": "16-bit",
