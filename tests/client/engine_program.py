@@ -91,7 +91,7 @@ def train(loop, requests, *, lazy=False, eager=False):
                 if eager:
                     step.backward(torch.zeros(()))
                 step.update()
-                if loop.measured and not loop.measured.statistics.paused:
+                if loop.measured.is_measuring and not loop.measured.statistics.paused:
                     norms.append([dataclasses.asdict(each) for each in loop.measured.statistics.norms])
             steps.append(seen)
     except SystemExit as end:

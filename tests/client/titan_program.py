@@ -34,7 +34,7 @@ class Watched(OppaTrainer):
         self.seen.append([])
         super().train_step(data_iterator)
         self.counts.append(self._counts)
-        if self._measured and not self._measured.statistics.paused:
+        if self._measured.is_measuring and not self._measured.statistics.paused:
             self.norms.append([dataclasses.asdict(each) for each in self._measured.statistics.norms])
 
     def forward_backward_step(self, *, input_dict, labels, **rest):

@@ -102,16 +102,6 @@ def test_what_is_written_comes_back_in_order(tmp_path) -> None:
     journal.close()
 
 
-def test_a_job_is_forgotten_as_a_whole(tmp_path) -> None:
-    journal = Journal(tmp_path)
-    for name in ("a", "b"):
-        journal.begin(name, hello(name).to_json())
-        journal.add([(name, 1, step(1).to_json())])
-    journal.forget("a")
-    assert [name for name, _ in journal.jobs()] == ["b"] and not list(journal.messages("a")) and list(journal.messages("b"))
-    journal.close()
-
-
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path) -> None:
     journal = Journal(tmp_path)
     journal.begin("a", hello("a").to_json())

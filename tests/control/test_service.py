@@ -1,6 +1,7 @@
 """The control service: who is let in, what is taken in, and what survives."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import socket
@@ -14,7 +15,10 @@ from websockets.sync.client import connect
 from oppa.control.controller import Controller
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.service.discovery import FILE, advertise
+from oppa.control.service.factory import ControllerFactory
 from oppa.control.service.intake import BURST, PER_S, Pace
+from oppa.control.service.server import Service
+from oppa.control.service.thread import serve_in_thread
 from oppa.control.service.tokens import SECRET, Tokens
 from oppa.errors import InputError
 from oppa.protocol.messages import Ack, Decided, Refused, Welcome
@@ -320,8 +324,16 @@ def test_whoever_talks_too_fast_is_read_more_slowly(monkeypatch) -> None:
     assert len(slept) == 10 and slept[-1] == pytest.approx(10 / PER_S)
 
 
+class Broken(Service):
+    @contextlib.asynccontextmanager
+    async def open(self, port=0):
+        raise ValueError("a mistake")
+        yield port
+
+
 def test_a_service_that_cannot_begin_raises_why_and_is_not_waited_for(tmp_path, table) -> None:
-    with pytest.raises(OverflowError, match="port"), serving(tmp_path, table, GoodputPolicy, port=1 << 20):
+    made = Broken(tmp_path, ControllerFactory(table, GoodputPolicy))
+    with contextlib.closing(made) as service, pytest.raises(ValueError, match="a mistake"), serve_in_thread(service):
         pass
 
 

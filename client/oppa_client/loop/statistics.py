@@ -25,7 +25,7 @@ class MeasuredSteps:
     """
 
     def __init__(self, statistics: Any, stated: dict[str, Any] | None = None, *, fp16: bool = False) -> None:
-        self._statistics = statistics
+        self.statistics = statistics
         if self.is_measuring and fp16:
             raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
         if self.is_measuring and stated is not None:
@@ -34,14 +34,14 @@ class MeasuredSteps:
     @property
     def is_measuring(self) -> bool:
         """Return True if the user gives an object that measures gradients."""
-        return self._statistics is not None
+        return self.statistics is not None
 
     def begin(self, plan: Plan, replicas: int) -> None:
         """Measure the coming step, unless a rank has an empty micro-batch, which has no gradient."""
         if self.is_measuring and plan.fills(replicas):
-            self._statistics.resume()
+            self.statistics.resume()
         elif self.is_measuring:
-            self._statistics.pause()
+            self.statistics.pause()
 
     def end(self, plan: Plan, sizes: list[int], counts: list[int] | None = None, items: float | None = None) -> dict[str, Any] | None:
         """Return the report of a step after its last backward pass; None if it was not measured.
@@ -52,22 +52,22 @@ class MeasuredSteps:
             counts: Tokens with a label of each micro-batch, if they count alike in the loss; None if samples do.
             items: Their sum over all ranks.
         """
-        if not self.is_measuring or self._statistics.paused:
+        if not self.is_measuring or self.statistics.paused:
             return None
         # A micro-batch without any label has the gradient 0; it is measured as one token.
-        self._statistics.step(sizes if counts is None else [max(1, count) for count in counts])
+        self.statistics.step(sizes if counts is None else [max(1, count) for count in counts])
         tokens_per_sample = 1.0 if items is None else max(1.0, items) / plan.global_batch
-        report: dict[str, Any] = self._statistics.report(sample_tokens=tokens_per_sample)
+        report: dict[str, Any] = self.statistics.report(sample_tokens=tokens_per_sample)
         return report
 
     def close(self) -> None:
         """Remove the hooks that measure gradients."""
         if self.is_measuring:
-            self._statistics.close()
+            self.statistics.close()
 
     def to_dict(self) -> dict[str, Any] | None:
         """Return the estimate so far, as a checkpoint holds it; None if nothing is measured."""
-        return dataclasses.asdict(self._statistics.noise_scale) if self.is_measuring else None
+        return dataclasses.asdict(self.statistics.noise_scale) if self.is_measuring else None
 
 
 def peak_memory_bytes() -> int | None:

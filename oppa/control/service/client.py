@@ -85,6 +85,8 @@ class ControlClient:
         self._next: int | None = None
         self.blocked_s = 0.0
         """Total seconds spent in calls from the training thread."""
+        self.connections = 0
+        """Number of connections that the service has accepted so far."""
         self._thread = threading.Thread(target=self._run, name="oppa control", daemon=True)
 
     def __enter__(self) -> "ControlClient":
@@ -202,6 +204,7 @@ class ControlClient:
             welcome = from_service(await line.recv())
         if not isinstance(welcome, Welcome):
             raise ProtocolError(f"the service refused the connection: {welcome}")
+        self.connections += 1
         self._acknowledged(welcome.number)
         self._next = max(self._next or 0, welcome.number + 1)
         unsent = self._again()
