@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oppa import catalog
-from oppa.atomic_write import write_atomically
-from oppa.errors import EnvironmentLackingError, InputError
+from oppa.errors import EnvironmentLackingError
+from oppa.report.text_file import write_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,13 +30,7 @@ def write_data(frame: "pd.DataFrame", *, csv: Path | None, parquet: Path | None)
         body = io.BytesIO()
         _typed(frame).to_parquet(body, engine=PARQUET, index=False)
         made[parquet] = body.getvalue()
-    for path, content in made.items():
-        try:
-            write_atomically(path, content)
-        except OSError as error:
-            hint = "name a file in an existing folder that you can write to"
-            raise InputError(f"`{path}` cannot be written: {error.strerror}", hint=hint) from None
-    return list(made)
+    return [write_bytes(path, content) for path, content in made.items()]
 
 
 def _typed(frame: "pd.DataFrame") -> "pd.DataFrame":

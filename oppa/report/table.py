@@ -47,7 +47,7 @@ MEANING = (
 )
 
 
-def sections(table: Table, known: Curves) -> list[Section]:
+def sections(known: Curves) -> list[Section]:
     """Return the sections of a table's record."""
     standing = standings(known)
     return [

@@ -29,6 +29,6 @@ def render(folder: Path) -> str:
         "headings": ("Table", "Throughput"),
         "facts": facts(table),
         "charts": [chart] if known else [],
-        "sections": [dataclasses.replace(section, text=section.text.replace("`", "")) for section in sections(table, known)],
+        "sections": [dataclasses.replace(section, text=section.text.replace("`", "")) for section in sections(known)],
     }
     return environment().get_template("sections.html.j2").render(page)

@@ -1,4 +1,4 @@
-"""Write a page or another text that a user has named."""
+"""Write a page or another file that a user has named."""
 
 from pathlib import Path
 
@@ -8,8 +8,13 @@ from oppa.errors import InputError
 
 def write_text(path: Path, text: str) -> Path:
     """Write a text atomically; returns `path`. Raises InputError if it cannot be written."""
+    return write_bytes(path, text.encode(errors="replace"))  # a path may contain bytes that are not text
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file atomically; returns `path`. Raises InputError if it cannot be written."""
     try:
-        write_atomically(path, text.encode(errors="replace"))  # a path may contain bytes that are not text
+        write_atomically(path, content)
     except OSError as error:
         raise InputError(
             f"`{path}` cannot be written: {error.strerror}", hint="name a file in an existing folder that you can write to"

@@ -64,6 +64,7 @@ def _measure(*, as_json: bool, out: Path | None, ranks: int | None, figure_time:
     from oppa.launchers.measurement.hardware_text import hardware_text
     from oppa.launchers.measurement.nodes import slow_nodes
     from oppa.launchers.measurement.start import measure
+    from oppa.report.text_file import write_text
 
     _check_out(out)
     with showing_status() as tell:
@@ -79,7 +80,7 @@ def _measure(*, as_json: bool, out: Path | None, ranks: int | None, figure_time:
         print_measurement(found, derived)
         print_nodes(found, slow)
     if out:
-        _write(out, text)
+        write_text(out, text)
         style.err().print(f'written: {out}\n\nadd to [cluster] of a job\n  hardware = "{out}"', markup=False)
 
 
@@ -106,11 +107,3 @@ def _check_out(out: Path | None) -> None:
         raise InputError(f"`{out}` exists", hint="name another file, or remove it")
     if not out.parent.is_dir():
         raise InputError(f"`{out}` cannot be written: its folder does not exist", hint="name a file in a folder that exists")
-
-
-def _write(out: Path, text: str) -> None:
-    try:
-        out.write_text(text)
-    except OSError as error:
-        hint = "name a file in a folder that you may write to"
-        raise InputError(f"`{out}` cannot be written: {error.strerror}", hint=hint) from None

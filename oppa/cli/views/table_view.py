@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 def holds_table(folder: Path) -> bool:
     """Return True if the folder holds a table of `oppa profile`, even a damaged one."""
-    return (folder / "table.csv").exists() or (folder / "table.meta.json").exists()
+    from oppa.table.files import CSV, META
+
+    return (folder / CSV).exists() or (folder / META).exists()
 
 
 def show_table(folder: Path, *, out: Path | None, csv: Path | None, parquet: Path | None, as_json: bool) -> None:
@@ -40,8 +42,9 @@ def _write_data(folder: Path, csv: Path | None, parquet: Path | None) -> None:
 
     from oppa.cli.views import style
     from oppa.report.data_file import write_data
+    from oppa.table.files import CSV
 
-    written = write_data(pd.read_csv(folder / "table.csv"), csv=csv, parquet=parquet)
+    written = write_data(pd.read_csv(folder / CSV), csv=csv, parquet=parquet)
     style.err().print(f"written: {', '.join(map(str, written))}", markup=False)
 
 
@@ -55,7 +58,7 @@ def _write(table: "Table", known: "Curves", out: Path) -> None:
 
     svg = throughput(known, description=f"Throughput against batch size, for each strategy. {changes(standings(known))}")
     origins, figures = [provenance(table)], {"throughput.svg": standalone(svg)}
-    write_record(out, "Throughput table", sections(table, known), origins=origins, figures=figures)
+    write_record(out, "Throughput table", sections(known), origins=origins, figures=figures)
     style.err().print(f"written: {out / 'table.md'}, {out / 'throughput.svg'}", markup=False)
 
 
