@@ -105,23 +105,24 @@ def layouts(profile: PipelineProfile, shape: PipelineShape) -> Iterator[tuple[st
 
 
 def candidate(
-    job: ScaledJob, build_schedule: Schedule, *, dp: int, schedule: str, stage_layout: str, stages: Sequence[range], searched: bool = False
+    job: ScaledJob, passes: Schedule, *, dp: int, schedule: str, stage_layout: str, stages: Sequence[range], searched: bool = False
 ) -> ScaleCandidate:
     """Return one way to run a job: replicas of a pipeline with this schedule and these stages.
 
     Args:
+        schedule: Name of the schedule.
         searched: A search found the schedule, so the candidate stores it.
     """
-    shape = build_schedule.shape
+    shape = passes.shape
     return ScaleCandidate(
         dp=dp,
         pp=shape.ranks,
         chunks=shape.chunks,
         schedule=schedule,
         stage_layout=stage_layout,
-        prediction=predict(job.profile, build_schedule, dp=dp, zero_stage=job.zero_stage, stages=stages),
+        prediction=predict(job.profile, passes, dp=dp, zero_stage=job.zero_stage, stages=stages),
         modelled_s=modelled_s(job.profile, pp=shape.ranks, micro_batches=shape.micro_batches),
-        passes=build_schedule if searched else None,
+        passes=passes if searched else None,
     )
 
 

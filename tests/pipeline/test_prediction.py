@@ -78,7 +78,7 @@ def test_halves_that_follow_at_once_are_one_computation() -> None:
     layers = [dataclasses.replace(LAYER, input_s=1.5, weight_s=1.0)] * 8
     each = times(dataclasses.replace(profile(), parts=(Part(), *layers, Part())), even(8, 1), split=True)
     each = dataclasses.replace(each, backward_s=[12.0], weight_s=[8.0])
-    assert [execute(build_schedule, each).makespan_s for build_schedule in (at_once, apart)] == [2 * (8 + 16), 2 * (8 + 12 + 8)]
+    assert [execute(passes, each).makespan_s for passes in (at_once, apart)] == [2 * (8 + 16), 2 * (8 + 12 + 8)]
 
 
 def test_memory_is_state_and_messages_and_what_is_in_flight() -> None:

@@ -127,9 +127,9 @@ def _critical(found: "SearchedSchedule", costs: "Costs") -> dict[str, float]:
     """Return the share of the critical path that each kind of pass or transfer takes."""
     from oppa.pipeline.dag import Dag, shares
 
-    build_schedule, recomputed = found.schedule, found.variant.recomputed
-    times = costs.times(build_schedule.shape, split=build_schedule.split, recomputed=recomputed)
-    return shares(Dag.of(build_schedule, times, costs.footprint(build_schedule.shape, recomputed=recomputed)).critical_path())
+    schedule, recomputed = found.schedule, found.variant.recomputed
+    times = costs.times(schedule.shape, split=schedule.split, recomputed=recomputed)
+    return shares(Dag.of(schedule, times, costs.footprint(schedule.shape, recomputed=recomputed)).critical_path())
 
 
 def _print(found: "SearchedSchedule", figures: dict[str, Any]) -> None:
