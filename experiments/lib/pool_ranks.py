@@ -7,14 +7,14 @@ Each rank runs the program of `FOLDER/request.json` and writes its answer to `FO
 processes.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -217,13 +217,10 @@ def _astray(spec: TrialSpec, mesh: Mesh, local_batches: Sequence[int], batch: Ba
 PROGRAMS = {each.__name__: each for each in (alternate, rebatch, change, restart, share, pipeline, stretch)}
 
 
-@contextlib.contextmanager
-def joined(spec: TrialSpec, folder: Path, rank: int) -> Iterator[Mesh]:
+def joined(spec: TrialSpec, folder: Path, rank: int) -> AbstractContextManager[Mesh]:
     """Open the process groups of one request."""
-    with open_mesh(
-        spec.configuration, spec.cluster, rank=rank, world=spec.configuration.devices, rendezvous=f"file://{folder}/rendezvous"
-    ) as mesh:
-        yield mesh
+    layout, rendezvous = spec.configuration, f"file://{folder}/rendezvous"
+    return open_mesh(layout, spec.cluster, rank=rank, world=layout.devices, rendezvous=rendezvous)
 
 
 def begun() -> Marks:

@@ -1,7 +1,7 @@
 """Record the training runs of a benchmark. Each run is an ordinary command, and runs once.
 
     FOLDER/table/                  the table that configurations are chosen from
-    FOLDER/runs/VARIANT-SEED.csv.gz    a run, step by step (`tracks`)
+    FOLDER/runs/VARIANT-SEED.csv.gz    a run, step by step (`run_trace`)
     FOLDER/runs/origins.json       provenance of each run: command, commit, machine, time
     FOLDER/inputs.json             inputs of all runs: seeds, job files and the files that define them
 

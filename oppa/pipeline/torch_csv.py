@@ -8,7 +8,6 @@ If weights' gradients follow their backward pass directly, one cell holds both. 
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from oppa.errors import InputError
 from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Action, PipelineShape, Schedule, whole
@@ -29,21 +28,15 @@ def cells(schedule: Schedule) -> list[list[str]]:
     return [list(_cells(schedule, actions)) for actions in schedule.ranks]
 
 
-def read_schedule(path: Path) -> Schedule:
-    """Read a schedule from a CSV file, whether `to_csv`, torch or an editor wrote it.
+def parse_schedule(text: str, where: str) -> Schedule:
+    """Parse the text of a schedule, whether `to_csv`, torch or an editor wrote it.
+
+    Args:
+        where: Names the source of the text in errors.
 
     Raises:
         InputError: a cell is not a pass, and its line; or the schedule is not valid (`oppa.pipeline.validation`).
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"`{path}` cannot be read: {error}", hint="name the CSV file of a schedule") from None
-    return parse_schedule(text, f"`{path}`")
-
-
-def parse_schedule(text: str, where: str) -> Schedule:
-    """Parse the text of a schedule; raises InputError as `read_schedule` does, with `where` as the source of the text."""
     lines = [[cell.strip() for cell in line.split(",") if cell.strip()] for line in text.splitlines()]
     ranks = [[action for cell in row for action in _actions(cell, f"{where}, line {number}")] for number, row in enumerate(lines, start=1)]
     if not ranks or not all(ranks):

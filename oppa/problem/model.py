@@ -220,11 +220,6 @@ class Model:
         return before, *layers, self.head_flops_per_sequence
 
     @property
-    def flops_per_token(self) -> float:
-        """Return the operations of a forward pass, averaged over the tokens of a sequence."""
-        return self.forward_flops_per_sequence / self.seq_len
-
-    @property
     def _attention_matrices(self) -> int:
         return 2 * self.hidden * (self.query_width + self.kv_width)
 

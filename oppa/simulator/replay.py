@@ -36,7 +36,7 @@ class ReplayNoise:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replay:
-    """Replays trials of the recorded configurations (an Imitator)."""
+    """Replays trials of the recorded configurations."""
 
     records: Mapping[Configuration, Record]
     noise: ReplayNoise

@@ -32,7 +32,7 @@ INITIALISED_BYTES_PER_S = 1.5e9
 
 
 class Simulator:
-    """Simulates the trials of one job on one cluster (an `Imitator`)."""
+    """Simulates the trials of one job on one cluster."""
 
     def __init__(self, model: Model, cluster: Cluster, *, precision: str, framework: str, balanced: bool = False) -> None:
         """Raise InputError for a cluster, precision or framework that is not simulated.

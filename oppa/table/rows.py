@@ -40,10 +40,6 @@ class ParallelStrategy:
         """Return the id of its configurations without the micro-batch: `dp2_tp1_pp2_z1_mc2`."""
         return self.layout.id.replace("_mbs0", "")
 
-    def with_batches(self, global_batch: int, micro_batch: int) -> Configuration:
-        """Return the configuration (S, B_g, B_m)."""
-        return dataclasses.replace(self.layout, global_batch=global_batch, micro_batch=micro_batch)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:

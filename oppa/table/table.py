@@ -9,8 +9,6 @@ from oppa.table.files import read_files, write_files
 from oppa.table.origin import HardwareFingerprint, Origin
 from oppa.table.rows import ParallelStrategy, TableRow
 
-__all__ = ["HardwareFingerprint", "Origin", "ParallelStrategy", "Table", "TableRow"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Table:

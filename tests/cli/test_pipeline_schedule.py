@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from oppa.pipeline.torch_csv import read_schedule
+from oppa.pipeline.torch_csv import parse_schedule
 from oppa.pipeline.validation import violations
 
 TIMES = "model,pp,microbatches,T_F_ms,T_B_ms,T_W_ms,T_comm_ms\nsmall,3,4,10,11,5,0.5\n"
@@ -22,7 +22,7 @@ def test_an_order_is_found_drawn_and_written(oppa, times):
     lines = done.stdout.splitlines()
     assert [line[0] for line in lines[:3]] == ["0", "1", "2"] and all({*line[2:]} == {*"FBW·"} for line in lines[:3])
     assert "bubble rate" in done.stdout and "peak memory" in done.stdout
-    found = read_schedule(oppa.folder / "made" / "order.csv")
+    found = parse_schedule((oppa.folder / "made" / "order.csv").read_text(), "the file")
     assert not violations(found) and found.shape.micro_batches == 4
     assert "<svg" in (oppa.folder / "made" / "order.svg").read_text()
 

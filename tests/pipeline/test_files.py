@@ -5,7 +5,7 @@ import pytest
 from oppa.errors import InputError
 from oppa.pipeline.costs_file import choose, read_profiled
 from oppa.pipeline.schedules import FOLDED, SCHEDULES, build_schedule
-from oppa.pipeline.torch_csv import read_schedule, to_csv
+from oppa.pipeline.torch_csv import parse_schedule, to_csv
 
 HEAD = "model,pp,microbatches,T_F_ms,T_B_ms,T_W_ms,T_comm_ms"
 
@@ -21,10 +21,10 @@ def written(tmp_path):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_an_order_is_read_as_it_was_written(name, written):
+def test_an_order_is_read_as_it_was_written(name):
     made = build_schedule(name, ranks=3, micro_batches=6, chunks=2 if name in FOLDED else 1)
     text = to_csv(made)
-    found = read_schedule(written(text))
+    found = parse_schedule(text, "the file")
     assert found.ranks == made.ranks and found.shape == made.shape
     assert to_csv(found) == text
 
@@ -48,9 +48,9 @@ def test_torch_reads_it():
         ("", "has no actions"),
     ],
 )
-def test_an_invalid_schedule_is_named(text, message, written):
+def test_an_invalid_schedule_is_named(text, message):
     with pytest.raises(InputError, match=message):
-        read_schedule(written(text))
+        parse_schedule(text, "the file")
 
 
 def test_times_are_those_of_the_nearest_number_of_micro_batches(written):

@@ -52,12 +52,12 @@ def test_a_dense_token_costs_two_operations_per_matrix_weight_and_attention() ->
     model = dataclasses.replace(PRESETS["llama-2-7b"], causal=False)
     matrices = model.parameter_count - (2 * model.layers + 1) * model.hidden - model.vocab * model.hidden  # norms; the look-up is free
     attention = 4 * model.layers * model.seq_len * model.hidden
-    assert model.flops_per_token == 2 * matrices + attention
+    assert model.forward_flops_per_sequence == model.seq_len * (2 * matrices + attention)
 
 
 def test_training_costs_about_six_operations_per_parameter_and_token() -> None:
     model = PRESETS["llama-2-7b"]
-    assert 3 * model.flops_per_token / model.parameter_count == pytest.approx(6, rel=0.01)
+    assert 3 * model.forward_flops_per_sequence / (model.seq_len * model.parameter_count) == pytest.approx(6, rel=0.01)
 
 
 def test_a_causal_mask_saves_half_of_attention() -> None:
@@ -72,7 +72,7 @@ def test_a_token_pays_for_its_active_experts_alone() -> None:
     mixture = PRESETS["mixtral-8x7b"]
     dense = dataclasses.replace(mixture, experts=1, experts_per_token=1, ffn=2 * mixture.ffn)
     router = 2 * mixture.layers * mixture.router_parameter_count
-    assert mixture.flops_per_token == dense.flops_per_token + router
+    assert mixture.forward_flops_per_sequence == dense.forward_flops_per_sequence + mixture.seq_len * router
 
 
 def test_a_vision_model_projects_one_class_token() -> None:

@@ -58,7 +58,7 @@ def command_of(line: LaunchLine, meaning: Meaning) -> LineCommand:
         stated, lacking = _stage_words(stage, meaning, by_oppa=several)
         words += _on_each_host(stated) if several and stage.name == "accelerate" else stated
         missing += lacking
-    variables, dropped = _variables(line, meaning)
+    variables, dropped = _variables(line)
     notes += [f"`{name}` is not known here, so trials do not set it" for name in dropped]
     program = [*templates(line.python), *(["-m"] if line.is_module and line.python else []), template(line.program)]
     argv = (*variables, *words, *program, *meaning.words, *meaning.added)
@@ -76,7 +76,7 @@ def _has_container(step: Stage) -> bool:
     return any(_CONTAINER.fullmatch(name) for name, _ in step.options)
 
 
-def _variables(line: LaunchLine, meaning: Meaning) -> tuple[list[str], list[str]]:
+def _variables(line: LaunchLine) -> tuple[list[str], list[str]]:
     """Return `env` with the folder and the variables that the line sets, and the variables whose value is missing."""
     known = [(name, word) for name, word in line.environment if not word.missing]
     dropped = [

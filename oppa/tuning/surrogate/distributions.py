@@ -26,11 +26,6 @@ class Joint:
     mean: Tensor
     covariance: Tensor
 
-    @property
-    def marginals(self) -> Normal:
-        """Return the marginal distribution of each component."""
-        return Normal(self.mean, self.covariance.diagonal().clamp_min(1e-12).sqrt())
-
     def take(self, rows: Tensor) -> "Joint":
         """Return the joint distribution of some components, by number."""
         return Joint(self.mean[rows], self.covariance[rows][:, rows])

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from oppa.pipeline.torch_csv import read_schedule
+from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.trial_values import values_of
 from oppa.tuning.formats import colossalai, export, megatron_bridge, torchtitan
 from tests.tuning.formats.conftest import MEGATRON_KNOBS, ask, at, requested, some_with_knobs
@@ -322,11 +322,10 @@ def test_tensor_parallelism_has_sequence_parallelism(problem_of) -> None:
 
 
 @pytest.mark.parametrize(("chunks", "schedule"), [(1, "PipelineScheduleSingle"), (2, "ZBVZeroBubble"), (4, "PipelineScheduleMulti")])
-def test_torchtitan_reads_an_order_that_was_searched_for(chunks, schedule, problem_of, tmp_path) -> None:
+def test_torchtitan_reads_an_order_that_was_searched_for(chunks, schedule, problem_of) -> None:
     chosen = at(dp=2, tp=2, pp=2, schedule="search", model_chunks=chunks)
     files = export("torchtitan", problem_of("torch"), chosen)
-    (tmp_path / torchtitan.ORDER).write_text(files[torchtitan.ORDER])
-    found = read_schedule(tmp_path / torchtitan.ORDER)
+    found = parse_schedule(files[torchtitan.ORDER], torchtitan.ORDER)
     assert (found.shape.ranks, found.shape.chunks, found.shape.micro_batches) == (2, chunks, chosen.num_microbatches)
     assert found.shape.folded is (chunks == 2), "laid out as torchtitan lays the stages of that schedule"
     assert schedule in files[torchtitan.RECIPE] and "schedule.csv" in files[torchtitan.RECIPE]
