@@ -34,7 +34,7 @@ def test_it_says_how_old_it_is_and_how_it_was_made(table) -> None:
 
 
 def test_the_record_has_a_line_for_each_batch_and_for_each_of_its_strategies(table, known) -> None:
-    best, every = sections(table, known)
+    best, every = sections(known)
     assert [cells[0] for cells in best.rows] == ["8", "16", "32", "64"] and len(every.rows) == len(table.fastest())
     assert best.rows[0][1] == "dp1_tp2_pp1_z0" and best.rows[-1][1] == "dp2_tp1_pp1_z0" and best.rows[0][-1] == "0.0%"
     assert "`dp2_tp1_pp1_z0` replaces `dp1_tp2_pp1_z0` as the fastest at " in best.text
@@ -42,7 +42,7 @@ def test_the_record_has_a_line_for_each_batch_and_for_each_of_its_strategies(tab
 
 def test_a_table_without_a_row_says_so(table) -> None:
     nothing = Table(rows=(), origin=table.origin)
-    assert "No configuration fits" in sections(nothing, curves(nothing))[0].text and to_json(nothing, curves(nothing))["batches"] == []
+    assert "No configuration fits" in sections(curves(nothing))[0].text and to_json(nothing, curves(nothing))["batches"] == []
     assert "<svg" in throughput(curves(nothing), description="nothing")
 
 
