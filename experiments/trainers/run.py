@@ -2,33 +2,25 @@
 
 import dataclasses
 import functools
-import json
-import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.trainers.classifiers import ACCELERATE, DEEPSPEED, LIGHTNING
+from experiments.trainers.example_run import ExampleRun
 from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
 from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter
 from experiments.trainers.torchtitan_llama import TORCHTITAN
-from oppa import api, catalog
-from oppa.control.own_trainer.contract import LEFT
 from oppa.control.training_session import TrainResult
 from oppa.errors import EnvironmentLackingError
-from oppa.problem.configuration import Configuration
-from oppa.problem.job import load_job
 from oppa.report.record import Section
-from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
-from oppa.training.run.run_folder import ATTEMPTS
-from oppa.trials.trial_folder import MEASUREMENTS
 
 STEP_S, MOST_OVERHEAD = 0.2, 0.005
 """Seconds of the step to which the client's cost is related, and the largest share of it."""
@@ -45,8 +37,6 @@ RESTARTS = {(16, 0): 1.0, (32, 1): 0.9, (64, 0): 0.8}
 """The same of a table in which each larger batch requires another layout."""
 STOPPED = 200_000
 """Samples of a run that is stopped after its restarts."""
-UNSURE = 1.0
-"""Standard deviation of their logarithms: step times of one row then say little about the others."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,16 +144,15 @@ def _statistics_section(integration: Integration, found: TrainerComparison) -> S
 @functools.cache
 def _compared(integration: Integration, repeats: int) -> TrainerComparison:
     began_s = time.monotonic()
-    first, second = (f"micro_batch=8,{name}={value}" for name, value in integration.layouts)
     with tempfile.TemporaryDirectory(prefix="oppa-trainers-") as folder:
         late = ("--late-start",) if integration.early_start else ()  # so that the change of layout comes early in a short run
-        changed = _Trainer(integration, Path(folder) / "changed", *late)
-        staged = changed.trained(first + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
+        changed = ExampleRun(integration, Path(folder) / "changed", *late)
+        staged = changed.trained(changed.begin(0) + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
         steps, client_s = _steps(staged), changed.client_s()
-        moved = _Trainer(integration, Path(folder) / "moved")
-        moved.trained(first, callback=StopAfter(20), finished=False)
+        moved = ExampleRun(integration, Path(folder) / "moved")
+        moved.trained(moved.begin(0), callback=StopAfter(20), finished=False)
         moved.trained("micro_batch=8", devices=1, callback=StopAfter(20), finished=False)
-        resumed = _steps(moved.trained(second))
+        resumed = _steps(moved.trained(moved.begin(1)))
         late_s, early_s = _pauses(integration, Path(folder), repeats) if integration.early_start else ((), ())
     restarts = sum("start" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
     live = sum("rebatch" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
@@ -192,73 +181,13 @@ def _difference(integration: Integration, steps: Sequence[Line]) -> float:
     return max(abs(float(line["loss"]) - loss) for line, loss in zip(steps, integration.losses(steps), strict=True))
 
 
-def _paths(integration: Integration) -> list[str]:
-    """Return the words that show oppa to a program in another environment, which has none."""
-    return [] if integration.interpreter() == sys.executable else ["env", f"PYTHONPATH={catalog.root()}{os.pathsep}{catalog.client()}"]
-
-
-class _Trainer:
-    """Runs the example of a trainer in a folder."""
-
-    def __init__(self, integration: Integration, folder: Path, *words: str, samples: int | None = None) -> None:
-        example = catalog.root() / "examples" / integration.example
-        self._folder, self._job, self._layouts = folder, example.with_suffix(".toml"), integration.layouts
-        argv = [
-            *_paths(integration),
-            integration.interpreter(),
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "{devices_per_host}",
-        ]
-        self._command = [*argv, str(example.with_suffix(".py")), *integration.words, *words]
-        self._settings = [f"train.samples={samples or integration.samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
-        self._settings.append("limits.device_lock=false")  # losses and the client's own seconds do not depend on other trials
-
-    def trained(self, setting: str, *, devices: int = 2, finished: bool = True, **options: Any) -> TrainResult:
-        """Train on; raise EnvironmentLackingError unless it ends as expected."""
-        settings = [*self._settings, f"cluster.devices_per_host={devices}"]
-        result = api.train(self._job, setting, run=self._folder, settings=settings, command=self._command, **options)
-        if result.outcome.ending.value != ("finished" if finished else "stopped"):
-            cause = f"the example ended as {result.outcome.ending.value}: {result.outcome.last.cause}"
-            raise EnvironmentLackingError(cause, hint=f"read {result.outcome.folder / 'stderr.log'}; run `oppa doctor`")
-        return result
-
-    def client_s(self) -> float:
-        """Return the seconds of `run.step` in each step of the run's last attempt."""
-        last = max((self._folder / ATTEMPTS).iterdir())
-        steps = sum(1 for _ in (last / MEASUREMENTS).open())
-        return float(json.loads((last / LEFT).read_text())["client_s"]) / steps
-
-    def table(self, stages: Mapping[tuple[int, int], float]) -> Path:
-        """Write a table with these steps per second by batch and number of the layout, and return its folder."""
-        problem = load_job(self._job, settings=self._settings, argv=self._command)
-        rows = tuple(
-            TableRow(
-                configuration=Configuration(dp=2, global_batch=batch, micro_batch=8, **dict([self._layouts[layout]])),
-                steps_per_s=rate,
-                log_stddev=UNSURE,
-                memory_bytes=None,
-                source="measured",
-                trials=(1,),
-            )
-            for (batch, layout), rate in stages.items()
-        )
-        facts: dict[str, Any] = {"study": "given", "method": "exhaustive", "complete": True, "candidates": len(rows), "trials": len(rows)}
-        folder = self._folder.with_name(f"{self._folder.name}-table")
-        Table(rows=rows, origin=Origin.of(problem, **facts, spent_s=1.0, created_at=time.time())).write(folder)
-        return folder
-
-
 def _pauses(integration: Integration, folder: Path, pairs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the seconds of pauses at restarts with late and with early starts, of runs that alternate."""
     found: dict[bool, list[float]] = {False: [], True: []}
-    name, value = integration.layouts[0]
     for pair in range(pairs):
         for early in (False, True) if pair % 2 else (True, False):
-            trainer = _Trainer(integration, folder / f"pause-{pair}-{early}", *(() if early else ("--late-start",)), samples=STOPPED)
-            begin, table = f"micro_batch=8,{name}={value},global_batch=16", trainer.table(RESTARTS)
+            trainer = ExampleRun(integration, folder / f"pause-{pair}-{early}", *(() if early else ("--late-start",)), samples=STOPPED)
+            begin, table = trainer.begin(0) + ",global_batch=16", trainer.table(RESTARTS)
             stop = StopAfter(1, attempt=len(RESTARTS))
             result = trainer.trained(begin, table=table, policy="stagewise", callback=stop, finished=False)
             changes = [line["seconds"] for line in result.lines if line["event"] == ledger.CHANGED]

@@ -125,6 +125,8 @@ def train(rank, options, barrier, shares):
         run.leave(checkpoint)
         if options.misbehave == "aborts":
             os.abort()
+        if options.misbehave == "lingers" and run.leaving.reason == "layout":
+            time.sleep(1000)
 
 
 def save(options, rank, weight, run):

@@ -99,6 +99,15 @@ def test_a_plan_that_differs_from_what_was_asked_for_is_refused(followed, other,
         attempt.read()
 
 
+def test_a_step_that_took_other_samples_is_named_although_a_plan_follows_that_counts_them(followed):
+    followed.step(3)
+    followed.ask(16)
+    followed.program.step(samples=9)
+    followed.step(1)
+    with pytest.raises(TrainingError, match="plan 1 has batches of 8 from step 0 on, but step 3 took 9 samples"):
+        followed.attempt.read()
+
+
 def test_a_checkpoint_that_takes_the_place_of_an_earlier_one_is_refused_and_resumes_at_its_own_step(followed):
     for _ in range(2):
         followed.step(2)

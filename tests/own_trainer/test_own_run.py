@@ -6,6 +6,7 @@ import pytest
 
 from experiments.trainers.stop_after import StopAfter
 from oppa import api
+from oppa.control.own_trainer import supervision
 from oppa.control.own_trainer.advice import is_first_run
 from oppa.control.training_session import RunCallback
 from oppa.errors import CheckpointError, InputError, JobError, RunError
@@ -116,6 +117,15 @@ def test_a_trainer_that_dies_once_it_has_left_has_left_nevertheless(tmp_path):
     assert result.finished and result.outcome.attempts == 2 and own.samples() == list(range(6000))
     failures = [line["failure"] for line in ledger.read(own.run) if line["event"] == "left_badly"]
     assert own.events(ledger.CHANGED) and len(failures) == 2 and all("SIGABRT" in failure for failure in failures)
+
+
+def test_ranks_that_do_not_end_once_they_have_left_for_another_layout_are_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervision, "ENDING_S", 0.5)
+    own = OwnRun(tmp_path, *NOISY, "--misbehave", "lingers", samples=10**6, train=["leave_timeout='1 h'"])
+    table = own.table(tmp_path / "t", LAYOUTS)
+    result = own.train("recompute=none", table=table, policy="goodput", callback=StopAfter(5, attempt=2))
+    assert result.outcome.ending.value == "stopped" and result.outcome.attempts == 2 and own.events(ledger.CHANGED)
+    assert own.samples() == list(range(ledger.require_whole(result.lines)))
 
 
 def test_a_trainer_that_saves_nothing_when_asked_is_ended_at_its_deadline(tmp_path):

@@ -1,10 +1,11 @@
 """Follow one attempt of a user's own trainer: read its reports, ask for other batches, and ask it to leave."""
 
 import contextlib
+import heapq
 import itertools
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from oppa.control.own_trainer import contract
@@ -112,9 +113,13 @@ class OwnAttempt:
         saved = self._new_saved()
         reports = [contract.parse_record(StepReport, line, MEASUREMENTS) for line in self._new_lines()]
         self._check.require_one_start(reports)  # before the plans, which begin again too
-        self._read_plans()
-        for report in reports:
-            self._take(report)
+        # Each plan comes before its first step, and after the steps whose samples it counts.
+        in_order: Iterator[PlanTerms | StepReport] = heapq.merge(self._new_plans(), reports, key=_step_of)
+        for new in in_order:
+            if isinstance(new, PlanTerms):
+                self._check.announced(new, self._asked(self.plan.number + 1))
+            else:
+                self._take(new)
         for state in saved:
             self._keep(state)
         if self.is_done and not self.leaving_s:
@@ -173,12 +178,13 @@ class OwnAttempt:
                 break
         return found
 
-    def _read_plans(self) -> None:
+    def _new_plans(self) -> Iterator[PlanTerms]:
+        """Read the plans that rank 0 has announced, in the order of their numbers."""
         for number in itertools.count(self.plan.number + 1):
             plan = contract.read_record(PlanTerms, self.folder, contract.PLAN.format(number))
             if plan is None:
                 return
-            self._check.announced(plan, self._asked(number))
+            yield plan
 
     def _asked(self, number: int) -> Configuration:
         """Return the configuration that was asked for as a plan, maybe by an earlier process of oppa."""
@@ -222,6 +228,10 @@ class OwnAttempt:
             self._book.replaced(before)
             message = f"the trainer stated `{state.checkpoint}` after {state.step} steps, which held the state after {before} steps"
             raise TrainingError(message, hint="give each checkpoint a path of its own")
+
+
+def _step_of(new: PlanTerms | StepReport) -> int:
+    return new.from_step if isinstance(new, PlanTerms) else new.step
 
 
 def _number_of(saved: Path) -> int:

@@ -227,7 +227,8 @@ def read_abilities(folder: Path) -> Abilities | None:
         return None
     if spoken.oldest > PROTOCOL or spoken.protocol < OLDEST:
         theirs = plain_text(f"the trainer's oppa-client {spoken.client} speaks the protocol of runs in version {spoken.protocol}")
-        raise MeasurementError(f"{theirs}, but oppa {__version__} speaks versions {OLDEST} to {PROTOCOL}")
+        message = f"{theirs}, but oppa {__version__} speaks versions {OLDEST} to {PROTOCOL}"
+        raise MeasurementError(message, hint="install the client of this oppa, or keep the `PYTHONPATH` that oppa sets for the trainer")
     return spoken.abilities
 
 

@@ -38,6 +38,9 @@ from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import ATTEMPT
 from oppa.units import format_seconds
 
+ENDING_S = 30.0
+"""Most seconds in which ranks end that have left for another layout, whose ranks wait; some hang while their interpreter ends."""
+
 
 class OpenController(Protocol):
     """Connects a run to its control service, once the trainer has taken its first step."""
@@ -244,7 +247,8 @@ class _Supervisor:
         self._require_start(attempt)
         attempt.require_answers()
         if attempt.left is not None:
-            if time.monotonic() > attempt.left_s + attempt.terms.leave_timeout_s:
+            limit_s = attempt.terms.leave_timeout_s
+            if time.monotonic() > attempt.left_s + (min(limit_s, ENDING_S) if attempt.left.reason == "layout" else limit_s):
                 raise _OverError
             return
         if not self._is_last and self._listener.stop_requested():

@@ -1,0 +1,102 @@
+"""Run the example of a trainer under `oppa train`, in a folder of its own."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.trainers.integrations import Integration
+from oppa import api, catalog
+from oppa.control.own_trainer.contract import LEFT
+from oppa.control.training_session import TrainResult
+from oppa.errors import EnvironmentLackingError
+from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
+from oppa.table import Origin, Table, TableRow
+from oppa.training.run.run_folder import ATTEMPTS
+from oppa.trials.trial_folder import MEASUREMENTS
+
+UNSURE = 1.0
+"""Standard deviation of the logarithm of a table's step times: those of one row then say little about the others."""
+
+
+class ExampleRun:
+    """Runs the example of a trainer in a folder.
+
+    Args:
+        folder: Folder of the run.
+        words: Further arguments of the program.
+        samples: Samples of the training; None: those of the integration.
+        ranks: Ranks for which it is made; one alone needs no torchrun.
+        wrapper: Words before the program, such as another program that runs it.
+    """
+
+    def __init__(
+        self,
+        integration: Integration,
+        folder: Path,
+        *words: str,
+        samples: int | None = None,
+        ranks: int = 2,
+        wrapper: Sequence[str] = (),
+    ) -> None:
+        example = catalog.root() / "examples" / integration.example
+        self.folder, self._job, self._layouts, self._ranks = folder, example.with_suffix(".toml"), integration.layouts, ranks
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"] if ranks > 1 else []
+        program = [*wrapper, str(example.with_suffix(".py")), *integration.words, *words]
+        self._command = [*_paths(integration), integration.interpreter(), *launch, *program]
+        self.settings = [f"train.samples={samples or integration.samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
+        self.settings.append("limits.device_lock=false")  # losses and the client's own seconds do not depend on other trials
+        """Settings of the job, to which others may be added."""
+
+    def train(self, setting: str, *, devices: int | None = None, **options: Any) -> TrainResult:
+        """Train on, and return how that ended."""
+        settings = [*self.settings, f"cluster.devices_per_host={devices or self._ranks}"]
+        return api.train(self._job, setting, run=self.folder, settings=settings, command=self._command, **options)
+
+    def trained(self, setting: str, *, finished: bool = True, **options: Any) -> TrainResult:
+        """Train on; raise EnvironmentLackingError unless it ends as expected."""
+        result = self.train(setting, **options)
+        if result.outcome.ending.value != ("finished" if finished else "stopped"):
+            cause = f"the example ended as {result.outcome.ending.value}: {result.outcome.last.cause}"
+            raise EnvironmentLackingError(cause, hint=f"read {result.outcome.folder / 'stderr.log'}; run `oppa doctor`")
+        return result
+
+    def begin(self, layout: int) -> str:
+        """Return the setting of a run that begins in one of the two layouts."""
+        name, value = self._layouts[layout]
+        return f"micro_batch=8,{name}={value}"
+
+    def client_s(self) -> float:
+        """Return the seconds of `run.step` in each step of the run's last attempt."""
+        last = max((self.folder / ATTEMPTS).iterdir())
+        steps = sum(1 for _ in (last / MEASUREMENTS).open())
+        return float(json.loads((last / LEFT).read_text())["client_s"]) / steps
+
+    def table(self, stages: Mapping[tuple[int, int], float]) -> Path:
+        """Write a table with these steps per second by batch and number of the layout, and return its folder."""
+        settings = [*self.settings, f"cluster.devices_per_host={self._ranks}"]
+        problem = load_job(self._job, settings=settings, argv=self._command)
+        rows = tuple(
+            TableRow(
+                configuration=Configuration(dp=self._ranks, global_batch=batch, micro_batch=8, **dict([self._layouts[layout]])),
+                steps_per_s=rate,
+                log_stddev=UNSURE,
+                memory_bytes=None,
+                source="measured",
+                trials=(1,),
+            )
+            for (batch, layout), rate in stages.items()
+        )
+        facts: dict[str, Any] = {"study": "given", "method": "exhaustive", "complete": True, "candidates": len(rows), "trials": len(rows)}
+        folder = self.folder.with_name(f"{self.folder.name}-table")
+        Table(rows=rows, origin=Origin.of(problem, **facts, spent_s=1.0, created_at=time.time())).write(folder)
+        return folder
+
+
+def _paths(integration: Integration) -> list[str]:
+    """Return the words that show oppa to a program in another environment, which has none."""
+    return [] if integration.interpreter() == sys.executable else ["env", f"PYTHONPATH={catalog.root()}{os.pathsep}{catalog.client()}"]

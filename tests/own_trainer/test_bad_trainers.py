@@ -1,0 +1,102 @@
+"""Trainers of real libraries break their contract: oppa refuses them with the numbers, or goes on in the layout before."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.trainers.example_run import ExampleRun
+from experiments.trainers.run import CLOSE, INTEGRATIONS
+from oppa.control.own_trainer.run_book import LEFT_BADLY
+from oppa.control.training_session import TrainResult
+from oppa.errors import EnvironmentLackingError
+from oppa.training.run import ledger
+
+pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.faults]
+
+SAMPLES = 1280
+BATCH, LAYOUT = {(16, 0): 1.0, (32, 0): 0.9}, {(16, 0): 0.05, (32, 1): 0.045}
+"""Steps per second, by batch and number of the layout, of tables whose larger batch is one of the same layout, or of another one."""
+PROGRAM = Path(__file__).with_name("misbehaving.py")
+TRAINERS = {each.name: each for each in INTEGRATIONS}
+REFUSED = {
+    "ignores": r"ignores its plan: plan 2 has batches of 32 from step (\d+) on, but step \1 took 16 samples; take `samples`",
+    "lies": "contradicts its plan: plan 1 has batches of 16 from step 0 on, but step 2 took 17 samples; take `samples`",
+    "goes on": r"saved nothing within 2 s after it was asked to leave \(layout\); it has taken \d+ steps; save and call `run.leave`",
+    "old client": r"oppa-client \S+ speaks the protocol of runs in version 0, but oppa \S+ speaks versions 1 to 1; install",
+    "new client": r"oppa-client \S+ speaks the protocol of runs in version 9, but oppa \S+ speaks versions 1 to 1; install",
+}
+"""What is wrong with a trainer that breaks its contract in a way that it would repeat."""
+LEAVES, RESUMES = "did not save and leave for the new layout", "did not resume in the new layout"
+UNDONE = {
+    "dies asked": LEAVES,
+    "dies saving": LEAVES,
+    "dies saved": LEAVES,
+    "leaves nothing": rf"{LEAVES}: the trainer ended after \d+ steps without calling `run.leave`",
+    "dies starting": f"{RESUMES}: .*this layout does not start",
+    "refuses": f"{RESUMES}: .*this layout is not built",
+    "dies loading": RESUMES,
+    "dies loaded": RESUMES,
+    "dies at first step": RESUMES,
+}
+"""Why a change of layout has failed, after which the run goes on in the layout before."""
+SAMPLE = {"transformers": "ignores", "fsdp2": "dies saving", "accelerate": "goes on", "lightning": "old client", "deepspeed": "new client"}
+"""What the default run shows on one rank; the nightly one has everything on two."""
+
+
+def cases(faults: Iterable[str]) -> list[Any]:
+    """Return the trainers, faults and ranks of a test."""
+    few = [(trainer, fault, 1) for trainer, fault in SAMPLE.items() if fault in faults]
+    return [*few, *(pytest.param(trainer, fault, 2, marks=pytest.mark.nightly) for trainer in TRAINERS for fault in faults)]
+
+
+def run_of(trainer: str, fault: str, ranks: int, folder: Path, stages: dict[tuple[int, int], float]) -> tuple[ExampleRun, TrainResult]:
+    """Train the example of a trainer that breaks its contract."""
+    try:
+        TRAINERS[trainer].interpreter()
+    except EnvironmentLackingError as lacking:
+        pytest.skip(f"NOT TESTED with {trainer}: {lacking.message}; {lacking.hint}")
+    run = ExampleRun(TRAINERS[trainer], folder / "run", samples=SAMPLES, ranks=ranks, wrapper=(str(PROGRAM), fault))
+    if fault == "goes on":
+        run.settings.append("train.leave_timeout='2 s'")
+    return run, run.train(run.begin(0) + ",global_batch=16", table=run.table(stages), policy="stagewise")
+
+
+def require_trained(trainer: str, run: ExampleRun, result: TrainResult) -> list[ledger.Line]:
+    """Check that each sample counts once, and that the losses are those of a training without stops; return the steps."""
+    assert result.finished, result.outcome.last
+    steps = [line for line in result.lines if line["event"] == ledger.STEP]
+    assert ledger.require_whole(result.lines) == SAMPLES
+    assert [line["loss"] for line in steps] == pytest.approx(TRAINERS[trainer].losses(steps), abs=CLOSE)
+    return steps
+
+
+@pytest.mark.parametrize(("trainer", "fault", "ranks"), cases(REFUSED))
+def test_a_trainer_that_would_break_its_contract_again_is_refused_with_the_numbers(
+    trainer: str, fault: str, ranks: int, tmp_path: Path
+) -> None:
+    _, result = run_of(trainer, fault, ranks, tmp_path, LAYOUT if fault == "goes on" else BATCH)
+    assert result.outcome.ending.value == "failed" and result.outcome.attempts == 1
+    assert re.search(REFUSED[fault], result.outcome.last.cause), result.outcome.last.cause
+
+
+@pytest.mark.parametrize(("trainer", "fault", "ranks"), cases(UNDONE))
+def test_a_trainer_that_fails_in_a_phase_of_a_restart_goes_on_in_the_layout_before(
+    trainer: str, fault: str, ranks: int, tmp_path: Path
+) -> None:
+    run, result = run_of(trainer, fault, ranks, tmp_path, LAYOUT)
+    steps = require_trained(trainer, run, result)
+    (undone,) = (line for line in ledger.read(run.folder) if line["event"] == "undone")
+    assert re.search(UNDONE[fault], undone["failure"]), undone["failure"]
+    assert len({line["configuration"] for line in steps}) == 1 and not [each for each in result.lines if each["event"] == ledger.CHANGED]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_trainer_that_dies_once_it_has_left_has_left_nevertheless(trainer: str, tmp_path: Path) -> None:
+    run, result = run_of(trainer, "dies left", 2, tmp_path, LAYOUT)
+    steps = require_trained(trainer, run, result)
+    assert len({line["configuration"] for line in steps}) == 2
+    assert [line for line in ledger.read(run.folder) if line["event"] == LEFT_BADLY]
