@@ -108,6 +108,9 @@ def run(folder, options):
         values = json.loads((folder / "trial.json").read_text())
         degrees = {name: options.get(name, 1) for name in ("tp", "pp")}
         (folder / "trial.json").write_text(json.dumps({**values, "configuration": {**values["configuration"], **degrees}}))
+        for name in options.get("left_over", ()):
+            (folder / "output" / name).parent.mkdir(parents=True)
+            (folder / "output" / name).touch()
     dist.barrier()
     groups.mpu = groups.mesh_device = None  # of the attempt before
     engine = engine_for(options, 2)

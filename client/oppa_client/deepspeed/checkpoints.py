@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,13 @@ def format_of(engine: Any) -> dict[str, Any]:
 
 
 def save(engine: Any, folder: Path) -> None:
-    """Save weights, moments, schedule and counters; all ranks call it."""
+    """Save weights, moments, schedule and counters; all ranks call it.
+
+    What a save that was cut short has left in the folder is removed. A universal checkpoint would take the files of other ranks as its own.
+    """
+    if dist.get_rank() == 0 and folder.exists():
+        shutil.rmtree(folder)
+    dist.barrier()
     version = {UNIVERSAL_CHECKPOINT_VERSION_KEY: UNIVERSAL_CHECKPOINT_VERSION_VALUE}
     # AutoTP states itself how its parameters are cut.
     stated = {} if engine.autotp_size() > 1 else {UNIVERSAL_CHECKPOINT_INFO: version}
