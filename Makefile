@@ -58,7 +58,10 @@ loop: setup ## Tune, profile, train and report one job on this machine, in runs/
 test: setup ## Run the tests that take minutes and need no extra software
 	$(PYTEST) -m "not slow and not environment and not nightly"
 
-check: setup lint docs environments test-all bench-ci wheel ## Run the checks of continuous integration
+check: setup ## Run the checks of continuous integration
+	$(MAKE) --jobs 2 --output-sync lint docs environments
+	$(MAKE) test-all
+	$(MAKE) --jobs 2 --output-sync bench-ci wheel
 
 test-all: setup
 	$(PYTEST) -m "not nightly"

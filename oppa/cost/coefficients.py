@@ -6,16 +6,18 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import torch
 from pydantic import ConfigDict
-from torch import Tensor
 
 from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.declaration import DeclaredTable, Positive, Source, read
 
-Coefficients = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Coefficients = Mapping[str, "Tensor"]
 """Coefficients by name, each a positive tensor of shape ()."""
 
 
@@ -38,6 +40,8 @@ class Belief:
 
 def medians(beliefs: Mapping[str, Belief]) -> Coefficients:
     """Return the median of each coefficient as a float64 tensor."""
+    import torch
+
     return {name: torch.tensor(belief.median, dtype=torch.float64) for name, belief in beliefs.items()}
 
 

@@ -4,13 +4,16 @@ A parameter of a layout cannot change alone (dp * tp * pp is the number of devic
 """
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Value
 from oppa.problem.describe import varying
-from oppa.tuning.designers.oppa import Oppa
+
+if TYPE_CHECKING:
+    from oppa.tuning.designers.oppa import Oppa
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class Sensitivity:
     """Values with which no configuration is predicted to fit in memory."""
 
 
-def sensitivities(designer: Oppa, candidates: Candidates) -> list[Sensitivity]:
+def sensitivities(designer: "Oppa", candidates: Candidates) -> list[Sensitivity]:
     """Return the sensitivity of every parameter that varies, as the surrogate predicts it, the largest loss first.
 
     The list is empty if nothing is predicted to fit.

@@ -2,10 +2,10 @@
 
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.objective import Objective
-from oppa.report.sensitivity import Sensitivity
 from oppa.report.study import each_once, tied
 from oppa.study import Trial
 from oppa.study.records import SEARCH
@@ -13,6 +13,9 @@ from oppa.tuning.equivalence import Equivalence
 from oppa.tuning.result import SearchResult, rates
 from oppa.tuning.verification import Interval, SpeedUp
 from oppa.units import format_number, format_uncertain
+
+if TYPE_CHECKING:
+    from oppa.report.sensitivity import Sensitivity
 
 MATTERS = 0.02
 """Relative loss of throughput that is within the variation between trials of one configuration."""
@@ -120,7 +123,7 @@ def early_termination(trials: Sequence[Trial], *, q_max: int) -> str:
     )
 
 
-def sensitivity(known: Sensitivity) -> str:
+def sensitivity(known: "Sensitivity") -> str:
     """Return a phrase on the effect of one parameter."""
     unfit = f" No configuration is predicted to fit with {_either(known.unfit)}." if known.unfit else ""
     if known.loss < MATTERS:

@@ -11,9 +11,8 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 from pydantic import Field
 
 from oppa import catalog
@@ -32,6 +31,9 @@ from oppa.regular_file import read_csv
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.replay import Record, Replay, ReplayNoise
 from oppa.units import GIB, MIB
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FACTS = ("model", "hosts", "outcome", "throughput", "memory")
 RUNNER = "replay"
@@ -171,8 +173,10 @@ def read_replay_file(path: Path, settings: Sequence[str] = ()) -> ReplayFile:
     return ReplayFile(path=path, text=text, replay=table)
 
 
-def read_table(file: ReplayFile, table: Path) -> pd.DataFrame:
+def read_table(file: ReplayFile, table: Path) -> "pd.DataFrame":
     """Return the table's rows unchanged; raises InputError if it cannot be read, has no rows, or lacks a column."""
+    import pandas as pd
+
     try:
         rows = pd.read_csv(read_csv(table))
     except (OSError, ValueError) as error:
@@ -187,7 +191,7 @@ def read_table(file: ReplayFile, table: Path) -> pd.DataFrame:
     return rows
 
 
-def replay_tasks(file: ReplayFile, rows: pd.DataFrame, noise: ReplayNoise | None = None) -> Iterator[BenchmarkTask]:
+def replay_tasks(file: ReplayFile, rows: "pd.DataFrame", noise: ReplayNoise | None = None) -> Iterator[BenchmarkTask]:
     """Yield one task per combination of values in the task columns, sorted; `noise` replaces the file's if given."""
     given = file.replay.noise
     noise = noise or ReplayNoise(trial=given.trial, step=given.step, setup_s=given.setup)
@@ -195,7 +199,7 @@ def replay_tasks(file: ReplayFile, rows: pd.DataFrame, noise: ReplayNoise | None
         yield _task(file, "-".join(map(str, values)), some, noise)
 
 
-def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: ReplayNoise) -> BenchmarkTask:
+def _task(file: ReplayFile, name: str, rows: "pd.DataFrame", noise: ReplayNoise) -> BenchmarkTask:
     parameters = {meaning: column for meaning, column in file.replay.columns.items() if meaning not in FACTS}
     problem = _problem(file, name, rows)
     space = problem.space.from_rows({meaning: rows[column].tolist() for meaning, column in parameters.items()})
@@ -216,7 +220,7 @@ def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: ReplayNoise) -
     )
 
 
-def _problem(file: ReplayFile, name: str, rows: pd.DataFrame) -> Problem:
+def _problem(file: ReplayFile, name: str, rows: "pd.DataFrame") -> Problem:
     """Return the problem that all rows of a task share; raises InputError if they differ in model or hosts."""
     common = {meaning: rows[file.replay.columns[meaning]].unique() for meaning in ("model", "hosts")}
     for meaning, values in common.items():

@@ -14,8 +14,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from scipy.stats import chi2
-from scipy.stats import t as student
+from scipy.special import chdtri, stdtrit  # quantiles; scipy.stats takes a second to import
 
 from oppa.errors import require_known
 from oppa.problem.training import Limits
@@ -74,7 +73,7 @@ def sure(limits: Limits) -> StopTest:
         if incumbent is None or not _enough(step_times_s, limits):
             return False
         seen = estimate(step_times_s)
-        quantile = float(student.ppf(CONFIDENCE, max(seen.kept - 1, 1)))
+        quantile = float(stdtrit(max(seen.kept - 1, 1), CONFIDENCE))
         spread = math.hypot(quantile * math.sqrt(seen.variance) / seen.steps_per_s, 2 * math.sqrt(2) * TRIAL_STDDEV)
         return math.log(seen.steps_per_s) + spread < math.log(incumbent)
 
@@ -138,7 +137,7 @@ def until_precise(limits: Limits, confidence: float | None = None) -> StopTest:
         if seen.kept < max(limits.q_min, 2):
             return False
         degrees = seen.kept - 1
-        widened = 1.0 if confidence is None else degrees / float(chi2.ppf(1 - confidence, degrees))
+        widened = 1.0 if confidence is None else degrees / float(chdtri(degrees, confidence))
         return math.sqrt(widened * seen.variance) / seen.steps_per_s < PRECISION
 
     return dataclasses.replace(never(limits), completes=completes)

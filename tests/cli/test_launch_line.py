@@ -153,7 +153,7 @@ def test_a_plain_script_is_tuned_and_its_line_is_printed(program) -> None:
     assert "{b=1:1,8}" in again and again.startswith("# Made by oppa from a launch line")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_trainer_of_transformers_is_tuned_without_a_job_file(program) -> None:
     pytest.importorskip("transformers")

@@ -12,13 +12,14 @@ import pytest
 from experiments.libraries.canaries import digest
 from experiments.libraries.lines import LIBRARIES, variables
 from tests.command_line import Oppa
+from tests.sampling import nightly
 
 LIMITS = ["--trials", "3", *(word for name in ("device_lock=false", "q_min=3", "q_max=4") for word in ("--set", f"limits.{name}"))]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", ["transformers", *nightly(*(name for name in LIBRARIES if name != "transformers"))])
 def test_a_line_is_tuned_without_a_job_file_and_the_printed_line_runs(name: str, tmp_path, monkeypatch) -> None:
     library, oppa = LIBRARIES[name], Oppa(tmp_path)
     if not library.is_installed:

@@ -96,9 +96,10 @@ def test_a_signal_saves_the_state_and_the_same_command_goes_on(number, oppa, tra
 
 
 @pytest.mark.faults
-def test_a_supervisor_that_is_killed_leaves_nothing_running_and_the_same_command_goes_on(oppa, train) -> None:
+def test_a_run_has_one_supervisor_whose_death_leaves_nothing_running_and_the_same_command_goes_on(oppa, train) -> None:
     process, run = oppa.start("train", "job.toml", "--run", "r", "--set", "train.samples=100000"), oppa.folder / "r"
     until(lambda: checkpoints(run))
+    assert "is being trained by another process" in oppa("train", "job.toml", "--run", "r", code=2).stderr
     uuid = json.loads((run / "run.json").read_text())["uuid"]
     process.kill()
     process.communicate()
@@ -111,17 +112,6 @@ def test_a_supervisor_that_is_killed_leaves_nothing_running_and_the_same_command
     until(gone, timeout_s=15)
     result, said = train("--run", "r", "--set", f"train.samples={len(steps(run)) * 8 + 40}")
     assert result["ending"] == "finished" and "resumes from step-" in said
-
-
-def test_a_run_is_trained_by_one_process_at_a_time(oppa, train) -> None:
-    process, run = oppa.start("train", "job.toml", "--run", "r", "--set", "train.samples=100000"), oppa.folder / "r"
-    try:
-        until(lambda: steps(run))
-        said = oppa("train", "job.toml", "--run", "r", code=2).stderr
-        assert "is being trained by another process" in said
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
 
 
 @pytest.mark.usefixtures("finished")

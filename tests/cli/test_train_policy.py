@@ -62,15 +62,6 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
     assert "known" in oppa("plan", "--table", table, "--noise", "run", "--to", "nemo", code=2).stderr
 
 
-def test_a_run_that_never_changed_claims_no_gain(oppa, table) -> None:
-    done = oppa(
-        "train", "job.toml", BEGIN.id, "--run", "run", "--set", "train.samples=300", "--table", table, "--policy", "static", "--json"
-    )
-    account = json.loads(done.stdout)["worth"]
-    assert account["gain"] == pytest.approx(0, abs=1e-9) and account["changed"] is False
-    assert "goodput no change was made; " in done.stderr and "over the first" not in done.stderr
-
-
 @pytest.mark.parametrize("policy", ["norm-test,eta=0.01,interval=2", *nightly("norm-test-paper,eta=0.001,interval=2")])
 def test_a_run_grows_its_batch_by_the_norm_test(policy, oppa, table) -> None:
     oppa("train", "job.toml", BEGIN.id, "--run", "run", "--set", "train.samples=200", "--table", table, "--policy", policy)
@@ -171,10 +162,14 @@ def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
     assert told >= len([line for line in ledger.read(oppa.folder / "run") if line["event"] == ledger.STEP])
 
 
-def test_a_run_begins_with_a_batch_of_the_table(oppa, table) -> None:
-    oppa("train", "job.toml", "global_batch=16,dp=2,micro_batch=2", "--run", "run", "--set", "train.samples=32", "--table", table)
+def test_a_run_begins_with_a_batch_of_the_table_and_claims_no_gain_if_it_never_changed(oppa, table) -> None:
+    static = ("--set", "train.samples=300", "--table", table, "--policy", "static", "--json")
+    done = oppa("train", "job.toml", "global_batch=16,dp=2,micro_batch=2", "--run", "run", *static)
     (first, *_) = ledger.read(oppa.folder / "run")
     assert Configuration.from_dict(first["configuration"]).global_batch == 16
+    account = json.loads(done.stdout)["worth"]
+    assert account["gain"] == pytest.approx(0, abs=1e-9) and account["changed"] is False
+    assert "goodput no change was made; " in done.stderr and "over the first" not in done.stderr
     refused = oppa("train", "job.toml", "global_batch=12", "--set", "train.samples=32", "--table", table, code=2).stderr
     assert "12" in refused and "8, 16" in refused
     without = oppa("train", "job.toml", "global_batch=16", "--set", "train.samples=32", code=2).stderr

@@ -24,7 +24,7 @@ cluster = {{devices_per_host = 2, device = "CPU", memory_limit = "200 MiB"}}
 runner = {{name = "{RUNNER}"}}
 limits = {{trials = 3, trial_time = "30 s", q_min = 2, q_max = 8, repeats = 3, grace = "1 s", device_lock = false}}
 """
-MOMENTS, SPAN_S = 60, 6.0
+MOMENTS, SPAN_S = 60, 4.0
 PACKAGE = Path(oppa.__file__).parent
 BEFORE_HANDLING = {"__init__.py", "__main__.py"}
 """Modules of oppa that Python executes before oppa handles requests."""

@@ -66,6 +66,7 @@ def test_a_step_that_the_line_starts_is_each_trial(typed) -> None:
         assert study.problem.cluster.devices == 4
 
 
+@pytest.mark.nightly  # it starts torchrun 16 times; tests/tuning/launch_line has what is requested, without a Slurm
 def test_a_batch_script_states_what_is_requested(typed) -> None:
     header = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=high\n#SBATCH --time=5\n"
     (typed.folder / "run.sh").write_text(f'#!/bin/bash\n{header}srun {TORCHRUN} --nnodes 2 --nproc-per-node 1 loop.py "$@"\n')

@@ -52,7 +52,7 @@ def tuner(slurm, tmp_path):
     return SlurmTuner(slurm, tmp_path)
 
 
-@pytest.fixture(params=["cancelled", "killed"])
+@pytest.fixture(params=[*nightly("cancelled"), "killed"])
 def end(request, tuner):
     """A job that is cancelled, or whose tuner is killed."""
 

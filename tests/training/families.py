@@ -16,6 +16,8 @@ GROUPED = dataclasses.replace(TINY, layers=2, hidden=64, heads=8, kv_heads=4, ff
 ENCODER = dataclasses.replace(TINY, vocab=257, causal=False)
 VIT = dataclasses.replace(TINY, vocab=10, causal=False, patch=4, seq_len=17)
 MIXTURE = dataclasses.replace(TINY, experts=4, experts_per_token=2)
+SHORT = dataclasses.replace(TINY, layers=4)
+"""A layer for each of four stages."""
 
 BERT_LIKE = {"norm": "layer", "gated": False, "biases": True, "causal": False}
 FAMILIES = {

@@ -23,7 +23,7 @@ from oppa.training.run.supervision import Outcome, RunListener, supervise
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import TrialResult
-from tests.training.families import TINY
+from tests.training.families import SHORT
 
 MORTAL = Path(__file__).parent / "runners" / "mortal"
 
@@ -62,7 +62,7 @@ class Runs:
         self,
         configuration: Configuration,
         *plan: tuple[int, Configuration],
-        model: Model = TINY,
+        model: Model = SHORT,
         learning_rate: float = 3e-3,
         tokens: str = "",
         spell: dict[str, Any] | None = None,

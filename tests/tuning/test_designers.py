@@ -99,6 +99,13 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.slow
+def test_a_command_that_searches_loads_heavy_packages_only_where_they_work() -> None:
+    modules = "oppa.cost.beliefs, oppa.report.words, oppa.simulator.replay_file, oppa.tuning.search, oppa.tuning.session"
+    program = f"import sys, {modules}; print(*{{'torch', 'pandas', 'scipy.stats', 'botorch'}} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "\n"
+
+
 def test_random_draws_every_triple_equally_often(make, candidates) -> None:
     counts = Counter(int(candidates.triples()[make("random", seed).suggest(set())]) for seed in range(600))
     expected = 600 / len(set(candidates.triples()))

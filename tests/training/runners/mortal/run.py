@@ -4,12 +4,14 @@
 {"rank": 1, "step": 5, "deed": "die"}                                      behind this step; rank 0 alone knows of steps
 {"rank": 1, "step": 5, "deed": "poison"}                                   in this step: its gradients are no numbers
 {"rank": 0, "step": 5, "deed": "roll_back", "before_step": 3, "configuration": {...}}    behind this step somebody wants that
+{"rank": 0, "step": 5, "deed": "await", "file": "order.json"}              behind this step, until the run's folder has this file
 """
 
 import json
 import os
 import signal
 import sys
+import time
 
 from oppa import catalog
 
@@ -44,6 +46,9 @@ class Spell:
             os.kill(os.getpid(), signal.SIGKILL)
         elif deed == "raise":
             raise RuntimeError("a spell")
+        elif deed == "await":
+            while not (self.path.parent / self.what["file"]).exists():
+                time.sleep(0.05)
         elif deed == "allocate":
             replicas.Replica.__init__ = _failing(replicas.Replica.__init__)
 
@@ -52,7 +57,7 @@ class Spell:
             self.cast()
 
     def at_step(self, step):
-        if self.mine and self.what.get("step") == step.number and self.what["deed"] == "die":
+        if self.mine and self.what.get("step") == step.number and self.what["deed"] in ("die", "await"):
             self.cast()
 
     # What a controller does.
