@@ -261,7 +261,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "faults",
         "faults --out results/faults",
         "faults --inputs 20",
-        inputs=12_000,
+        inputs=6_000,
         seed=0,
     ),
     "goodput": with_own_command(
