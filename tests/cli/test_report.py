@@ -18,7 +18,7 @@ def test_it_writes_where_it_is_told_and_replaces_what_is_there(oppa, measured) -
 
 
 def test_what_is_no_study_is_an_error(oppa) -> None:
-    assert "`nowhere` is not a study folder" in oppa("report", "nowhere", code=2).stderr
+    assert "`nowhere` holds no study, run or table" in oppa("report", "nowhere", code=2).stderr
 
 
 def test_a_folder_that_is_missing_is_an_error(oppa, measured) -> None:

@@ -34,8 +34,13 @@ def report(
 
         typer.echo(write_text(page, render_table(folder)))
         return
+    from oppa.errors import InputError
     from oppa.study import Study
+    from oppa.study.database import FILE
 
+    if not (folder / FILE).is_file():
+        hint = "name the folder that `oppa tune`, `oppa train` or `oppa profile` printed when it began"
+        raise InputError(f"`{folder}` holds no study, run or table", hint=hint)
     with Study(folder) as opened:
         from oppa.report.page import write_page  # takes seconds: a folder without a study is refused before
 
