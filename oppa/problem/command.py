@@ -61,9 +61,13 @@ class Argument:
         """Return the words for the parameter's value; empty if `by_value` lacks it, as it may if the parameter does not matter."""
         return self.words if self.by_value is None else self.by_value.get(spelled(values[self.parameter]), self.by_value.get(OTHERS, ()))
 
+    def covers(self, value: Value) -> bool:
+        """Return whether a value has an entry."""
+        return self.by_value is None or not self.by_value.keys().isdisjoint({spelled(value), OTHERS})
+
     def require(self, value: Value) -> None:
         """Raise JobError if a value has no entry."""
-        if self.by_value is not None and not {spelled(value), OTHERS} & self.by_value.keys():
+        if not self.covers(value):
             hint = f"add `{spelled(value)} = [...]` to it, or leave the value out of [space.parameters]"
             raise JobError(f"`[command.arguments.{self.parameter}]` has no entry for `{spelled(value)}`", hint=hint)
 

@@ -118,8 +118,8 @@ def _transformers(files: Files) -> JobFacts:
     values = transformers.values_of(files)
     if values.get("deepspeed"):
         return JobFacts(launch_space="deepspeed")
-    precisions = {True: "bf16", False: "" if values.get("fp16") else "fp32"}
-    return JobFacts(precision=precisions[stated.switch(values, "bf16", usual=False)], launch_space="transformers")
+    precision = "bf16" if stated.switch(values, "bf16", usual=False) else "" if values.get("fp16") else "fp32"
+    return JobFacts(precision=precision, launch_space="transformers")
 
 
 def _lightning(files: Files) -> JobFacts:

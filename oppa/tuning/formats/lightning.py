@@ -37,7 +37,9 @@ STRATEGIES: Mapping[str, tuple[str, int]] = {
 _GRADIENTS_ONLY = "fsdp-shard-grad-op"
 _OF_ZERO = {0: "ddp", 2: _GRADIENTS_ONLY, 3: "fsdp"}
 _READ = {*BATCHES, ACCUMULATE, DEVICES, HOSTS, STRATEGY, PRECISION}
-_MATTERS = ("trainer.plugins", "trainer.sync_batchnorm", "trainer.benchmark", "trainer.deterministic", "trainer.gradient_clip_algorithm")
+_OF_STRATEGY = {f"{STRATEGY}.{name}" for name in ("class_path", "init_args.sharding_strategy", "init_args.stage")}
+_MATTERS = (f"{STRATEGY}.", "trainer.plugins", "trainer.sync_batchnorm", "trainer.benchmark", "trainer.deterministic")
+"""Beginnings of keys that change the speed or the memory of a step."""
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
@@ -74,9 +76,9 @@ def parse(problem: Problem, files: Files) -> Reading:
     flat = _flat(values)
     extras = space_words.read(problem, options.options_of({key: each for key, each in flat.items() if key != STRATEGY}))
     read = _READ | {option.removeprefix("--") for option in space_words.stated(problem, extras)}
-    others = {key: value for key, value in flat.items() if key.startswith(_MATTERS) and key not in read}
-    unread = {STRATEGY: at(values, STRATEGY)} if stage < 0 else {}
-    ignored = tuple(f"{key} = {value}" for key, value in (others | unread).items() if value not in (None, False))
+    others = {key: value for key, value in flat.items() if key.startswith(_MATTERS) and key not in {*read, *_OF_STRATEGY}}
+    others |= {} if name else {STRATEGY: at(values, STRATEGY)}
+    ignored = tuple(f"{key} = {value}" for key, value in others.items() if value not in (None, False))
     return Reading(settings=settings | extras, ignored=ignored)
 
 

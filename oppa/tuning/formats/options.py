@@ -11,7 +11,6 @@ from oppa.problem.declaration import spell
 from oppa.problem.problem import Problem
 from oppa.problem.space import Parameter
 from oppa.problem.space_file import read_space
-from oppa.problem.templates import spelled
 from oppa.tuning.formats import space_words
 from oppa.tuning.formats.format import can_vary, inexpressible, is_chosen, require_expressible
 from oppa.tuning.formats.space_words import Options
@@ -38,12 +37,9 @@ def written(known: Mapping[str, Parameter], problem: Problem, configuration: Con
 
     A parameter of oppa's own that keeps the framework's default in all configurations of the job has none.
     """
-    values = space_words.values_outside_trials(problem, configuration)
-    texts = {name: spelled(value) for name, value in values.items()}
-    active = {each.name for each in problem.space.active(configuration)}
-    matters = [each for name, each in known.items() if name in active and name not in leave_out]
-    stated = [each for each in matters if each.is_extra or can_vary(problem, each.name) or is_chosen(problem, configuration, each.name)]
-    return [word.format_map(texts) for each in stated for word in argument_of(each).words_for(values)]
+    options = [each for name, each in known.items() if name in configuration.names and name not in leave_out]
+    stated = [each for each in options if each.is_extra or can_vary(problem, each.name) or is_chosen(problem, configuration, each.name)]
+    return [word for words in space_words.written(problem, configuration, stated).values() for word in words]
 
 
 def arguments(words: Sequence[str]) -> dict[str, Any]:
@@ -59,9 +55,7 @@ def options_of(values: Mapping[str, Any]) -> Options:
 def _has_words(known: Parameter, configuration: Configuration) -> bool:
     """Return whether options state a parameter's value in a configuration, or the framework has no other value."""
     value = configuration[known.name]
-    if isinstance(known.words, Mapping):
-        return spelled(value) in known.words
-    return bool(known.words) or known.values == (value,)
+    return argument_of(known).covers(value) if known.words else known.values == (value,)
 
 
 def _typed(text: str) -> Any:

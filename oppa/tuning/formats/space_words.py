@@ -28,14 +28,18 @@ def values_outside_trials(problem: Problem, configuration: Configuration) -> Val
     return values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
 
 
-def written(problem: Problem, configuration: Configuration) -> dict[str, list[str]]:
-    """Return the words of each extra parameter that matters in a configuration, by its name; one at its default may have none."""
+def written(problem: Problem, configuration: Configuration, parameters: Iterable[Parameter] | None = None) -> dict[str, list[str]]:
+    """Return the words of each parameter that matters in a configuration, by its name; one at its default may have none.
+
+    Args:
+        parameters: Parameters with words; None: the extra ones of the job's space.
+    """
     values = values_outside_trials(problem, configuration)
     texts = {name: spelled(value) for name, value in values.items()}
     active = {known.name for known in problem.space.active(configuration)}
     return {
         known.name: [word.format_map(texts) for word in argument_of(known).words_for(values)]
-        for known in worded(problem)
+        for known in (worded(problem) if parameters is None else parameters)
         if known.name in active
     }
 

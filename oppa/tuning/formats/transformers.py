@@ -22,7 +22,12 @@ CONFIG = "training_arguments.json"
 FILES = (CONFIG, deepspeed.CONFIG, launch.SCRIPT)
 EXPRESSES = None  # `export` checks the options of the search space
 MICRO, ACCUMULATED, BUCKET = "per_device_train_batch_size", "gradient_accumulation_steps", "ddp_bucket_cap_mb"
+DEFAULTS = {MICRO: 8, ACCUMULATED: 1}
+"""Values of TrainingArguments that are not stated."""
 RECOMPUTE = ("gradient_checkpointing", "activation_checkpointing")
+_KEEPS, _FSDP_RECOMPUTES = "reshard_after_forward", "activation_checkpointing"
+_WRAPPING = ("transformer_layer_cls_to_wrap", "min_num_params", "auto_wrap_policy", "version", "state_dict_type", "use_orig_params")
+_FSDP_IMMATERIAL = {*_WRAPPING, "cpu_ram_efficient_loading", "sync_module_states"}
 
 _OTHERS = ("logging_", "save_", "eval_", "hub_", "push_to_", "report_to", "run_name", "project", "trackio", "output_dir", "overwrite_")
 _LEARNING = (
@@ -65,12 +70,14 @@ def parse(problem: Problem, files: Files) -> Reading:
         settings, ignored = dict(inner.settings), inner.ignored
     else:
         settings, ignored = {"zero_stage": stage_of(values)}, ()
-    settings["recompute"] = "full" if any(stated.switch(values, name, usual=False) for name in RECOMPUTE) else "none"
+    recomputes = [stated.switch(values, name, usual=False) for name in RECOMPUTE]
+    recomputes.append(stated.switch(_fsdp_config(values), _FSDP_RECOMPUTES, usual=False))
+    settings["recompute"] = "full" if any(recomputes) else "none"
     settings |= {"dp_bucket_mb": stated.amount(values, BUCKET)} if BUCKET in values else {}
     settings |= _batch(values, ranks=problem.cluster.devices)
     extras = space_words.read(problem, options.options_of(values))
     read = _READ | {name.removeprefix("--") for name in space_words.stated(problem, extras)}
-    return Reading(settings=settings | extras, ignored=(*ignored, *_ignored(values, read)))
+    return Reading(settings=settings | extras, ignored=(*ignored, *_ignored(values, read), *_ignored_of_fsdp(values)))
 
 
 def values_of(files: Files) -> dict[str, Any]:
@@ -90,16 +97,19 @@ def stage_of(values: Mapping[str, Any]) -> int:
     text = " ".join(map(str, fsdp)) if isinstance(fsdp, list) else str(fsdp or "").lower()
     if text in ("", "false"):
         return 0
-    config = stated.table(values, "fsdp_config")
-    keeps = config.get("reshard_after_forward", config.get("fsdp_reshard_after_forward")) is False
+    keeps = _fsdp_config(values).get(_KEEPS) is False
     return 0 if "no_shard" in text else 2 if keeps or "shard_grad_op" in text else 3
 
 
+def _fsdp_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of FSDP, whose names may begin with `fsdp_`."""
+    return {name.removeprefix("fsdp_"): value for name, value in stated.table(values, "fsdp_config").items()}
+
+
 def _batch(values: Mapping[str, Any], *, ranks: int) -> dict[str, Value]:
-    """Return the batch sizes that are stated; the global batch is known if both numbers are."""
-    micro, steps = stated.count(values, MICRO), stated.count(values, ACCUMULATED)
-    found = {"micro_batch": micro, "global_batch": micro * steps * ranks if micro and steps else None}
-    return {name: size for name, size in found.items() if size is not None}
+    """Return the batch sizes that are stated, or those of the defaults."""
+    micro, steps = (stated.count(values, name, usual) for name, usual in DEFAULTS.items())
+    return {"micro_batch": micro, "global_batch": micro * steps * ranks}
 
 
 def _deepspeed(problem: Problem, files: Files, path: str) -> Reading:
@@ -113,3 +123,11 @@ def _ignored(values: Mapping[str, Any], read: set[str]) -> list[str]:
     """Return the arguments that may matter, and that no parameter covers."""
     others = {name: value for name, value in values.items() if name not in read and not name.startswith(IMMATERIAL)}
     return [f"{name} = {json.dumps(value)}" for name, value in others.items() if value not in (None, False, "")]
+
+
+def _ignored_of_fsdp(values: Mapping[str, Any]) -> list[str]:
+    """Return the settings of FSDP that may matter, and that no parameter covers; offloading among them."""
+    text = json.dumps(values.get("fsdp"))
+    others = {name: value for name, value in _fsdp_config(values).items() if name not in {_KEEPS, _FSDP_RECOMPUTES, *_FSDP_IMMATERIAL}}
+    found = [f"fsdp_config.{name} = {json.dumps(value)}" for name, value in others.items() if value not in (None, False, "")]
+    return [f"fsdp = {text}", *found] if "offload" in text else found

@@ -10,7 +10,7 @@ from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json
 from oppa.problem.configuration import Value
 from oppa.tuning.formats.deepspeed import BATCH, key_of
-from oppa.tuning.formats.transformers import ACCUMULATED, MICRO, stage_of
+from oppa.tuning.formats.transformers import ACCUMULATED, DEFAULTS, MICRO, stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.local_model import local_model
 from oppa.tuning.launch_line.meaning import LineConflict, Meaning
@@ -20,8 +20,6 @@ from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
 _LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "model_max_length", "cutoff_len", "seq_length")
-_DEFAULTS = {MICRO: 8, ACCUMULATED: 1}
-"""Defaults of transformers.TrainingArguments."""
 BATCH_WORDS = {"micro_batch": [f"--{MICRO}", "{micro_batch}", f"--{ACCUMULATED}", "{num_microbatches}"]}
 """Words of the parameter that divides the batch."""
 TRAINER_ADDED, TRAINER_STEPS = ("--logging_steps", "1"), {"format": "hf-trainer"}
@@ -59,7 +57,7 @@ class TrainerArguments:
             return found, self.options.origin(name)
         if type(found := self.values.get(name)) is int:
             return found, self.file
-        return _DEFAULTS[name], "default of Transformers"
+        return DEFAULTS[name], "default of Transformers"
 
     def is_on(self, name: str) -> bool:
         """Return whether a switch is on."""

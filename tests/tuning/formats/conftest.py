@@ -104,6 +104,21 @@ def read_back(name, problem, files):
     return at_rest(problem.space, complete(problem.space, FORMATS[name].parse(problem, files).settings))
 
 
+LIGHTNING_CLI = """
+import json, sys
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.strategies import StrategyRegistry
+class Data(LightningDataModule):
+    def __init__(self, batch_size: int = 1, num_workers: int = 0):
+        super().__init__()
+class Parsed(LightningCLI):
+    def instantiate_classes(self):  # FSDP wants a GPU, and DeepSpeed its package
+        pass
+"""
+"""The beginning of a program that parses lines with LightningCLI."""
+
 PACKAGES = {
     "torchtitan": "torchtitan==0.3.0 triton",
     "megatron.bridge": "--no-deps megatron-core==0.16.1 megatron-bridge==0.3.1",

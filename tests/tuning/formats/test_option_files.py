@@ -10,7 +10,7 @@ from oppa.errors import InputError
 from oppa.problem.job import load_job
 from oppa.tuning.formats import FORMATS, export
 from oppa.tuning.formats.job_facts import facts_of
-from tests.tuning.formats.conftest import ask, at, read_back
+from tests.tuning.formats.conftest import LIGHTNING_CLI, ask, at, read_back
 
 CLUSTER = 'batch = {global_batch = 64}\ncluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}\n'
 KNOBS = {
@@ -43,21 +43,14 @@ for file, words in json.load(open(sys.argv[1])):
         for a in (read, given)])
 print(json.dumps(found))
 """
-CLI = """
-import json, sys
-from lightning.pytorch import LightningDataModule
-from lightning.pytorch.cli import LightningCLI
-from lightning.pytorch.demos.boring_classes import BoringModel
-class Data(LightningDataModule):
-    def __init__(self, batch_size: int = 1, num_workers: int = 0):
-        super().__init__()
-class Parsed(LightningCLI):
-    def instantiate_classes(self):  # FSDP wants a GPU, and DeepSpeed its package
-        pass
+CLI = (
+    LIGHTNING_CLI
+    + """
 lines = [["--config", file] for file in json.load(open(sys.argv[1]))]
 configs = [Parsed(BoringModel, Data, run=False, args=line).config.as_dict() for line in lines]
 print(json.dumps(configs, default=str))
 """
+)
 
 
 @pytest.fixture
@@ -145,6 +138,19 @@ def test_arguments_of_the_trainer_as_people_write_them(values, stage, problem_of
     assert facts_of("transformers", files).precision == "fp32"
 
 
+def test_arguments_that_are_not_stated_have_the_trainers_defaults(problem_of) -> None:
+    reading = FORMATS["transformers"].parse(problem_of("torch"), {"args.json": "{}"})
+    assert (reading.settings["micro_batch"], reading.settings["global_batch"], reading.settings["recompute"]) == (8, 64, "none")
+
+
+def test_what_fsdp_does_beyond_sharding_is_read_or_named(problem_of) -> None:
+    config = {"reshard_after_forward": False, "activation_checkpointing": True, "cpu_offload": True, "fsdp_min_num_params": 9}
+    files = {"args.json": json.dumps({"fsdp": "full_shard offload", "fsdp_config": config})}
+    reading = FORMATS["transformers"].parse(problem_of("torch"), files)
+    assert (reading.settings["zero_stage"], reading.settings["recompute"]) == (2, "full")
+    assert reading.ignored == ('fsdp = "full_shard offload"', "fsdp_config.cpu_offload = true")
+
+
 def test_arguments_that_name_a_file_of_deepspeed_are_read_with_it(problem_of) -> None:
     files = {"args.yaml": "per_device_train_batch_size: 4\nbf16: true\ndeepspeed: configs/ds_config.json\n"}
     with pytest.raises(InputError, match=r"refers to `deepspeed = configs/ds_config\.json`"):
@@ -155,23 +161,28 @@ def test_arguments_that_name_a_file_of_deepspeed_are_read_with_it(problem_of) ->
 
 
 @pytest.mark.parametrize(
-    ("strategy", "stage"),
+    ("strategy", "stage", "ignored"),
     [
-        ("auto", 0),
-        ("deepspeed_stage_2", 2),
-        ("{class_path: DDPStrategy, init_args: {find_unused_parameters: true}}", 0),
-        ("{class_path: lightning.pytorch.strategies.DeepSpeedStrategy, init_args: {stage: 3}}", 3),
-        ("{class_path: FSDPStrategy, init_args: {sharding_strategy: SHARD_GRAD_OP}}", 2),
-        ("{class_path: FSDPStrategy}", 3),
-        ("my.Strategy", None),
+        ("auto", 0, ()),
+        ("deepspeed_stage_2", 2, ()),
+        ("ddp_find_unused_parameters_true", 0, ("trainer.strategy = ddp_find_unused_parameters_true",)),
+        (
+            "{class_path: DDPStrategy, init_args: {find_unused_parameters: true}}",
+            0,
+            ("trainer.strategy.init_args.find_unused_parameters = True",),
+        ),
+        ("{class_path: lightning.pytorch.strategies.DeepSpeedStrategy, init_args: {stage: 3}}", 3, ()),
+        ("{class_path: FSDPStrategy, init_args: {sharding_strategy: SHARD_GRAD_OP}}", 2, ()),
+        ("{class_path: FSDPStrategy, init_args: {cpu_offload: true}}", 3, ("trainer.strategy.init_args.cpu_offload = True",)),
+        ("my.Strategy", None, ("trainer.strategy = my.Strategy",)),
     ],
 )
-def test_files_of_lightning_as_people_write_them(strategy, stage, problem_of) -> None:
+def test_files_of_lightning_as_people_write_them(strategy, stage, ignored, problem_of) -> None:
     text = f"trainer: {{devices: 4, num_nodes: 2, precision: bf16-mixed, strategy: {strategy}, accumulate_grad_batches: 2, max_steps: 9}}\n"
     files = {"run.yaml": text + "data: {class_path: my.Data, init_args: {batch_size: 4}}\n"}
     reading = FORMATS["lightning"].parse(problem_of("torch"), files)
     assert (reading.settings.get("zero_stage"), reading.settings["micro_batch"], reading.settings["global_batch"]) == (stage, 4, 64)
-    assert reading.ignored == (() if stage is not None else ("trainer.strategy = my.Strategy",))
+    assert reading.ignored == ignored
     facts = facts_of("lightning", files)
     assert (facts.devices, facts.hosts, facts.precision) == (8, 2, "bf16")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oppa.problem.job import load_job
-from tests.tuning.formats.conftest import ask
+from tests.tuning.formats.conftest import LIGHTNING_CLI, ask
 from tests.tuning.formats.launch_lines import line
 from tests.tuning.formats.torchtitan_knobs import EVERY_KNOB
 
@@ -77,18 +77,9 @@ for line in json.load(open(sys.argv[1])):
         "wrap": environment.get("FSDP_AUTO_WRAP_POLICY", ""), "program": [args.training_script, *args.training_script_args]})
 print(json.dumps(found))
 """
-LIGHTNING = """
-import json, sys
-from lightning.pytorch import LightningDataModule
-from lightning.pytorch.cli import LightningCLI
-from lightning.pytorch.demos.boring_classes import BoringModel
-from lightning.pytorch.strategies import StrategyRegistry
-class Data(LightningDataModule):
-    def __init__(self, batch_size: int = 1, num_workers: int = 0):
-        super().__init__()
-class Parsed(LightningCLI):
-    def instantiate_classes(self):  # FSDP wants a GPU, and DeepSpeed its package
-        pass
+LIGHTNING = (
+    LIGHTNING_CLI
+    + """
 found = []
 for line in json.load(open(sys.argv[1])):
     config = json.loads(json.dumps(Parsed(BoringModel, Data, run=False, args=line).config.as_dict(), default=str))
@@ -97,6 +88,7 @@ for line in json.load(open(sys.argv[1])):
     found.append(config)
 print(json.dumps(found))
 """
+)
 SCHEDULES = {
     "1f1b": "Schedule1F1B",
     "gpipe": "ScheduleGPipe",
