@@ -30,7 +30,7 @@ def browser() -> Iterator[Any]:
 
 def pytest_configure(config: pytest.Config) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    if worker or not hasattr(config.option, "numprocesses") or not config.option.numprocesses:  # no process that only starts workers
+    if worker or not getattr(config.option, "numprocesses", None):  # no process that only starts workers
         os.environ["XDG_RUNTIME_DIR"] = config.stash[FOLDER] = tempfile.mkdtemp(prefix=f"oppa-{worker or 'tests'}-")
     if worker:
         os.environ["TMPDIR"] = tempfile.tempdir = config.stash[FOLDER]

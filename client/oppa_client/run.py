@@ -388,9 +388,7 @@ def _attempt_of_trial(trial: Trial) -> dict[str, Any]:
 
 
 def _late(what: str, from_step: int, step: int) -> str:
-    causes = (
-        "the ranks train apart, a rank runs ahead of the others (open the run with a larger `lead`), or the file system shows files late"
-    )
+    causes = "the ranks train apart, one runs ahead (open the run with a larger `lead`), or the file system shows files late"
     return f"{what} began with step {from_step}, but this rank is at step {step}: {causes}"
 
 

@@ -34,6 +34,7 @@ LEARNED: Mapping[str, Callable[..., Policy]] = {"rl": LearnedPolicy, "explore": 
 """Policies that need weights; `explore` uses only their actions and window."""
 WITHOUT_TABLE = ("proportional", *LEARNED)
 WITHOUT_NOISE = ("stagewise", "static", *WITHOUT_TABLE)
+"""Policies that need no table, and those that need no measurement of the gradients."""
 
 
 def policy_of(text: str, weights: Weights | None = None) -> Callable[[ThroughputIndex | None], Policy]:

@@ -50,8 +50,6 @@ MOVED_SCORE_BYTES = 40
 
 Scores, probabilities, mask and dropped probabilities are written and read once each; the backward pass moves twice as much.
 """
-
-
 COMPILED_SHARE = 0.4
 """Bytes that a compiler's fused element-wise operations move, against separate ones.
 
@@ -209,10 +207,10 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
     elements = activation_elements(work) + layout.wide_residuals * replicated_elements(work)
     moved = passes * (elements / layout.tp + whole) * work.formats.element_bytes * work.tokens
     experts = experts_per_layer(work)
+    moved = moved * torch.where(layout.compiled > 0, COMPILED_SHARE, 1.0)
     looped = work.layout.expert_loop * work.formats.trained * INDEXED_GRADIENT_MOVES * work.shape.experts / work.layout.ep * experts
     moved = moved + looped * work.formats.element_bytes
     quantised = QUANTISED_BYTES * work.machine.eight_bit * passes * activation_elements(work) / layout.tp * work.tokens
-    moved = moved * torch.where(layout.compiled > 0, COMPILED_SHARE, 1.0)
     return (moved + quantised) / (work.machine.memory_bandwidth * c["memory_efficiency"])
 
 

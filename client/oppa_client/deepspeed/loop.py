@@ -67,6 +67,8 @@ class EngineLoop:
         self.position = Position.of(run, samples, engine.train_batch_size())
         self.rates = SampleRates(engine, self.position.reference)
         self._alone = terms_of(engine)
+        self._saved: Path | None = None
+        """The newest checkpoint of this process; it is not saved again at the same step."""
         noise_scale = self._resume(run) if run and run.resume else None
         self.measured = MeasuredSteps(statistics, noise_scale, fp16=engine.fp16_enabled())
         if is_pipeline(engine):
@@ -113,11 +115,14 @@ class EngineLoop:
 
     def _save(self) -> Path:
         folder = self._folder / f"step-{self.engine.global_steps}"
+        if folder == self._saved:
+            return folder
         checkpoints.save(self.engine, folder)
         if dist.get_rank() == 0:
             layout = checkpoints.layout_of(self.engine)
             run_files.write(folder, POSITION, {**self._stated(), "saved_by": layout, "noise_scale": self.measured.to_dict()})
         dist.barrier()
+        self._saved = folder
         return folder
 
     def _stated(self) -> dict[str, Any]:

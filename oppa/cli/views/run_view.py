@@ -158,6 +158,7 @@ class PlainRunView(RunCallback):
         self._steps_of_attempt = 0
         self._shown_at = time.monotonic()
         self._said = ""
+        """The last event that was shown."""
         self._unmeasured = 0 if needs_noise(run.policy) else None
         """Steps so far whose gradients the trainer did not measure; None if that does not matter, or is known to the user."""
 

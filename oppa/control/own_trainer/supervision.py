@@ -39,7 +39,7 @@ from oppa.trials.trial_folder import ATTEMPT
 from oppa.units import format_seconds
 
 ENDING_S = 30.0
-"""Most seconds in which ranks end that have left for another layout, whose ranks wait; some hang while their interpreter ends."""
+"""Most seconds in which ranks end that have left for another layout, whose ranks wait; on a loaded machine the end of Python takes long."""
 
 
 class OpenController(Protocol):

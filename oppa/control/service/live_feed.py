@@ -28,9 +28,8 @@ async def answer_watcher(connection: ServerConnection, jobs: Mapping[str, Contro
     while True:
         for name, job in [each for each in jobs.items() if seen.get(each[0]) != each[1].number]:
             seen[name] = job.number
-            await send(
-                connection, json.dumps({name: {"title": titles.get(name, name), **shown(job)}})
-            )  # other connections are served between two jobs
+            update = {name: {"title": titles.get(name, name), **shown(job)}}
+            await send(connection, json.dumps(update))  # other connections are served between two jobs
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PERIOD_S):
                 await connection.wait_closed()
