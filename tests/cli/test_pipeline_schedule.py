@@ -17,6 +17,7 @@ def times(oppa):
     return ("--times", "times.csv", "--stages", 3, "--microbatches", 4)
 
 
+@pytest.mark.slow
 def test_an_order_is_found_drawn_and_written(oppa, times):
     done = oppa("pipeline-schedule", *times, "--out", "made/order.csv")
     lines = done.stdout.splitlines()
@@ -27,6 +28,7 @@ def test_an_order_is_found_drawn_and_written(oppa, times):
     assert "<svg" in (oppa.folder / "made" / "order.svg").read_text()
 
 
+@pytest.mark.slow
 def test_more_memory_is_no_slower_and_the_figures_are_json(oppa, times):
     rates = []
     for limit in (1, 3, 6):

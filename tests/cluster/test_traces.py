@@ -118,6 +118,7 @@ def test_other_json_is_refused(text: str, tmp_path: Path) -> None:
         read_trace(tmp_path / "nothing.csv")
 
 
+@pytest.mark.slow
 def test_a_trace_like_seren_has_its_jobs_and_its_gpu_time() -> None:
     jobs = generate(SEREN, seed=1)
     assert len(jobs) == 330_000

@@ -168,6 +168,7 @@ def write(folder: Path, lines: list[dict[str, object]]) -> None:
     (folder / ledger.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+@pytest.mark.slow
 def test_no_field_of_a_ledger_has_another_type(held: Held) -> None:  # noqa: F811
     folder, lines = held.job.run, json.loads(json.dumps(LINES))
     write(folder, lines)

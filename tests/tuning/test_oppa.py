@@ -134,6 +134,7 @@ def test_after_a_miss_intervals_are_wider(problem, candidates, landscape) -> Non
     assert widths[1] > 1.3 * widths[0]
 
 
+@pytest.mark.slow
 def test_contenders_that_noise_does_not_tell_apart_are_measured_again(designer, landscape) -> None:
     ran = sorted((index for index in range(32) if landscape.observe(index).measured), key=landscape.log_rate)
     slowest, *rest, first, second = ran
