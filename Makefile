@@ -18,11 +18,12 @@ RESOLUTION ?= lowest-direct
 # Ray and what only Ray needs stand in a folder of their own, and not in .venv.
 RAY := $(CURDIR)/.ray
 RAY_TESTS ?= ray and not nightly
+TESTS ?= tests
 # `make versions` tests what depends on packages; old packages give warnings, which are no errors there.
 VERSIONS_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
 	tests/control/test_service.py tests/trials/test_command.py tests/tuning/test_search.py
 
-.PHONY: help setup lock tune loop test check test-all environments slurm ray browser faults bench bench-ci lint docs docs-links pictures wheel wheelhouse versions clean
+.PHONY: help setup lock tune loop test check test-all nightly environments slurm ray browser faults bench bench-ci lint docs docs-links pictures wheel wheelhouse versions clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -63,8 +64,13 @@ check: setup ## Run the checks of continuous integration
 	$(MAKE) test-all
 	$(MAKE) --jobs 2 --output-sync bench-ci wheel
 
+# The slow tests wait half of the time.
+test-all: WORKERS = $(shell $(PYTHON) -c "import os; print(os.cpu_count() * 3 // 2)")
 test-all: setup
 	$(PYTEST) -m "not nightly"
+
+nightly: setup ## Run the tests that `make check` only samples; TESTS=tests/training runs those of a folder
+	$(PYTEST) -m nightly $(TESTS)
 
 environments: setup ## Create the environments of the DeepSpeed and ColossalAI runners, some minutes each
 	$(BIN)/oppa env create deepspeed

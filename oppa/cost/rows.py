@@ -1,6 +1,6 @@
 """Convert the rows of a user's table into a workload; models, devices and frameworks may differ from row to row."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -34,21 +34,22 @@ RESIDUALS = ("16-bit", "32-bit")
 EXPERT_PRODUCTS = ("grouped", "loop")
 ALSO = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather", "allgather": "all-gather"}
 """Megatron-LM's names of ways to exchange in context parallelism."""
-FLAGS = ("gated", "tied", "sequence_parallel", "overlap_tp", "compiled")
-WORDS = (
-    "precision",
-    "framework",
-    "optimizer",
-    "trained",
-    "weights",
-    "cp_mode",
-    "attention",
-    "loss",
-    "residuals",
-    "expert_products",
-    "offload",
-)
-OPTIONAL = (*FLAGS, *WORDS, *COUNTS, *WIDTHS)
+FLAGS = {"gated": True, "tied": False, "overlap_tp": False, "compiled": False}
+"""Optional flags, with their defaults; that of `sequence_parallel` is its framework's."""
+WORDS: dict[str, tuple[Sequence[str], str]] = {
+    "precision": (PRECISIONS, ""),
+    "optimizer": (tuple(OPTIMIZER_STATE_BYTES), "adamw"),
+    "trained": (tuple(TRAINED), "all"),
+    "weights": (tuple(FROZEN_BYTES), "16-bit"),
+    "cp_mode": ((*CP_MODES, *ALSO), ""),
+    "attention": (ATTENTIONS, "flash"),
+    "loss": (LOSSES, "fused"),
+    "residuals": (RESIDUALS, "16-bit"),
+    "expert_products": (EXPERT_PRODUCTS, "grouped"),
+    "offload": (OFFLOADS, "none"),
+}
+"""Optional words: those that are accepted, and the default."""
+OPTIONAL = ("framework", "sequence_parallel", *FLAGS, *WORDS, *COUNTS, *WIDTHS)
 LARGEST = 10**9
 
 
@@ -66,29 +67,19 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
             raise InputError(
                 f"the rows have no column `{name}`", hint=f"add it; the rows need {', '.join(REQUIRED)}, and may have {', '.join(OPTIONAL)}"
             )
-    checked = {name: _whole_numbers(rows[name], least=1) for name in (*MODEL, *PLACE, *LAYOUT) if name != "zero"}
+    given = {name: rows[name] for name in OPTIONAL if name in rows}
+    checked: dict[str, Any] = {name: _whole_numbers(rows[name], least=1) for name in (*MODEL, *PLACE, *LAYOUT) if name != "zero"}
     checked["zero"] = _whole_numbers(rows["zero"], least=0, most=3)
     checked["device"] = _devices(rows["device"])
     checked["recompute"] = _words(rows["recompute"], RECOMPUTE, default="none")
-    checked["precision"] = _words(_optional(rows, "precision"), PRECISIONS)
-    checked["framework"] = _words(_optional(rows, "framework"), frameworks(), default=DEFAULT)
-    checked["optimizer"] = _words(_optional(rows, "optimizer"), tuple(OPTIMIZER_STATE_BYTES), default="adamw")
-    checked["cp_mode"] = _words(_optional(rows, "cp_mode"), CP_MODES, default="", also=ALSO)
-    checked["attention"] = _words(_optional(rows, "attention"), ATTENTIONS, default="flash")
-    checked["loss"] = _words(_optional(rows, "loss"), LOSSES, default="fused")
-    checked["residuals"] = _words(_optional(rows, "residuals"), RESIDUALS, default="16-bit")
-    checked["expert_products"] = _words(_optional(rows, "expert_products"), EXPERT_PRODUCTS, default="grouped")
-    checked["offload"] = _words(_optional(rows, "offload"), OFFLOADS, default="none")
-    checked["gated"] = _flags(_optional(rows, "gated"), default=True)
-    checked["tied"] = _flags(_optional(rows, "tied"), default=False)
-    usual = {name: load_framework(name).sequence_parallel for name in checked["framework"].unique()}
-    checked["sequence_parallel"] = _flags(_optional(rows, "sequence_parallel"), default=checked["framework"].map(usual))
-    for name in ("overlap_tp", "compiled"):
-        checked[name] = _flags(_optional(rows, name), default=False)
-    checked["trained"] = _words(_optional(rows, "trained"), tuple(TRAINED), default="all")
-    checked["weights"] = _words(_optional(rows, "weights"), tuple(FROZEN_BYTES), default="16-bit")
-    for name, default in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
-        checked[name] = _whole_numbers(_optional(rows, name), least=min(default, 1), default=default)
+    checked["framework"] = _words(given.get("framework", pd.Series(DEFAULT, rows.index)), frameworks(), default=DEFAULT)
+    usual = checked["framework"].map({name: load_framework(name).sequence_parallel for name in checked["framework"].unique()})
+    for name, flag in {"sequence_parallel": usual, **FLAGS}.items():
+        checked[name] = _flags(given[name], default=flag) if name in given else flag
+    for name, (known, word) in WORDS.items():
+        checked[name] = _words(given[name], known, default=word) if name in given else word
+    for name, number in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
+        checked[name] = _whole_numbers(given[name], least=min(number, 1), default=number) if name in given else number
     return pd.DataFrame(checked)
 
 
@@ -144,7 +135,7 @@ def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
     columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}
     columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()
     usual = rows["framework"].map({name: load_framework(name).usual("cp_mode") for name in rows["framework"].unique()})
-    columns["cp_mode"] = rows["cp_mode"].where(rows["cp_mode"] != "", usual).to_numpy()
+    columns["cp_mode"] = rows["cp_mode"].where(rows["cp_mode"] != "", usual).replace(ALSO).to_numpy()
     return layout_of(columns, balanced=True)
 
 
@@ -174,10 +165,6 @@ def _spread(facts: list[dict[str, float]], which: NDArray[np.integer]) -> dict[s
     return {name: torch.from_numpy(np.array([float(each[name]) for each in facts])[which]) for name in facts[0]}
 
 
-def _optional(rows: pd.DataFrame, name: str) -> pd.Series:
-    return rows[name] if name in rows else pd.Series("", rows.index)
-
-
 def _whole_numbers(column: pd.Series, *, least: int, most: int = LARGEST, default: int | None = None) -> pd.Series:
     def read(cells: pd.Series) -> pd.Series:
         numbers = pd.to_numeric(cells if default is None else _filled(cells, str(default)), errors="coerce")
@@ -186,9 +173,9 @@ def _whole_numbers(column: pd.Series, *, least: int, most: int = LARGEST, defaul
     return _checked(column, read, lambda _: f"write a whole number from {least} to {most:,}").astype(np.int64)
 
 
-def _words(column: pd.Series, known: Sequence[str], *, default: str = "", also: Mapping[str, str] | None = None) -> pd.Series:
+def _words(column: pd.Series, known: Sequence[str], *, default: str) -> pd.Series:
     def read(cells: pd.Series) -> pd.Series:
-        words = _filled(cells, default).replace(dict(also or {}))
+        words = _filled(cells, default)
         return words.where(words.isin([*known, default]))
 
     return _checked(column, read, lambda word: nearest(word, filter(None, known)))

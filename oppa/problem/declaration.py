@@ -1,12 +1,13 @@
 """Validate TOML that users write; an error names the nearest key, the legal values, or the line."""
 
+import functools
 import json
 import re
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -83,7 +84,12 @@ _MANY_PARTS = re.compile(rf"""(?:^|[\[{{,])[ \t]*+(?>(?:[\w-]+|"[^"\n]*"|'[^'\n]
 def read(kind: type[T], path: Path, *, error: type[InputError]) -> T:
     """Return the validated record of a file; raises `error`, whose message begins with the path, if the file is wrong."""
     text = read_text(path, error=error, hint="name a readable TOML file in UTF-8")
-    return validate(kind, parse(text, source=str(path), error=error), error=error, source=str(path))
+    return cast(T, _record(kind, text, str(path), error))  # type: ignore[arg-type]  # mypy looks for the hash of an error, not of its type
+
+
+@functools.lru_cache(maxsize=64)
+def _record(kind: type[DeclaredTable], text: str, source: str, error: type[InputError]) -> DeclaredTable:
+    return validate(kind, parse(text, source=source, error=error), error=error, source=source)
 
 
 def parse(text: str, *, source: str, error: type[InputError]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Private names may change without notice. All of them are here, so this module shows what a new version of torch may break.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ __all__ = [
     "enable_profiler",
     "foreach_mul_",
     "foreach_norm",
+    "forget_shardings",
     "leave_to_their_ranks",
     "prepare_profiler",
     "require_tested",
@@ -54,6 +56,14 @@ def require_tested(version: str = torch.__version__) -> None:
     if minor_release(version) not in TESTED:
         message = f"the built-in core was not tested with torch {version}; it calls private functions of torch {', '.join(TESTED)}"
         raise EnvironmentLackingError(message, hint=f"install `torch=={TESTED[-1]}.*` in this environment")
+
+
+def forget_shardings() -> None:
+    """Clear DTensor's cache of shardings, which would keep process groups and their threads alive after they are destroyed."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()
 
 
 def runtime_of(

@@ -17,14 +17,13 @@ from oppa.report.inputs import Inputs
 SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name != "ci"]
 """`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command."""
 LONG = (
-    *("calibrate", "cluster-sim", "control", "goodput-simulated", "policies-simulated", "prior", "profile", "proxy"),
-    *("start-up", "stopping", "trainers", "transfer"),
+    *("calibrate", "cluster-sim", "control", "faults", "goodput-pollux", "goodput-simulated", "overhead", "policies-simulated", "prior"),
+    *("profile", "proxy", "schedule", "service", "start-up", "stopping", "trainers", "transfer"),
 )
 """Those that take over ten seconds of a processor. What they compute is tested in `tests/experiments`."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "benchmark"), [pytest.param(*each, id=each[0], marks=[pytest.mark.nightly] * (each[0] in LONG)) for each in SMALLEST]
 )

@@ -75,6 +75,7 @@ def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned
     assert "another model" in oppa("train", "other.toml", *rl[2:], "still", "--eval-run", "explored", code=2).stderr
 
 
+@pytest.mark.nightly
 def test_real_runs_teach_it_more(oppa, learned) -> None:
     before = Weights.load(oppa.folder / "p.safetensors")
     more = ("train-policy", "job.toml", "dp=2,micro_batch=4", "--weights", "p.safetensors", "--out", "q.safetensors")

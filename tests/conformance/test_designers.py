@@ -15,12 +15,14 @@ REPEATING = ("oppa", "oppa-no-prior", "oppa-no-early-stop")
 """These may measure again what ran to its end."""
 FORESTS = ("forest-physics", "xgboost-physics", "smac-physics")
 """These leave out what needs at least as much memory as what ran out of it, as `oppa` does."""
-SLOW = (*EXPECTING, *FORESTS, "optuna-gp", "smac", "baybe")
+SLOW = (*EXPECTING, *FORESTS, "optuna-gp", "smac")
 SAME_SEARCH = ("oppa-no-early-stop",)
 """These suggest what another one suggests, and differ in when a trial ends."""
+NIGHTLY = ("baybe", *SAME_SEARCH)
+"""BayBE takes minutes."""
 EACH = [
-    *(pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in INSTALLED if name not in SAME_SEARCH),
-    *nightly(*SAME_SEARCH),
+    *(pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in INSTALLED if name not in NIGHTLY),
+    *nightly(*(name for name in INSTALLED if name in NIGHTLY)),
 ]
 
 

@@ -156,7 +156,7 @@ def found() -> Iterator[list[PartResult]]:
     assert processes.descendants(os.getpid()) <= before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_run_has_all_figures(found: list[PartResult]) -> None:
     told = json.loads(json.dumps(to_json(found, {})))
     assert told.keys() == {"statistics_overhead", "reshard_speedup", "statistics", "resharding", "environment"}
@@ -167,7 +167,7 @@ def test_a_real_run_has_all_figures(found: list[PartResult]) -> None:
     assert change["change"] == "dp4 → dp2 pp2" and len(change["speedup_warm"]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_phase_takes_time(found: list[PartResult]) -> None:
     (change,) = found[1].details["resharding"]
     assert list(change["in_process"]["phases"]) == ["stage", "release", "regroup", "rebuild", "load"]
@@ -176,7 +176,7 @@ def test_every_phase_takes_time(found: list[PartResult]) -> None:
     assert all(seconds > 0 for way in (IN_PROCESS, COLD, WARM) for seconds in change[way]["phases"].values())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_row_has_every_cell(found: list[PartResult]) -> None:
     sections = list(itertools.chain(*(each.sections for each in found)))
     assert [len(section.rows) for section in sections] == [1, 1, 3]

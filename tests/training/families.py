@@ -66,8 +66,3 @@ def features(values: dict[str, object]) -> set[object]:
 def kinds(values: dict[str, object]) -> set[object]:
     """Return each kind of parallelism, and whether state is sharded: what the quick tests show of layouts."""
     return {*(axis for axis in ("dp", "tp", "pp", "ep", "cp") if axis in values), int(values.get("zero_stage", 0)) > 0}  # type: ignore[call-overload]
-
-
-def family_and_kinds(family: str, values: dict[str, object]) -> set[object]:
-    """Return the family and the kinds of parallelism of a case."""
-    return {family, *kinds(values)}

@@ -1,5 +1,7 @@
 """What a program of the rank server gets that runs on standing ranks."""
 
+import gc
+
 from oppa.problem.configuration import Configuration
 from oppa.training.parallel.mesh import Mesh, regrouped
 
@@ -12,5 +14,6 @@ class Ranks:
 
     def regroup(self, configuration: Configuration) -> Mesh:
         """Return the mesh of this layout; the groups of the one before are gone."""
+        gc.collect()
         self._mesh = regrouped(self._mesh, configuration)
         return self._mesh

@@ -29,7 +29,7 @@ def whole(states: list[State], model: Model, configuration: Configuration) -> bo
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", [name if name == "tied" else pytest.param(name, marks=pytest.mark.slow) for name in MODELS])
 def test_what_any_layout_saves_every_layout_reads(family: str, every: bool, tmp_path: Path) -> None:
     model = MODELS[family]
     for number, configuration in enumerate(some_of(configurations(model, 4), every=every)):

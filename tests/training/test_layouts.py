@@ -1,7 +1,11 @@
 """Every layout trains the same model: the same seed and data give the losses of one process, step by step."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from oppa.trials import processes
 from tests.sampling import sampled
 from tests.training.families import GROUPED, TINY, TOLERANCE, Alone, configured, features, kinds, name_of
 from tests.training.gang import Gang
@@ -95,3 +99,13 @@ def test_loss_falls_and_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
     # bf16 keeps 8 bits of mantissa: 4e-3 per operation, averaged over many.
     assert gang.losses(configured(micro_batch=8), TINY, precision="bf16") == pytest.approx(alone(TINY), rel=1e-2)
     assert gang.losses(configured(pp=2), TINY, precision="bf16") == pytest.approx(alone(TINY), rel=1e-2)
+
+
+def test_process_groups_that_are_destroyed_leave_no_thread(gang: Gang) -> None:
+    """FSDP2's tensors are in reference cycles and in a cache of torch's, and hold the groups of their layout."""
+    found = []
+    for layout in [{"dp": 4, "zero_stage": 3}, {"dp": 2, "tp": 2, "zero_stage": 2}] * 2:
+        gang.losses(configured(**layout), GROUPED, steps=1)
+        names = [path for each in processes.descendants(os.getpid()) for path in Path(f"/proc/{each.pid}/task").glob("*/comm")]
+        found.append(sum(name.read_text().startswith("gloo") for name in names))
+    assert found[:2] == found[2:]

@@ -9,6 +9,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.training.model.tensor_slices import Piece, cells, common, elements, index, inside
 from oppa.training.reshard.shards import WEIGHT, TensorKey, layout_of
+from tests.sampling import slow
 from tests.training.families import FAMILIES
 from tests.training.layouts import configurations, some_of
 
@@ -37,7 +38,7 @@ def copies(key: TensorKey, model: Model, configuration: Configuration) -> int:
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+@pytest.mark.parametrize("devices", [1, 2, 4, *slow(8)])
 @pytest.mark.parametrize("family", MODELS)
 def test_every_element_is_held_as_often_as_the_layout_says(family: str, devices: int, every: bool) -> None:
     model = MODELS[family]

@@ -12,6 +12,7 @@ from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.training.tracing.trace import traced
 from tests.jobs import problem_of
+from tests.sampling import nightly
 from tests.training.families import ROOT
 
 ABSENT = importlib.util.find_spec("transformers") is None
@@ -42,7 +43,7 @@ precision = "bf16"
 """
 
 
-@pytest.fixture(scope="module", params=CONFIGURATIONS)
+@pytest.fixture(scope="module", params=["llama", "gpt2", "mixtral", *nightly("mistral", "qwen3")])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Problem:
     """Return the traced problem of one of the configurations."""
     from transformers import AutoConfig

@@ -184,7 +184,7 @@ def test_smac_sees_each_candidate_as_a_configuration_of_its_own(candidates) -> N
     assert len(set(configurations(candidates)[1])) == len(candidates)
 
 
-@pytest.mark.slow  # its import
+@pytest.mark.nightly  # its import
 def test_baybe_sees_each_candidate_as_a_row_of_its_own(candidates) -> None:
     pytest.importorskip("baybe")
     from experiments.baselines.baybe_campaign import frame_of

@@ -39,8 +39,8 @@ RANKED = ("prior-rank",)
 WITHOUT = ("xgboost", "random", "exhaustive", "smac", "baybe")
 """They learn that a configuration does not fit when it has run out of memory."""
 
-LONG = ("oppa-paper", "baybe")
-"""The first thinks for long; the second takes long to import, and never learns of a limit."""
+LONG = ("oppa-paper", "oppa-no-early-stop", "vanilla-bo-cei", "forest-physics", "xgboost-physics", "optuna-gp", "baybe")
+"""These think for long, or take long to import."""
 
 
 @pytest.fixture(scope="module")

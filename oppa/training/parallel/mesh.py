@@ -28,7 +28,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import COLLECTIVE_TIMEOUT_S
 from oppa.training.parallel.extra_parameters import context_parallel, shards_of
-from oppa.training.torch_internals import require_tested
+from oppa.training.torch_internals import forget_shardings, require_tested
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -127,6 +127,7 @@ def regrouped(mesh: Mesh, configuration: Configuration) -> Mesh:
     """Return the mesh of the same ranks in another layout, and destroy the present groups; every rank calls it between two steps."""
     if mesh.world != configuration.devices:
         raise InputError(f"`{configuration.id}` is for {configuration.devices} ranks, not {mesh.world}", hint="keep the number of devices")
+    forget_shardings()
     if dist.is_initialized():  # a rank that failed to build its part of the layout has destroyed its groups already
         dist.destroy_process_group()
     return _joined(configuration, mesh.store, mesh.layout + 1, device=mesh.device, rank=mesh.rank, world=mesh.world, timeout=mesh.timeout)
