@@ -4,6 +4,7 @@ Laws are tried on 25 random examples, and under `--hypothesis-profile whole`, wh
 """
 
 import collections
+import gc
 import os
 import shutil
 import tempfile
@@ -42,6 +43,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that have most tests of environments, then slow ones, so that the workers end together."""
+    """Begin with the files that have most tests of environments, then of faults, then slow ones, so that the workers end together."""
     long = collections.Counter((item.path, mark.name) for item in items for mark in item.iter_markers())
-    items.sort(key=lambda item: (-long[item.path, "environment"], -long[item.path, "slow"]))
+    items.sort(key=lambda item: [-long[item.path, mark] for mark in ("environment", "faults", "slow")])
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests and all modules, which every collection would look through

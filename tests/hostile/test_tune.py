@@ -23,6 +23,7 @@ def survivors() -> Iterator[list[int]]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 def test_a_study_outlives_every_kind_of_trial(tmp_path: Path, survivors: list[int]) -> None:
     assert len(HOSTILE) + len(INTRUSIVE) >= 50 and list(programs().values()).count(GOOD) >= 20

@@ -9,6 +9,7 @@ them end, and the next request forks others. The programs in `FRESH` run on rank
 
 import contextlib
 import functools
+import gc
 import json
 import os
 import select
@@ -128,6 +129,7 @@ class Gang:
 def main() -> None:
     """Serve requests until stdin ends."""
     print(json.dumps(len(list(Path("/proc/self/task").iterdir()))), flush=True)  # threads, of which a fork would keep one
+    gc.freeze()  # ranks collect their own objects alone
     gangs = dict[int, Gang]()
     for line in sys.stdin:
         request = json.loads(line)

@@ -36,6 +36,7 @@ def test_the_weights_are_those_of_one_process(gang: Gang, tmp_path: Path) -> Non
         assert not differing(one, found), stage
 
 
+@pytest.mark.slow
 def test_state_moves_to_groups_of_shards_and_from_them(gang: Gang, alone: Alone) -> None:
     layouts = [configured(dp=4, zero_stage=3), *(configured(dp=4, dp_shard=2, zero_stage=stage) for stage in (3, 1)), configured(tp=4)]
     assert gang.chain(chain(GROUPED, layouts, [1, 1, 2, 1])) == pytest.approx(alone(GROUPED, 5), rel=TOLERANCE)

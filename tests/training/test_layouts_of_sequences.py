@@ -70,6 +70,7 @@ def test_the_weights_are_those_of_one_process(family: str, gang: Gang, tmp_path:
     assert differing(one, first)
 
 
+@pytest.mark.slow
 def test_a_layout_with_parts_of_sequences_is_one_like_all_others(gang: Gang, alone: Alone, tmp_path: Path) -> None:
     """State moves to it and from it, and a checkpoint of it resumes in others."""
     walk = [configured(**values) for values in ({"dp": 4}, {"cp": 4}, {"tp": 2, "cp": 2}, {"cp": 2, "dp": 2, "zero_stage": 3}, {"pp": 4})]
@@ -81,6 +82,7 @@ def test_a_layout_with_parts_of_sequences_is_one_like_all_others(gang: Gang, alo
     assert first == pytest.approx(alone_longer[:2], rel=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
     for values in ({"cp": 2, "pp": 2}, {"cp": 2, "dp": 2, "zero_stage": 3}):
         assert gang.losses(configured(**values), GROUPED, precision="bf16") == pytest.approx(alone(GROUPED), rel=1e-2)

@@ -63,12 +63,14 @@ def test_the_weights_are_those_of_one_process(family: str, gang: Gang, tmp_path:
         assert not differing(one, weights_after(gang, configured(**values), MODELS[family], tmp_path / "others.pt")), values
 
 
+@pytest.mark.slow
 def test_it_can_be_switched_on_and_off_between_steps(gang: Gang, alone: Alone) -> None:
     layouts = [configured(tp=2, dp=2), configured(**SEQUENCE, dp=2), configured(**SEQUENCE, pp=2)]
     longer = alone(GROUPED, 5)
     assert gang.chain(chain(GROUPED, layouts, [1, 2, 2])) == pytest.approx(longer, rel=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
     assert gang.losses(configured(**SEQUENCE, pp=2), GROUPED, precision="bf16") == pytest.approx(alone(GROUPED), rel=1e-2)
 
