@@ -3,7 +3,7 @@
 The request's folder has `order.json`: `model`, `layouts`, the `steps` to take in each, and `training` where it is not the usual. The result
 is the loss of each step. With `checkpoint`, a folder, ranks resume from there if it exists, and else save there at their end; with `saved`
 they save there in any case. With `digest`, a hash of all bits that the ranks hold at their end follows the losses. With `weights`, a file,
-rank 0 saves all weights there at their end.
+rank 0 saves all weights there at their end. With `threads`, the number of the process groups' threads follows.
 """
 
 import dataclasses
@@ -107,6 +107,8 @@ def run(folder: Path, ranks: Ranks) -> list[float | str]:
             torch.save({key.name: bits.view(torch.float32) for key, bits in weights.items()}, order["weights"])
     if order.get("digest"):
         losses.append(digest(whole(stage(replica, spec, mesh).state, shapes)))
+    if order.get("threads"):
+        losses.append(sum(path.read_text().startswith("gloo") for path in Path("/proc/self/task").glob("*/comm")))
     return losses
 
 

@@ -96,6 +96,8 @@ class Gang:
                 if not os.read(pipe, 1):
                     return self.end()
                 waiting.remove(pipe)
+        for pipe in self._requests:
+            os.write(pipe, b"\n")  # all have answered, so that they may rest
         return [0] * len(self._ranks)
 
     def end(self) -> list[int]:
@@ -111,7 +113,11 @@ class Gang:
         cluster, rendezvous = Cluster(devices_per_host=world, memory_limit_bytes=1 << 30), f"file://{folder}/standing"
         with open_mesh(alone, cluster, rank=rank, world=world, rendezvous=rendezvous, timeout_s=TIMEOUT_S) as mesh:
             ranks = Ranks(mesh)
+            del mesh
             for line in os.fdopen(orders[0]):
+                if not line.strip():
+                    ranks.rest()
+                    continue
                 request = json.loads(line)
                 redirect(Path(request["folder"]))
                 found = STANDING[request["program"]](Path(request["folder"]), ranks)

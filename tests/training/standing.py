@@ -1,9 +1,16 @@
 """What a program of the rank server gets that runs on standing ranks."""
 
 import gc
+from types import SimpleNamespace
+
+import torch.distributed as dist
 
 from oppa.problem.configuration import Configuration
 from oppa.training.parallel.mesh import Mesh, regrouped
+from oppa.training.torch_internals import forget_shardings
+
+KEPT = ("world", "rank", "device", "store", "layout", "timeout")
+"""What the next mesh needs of the one before."""
 
 
 class Ranks:
@@ -17,3 +24,11 @@ class Ranks:
         gc.collect()
         self._mesh = regrouped(self._mesh, configuration)
         return self._mesh
+
+    def rest(self) -> None:
+        """Destroy all groups, whose threads would wake a hundred times a second."""
+        self._mesh = SimpleNamespace(**{name: getattr(self._mesh, name) for name in KEPT})  # type: ignore[assignment]
+        gc.collect()
+        forget_shardings()
+        if dist.is_initialized():
+            dist.destroy_process_group()
