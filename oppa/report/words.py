@@ -69,12 +69,17 @@ def equivalent(learned: Equivalence, result: SearchResult) -> str:
     tolerance = f"tolerance {learned.tolerance:g}"
     if learned.holds:
         return f"as {result.usual_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
+    if not learned.repeatable:
+        differ = f"losses differ by {learned.own_deviation:.2g} in two repeats of {result.usual_in_words} itself"
+        return f"unknown: {differ} ({tolerance}); seed your program"
     where = f"by {learned.deviation:.2g} at step {learned.at_step} ({tolerance})"
     return f"not as {result.usual_in_words} does: losses differ {where}; check how your program applies the configuration"
 
 
 def _learning(learned: Equivalence, result: SearchResult) -> str:
     compared = equivalent(learned, result)
+    if not (learned.holds or learned.repeatable):
+        return f"Whether it learns as {result.usual_in_words} does is {compared}."
     return f"It learns {compared}." if learned.holds else f"Warning: it learns differently, {compared}."
 
 

@@ -43,6 +43,13 @@ class Equivalence:
     at_step: int
     """Index of the step with that difference, counted from 0."""
     tolerance: float
+    own_deviation: float | None = None
+    """Largest relative difference of the losses of a step in two repeats of the reference itself; None if they cannot be compared."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Return False if the reference's own losses differ from repeat to repeat, beyond the tolerance: a program without a seed."""
+        return self.own_deviation is None or self.own_deviation <= self.tolerance
 
     @property
     def holds(self) -> bool:
@@ -67,8 +74,10 @@ def equivalence(study: Study, result: "SearchResult | None", problem: Problem) -
     repeats = [result.repeats[trial.configuration] for trial in (result.best, result.default)]
     if not all(repeats):
         return None
-    ours, theirs = (losses(study.folder / "trials" / own[-1].folder_name) for own in repeats)
-    return compare(ours, theirs, reference=result.default.configuration.id, precision=problem.training.precision)
+    (*_, ours), (*earlier, theirs) = ([losses(study.folder / "trials" / trial.folder_name) for trial in own] for own in repeats)
+    facts = {"reference": result.default.configuration.id, "precision": problem.training.precision}
+    found, own = compare(ours, theirs, **facts), compare(earlier[-1], theirs, **facts) if earlier else None
+    return found and dataclasses.replace(found, own_deviation=own.deviation if own else None)
 
 
 def losses(folder: Path) -> list[float]:

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from oppa.problem.configuration import PARAMETERS
-from oppa.report.words import equivalent
+from oppa.report.words import equivalent, verdicts
 from oppa.study import Study
 from oppa.study.records import VERIFICATION
 from oppa.trials.trial import TrialResult
@@ -67,3 +67,25 @@ def test_the_winner_is_compared_with_what_the_user_runs_by_their_last_repeats(tm
     assert found.holds is holds and found.reference == usual.id
     words = equivalent(found, result)
     assert words.startswith("as the default configuration does" if holds else "not as the default configuration does")
+
+
+@pytest.mark.parametrize(("first", "words"), [(3.5, "not as the default configuration does"), (3.1, "unknown: losses differ by ")])
+def test_a_program_without_a_seed_is_no_other_learning(tmp_path, problem, first, words):
+    """Its own repeats differ as much as those of two configurations."""
+    candidates = problem.candidates()
+    usual, best = (candidates.configuration(index) for index in candidates.default_order()[:2])
+    with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
+        repeats = {usual: [], best: []}
+        for configuration, loss in ((usual, first), (best, 3.3), (usual, 3.5)):
+            lease = study.claim(configuration, purpose=VERIFICATION, pairing="them")
+            folder = study.folder / "trials" / lease.folder_name
+            folder.mkdir(parents=True)
+            (folder / "measurements.jsonl").write_text(json.dumps({"step": 0, "step_time_s": 1.0, "loss": loss}) + "\n")
+            study.finish(lease, TrialResult(outcome="completed", step_times_s=(1.0,), seconds=1.0))
+            repeats[configuration].append(study.trials()[-1])
+        result = SearchResult(best=repeats[best][0], default=repeats[usual][0], runner_up=None, repeats=repeats)
+        found = equivalence(study, result, problem)
+    assert not found.holds and found.repeatable is (first == 3.5)
+    assert equivalent(found, result).startswith(words)
+    (sentence,) = [each for each in verdicts(result, [], found) if "learn" in each]
+    assert sentence.startswith("Warning" if found.repeatable else "Whether it learns as the default configuration does is unknown")

@@ -64,6 +64,8 @@ class EquivalenceOutput(Output):
     deviation: float
     at_step: int
     tolerance: float
+    own_deviation: float | None
+    """The same difference between two repeats of the reference; null if there are none to compare."""
 
 
 class SpendingOutput(Output):

@@ -178,5 +178,8 @@ def _learned(found: "VerifyResult") -> list[str]:
     if (learned := found.equivalence) is None:
         return []
     ours = f"losses of {learned.steps} steps differ by at most {learned.deviation:.1e}"
-    same = "as in the study" if learned.holds else f"[yellow]not as in the study[/], beyond the tolerance of {learned.tolerance:g}"
+    beyond = f"beyond the tolerance of {learned.tolerance:g}"
+    same = "as in the study" if learned.holds else f"[yellow]not as in the study[/], {beyond}"
+    if not (learned.holds or learned.repeatable):
+        same = f"unknown, as two repeats differ by {learned.own_deviation:.1e}, {beyond}"
     return [f"[bold]learns[/]   {same}: {ours}"]
