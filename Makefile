@@ -5,8 +5,8 @@ DONE := .venv/.installed
 PIP := $(BIN)/python -m pip
 INSTALL := $(PIP) install --quiet --no-deps
 TORCH := $(shell grep '^torch==' constraints.txt)
-# Tests run on WORKERS processes, three for two CPUs, as many tests wait; `make test WORKERS=0` runs all in one process.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() * 3 // 2)")
+# Tests run on WORKERS processes; each test starts up to 8 of its own. `make test WORKERS=0` runs all in one process.
+WORKERS ?= auto
 # Python keeps the bytecode of oppa's modules, which hundreds of processes of the tests would compile again.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
@@ -64,6 +64,8 @@ check: setup ## Run the checks of continuous integration
 	$(MAKE) test-all
 	$(MAKE) --jobs 2 --output-sync bench-ci wheel
 
+# Slow tests wait for their processes, so that three workers use two CPUs.
+test-all: WORKERS = $(shell $(PYTHON) -c "import os; print(os.cpu_count() * 3 // 2)")
 test-all: setup
 	$(PYTEST) -m "not nightly"
 
