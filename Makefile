@@ -64,8 +64,6 @@ check: setup ## Run the checks of continuous integration
 	$(MAKE) test-all
 	$(MAKE) --jobs 2 --output-sync bench-ci wheel
 
-# Slow tests wait for their processes, so that three workers use two CPUs.
-test-all: WORKERS = $(shell $(PYTHON) -c "import os; print(os.cpu_count() * 3 // 2)")
 test-all: setup
 	$(PYTEST) -m "not nightly"
 

@@ -69,7 +69,7 @@ def equivalent(learned: Equivalence, result: SearchResult) -> str:
     tolerance = f"tolerance {learned.tolerance:g}"
     if learned.holds:
         return f"as {result.usual_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
-    if not learned.repeatable:
+    if learned.unknown:
         differ = f"losses differ by {learned.own_deviation:.2g} in two repeats of {result.usual_in_words} itself"
         return f"unknown: {differ} ({tolerance}); seed your program"
     where = f"by {learned.deviation:.2g} at step {learned.at_step} ({tolerance})"
@@ -78,7 +78,7 @@ def equivalent(learned: Equivalence, result: SearchResult) -> str:
 
 def _learning(learned: Equivalence, result: SearchResult) -> str:
     compared = equivalent(learned, result)
-    if not (learned.holds or learned.repeatable):
+    if learned.unknown:
         return f"Whether it learns as {result.usual_in_words} does is {compared}."
     return f"It learns {compared}." if learned.holds else f"Warning: it learns differently, {compared}."
 

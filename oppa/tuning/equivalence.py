@@ -47,9 +47,9 @@ class Equivalence:
     """Largest relative difference of the losses of a step in two repeats of the reference itself; None if they cannot be compared."""
 
     @property
-    def repeatable(self) -> bool:
-        """Return False if the reference's own losses differ from repeat to repeat, beyond the tolerance: a program without a seed."""
-        return self.own_deviation is None or self.own_deviation <= self.tolerance
+    def unknown(self) -> bool:
+        """Return whether the losses differ, and those of two repeats of the reference do as well: the program has no seed."""
+        return not self.holds and self.own_deviation is not None and self.own_deviation > self.tolerance
 
     @property
     def holds(self) -> bool:
@@ -57,14 +57,32 @@ class Equivalence:
         return self.deviation <= self.tolerance
 
 
-def compare(ours: Sequence[float], theirs: Sequence[float], *, reference: str, precision: str) -> Equivalence | None:
-    """Compare two runs' losses step by step; None if one of the runs reported none."""
+def compare(
+    ours: Sequence[float], theirs: Sequence[float], *, reference: str, precision: str, repeat: Sequence[float] = ()
+) -> Equivalence | None:
+    """Compare two runs' losses step by step; None if one of the runs reported none.
+
+    Args:
+        ours: Losses of the winner.
+        theirs: Losses of the reference.
+        reference: Id of the reference.
+        precision: Precision of the job, which decides the tolerance.
+        repeat: Losses of another run of the reference, if there is one.
+    """
     if not (ours and theirs):
         return None
+    own = compare(repeat, theirs, reference=reference, precision=precision)
     off = [abs(own - other) / max(abs(own), abs(other), 1e-30) for own, other in zip(ours, theirs, strict=False)]
     worst = max(range(len(off)), key=lambda step: (off[step] != off[step], off[step]))  # NaN counts as the largest difference
     deviation = off[worst] if off[worst] == off[worst] else float("inf")
-    return Equivalence(reference=reference, steps=len(off), deviation=deviation, at_step=worst, tolerance=TOLERANCE[precision])
+    return Equivalence(
+        reference=reference,
+        steps=len(off),
+        deviation=deviation,
+        at_step=worst,
+        tolerance=TOLERANCE[precision],
+        own_deviation=own.deviation if own else None,
+    )
 
 
 def equivalence(study: Study, result: "SearchResult | None", problem: Problem) -> Equivalence | None:
@@ -74,10 +92,9 @@ def equivalence(study: Study, result: "SearchResult | None", problem: Problem) -
     repeats = [result.repeats[trial.configuration] for trial in (result.best, result.default)]
     if not all(repeats):
         return None
-    (*_, ours), (*earlier, theirs) = ([losses(study.folder / "trials" / trial.folder_name) for trial in own] for own in repeats)
-    facts = {"reference": result.default.configuration.id, "precision": problem.training.precision}
-    found, own = compare(ours, theirs, **facts), compare(earlier[-1], theirs, **facts) if earlier else None
-    return found and dataclasses.replace(found, own_deviation=own.deviation if own else None)
+    (*_, ours), theirs = ([losses(study.folder / "trials" / trial.folder_name) for trial in own[-2:]] for own in repeats)
+    repeat = theirs[0] if len(theirs) > 1 else ()
+    return compare(ours, theirs[-1], reference=result.default.configuration.id, precision=problem.training.precision, repeat=repeat)
 
 
 def losses(folder: Path) -> list[float]:

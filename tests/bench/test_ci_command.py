@@ -32,6 +32,7 @@ def checkout(tmp_path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.nightly  # `make bench-ci` plays all tasks
+@pytest.mark.timeout(600)
 def test_the_search_is_as_good_as_the_reference(tmp_path) -> None:
     done = ci("--tasks", "cpu", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -40,6 +41,7 @@ def test_the_search_is_as_good_as_the_reference(tmp_path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_designer_that_is_worse_is_a_regression() -> None:
     done = ci("--designer", "random")
     assert done.returncode == 4, done.stderr
@@ -48,6 +50,7 @@ def test_a_designer_that_is_worse_is_a_regression() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_mistake_in_the_designers_code_is_a_regression(checkout) -> None:
     with (checkout / "oppa" / "tuning" / "designers" / "__init__.py").open("a") as file:
         file.write('\nDESIGNERS["oppa"] = DESIGNERS["random"]\n')

@@ -24,6 +24,7 @@ LONG = (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "benchmark"), [pytest.param(*each, id=each[0], marks=[pytest.mark.nightly] * (each[0] in LONG)) for each in SMALLEST]
 )

@@ -154,6 +154,7 @@ def test_a_plain_script_is_tuned_and_its_line_is_printed(program) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(600)
 def test_the_trainer_of_transformers_is_tuned_without_a_job_file(program) -> None:
     pytest.importorskip("transformers")
     (program.folder / "m").mkdir()

@@ -16,7 +16,7 @@ from tests.sampling import nightly
 
 LIMITS = ["--trials", "3", *(word for name in ("device_lock=false", "q_min=3", "q_max=4") for word in ("--set", f"limits.{name}"))]
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", ["transformers", *nightly(*(name for name in LIBRARIES if name != "transformers"))])

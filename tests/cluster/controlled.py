@@ -47,7 +47,7 @@ class Controlled:
 
     def reaches(self, hosts: int) -> None:
         """Wait until it trains on so many."""
-        until(lambda: self.hosts() == hosts, lambda: f"{self.log.read_text()}\n{self._words()}", timeout_s=180)
+        until(lambda: self.hosts() == hosts, lambda: f"{self.log.read_text()}\n{self._words()}", timeout_s=90)
 
     def _words(self) -> str:
         path = self.spool / "elastic" / "supervisor.log"
@@ -81,7 +81,7 @@ def scaled(spool: Path, slurm: SlurmCluster, *, timeout_s: float) -> Controlled:
         slurm.cancel(other)
         controlled.reaches(4)
         comer = slurm.submit("sleep 600", "--nodes=3", "--exclusive")
-        slurm.wait_for(comer, "RUNNING", timeout_s=180)
+        slurm.wait_for(comer, "RUNNING", timeout_s=60)
         controlled.reaches(1)
         slurm.cancel(comer)
         assert controlled.process.wait(timeout=timeout_s) == 0, controlled.log.read_text()
@@ -100,11 +100,11 @@ def grown_without_a_node(spool: Path, slurm: SlurmCluster, chance: random.Random
     try:
         controlled.reaches(2)
         slurm.cancel(other)
-        until(lambda: len(decisions.read_text().splitlines()) >= 2, controlled.log.read_text, timeout_s=180)
+        until(lambda: len(decisions.read_text().splitlines()) >= 2, controlled.log.read_text, timeout_s=60)
         time.sleep(chance.uniform(0.0, 6.0))
         slurm.lose(lost)
         steps = len(controlled.lines())
-        until(lambda: len(controlled.lines()) > steps + 20 and controlled.hosts() < 4, controlled.log.read_text, timeout_s=180)
+        until(lambda: len(controlled.lines()) > steps + 20 and controlled.hosts() < 4, controlled.log.read_text, timeout_s=120)
         slurm.mend(lost)
         assert controlled.process.wait(timeout=240) == 0, controlled.log.read_text()
     finally:

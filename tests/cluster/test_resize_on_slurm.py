@@ -16,7 +16,7 @@ from tests.cluster.controlled import hosts_of
 from tests.cluster.own_jobs import PLAIN, Job
 from tests.launchers.slurm_cluster import SlurmCluster, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.environment]
+pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(300)]
 
 
 class Trained:
@@ -35,7 +35,7 @@ class Trained:
         return [line for line in lines if line["event"] == kind]
 
     def reaches(self, hosts: int) -> None:
-        until(lambda: [hosts_of(line) for line in self.events(ledger.STEP)][-1:] == [hosts], timeout_s=180)
+        until(lambda: [hosts_of(line) for line in self.events(ledger.STEP)][-1:] == [hosts], timeout_s=60)
 
     def ask(self, hosts: int) -> ResizeRequest:
         request = ResizeRequest(hosts=hosts, configuration=Configuration(dp=hosts, global_batch=8, micro_batch=2))
@@ -65,7 +65,7 @@ def trained(job: Job) -> Iterator[Trained]:
 def test_hosts_that_slurm_refuses_cost_no_training_and_others_are_granted(trained: Trained, slurm: SlurmCluster) -> None:
     trained.reaches(1)
     refused = trained.ask(9)
-    until(lambda: (found := PresentSize.read(trained.run)) and found.refused == refused.id, timeout_s=180)
+    until(lambda: (found := PresentSize.read(trained.run)) and found.refused == refused.id, timeout_s=60)
     assert not trained.events(ledger.CHANGED) and len(trained.events(ledger.STARTED)) == 1
     trained.ask(2)
     trained.reaches(2)
@@ -84,9 +84,9 @@ def test_a_request_that_is_withdrawn_cancels_its_job(trained: Trained, slurm: Sl
     before = slurm.jobs()
     assert other in before
     trained.ask(4)
-    until(lambda: slurm.jobs() - before, timeout_s=180)
+    until(lambda: slurm.jobs() - before, timeout_s=60)
     trained.ask(1)
-    until(lambda: slurm.jobs() == before, timeout_s=180)
+    until(lambda: slurm.jobs() == before, timeout_s=60)
     steps = len(trained.events(ledger.STEP))
     until(lambda: len(trained.events(ledger.STEP)) > steps + 10)
     assert len(trained.events(ledger.STARTED)) == 1

@@ -17,7 +17,7 @@ from oppa.training.run import ledger
 from tests.cluster.controlled import Controlled, grown_without_a_node, losses, scaled
 from tests.launchers.slurm_cluster import SlurmCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.environment]
+pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(600)]  # two minutes each on an idle machine
 
 JOB = """\
 model = {preset = "tiny-1m", seq_len = 32}
@@ -67,7 +67,7 @@ def unscaled(folder: Path, samples: int) -> dict[int, float]:
 
 def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmCluster, tmp_path: Path) -> None:
     samples = 8 * 700
-    controlled = scaled(submitted(tmp_path, samples), slurm, timeout_s=600)
+    controlled = scaled(submitted(tmp_path, samples), slurm, timeout_s=180)
     lines = controlled.lines()
     assert ledger.require_whole(lines) == samples
     sizes = list(dict.fromkeys(line["configuration"] for line in lines if line["event"] == ledger.STEP))

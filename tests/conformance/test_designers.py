@@ -19,10 +19,10 @@ SLOW = (*EXPECTING, *FORESTS, "optuna-gp", "smac")
 SAME_SEARCH = ("oppa-no-early-stop",)
 """These suggest what another one suggests, and differ in when a trial ends."""
 NIGHTLY = ("baybe", *SAME_SEARCH)
-"""BayBE takes minutes."""
+"""The first takes minutes."""
 EACH = [
     *(pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in INSTALLED if name not in NIGHTLY),
-    *nightly(*(name for name in INSTALLED if name in NIGHTLY)),
+    *nightly(*(name for name in NIGHTLY if name in INSTALLED)),
 ]
 
 

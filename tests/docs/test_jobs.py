@@ -148,7 +148,7 @@ def test_the_callback_for_lightning_reports_optimizer_steps(run_job, folder, mon
 @pytest.mark.parametrize(
     ("text", "first"),
     [
-        pytest.param(text, first, id=f"{number}-{first}", marks=[NIGHTLY] * (number % 2 != first or number > 1))
+        pytest.param(text, first, id=f"{number}-{first}", marks=[NIGHTLY] * (number % 2 != first))
         for number, text in enumerate(OWN)
         for first in (0, 1)
     ],

@@ -59,6 +59,7 @@ SHORT = Library(
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_a_short_run_is_recorded_and_not_repeated(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(LIBRARIES, "plain", SHORT)
     said: list[str] = []

@@ -25,6 +25,7 @@ def survivors() -> Iterator[list[int]]:
 
 @pytest.mark.faults
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_study_outlives_every_kind_of_trial(tmp_path: Path, survivors: list[int]) -> None:
     assert len(HOSTILE) + len(INTRUSIVE) >= 50 and list(programs().values()).count(GOOD) >= 20
     oppa, words = Oppa(tmp_path), write(tmp_path)

@@ -47,6 +47,9 @@ class Typed:
         return json.loads(done.stdout)
 
 
+pytestmark = pytest.mark.timeout(600)
+
+
 @pytest.fixture
 def typed(slurm, tmp_path) -> Typed:
     return Typed(slurm, tmp_path)

@@ -180,6 +180,6 @@ def _learned(found: "VerifyResult") -> list[str]:
     ours = f"losses of {learned.steps} steps differ by at most {learned.deviation:.1e}"
     beyond = f"beyond the tolerance of {learned.tolerance:g}"
     same = "as in the study" if learned.holds else f"[yellow]not as in the study[/], {beyond}"
-    if not (learned.holds or learned.repeatable):
+    if learned.unknown:
         same = f"unknown, as two repeats differ by {learned.own_deviation:.1e}, {beyond}"
     return [f"[bold]learns[/]   {same}: {ours}"]

@@ -153,7 +153,5 @@ def _same_losses(finished: FinishedStudy, study: Study, trials: list[Trial], pro
         return None
     theirs = losses(finished.folder / "trials" / then[-1].folder_name)
     ours = losses(study.trial_folder(now[-1]))
-    facts = {"reference": best.configuration.id, "precision": problem.training.precision}
-    own = compare(losses(study.trial_folder(now[-2])), ours, **facts) if len(now) > 1 else None
-    found = compare(ours, theirs, **facts)
-    return found and dataclasses.replace(found, own_deviation=own.deviation if own else None)
+    repeat = losses(study.trial_folder(now[-2])) if len(now) > 1 else ()
+    return compare(theirs, ours, reference=best.configuration.id, precision=problem.training.precision, repeat=repeat)
