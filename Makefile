@@ -67,7 +67,7 @@ check: setup ## Run the checks of continuous integration
 test-all: setup
 	$(PYTEST) -m "not nightly"
 
-nightly: setup ## Run the tests that `make check` only samples; TESTS=tests/training runs those of a folder
+nightly: setup ## Run the tests that `make check` leaves out; TESTS=tests/training runs those of a folder
 	$(PYTEST) -m nightly $(TESTS)
 
 environments: setup ## Create the environments of the DeepSpeed and ColossalAI runners, some minutes each
