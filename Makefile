@@ -125,8 +125,9 @@ versions: ## Test in .versions with the lowest versions that pyproject.toml allo
 	uv pip install --quiet --python .versions hypothesis pytest pytest-timeout
 	OMP_NUM_THREADS=1 .versions/bin/python -m pytest --override-ini filterwarnings=default -m "not slow and not environment and not nightly" $(VERSIONS_TESTS)
 
-faults: setup ## Repeat the fault tests five times, with all that `make check` samples, and attack oppa with 20,000 hostile inputs
-	OPPA_FAULT_REPEATS=5 $(PYTEST) -m "faults or nightly or hypothesis" --hypothesis-profile whole tests
+faults: setup ## Repeat the fault tests five times, try each law on 200 examples, and attack oppa with 20,000 hostile inputs
+	OPPA_FAULT_REPEATS=5 $(PYTEST) -m "faults or nightly or hypothesis" --hypothesis-profile whole tests/faults tests/hostile
+	OPPA_FAULT_REPEATS=5 $(PYTEST) -m "faults or hypothesis" --hypothesis-profile whole --ignore tests/faults --ignore tests/hostile tests
 	$(BIN)/oppa bench faults
 
 bench: setup ## Measure speed, as ratios of interleaved runs
