@@ -249,11 +249,12 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         Declared(files=("examples/cpu.toml",)),
         "service",
         "service --out results/service",
-        "service --jobs 20 --seconds 2 --malformed 320 --kills 1",
+        "service --jobs 20 --seconds 2 --malformed 320 --kills 1 --journal 1000",
         jobs=1000,
         seconds=60,
         malformed=20_000,
         kills=20,
+        journal=1_000_000,
     ),
     "faults": with_own_command(
         "hostile files, trials and names, and what breaks",

@@ -6,7 +6,7 @@ The service is a separate process (`oppa control`); the jobs are connections fro
     messages_lost        messages sent that are not acknowledged, or that the service does not count at the end
     malformed_crashes    times that the service ended under 20,000 malformed messages
     blocked_share        share of training time in rank 0's calls, while the service is killed 20 times
-    start_s              start of the service with a journal of 100,000 messages: restore the jobs from their snapshots
+    start_s              start of the service with a journal of a million messages: restore the jobs from their snapshots
     replay_s             the same without snapshots: replay all messages
 """
 
@@ -64,7 +64,7 @@ class Load:
     malformed: int = 20_000
     kills: int = 20
     between_kills_s: float = 1.0
-    journal: int = 100_000
+    journal: int = 1_000_000
     """Messages in the journal with which the service starts."""
 
 
@@ -119,7 +119,7 @@ class ServiceFigures:
 
 
 def measure(tell: Tell, load: Load | None = None) -> ServiceFigures:
-    """Measure all figures; the default load takes three minutes.
+    """Measure all figures; the default load takes eight minutes.
 
     Raises:
         EnvironmentLackingError: the example is missing, because this is no checkout, or the service does not start.

@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,20 +100,16 @@ def test_a_second_start_replays_nothing_and_knows_as_much(tmp_path: Path, table)
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("messages", [20_000, *nightly(1_000_000)])
-def test_a_start_takes_as_long_whatever_the_age_of_the_journal(messages: int, tmp_path: Path, table) -> None:
-    """The first start is the full replay."""
+def test_a_start_replays_nothing_whatever_the_age_of_the_journal(messages: int, tmp_path: Path, table) -> None:
+    """The first start is the full replay. `oppa bench service` measures how long both take."""
     said, journal = play(lambda message: None, 500)[:500], Journal(tmp_path)
     journal.begin("job-0", hello("job-0").to_json())
     for first in range(0, messages, len(said)):
         journal.add(("job-0", first + each.number, each.model_copy(update={"number": first + each.number}).to_json()) for each in said)
     journal.close()
     full, _ = started(tmp_path, table)
-    began_s = time.monotonic()
     found, replayed = started(tmp_path, table)
-    took_s = time.monotonic() - began_s
-    print(f"{messages} messages: a start of {took_s:.3f} s")
     assert found == full and found["job-0"]["number"] == messages and replayed == {"job-0": 0}
-    assert took_s < 2
 
 
 def test_only_the_messages_after_the_snapshot_are_replayed(tmp_path: Path, table) -> None:
