@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from oppa.problem.candidates import Candidates
 from oppa.study import Prediction, Trial
+from oppa.study.records import MEASURED
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Outcome
 
@@ -103,6 +104,16 @@ def standings(observations: Iterable[Observation]) -> dict[int, float]:
     """Return the candidates that may be returned as the best, fastest first, with their log throughput."""
     known = {candidate: value for candidate, trials in by_candidate(observations).items() if (value := standing(trials)) is not None}
     return dict(sorted(known.items(), key=lambda each: -each[1]))
+
+
+def measured_rates(observations: Iterable[Observation]) -> dict[int, float]:
+    """Return the candidates that were measured, fastest first, with the mean log throughput of their trials, ended early or not."""
+    rates = {
+        candidate: statistics.fmean(known)
+        for candidate, trials in by_candidate(observations).items()
+        if (known := [seen.log_steps_per_s for seen in trials if seen.outcome in MEASURED and seen.log_steps_per_s is not None])
+    }
+    return dict(sorted(rates.items(), key=lambda each: -each[1]))
 
 
 def incumbent(observations: Iterable[Observation]) -> tuple[int, float] | None:

@@ -16,7 +16,7 @@ from oppa.study import Study, Trial
 from oppa.study.records import BASELINE, DRIFT, MEASURED, SEARCH, VERIFICATION, TimeBudget
 from oppa.tuning.break_even import REFERENCES, BreakEven, realised
 from oppa.tuning.calibration import track_record
-from oppa.tuning.designer import Designer, Observation, standings
+from oppa.tuning.designer import Designer, Observation, measured_rates, standings
 from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, complete_s, startup_s
 from oppa.tuning.drift import drift_of
 from oppa.tuning.equivalence import Equivalence
@@ -207,28 +207,52 @@ def usual_order(candidates: Candidates, baseline: Configuration | None) -> list[
 def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, baseline: Configuration | None = None) -> SearchResult | None:
     """Return the finding from the trials so far, without running anything.
 
-    The contenders are the two fastest and the default, or the baseline if that runs; the last trial of each represents it. Configurations
-    that fail when run again are dropped. The winner is the fastest in the repeats, once there are enough of them.
+    The contenders are the fastest that ran to its end, the fastest of all others that were measured, and the default, or the baseline if
+    that runs. The last trial of each represents it. Configurations that fail when run again are dropped. The winner is the fastest in the
+    repeats, once there are enough of them.
     """
     tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not is_unreliable(trials, own[0].configuration)}
     offsets = drift_of(trials).offsets
-    ranked = standings(Observation.of(trial, candidates, offset=offsets.get(trial.id, 0.0)) for own in tried.values() for trial in own)
+    seen = [Observation.of(trial, candidates, offset=offsets.get(trial.id, 0.0)) for own in tried.values() for trial in own]
+    ranked = standings(seen)
     fastest = [next(trial for trial in reversed(tried[candidate]) if trial.feasible) for candidate in ranked]
     if not fastest:
         return None
     usual = usual_order(candidates, baseline)
     default = next((trial for index in usual for trial in reversed(tried.get(index, ())) if _measured(trial)), None)
-    contenders = {trial.configuration: trial for trial in (*([default] if default else []), *fastest[:2])}
+    leading = (*([default] if default else []), fastest[0])
+    runner_up = _runner_up(trials, tried, seen, leading, fastest)
+    contenders = {trial.configuration: trial for trial in (*leading, *([runner_up] if runner_up else []))}
     ran = _repeats(trials, contenders)
     result = SearchResult(
         best=fastest[0],
         default=default,
-        runner_up=fastest[1] if len(fastest) > 1 else None,
+        runner_up=runner_up,
         repeats=ran,
         baseline=baseline,
         failure=_failure(trials, baseline) if default is None or default.configuration != baseline else None,
     )
     return result if result.missing(repeats) else _judged(result, contenders)
+
+
+def _runner_up(
+    trials: Sequence[Trial],
+    tried: Mapping[int, Sequence[Trial]],
+    seen: Sequence[Observation],
+    leading: Sequence[Trial],
+    fastest: Sequence[Trial],
+) -> Trial | None:
+    """Return the trial that represents the fastest that was measured besides the best; None if there is no other.
+
+    A trial that was ended early counts as well: trials differ by more than their steps show, and the repeats run to the end. If others were
+    compared already, the next that ran to its end stays the runner-up.
+    """
+    completed = next(iter(fastest[1:]), None)
+    if completed and any(trial.pairing == pairing_of({each.configuration: each for each in (*leading, completed)}) for trial in trials):
+        return completed
+    others = (tried[candidate] for candidate in measured_rates(seen))
+    best = leading[-1].configuration
+    return next((next(filter(_measured, reversed(own))) for own in others if own[0].configuration != best), None)
 
 
 def _failure(trials: Sequence[Trial], baseline: Configuration | None) -> Trial | None:

@@ -239,6 +239,25 @@ def test_what_was_searched_twice_ranks_by_its_mean(record, default, others) -> N
     assert (record.result().best, record.result().runner_up) == (again, second)
 
 
+def test_what_was_ended_early_may_be_the_runner_up_and_win(record, default, others) -> None:
+    usual, lucky = record.search(default, 1.0), record.search(others[0], 3.0)
+    slow, ended = record.search(others[1], 2.0), record.search(others[2], 2.8, "terminated_early")
+    assert (record.result().best, record.result().runner_up) == (lucky, ended)
+    record.repeat({default: [1.0] * 3, others[0]: [2.6] * 3, others[2]: [2.9] * 3})
+    result = record.result()
+    assert (result.best, result.runner_up, result.default) == (ended, lucky, usual)
+    assert slow.configuration not in result.repeats
+
+
+def test_what_was_compared_before_stays_the_runner_up(record, default, others) -> None:
+    record.search(default, 1.0)
+    record.search(others[0], 3.0)
+    second = record.search(others[1], 2.0)
+    record.repeat({default: [1.0] * 3, others[0]: [3.0] * 3, others[1]: [2.0] * 3})
+    record.search(others[2], 2.5, "terminated_early")
+    assert record.result().runner_up == second and record.result().missing(REPEATS) is None
+
+
 def test_what_runs_out_of_memory_when_it_is_searched_again_is_dropped(record, others) -> None:
     record.search(others[0], 4.0)
     second = record.search(others[1], 3.0)
