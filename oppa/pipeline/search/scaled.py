@@ -38,9 +38,7 @@ def searched(
         if bound_s >= best_s or tried == CLOSEST or (tried and enough()):
             return
         try:
-            found = choose(
-                job.profile, shape, dp=dp, zero_stage=job.zero_stage, limit_bytes=job.limit_bytes, stages=stages, nodes=nodes, enough=enough
-            )
+            found = choose(job.profile, shape, job.replication(dp), limit_bytes=job.limit_bytes, stages=stages, nodes=nodes, enough=enough)
         except InputError:  # it does not fit in any order
             continue
         best_s, tried = min(best_s, found.prediction.step_s), tried + 1
