@@ -35,7 +35,7 @@ def learn_on(
     from oppa.cli.views.run_view import RunSessionView, print_ended
     from oppa.control.rl.online import DrawingPolicy, RunLearner
     from oppa.control.rl.weights import Weights, require_writable
-    from oppa.control.training_session import run_under
+    from oppa.control.training_session.training import run_under
     from oppa.training.run import ledger
     from oppa.tuning.session import new_folder
 
@@ -48,7 +48,7 @@ def learn_on(
         drawing = partial(DrawingPolicy, weights=learner.weights, seed=own)
         view = RunSessionView()
         with view.caught():
-            result = run_under(episode, configuration, LEARNING, drawing, folder, view)
+            result = run_under(episode, configuration, policy=LEARNING, make=drawing, folder=folder, callback=view)
         if code := print_ended(result):
             style.err().print(f"learned from {number} of {episodes} episodes" + (f": {out}" if number else ""), markup=False)
             raise typer.Exit(code)
