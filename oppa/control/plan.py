@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from oppa.control.controller import EVERY
-from oppa.control.decision import DecisionKind, JobState, Policy
+from oppa.control.decision import HEALTHY, DecisionKind, JobState, Policy
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy, TableRow
@@ -28,6 +28,12 @@ class NoiseSeen:
 
     samples: int
     noise_scale: float
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> "list[NoiseSeen]":
+        """Return the noise scales of a run's steps that could be measured reliably."""
+        steps = (line for line in lines if line["event"] == ledger.STEP and line["health"] == HEALTHY)
+        return [cls(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in steps]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +142,3 @@ def launches(stages: Iterable[PlanStage]) -> list[list[PlanStage]]:
     """Group consecutive stages into launches of a framework: within one, only the global batch changes."""
     groups = itertools.groupby(stages, key=lambda stage: (ParallelStrategy.of(stage.configuration), stage.configuration.micro_batch))
     return [list(group) for _, group in groups]
-
-
-def megatron_schedule(stages: Sequence[PlanStage], seq_len: int) -> str:
-    """Return the value of Megatron-LM's `--step-batch-size-schedule`: the start of each batch size in tokens.
-
-    A launch that resumes from a checkpoint counts from the first sample of the whole training. Each schedule begins at 0.
-    """
-    first, *rest = stages
-    steps = [f"0:{first.configuration.global_batch}", *(f"{stage.samples * seq_len}:{stage.configuration.global_batch}" for stage in rest)]
-    return " ".join(steps)

@@ -10,9 +10,7 @@ import typer
 from oppa.errors import InputError
 
 if TYPE_CHECKING:
-    from oppa.control.plan import NoiseSeen, PlanStage
-    from oppa.problem.problem import Problem
-    from oppa.training.run.ledger import Line
+    from oppa.control.plan import PlanStage
 
 TABLE = "Folder of the table from which the policy chooses."
 NOISE = "Folder of a run of `oppa train`, which gives the noise scale."
@@ -38,13 +36,14 @@ def plan(
 
     Exit codes: 0 written, 2 wrong input.
     """
-    from oppa.control.plan import fastest_at, restart_s
+    from oppa.control.plan import NoiseSeen, fastest_at, launches, restart_s
     from oppa.control.plan import plan as planned
     from oppa.control.registry import policy_of
     from oppa.control.throughput_index import ThroughputIndex
     from oppa.table.table import Table
     from oppa.training.run import ledger
     from oppa.training.run.run_folder import RunSpec
+    from oppa.tuning.formats import megatron_schedule
     from oppa.units import format_seconds
 
     if to not in ("", "megatron"):
@@ -65,7 +64,7 @@ def plan(
     stages = planned(
         policy_of(policy)(throughputs),
         profiled,
-        _seen(lines),
+        NoiseSeen.of(every),
         begin=begin,
         total=total,
         warmup=options.warmup_samples,
@@ -75,15 +74,9 @@ def plan(
     if as_json:
         typer.echo(json.dumps([{"tokens": stage.samples * seq_len, **stage.to_dict()} for stage in stages], indent=1))
     elif to:
-        typer.echo(_megatron(run.problem, stages))
+        typer.echo(megatron_schedule.arguments(run.problem, launches(stages)))
     else:
         _print(stages, seq_len, f"A change of layout counts as {format_seconds(cost_s)} ({source}).")
-
-
-def _seen(lines: "Sequence[Line]") -> "list[NoiseSeen]":
-    from oppa.control.plan import NoiseSeen
-
-    return [NoiseSeen(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in lines if line["health"] == "healthy"]
 
 
 def _print(stages: "Sequence[PlanStage]", seq_len: int, note: str) -> None:
@@ -98,23 +91,3 @@ def _print(stages: "Sequence[PlanStage]", seq_len: int, note: str) -> None:
         table.add_row(format_count(stage.samples * seq_len), str(configuration.global_batch), configuration.id, escape(stage.reason))
     style.out().print(table)
     style.out().print(note, style="dim")
-
-
-def _megatron(problem: "Problem", stages: "Sequence[PlanStage]") -> str:
-    """Return a paragraph of arguments for each launch; layout and micro-batch are fixed within a launch.
-
-    Raises:
-        InputError: Megatron-LM cannot express a configuration.
-    """
-    from oppa.control.plan import launches, megatron_schedule
-    from oppa.tuning.formats import megatron
-
-    texts, seq_len = [], problem.model.seq_len
-    for launch in launches(stages):
-        configuration = launch[0].configuration
-        megatron.check(problem, configuration)
-        options = [option for option in megatron.parallel_options(problem, configuration) if not option.startswith("--global-batch-size")]
-        options.append(f'--step-batch-size-schedule "{megatron_schedule(launch, seq_len)}"')
-        head = f"# from token {launch[0].samples * seq_len}; data parallel size {configuration.dp}"
-        texts.append("\n".join([head, *(f"{option} \\" for option in options)]).removesuffix(" \\"))
-    return "\n\n".join(texts)
