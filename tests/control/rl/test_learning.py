@@ -9,7 +9,8 @@ from oppa.control.decision import DecisionKind, JobState, Limit
 from oppa.control.policies.proportional import ProportionalPolicy
 from oppa.control.policies.static import StaticPolicy
 from oppa.control.registry import policy_of
-from oppa.control.rl.algorithms import ALGORITHMS, RUNS, WINDOWS, drawn, learned
+from oppa.control.rl.algorithms import ALGORITHMS, drawn, learned
+from oppa.control.rl.course import RUNS, WINDOWS
 from oppa.control.rl.episode import UNSEEN, Episode, judged
 from oppa.control.rl.evaluation import scores, sizes
 from oppa.control.rl.learner import Learner, cumulative, layers_of, network
