@@ -22,8 +22,8 @@ from oppa.trials.guarded_process import GuardedProcess
 if TYPE_CHECKING:  # a job without trackers loads none of this
     from oppa.control.training_session.callback import Callback as TrainCallback
     from oppa.control.training_session.callback import RunCallback, RunSession
-    from oppa.tuning.search import SearchCallback
     from oppa.tuning.session import Callback, Session
+    from oppa.tuning.trial_executor import SearchCallback
 
 PATIENCE_S = 60.0
 """Seconds that the end of a session waits for its trackers."""

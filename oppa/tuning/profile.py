@@ -18,8 +18,9 @@ from oppa.table.origin import Method
 from oppa.tuning.designer import Designer, Known, Observation
 from oppa.tuning.designers.active_profiling import ActiveProfiling, Loss
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
-from oppa.tuning.search import TrialExecutor, search, searched
+from oppa.tuning.search import search, searched
 from oppa.tuning.stopping import StopTest
+from oppa.tuning.trial_executor import TrialExecutor
 
 DEFAULT_LOSS = 0.01
 
