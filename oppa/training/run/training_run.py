@@ -161,14 +161,8 @@ class TrainingRun:
 
     def _learning_rate(self, batch: range) -> float:
         """Return the learning rate of a step over these samples."""
-        return learning_rate(
-            self.run_options,
-            base=self.spec.training.learning_rate,
-            reference_batch=self._reference_batch,
-            batch=batch,
-            total=self.total,
-            followed=self._followed,
-        )
+        options, base, reference = self.run_options, self.spec.training.learning_rate, self._reference_batch
+        return learning_rate(options, base=base, reference_batch=reference, batch=batch, total=self.total, followed=self._followed)
 
     def _begin_workers_step(self, samples: int) -> WorkerState | None:
         """Begin a step in this worker's window of metrics; if it ends a window, return that one's metrics."""
