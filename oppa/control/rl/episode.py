@@ -135,7 +135,7 @@ class Episode:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class EvaluatedRun:
     """Result of a run under a policy."""
 
     seconds: float | None
@@ -145,9 +145,9 @@ class Judged:
     """Local batches at the end of the run."""
 
 
-def judged(
+def evaluated_run(
     task: EpisodeTask, policy: Policy, hosts: Hosts, *, target: float, seed: int, local_batch: int, most_windows: int = 5000
-) -> Judged:
+) -> EvaluatedRun:
     """Run a policy until the accuracy on held-out samples reaches a target.
 
     Args:
@@ -162,7 +162,7 @@ def judged(
     episode = Episode(task, hosts, seed=seed, local_batches=(local_batch,) * task.workers)
     for window in range(most_windows):
         if episode.accuracy >= target:
-            return Judged(seconds=episode.seconds, windows=window + 1, local_batches=episode.local_batches)
+            return EvaluatedRun(seconds=episode.seconds, windows=window + 1, local_batches=episode.local_batches)
         decision = policy.decide(episode.state)
         episode.step(decision.local_batches or (local_batch,) * task.workers)
-    return Judged(seconds=None, windows=most_windows, local_batches=episode.local_batches)
+    return EvaluatedRun(seconds=None, windows=most_windows, local_batches=episode.local_batches)

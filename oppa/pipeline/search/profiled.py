@@ -17,7 +17,7 @@ from oppa.pipeline.stage_layout import evenly
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Chosen:
+class ChosenSchedule:
     """Holds a schedule, and the prediction of a step in it."""
 
     schedule: Schedule
@@ -35,7 +35,7 @@ def choose(
     stages: Sequence[range] = (),
     nodes: int = NODES,
     enough: Callable[[], bool] = lambda: False,
-) -> Chosen:
+) -> ChosenSchedule:
     """Return the schedule with the shortest predicted step, among those predicted to fit.
 
     Args:
@@ -54,7 +54,7 @@ def choose(
     for name, schedule in (*_named(shape), *searched):
         prediction = predict(profile, schedule, replication, stages=stages)
         if limit_bytes is None or prediction.peak_bytes <= limit_bytes:
-            found.append(Chosen(schedule=schedule, name=name, prediction=prediction))
+            found.append(ChosenSchedule(schedule=schedule, name=name, prediction=prediction))
     if not found:
         raise InputError(
             "no schedule of this pipeline is predicted to fit", hint="use more stages or smaller micro-batches, or recompute activations"

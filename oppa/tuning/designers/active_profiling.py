@@ -43,7 +43,7 @@ SETUP_S, STEPS, GUESSES = 15.0, 10, 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class GoodputLoss:
     """Holds the expected loss of goodput, as a share of the best: the mean over all noise scales, and the worst of them."""
 
     mean: float
@@ -86,7 +86,7 @@ class ActiveProfiling:
         self._strategies = torch.from_numpy(groups(candidates, [name for name in candidates.space.names if not name.endswith("_batch")]))
         self._q_max = problem.limits.q_max
         self._seen: list[Observation] = []
-        self.loss: Loss | None = None
+        self.loss: GoodputLoss | None = None
         """The loss as last assessed; None before anything was measured."""
 
     @property
@@ -146,7 +146,7 @@ class ActiveProfiling:
             self._weights[:, contenders],
             torch.searchsorted(contenders, view.chosen),
         )
-        self.loss = Loss(mean=float(losses.mean()), worst=float(losses.max()))
+        self.loss = GoodputLoss(mean=float(losses.mean()), worst=float(losses.max()))
         return view, losses
 
     def known(self) -> list[Known]:
