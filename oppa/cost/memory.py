@@ -46,12 +46,12 @@ class StageMemory(Columns):
 
     weights: Tensor
     gradients: Tensor
-    """What remains of the gradients at the peak of the passes."""
+    """Gradients that remain at the peak of the passes."""
     optimizer: Tensor
     waiting_gradients: Tensor
     """Gradients that some frameworks divide among replicas only at the end of the passes."""
     update: Tensor
-    """What the optimizer's step needs in addition to weights and states."""
+    """Bytes that the optimizer's step needs in addition to weights and states."""
     sharded_activations: Tensor
     replicated_activations: Tensor
     logits: Tensor
@@ -73,7 +73,7 @@ class PhaseMemory(NamedTuple):
 
     weights: Tensor
     gradients: Tensor
-    """In the update, they include the copies that it computes with."""
+    """Gradients; in the update, with the copies that it computes with."""
     optimizer: Tensor
     activations: Tensor
     logits: Tensor
@@ -88,11 +88,11 @@ class _Activations(NamedTuple):
     """Holds bytes of activations, shape (n,) each."""
 
     sharded: Tensor
-    """What the layers keep for the backward pass of the micro-batches in flight, with `at_work`; tensor parallelism divides it."""
+    """Activations that layers keep for the micro-batches in flight, with `at_work`; tensor parallelism divides them."""
     replicated: Tensor
     """Inputs and outputs of norms of all tokens, which every tensor-parallel rank keeps if sequence parallelism is off."""
     at_work: Tensor
-    """What the layer at work recomputes."""
+    """Activations that the layer at work recomputes."""
 
 
 def memory(work: Workload, c: Coefficients) -> Tensor:

@@ -72,7 +72,7 @@ class _Draws:
 
     step_s: Drawn
     fits: NDArray[np.bool_]
-    """Whether a configuration fits in memory, shape (draws, n)."""
+    """True where a configuration fits in memory, shape (draws, n)."""
     start_s: NDArray[np.float64]
     """Seconds until a trial's first step, shape (draws,)."""
 

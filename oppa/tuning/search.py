@@ -82,7 +82,7 @@ class _StudyState:
     offsets: Mapping[int, float]
     """Drift of the machine that is taken off each observed trial, by its number."""
     seen: Sequence[Observation]
-    """What the designer learns from the observed trials, in their order."""
+    """Observations of these trials, in their order, from which the designer learns."""
     running: Sequence[Lease]
     """Search trials that run."""
     taken: Set[int]
@@ -90,7 +90,7 @@ class _StudyState:
     is_failing: bool
     """True if the last trials failed in the same way."""
     ended: str
-    """What ends the search, in words; empty if nothing does."""
+    """Reason that ends the search, in words; empty if nothing does."""
 
     @classmethod
     def of(cls, executor: TrialExecutor, candidates: Candidates, *, watches_drift: bool) -> Self:
