@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oppa.problem.space import SearchSpace
     from oppa.study import Study, Trial
     from oppa.table import Table
-    from oppa.tuning.search import SearchCallback
+    from oppa.tuning.trial_executor import SearchCallback
 
 __version__ = "0.1.0"
 _MODULES = {
@@ -32,7 +32,7 @@ _MODULES = {
     "Study": "study",
     "Trial": "study",
     "Table": "table",
-    "SearchCallback": "tuning.search",
+    "SearchCallback": "tuning.trial_executor",
 }
 """The module of each name."""
 __all__ = [

@@ -13,9 +13,10 @@ from oppa.simulator.trial_simulator import SimulatedTrial, TrialSimulator
 from oppa.study import Study
 from oppa.tuning.designers import make_designer
 from oppa.tuning.result import current
-from oppa.tuning.search import TrialExecutor, search
+from oppa.tuning.search import search
 from oppa.tuning.session import SilentCallback
 from oppa.tuning.stopping import never
+from oppa.tuning.trial_executor import TrialExecutor
 
 JOB = "runners/simulated/jobs/llama-3.2-1b.toml"
 TRIALS = 30

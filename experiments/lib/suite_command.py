@@ -27,18 +27,18 @@ def suite_command(name: str, suite: Suite, declared: Callable[[], Declared]) -> 
         declared: Returns the inputs of its record.
     """
 
-    def measure(repeats: int, out: Path | None, as_json: bool, tasks: Sequence[str] | None = None) -> None:
+    def measure(repeats: int, out: Path | None, *, as_json: bool, tasks: Sequence[str] | None = None) -> None:
         found = declared() if tasks is None else declared().only(tasks)
         inputs = found.inputs(**({"repeats": repeats} if suite.repeated else {}))
         _measure({name: suite}, repeats, out, inputs, as_json=as_json, tasks=tasks)
 
     def command(repeats: Repeats = 7, out: Out = None, as_json: AsJson = False) -> None:
-        measure(repeats, out, as_json)
+        measure(repeats, out, as_json=as_json)
 
     def of_tasks(repeats: Repeats = 7, tasks: Tasks = None, out: Out = None, as_json: AsJson = False) -> None:
         from oppa.cli.commands.bench_list import words
 
-        measure(repeats, out, as_json, words(tasks))
+        measure(repeats, out, as_json=as_json, tasks=words(tasks))
 
     made = of_tasks if suite.tasks else command
     made.__doc__ = f"{suite.about[0].upper()}{suite.about[1:]}."

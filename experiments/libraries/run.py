@@ -108,7 +108,7 @@ def measure(names: Sequence[str], *, trials: int, rounds: int, folder: Path, wor
             everything = list(job.problem.candidates())
             if len(everything) > MOST:
                 raise InputError(f"`{name}` has {len(everything)} configurations", hint=f"leave at most {MOST} in `{__name__}`")
-            _run_all(known, library, job, everything, rounds, folder, tell)
+            _run_all(known, library, job, everything, rounds=rounds, folder=folder, tell=tell)
         found.append(known)
     return found
 
@@ -151,7 +151,7 @@ def _tuned(name: str, library: Library, place: Path, trials: int) -> Found:
 
 
 def _run_all(
-    found: Found, library: Library, job: LineJob, everything: Sequence[Configuration], rounds: int, folder: Path, tell: Tell
+    found: Found, library: Library, job: LineJob, everything: Sequence[Configuration], *, rounds: int, folder: Path, tell: Tell
 ) -> None:
     """Run each configuration by hand as often as there are rounds, all of them in each round; the winner's printed line first."""
     for number in range(rounds):

@@ -27,6 +27,7 @@ from experiments.pipelines.run import (
 from oppa.pipeline.execution import execute
 from oppa.pipeline.from_configuration import schedule_of, stages_of
 from oppa.pipeline.prediction import modelled_s, passes_as_written_s, predict, times
+from oppa.pipeline.replication import Replication
 from oppa.pipeline.scaling import ScaleCandidate, ScaledJob, candidates, fastest
 from oppa.pipeline.stage_layout import balanced, even, written
 from oppa.problem.configuration import Configuration
@@ -124,7 +125,7 @@ def _as_written(rounds: Sequence[Round]) -> Section:
         rows.append(
             (
                 configuration.id,
-                f"{predict(profile, schedule, dp=configuration.dp).passes_s:.2f} s",
+                f"{predict(profile, schedule, Replication(dp=configuration.dp)).passes_s:.2f} s",
                 f"{modelled_s(profile, pp=configuration.pp, micro_batches=configuration.num_microbatches):.2f} s",
                 f"{passes_as_written_s(executed):.1f} s",
             )

@@ -20,6 +20,7 @@ from oppa.errors import EnvironmentLackingError, InputError
 from oppa.pipeline.from_configuration import schedule_of, stages_of
 from oppa.pipeline.prediction import PipelineEstimate, predict
 from oppa.pipeline.profile import PipelineProfile
+from oppa.pipeline.replication import Replication
 from oppa.pipeline.stage_layout import BALANCED
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -187,7 +188,7 @@ def rank_correlation(rows: Sequence[Compared]) -> float:
 def predicted(profile: PipelineProfile, configuration: Configuration, model: Model = MODEL) -> PipelineEstimate:
     """Return the estimate of a step in a configuration."""
     request, stages = schedule_of(configuration), stages_of(configuration, model)
-    return predict(profile, request, dp=configuration.dp, zero_stage=configuration.zero_stage, stages=stages)
+    return predict(profile, request, Replication(dp=configuration.dp, zero_stage=configuration.zero_stage), stages=stages)
 
 
 def _compared(rounds: Sequence[Round], configuration: Configuration, model: Model) -> Compared:

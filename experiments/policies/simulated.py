@@ -21,7 +21,7 @@ from oppa.control.policies.proportional import ProportionalPolicy
 from oppa.control.policies.static import StaticPolicy
 from oppa.control.rl.actions import Actions
 from oppa.control.rl.algorithms import ALGORITHMS, learned
-from oppa.control.rl.episode import Episode, EpisodeTask, Judged, judged
+from oppa.control.rl.episode import Episode, EpisodeTask, EvaluatedRun, evaluated_run
 from oppa.control.rl.evaluation import SHARE, sizes
 from oppa.control.rl.learner import cumulative
 from oppa.control.rl.policy import LearnedPolicy
@@ -118,13 +118,13 @@ def trained(workers: int, algorithm: str, episodes: int) -> LearnedPolicyResult:
 def scale(workers: int, runs: int) -> WorkerScale:
     """Evaluate all policies with this number of workers, in `runs` runs."""
     task = task_of(workers, FORMS["ppo"])
-    found = dict[str, list[Judged]]()
+    found = dict[str, list[EvaluatedRun]]()
     for size in sizes(task.actions):
-        found[f"static, {size} each"] = _judged(task, StaticPolicy(), size, runs)
-        found[f"proportional, {size} each"] = _judged(task, ProportionalPolicy(window=WINDOW), size, runs)
+        found[f"static, {size} each"] = _evaluated_runs(task, StaticPolicy(), size, runs)
+        found[f"proportional, {size} each"] = _evaluated_runs(task, ProportionalPolicy(window=WINDOW), size, runs)
     for algorithm in ALGORITHMS:
         policy = LearnedPolicy(weights=_policy(workers, algorithm, runs).weights)
-        found[LABELS[algorithm]] = _judged(task, policy, task.local_batch, runs)
+        found[LABELS[algorithm]] = _evaluated_runs(task, policy, task.local_batch, runs)
     seconds = {name: tuple(each.seconds for each in of_policy) for name, of_policy in found.items()}
     fastest = functools.partial(_fastest, seconds)
     return WorkerScale(workers=workers, seconds=seconds, best_static=fastest("static"), best_shared=fastest("proportional"))
@@ -159,9 +159,9 @@ def _policy(workers: int, algorithm: str, runs: int) -> LearnedPolicyResult:
     return trained(workers, algorithm, EPISODES[algorithm] * runs)
 
 
-def _judged(task: EpisodeTask, policy: Policy, local_batch: int, runs: int) -> list[Judged]:
+def _evaluated_runs(task: EpisodeTask, policy: Policy, local_batch: int, runs: int) -> list[EvaluatedRun]:
     target, seeds = SHARE * task.curve.accuracy[-1], range(UNSEEN, UNSEEN + runs)
-    return [judged(task, policy, task.hosts(seed, unseen=True), target=target, seed=seed, local_batch=local_batch) for seed in seeds]
+    return [evaluated_run(task, policy, task.hosts(seed, unseen=True), target=target, seed=seed, local_batch=local_batch) for seed in seeds]
 
 
 def _fastest(seconds: Mapping[str, Sequence[float | None]], kind: str) -> str:

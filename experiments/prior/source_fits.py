@@ -64,8 +64,8 @@ def fit_rows(rows: pd.DataFrame, *, balanced: bool = False) -> SourceFit:
     checked = check_rows(rows)
     ran = rows["status"].eq(published.RAN) & ~illegal(checked)
     return SourceFit(
-        time=_place(step_time, rows[ran], checked[ran], "step_time", "step_time_s", balanced),
-        memory=_place(memory, rows[ran], checked[ran], "memory", "memory_bytes", balanced),
+        time=_place(step_time, rows[ran], checked[ran], "step_time", "step_time_s", balanced=balanced),
+        memory=_place(memory, rows[ran], checked[ran], "memory", "memory_bytes", balanced=balanced),
     )
 
 
@@ -86,7 +86,7 @@ def predict_with(rows: pd.DataFrame, fit: SourceFit, *, own: bool = True) -> pd.
     return pd.concat([rows, predicted], axis=1)
 
 
-def _place(model: CostFunction, runs: pd.DataFrame, checked: pd.DataFrame, name: str, column: str, balanced: bool) -> Tensor:
+def _place(model: CostFunction, runs: pd.DataFrame, checked: pd.DataFrame, name: str, column: str, *, balanced: bool) -> Tensor:
     known = runs[column].notna()
     if not known.any():
         return torch.zeros(len(load_beliefs(name)), dtype=torch.float64)

@@ -30,7 +30,7 @@ from oppa.trials.trial_folder import Measurement
 from oppa.tuning.designers.active_profiling import ActiveProfiling
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.profile import DEFAULT_LOSS, Profiler, profile
-from oppa.tuning.search import TrialExecutor
+from oppa.tuning.trial_executor import TrialExecutor
 from oppa.units import format_seconds
 
 JOB, BATCHES = Path("examples", "profile.toml"), "4..64"

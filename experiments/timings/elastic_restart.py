@@ -14,7 +14,7 @@ from typing import Any
 from experiments.timings.interleaved import in_turn, spread
 from experiments.trainers.stop_after import StopAfter
 from oppa import api, catalog
-from oppa.control.training_session import TrainResult
+from oppa.control.training_session.result import TrainResult
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers import slurm
 from oppa.launchers.provider import SLURM

@@ -11,7 +11,7 @@ from typing import Any
 from experiments.trainers.integrations import Integration
 from oppa import api, catalog
 from oppa.control.own_trainer.contract import LEFT
-from oppa.control.training_session import TrainResult
+from oppa.control.training_session.result import TrainResult
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job

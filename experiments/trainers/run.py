@@ -16,7 +16,7 @@ from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
 from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter
 from experiments.trainers.torchtitan_llama import TORCHTITAN
-from oppa.control.training_session import TrainResult
+from oppa.control.training_session.result import TrainResult
 from oppa.errors import EnvironmentLackingError
 from oppa.report.record import Section
 from oppa.training.run import ledger

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from oppa.control.training_session import RunCallback
+from oppa.control.training_session.callback import RunCallback
 
 
 class StopAfter(RunCallback):

@@ -10,8 +10,9 @@ from oppa.errors import InputError
 from oppa.problem.problem import Problem
 
 if TYPE_CHECKING:
-    from oppa.control.training_session import Callback as TrainCallback
-    from oppa.control.training_session import TrainOptions, TrainResult
+    from oppa.control.training_session.callback import Callback as TrainCallback
+    from oppa.control.training_session.options import TrainOptions
+    from oppa.control.training_session.result import TrainResult
     from oppa.problem.configuration import Configuration
     from oppa.table import Table
 
@@ -55,7 +56,8 @@ def train(
     """
     from oppa.control.policy_choice import PolicyChoice
     from oppa.control.service.address import ServiceAddress
-    from oppa.control.training_session import supervised, train_options
+    from oppa.control.training_session.options import train_options
+    from oppa.control.training_session.training import supervised
     from oppa.table import Table
     from oppa.tracking.session import require_trackers, tracked_run
 
@@ -101,7 +103,7 @@ def _resolved(
 
 def _run_folder(problem: Problem, options: "TrainOptions", run: str | Path | None) -> Path:
     """Return the folder of a run; raises InputError before there is one if a new run cannot begin."""
-    from oppa.control.training_session import first_configuration
+    from oppa.control.training_session.opened_run import first_configuration
     from oppa.tuning.session import new_folder
 
     if run is None or not Path(run).exists():

@@ -11,7 +11,7 @@ from oppa.cluster.scaling import ScaleDecision
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class EndedJob:
     """One job that has ended."""
 
     job: TraceJob
@@ -78,7 +78,7 @@ class Usage:
 class Result:
     """Results of one simulation."""
 
-    done: Sequence[Done]
+    done: Sequence[EndedJob]
     """Jobs in the order of their ends."""
     scalings: Sequence[tuple[float, ScaleDecision]]
     """Time in seconds, and change of size."""

@@ -21,7 +21,7 @@ from oppa.cluster.arrivals import Arrivals
 from oppa.cluster.job import TraceJob
 from oppa.cluster.nodes import Holding, Nodes, less, surplus
 from oppa.cluster.policies import ScalingPolicy
-from oppa.cluster.result import Done, Result, Usage
+from oppa.cluster.result import EndedJob, Result, Usage
 from oppa.cluster.scaling import Running, ScaleDecision, Settings, reclaim
 from oppa.errors import InputError
 
@@ -137,7 +137,7 @@ class Simulation:
         """Predicted start of the first waiting job, and the number of whole nodes left then; None until computed."""
         self._checking = False
         self._now_s = 0.0
-        self._done: list[Done] = []
+        self._done: list[EndedJob] = []
         self._scalings: list[tuple[float, ScaleDecision]] = []
         self._usage = Usage(nodes.idle)
         self._random = np.random.default_rng(failures.seed if failures else 0)
@@ -212,7 +212,7 @@ class Simulation:
         self._stop(task)
         job = task.job
         self._done.append(
-            Done(job=job, started_s=task.started_s, ended_s=self._now_s, gpu_s=task.gpu_s, changes=task.changes, number=task.number)
+            EndedJob(job=job, started_s=task.started_s, ended_s=self._now_s, gpu_s=task.gpu_s, changes=task.changes, number=task.number)
         )
         self._schedule()
 

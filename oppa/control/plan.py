@@ -8,18 +8,23 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from oppa.control.controller import EVERY
-from oppa.control.decision import DecisionKind, JobState, Policy
+from oppa.control.decision import HEALTHY, DecisionKind, JobState, Policy
+from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy, TableRow
 from oppa.table.table import Table
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
+from oppa.training.run.run_folder import RunSpec
 from oppa.training.statistics.noise_scale import Smoothing
+
+RESTART_S = 60.0
+"""Seconds of a restart in another layout if none was measured. Assumed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,12 @@ class NoiseSeen:
 
     samples: int
     noise_scale: float
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> "list[NoiseSeen]":
+        """Return the noise scales of a run's steps that could be measured reliably."""
+        steps = (line for line in lines if line["event"] == ledger.STEP and line["health"] == HEALTHY)
+        return [cls(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in steps]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +52,53 @@ class PlanStage:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
         return {"samples": self.samples, "configuration": self.configuration.to_dict(), "reason": self.reason}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """The stages of a plan, and what a change of layout costs in it."""
+
+    stages: Sequence[PlanStage]
+    reconfiguration_s: float
+    source: str
+    """Origin of these seconds, in words."""
+
+
+def plan_of_run(
+    run: RunSpec,
+    lines: Sequence[Line],
+    table: Table,
+    make: Callable[[ThroughputIndex], Policy],
+    *,
+    samples: int | None = None,
+    reconfiguration_s: float | None = None,
+) -> RunPlan:
+    """Return the plan for another training of a run's job.
+
+    Args:
+        lines: The valid lines of the run's ledger.
+        make: Function that makes the policy.
+        samples: Samples of the whole training; None: those of the run.
+        reconfiguration_s: Seconds of a change of layout; None: the median restart of the run, or a minute if it has none.
+
+    Raises:
+        InputError: the run has no reliable noise scale, or the table has no row.
+    """
+    options = run.problem.run_options
+    steps = [line for line in lines if line["event"] == ledger.STEP]
+    costs = ((reconfiguration_s, "as stated"), (restart_s(lines), "the median restart of the run"), (RESTART_S, "assumed"))
+    cost_s, source = next((seconds, source) for seconds, source in costs if seconds is not None)
+    begin = fastest_at(table, run.configuration.global_batch).configuration
+    stages = plan(
+        make(ThroughputIndex(table).scaled(options.scaling)),
+        table,
+        NoiseSeen.of(lines),
+        begin=begin,
+        total=samples or options.samples or (steps[-1]["samples"][1] if steps else 0),
+        warmup=options.warmup_samples,
+        reconfiguration_s=cost_s,
+    )
+    return RunPlan(stages=stages, reconfiguration_s=cost_s, source=source)
 
 
 def plan(
@@ -136,13 +194,3 @@ def launches(stages: Iterable[PlanStage]) -> list[list[PlanStage]]:
     """Group consecutive stages into launches of a framework: within one, only the global batch changes."""
     groups = itertools.groupby(stages, key=lambda stage: (ParallelStrategy.of(stage.configuration), stage.configuration.micro_batch))
     return [list(group) for _, group in groups]
-
-
-def megatron_schedule(stages: Sequence[PlanStage], seq_len: int) -> str:
-    """Return the value of Megatron-LM's `--step-batch-size-schedule`: the start of each batch size in tokens.
-
-    A launch that resumes from a checkpoint counts from the first sample of the whole training. Each schedule begins at 0.
-    """
-    first, *rest = stages
-    steps = [f"0:{first.configuration.global_batch}", *(f"{stage.samples * seq_len}:{stage.configuration.global_batch}" for stage in rest)]
-    return " ".join(steps)

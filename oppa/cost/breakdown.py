@@ -5,7 +5,7 @@ from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.layers import layer_time, layer_times
-from oppa.cost.memory import buffers, first_stage, last_stage, phases
+from oppa.cost.memory import PhaseMemory, buffers, first_stage, in_passes, in_update, last_stage
 from oppa.cost.step_time import exchange_times, head_time, optimizer_time, stage_contents, stage_time, step_time, transfers_time
 from oppa.cost.workload import Workload
 
@@ -81,7 +81,8 @@ def times(work: Workload, c: Coefficients) -> dict[str, Tensor]:
 def sizes(work: Workload, c: Coefficients) -> tuple[dict[str, Tensor], Tensor]:
     """Return the bytes of the fullest stage at its peak by the parts SIZES, shape (n,) each, and the index into PEAKS, shape (n,)."""
     stages = first_stage(work), last_stage(work)
-    each = torch.stack([torch.stack([*phase, buffers(stage, c)]) for stage in stages for phase in phases(stage, c)])  # (4, 6, n)
+    phases = [(phase(stage, c), buffers(stage, c)) for stage in stages for phase in (in_passes, in_update)]
+    each = torch.stack([torch.stack([*phase, rest]) for phase, rest in phases])  # (4, 6, n)
     peak = each.sum(1).argmax(0)
     parts = each[peak, :, torch.arange(len(work))]
-    return dict(zip(SIZES, parts.unbind(-1), strict=True)), peak
+    return dict(zip((*PhaseMemory._fields, "buffers"), parts.unbind(-1), strict=True)), peak

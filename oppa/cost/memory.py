@@ -4,9 +4,11 @@
     update = state * (weights + gradients + optimizer + what the update computes with)
     memory = max(passes, update) + communicators + fixed
 
-Notation (n rows):
-    parts    bytes of PARTS, before coefficients apply     (n, 11)
+Notation (n rows): each part of `StageMemory` and of `PhaseMemory` has shape (n,).
 """
+
+import dataclasses
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,15 +24,8 @@ from oppa.cost.stages import (
     layers_per_stage,
     replicated_elements,
 )
-from oppa.cost.workload import Workload
+from oppa.cost.workload import Columns, Workload
 
-PARTS = ("weights", "gradients", "optimizer", "waiting", "update", "sharded", "replicated", "logits", "loss", "gathered", "communicators")
-"""Parts of a stage's memory, in bytes, but for `communicators`, which is a number of groups.
-
-`logits` is one copy of them, and 0 under torch's own loss, whose tensors are `loss`. `gathered` are the logits of other tensor-parallel
-ranks. `gradients` is what remains of them at the peak of the passes. `update` is what the optimizer's step needs in addition to weights
-and states.
-"""
 PLAIN_LOSS_NUMBERS = 3
 """Numbers that torch's own cross-entropy keeps for each logit beside the logit itself, at the start of its backward pass.
 
@@ -45,26 +40,77 @@ EIGHT_BIT_SAVING = 0.3
 """Share of a layer's activations that 8-bit training saves: inputs of linear layers, about 60% of all, are kept in one byte."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageMemory(Columns):
+    """Holds the parts of a stage's memory before coefficients apply, in bytes."""
+
+    weights: Tensor
+    gradients: Tensor
+    """Gradients that remain at the peak of the passes."""
+    optimizer: Tensor
+    waiting_gradients: Tensor
+    """Gradients that some frameworks divide among replicas only at the end of the passes."""
+    update: Tensor
+    """Bytes that the optimizer's step needs in addition to weights and states."""
+    sharded_activations: Tensor
+    replicated_activations: Tensor
+    logits: Tensor
+    """One copy of the logits; 0 under torch's own loss."""
+    loss: Tensor
+    """The tensors of torch's own loss; 0 under a fused one."""
+    gathered_logits: Tensor
+    """The logits of other tensor-parallel ranks."""
+    communicators: Tensor
+    """Kinds of groups in which a rank communicates: a number, not bytes."""
+
+    def stacked(self) -> Tensor:
+        """Return all parts, shape (n, parts)."""
+        return torch.stack([getattr(self, part.name) for part in dataclasses.fields(self)], dim=-1)
+
+
+class PhaseMemory(NamedTuple):
+    """Holds the bytes that a stage needs in the passes, or in the update."""
+
+    weights: Tensor
+    gradients: Tensor
+    """Gradients; in the update, with the copies that it computes with."""
+    optimizer: Tensor
+    activations: Tensor
+    logits: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """Return the sum of all parts, shape (n,)."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.logits
+
+
+class _Activations(NamedTuple):
+    """Holds bytes of activations, shape (n,) each."""
+
+    sharded: Tensor
+    """Activations that layers keep for the micro-batches in flight, with `at_work`; tensor parallelism divides them."""
+    replicated: Tensor
+    """Inputs and outputs of norms of all tokens, which every tensor-parallel rank keeps if sequence parallelism is off."""
+    at_work: Tensor
+    """Activations that the layer at work recomputes."""
+
+
 def memory(work: Workload, c: Coefficients) -> Tensor:
     """Return the peak bytes of the first or the last pipeline stage, whichever is larger, shape (n,)."""
     return torch.maximum(_peak(first_stage(work), c), _peak(last_stage(work), c))
 
 
-def parts(work: Workload) -> Tensor:
-    """Return the parts of the first and of the last stage, shape (n, 22); they do not depend on the coefficients."""
-    return torch.cat([first_stage(work), last_stage(work)], dim=-1)
-
-
-def first_stage(work: Workload) -> Tensor:
-    """Return the parts of the first stage, which has the embedding and most micro-batches in flight, shape (n, 11).
+def first_stage(work: Workload) -> StageMemory:
+    """Return the parts of the first stage, which has the embedding and most micro-batches in flight.
 
     A single stage holds the whole model.
     """
-    return _parts(work, first_ends(work), work.layout.in_flight, torch.where(work.layout.pp == 1, _logits(work), 0.0))
+    logits = torch.where(work.layout.pp == 1, _logits(work), 0.0)
+    return _stage(work, ends=first_ends(work), in_flight=work.layout.in_flight, logits=logits)
 
 
-def last_stage(work: Workload) -> Tensor:
-    """Return the parts of the last stage, which has the output projection and its logits, shape (n, 11).
+def last_stage(work: Workload) -> StageMemory:
+    """Return the parts of the last stage, which has the output projection and its logits.
 
     It has one micro-batch in flight; under GPipe, all of them.
     """
@@ -72,34 +118,39 @@ def last_stage(work: Workload) -> Tensor:
     gpipe = layout.in_flight >= layout.num_microbatches
     embedding = torch.where(layout.pp == 1, work.shape.embedding_parameters, 0.0)
     head = torch.where((layout.pp == 1) & (work.shape.tied > 0), 0.0, work.shape.head_parameters)
-    return _parts(work, embedding + head, torch.where(gpipe, layout.in_flight, 1.0), _logits(work))
+    return _stage(work, ends=embedding + head, in_flight=torch.where(gpipe, layout.in_flight, 1.0), logits=_logits(work))
 
 
-def _peak(parts: Tensor, c: Coefficients) -> Tensor:
-    passes, update = phases(parts, c)
-    return torch.maximum(sum(passes[1:], passes[0]), sum(update[1:], update[0])) + buffers(parts, c)
+def _peak(stage: StageMemory, c: Coefficients) -> Tensor:
+    return torch.maximum(in_passes(stage, c).total, in_update(stage, c).total) + buffers(stage, c)
 
 
-def phases(parts: Tensor, c: Coefficients) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the bytes of weights, gradients, optimizer, activations and logits, shape (n,) each, in the passes and in the update.
-
-    The update's gradients include the copies that it computes with.
-    """
-    weights, gradients, optimizer, waiting, update, sharded, replicated, logits, loss, gathered, _ = parts.unbind(-1)
-    activations = c["activation"] * (sharded + c["replicated"] * replicated)
-    copies = c["logit_copies"] * (logits + c["whole_logits"] * gathered) + c["activation"] * loss
-    held, kept = c["state"] * weights, c["state"] * optimizer
-    passes = held, c["state"] * (gradients + c["whole_gradients"] * waiting), kept, activations, copies
-    return passes, (held, c["state"] * update, kept, torch.zeros_like(activations), torch.zeros_like(copies))
+def in_passes(stage: StageMemory, c: Coefficients) -> PhaseMemory:
+    """Return the bytes of a stage at the peak of the passes."""
+    return PhaseMemory(
+        weights=c["state"] * stage.weights,
+        gradients=c["state"] * (stage.gradients + c["whole_gradients"] * stage.waiting_gradients),
+        optimizer=c["state"] * stage.optimizer,
+        activations=c["activation"] * (stage.sharded_activations + c["replicated"] * stage.replicated_activations),
+        logits=c["logit_copies"] * (stage.logits + c["whole_logits"] * stage.gathered_logits) + c["activation"] * stage.loss,
+    )
 
 
-def buffers(parts: Tensor, c: Coefficients) -> Tensor:
+def in_update(stage: StageMemory, c: Coefficients) -> PhaseMemory:
+    """Return the bytes of a stage during the optimizer's update, when activations and logits are free."""
+    weights, free = c["state"] * stage.weights, torch.zeros_like(stage.weights)
+    return PhaseMemory(
+        weights=weights, gradients=c["state"] * stage.update, optimizer=c["state"] * stage.optimizer, activations=free, logits=free
+    )
+
+
+def buffers(stage: StageMemory, c: Coefficients) -> Tensor:
     """Return the bytes of communicators and those that depend on nothing, shape (n,)."""
-    return c["fixed_bytes"] + c["communicator_bytes"] * parts[..., -1]
+    return c["fixed_bytes"] + c["communicator_bytes"] * stage.communicators
 
 
-def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> Tensor:
-    """Return the parts of a stage that holds `ends` parameters and `logits` numbers in addition to its layers, shape (n, 11).
+def _stage(work: Workload, *, ends: Tensor, in_flight: Tensor, logits: Tensor) -> StageMemory:
+    """Return the parts of a stage that holds `ends` parameters and `logits` numbers in addition to its layers.
 
     Without a buffer of their own, gradients appear as the backward pass frees activations. If there is only one micro-batch, they count as
     far as they exceed these.
@@ -109,26 +160,45 @@ def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> T
     held = (layers * held_per_layer(work) + ends) / layout.tp
     experts = layers * experts_per_layer(work)
     shared = (held - experts) / layout.shards + experts / expert_shards(work)  # what a rank holds of what ZeRO shards
-    gathered = torch.maximum(formats.gathered_layers * held_per_layer(work) / layout.tp, formats.gathered_parameters.minimum(held))
-    whole = held * formats.weight_bytes
     resting = torch.where(layout.offload_parameters > 0, 0.0, shared)  # what ZeRO 3 keeps on the device between passes
-    alone = resting * formats.sharded_weight_bytes + gathered * formats.gathered_weight_bytes
-    weights = torch.where(layout.zero_stage >= 3, torch.minimum(alone, whole + resting * formats.sharded_weight_bytes), whole)
-    weights = weights + ends / layout.tp * formats.end_bytes / torch.where(layout.zero_stage >= 3, layout.shards, 1.0)
     divides = layout.zero_stage >= formats.gradients_sharded_from
     gradients = torch.where(divides, torch.where(layout.zero_stage >= 3, resting, shared), held)
     waiting = torch.where(divides & (layout.num_microbatches > 1), held - shared, 0.0)  # some frameworks divide only at the end
     updated = torch.where(layout.zero_stage >= 1, shared, held)
-    optimizer = torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.optimizer_bytes)
-    split, replicated, at_work = _activations(work, layers, in_flight)
-    fused, loss = _at_loss(work, logits, at_work)
+    activations = _activations(work, layers, in_flight)
+    fused, loss = _at_loss(work, logits, activations.at_work)
     loss = torch.maximum(loss, _frozen_inputs(work, layers) - FUSED_LOSS_COPIES * fused)
-    freed = torch.where((formats.gradient_buffer > 0) | (layout.num_microbatches > 1), 0.0, split + replicated + fused + loss)
-    kept = (gradients * formats.gradient_bytes - freed).clamp_min(0)
-    update = gradients * formats.gradient_bytes + updated * formats.update_bytes
-    gathered_logits = (layout.tp - 1) * logits * formats.element_bytes
-    states = weights, kept, optimizer, waiting * formats.gradient_bytes, update
-    return torch.stack([*states, split, replicated, fused, loss, gathered_logits, _communicators(work)], dim=-1)
+    freed = activations.sharded + activations.replicated + fused + loss
+    freed = torch.where((formats.gradient_buffer > 0) | (layout.num_microbatches > 1), 0.0, freed)
+    return StageMemory(
+        weights=_weights(work, ends, held, resting),
+        gradients=(gradients * formats.gradient_bytes - freed).clamp_min(0),
+        optimizer=torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.optimizer_bytes),
+        waiting_gradients=waiting * formats.gradient_bytes,
+        update=gradients * formats.gradient_bytes + updated * formats.update_bytes,
+        sharded_activations=activations.sharded,
+        replicated_activations=activations.replicated,
+        logits=fused,
+        loss=loss,
+        gathered_logits=(layout.tp - 1) * logits * formats.element_bytes,
+        communicators=_communicators(work),
+    )
+
+
+def _weights(work: Workload, ends: Tensor, held: Tensor, resting: Tensor) -> Tensor:
+    """Return the bytes of a stage's weights, shape (n,): whole below ZeRO 3, and then shards with the layers that are gathered at once.
+
+    Args:
+        ends: Parameters of the embedding and the output projection on the stage.
+        held: Parameters that a rank holds without ZeRO.
+        resting: Parameters that it keeps on the device between passes under ZeRO 3.
+    """
+    layout, formats = work.layout, work.formats
+    gathered = torch.maximum(formats.gathered_layers * held_per_layer(work) / layout.tp, formats.gathered_parameters.minimum(held))
+    whole = held * formats.weight_bytes
+    alone = resting * formats.sharded_weight_bytes + gathered * formats.gathered_weight_bytes
+    weights = torch.where(layout.zero_stage >= 3, torch.minimum(alone, whole + resting * formats.sharded_weight_bytes), whole)
+    return weights + ends / layout.tp * formats.end_bytes / torch.where(layout.zero_stage >= 3, layout.shards, 1.0)
 
 
 def _at_loss(work: Workload, logits: Tensor, at_work: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,12 +221,8 @@ def _frozen_inputs(work: Workload, layers: Tensor) -> Tensor:
     return gathered * recomputed(work) * inputs
 
 
-def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the bytes of activations, shape (n,) each: divided by tp, possibly replicated on every rank, and of the layer at work.
-
-    The first part is what `layers` keep for the backward pass of the micro-batches in flight, with what the layer at work recomputes, which
-    is the third. If sequence parallelism is off, every rank keeps the inputs and outputs of norms of all tokens.
-    """
+def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> _Activations:
+    """Return the activations of `layers` with these micro-batches in flight."""
     shape, layout, formats = work.shape, work.layout, work.formats
     token_bytes = work.tokens * formats.element_bytes
     linear = 1 - work.machine.eight_bit * EIGHT_BIT_SAVING
@@ -176,7 +242,7 @@ def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> tuple[Ten
     alike = torch.where(layout.offload_activations > 0, 0.0, alike) * (1 - 1 / layout.tp)
     alike = token_bytes * layers * in_flight * alike
     divided = token_bytes * layers * in_flight * kept / layout.tp + at_work + (1 - layout.sequence_parallel) * alike
-    return divided, layout.sequence_parallel * alike, at_work
+    return _Activations(sharded=divided, replicated=layout.sequence_parallel * alike, at_work=at_work)
 
 
 def _communicators(work: Workload) -> Tensor:

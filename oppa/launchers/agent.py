@@ -94,6 +94,7 @@ class Agent:
 
     def _do(
         self,
+        *,
         do: str,
         launch_id: int = 0,
         folder: str = "",

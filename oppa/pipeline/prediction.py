@@ -13,6 +13,7 @@ from oppa.pipeline.execution import Execution, Times, execute
 from oppa.pipeline.graph import PipelineShape, Schedule
 from oppa.pipeline.memory import Footprint, peak_memory
 from oppa.pipeline.profile import Part, PipelineProfile
+from oppa.pipeline.replication import ALONE, Replication
 from oppa.pipeline.stage_layout import evenly
 
 
@@ -28,20 +29,18 @@ class PipelineEstimate:
 
 
 def predict(
-    profile: PipelineProfile, schedule: Schedule, *, dp: int = 1, shards: int = 0, zero_stage: int = 0, stages: Sequence[range] = ()
+    profile: PipelineProfile, schedule: Schedule, replication: Replication = ALONE, *, stages: Sequence[range] = ()
 ) -> PipelineEstimate:
     """Predict a step of a pipeline with this schedule.
 
     Args:
-        dp: Number of replicas.
-        shards: Number of replicas over which ZeRO shards, fewer than all under HSDP; 0 for all.
         stages: Parts of each stage; shared evenly by default.
     """
     stages = stages or evenly(profile.chain, schedule.shape.stages)
     executed = execute(schedule, times(profile, stages, split=schedule.split))
-    peaks = peak_memory(schedule, footprint(profile, stages, split=schedule.split, shards=shards or dp, zero_stage=zero_stage))
-    static = static_bytes(profile, schedule.shape, stages, dp=dp, shards=shards, zero_stage=zero_stage)
-    after_s = _after_passes_s(profile, schedule, stages, dp, shards or dp, zero_stage)
+    peaks = peak_memory(schedule, footprint(profile, stages, replication, split=schedule.split))
+    static = static_bytes(profile, schedule.shape, stages, replication)
+    after_s = _after_passes_s(profile, schedule, stages, replication)
     return PipelineEstimate(
         step_s=executed.makespan_s + after_s + _rest_s(profile),
         peak_bytes=max(map(sum, zip(peaks, static, strict=True))),
@@ -73,8 +72,8 @@ def times(profile: PipelineProfile, stages: Sequence[range], *, split: bool) -> 
     return Times(forward_s=forward, backward_s=backward, weight_s=weight if split else (), whole_s=whole, transfer_s=transfers)
 
 
-def footprint(profile: PipelineProfile, stages: Sequence[range], *, split: bool, shards: int = 1, zero_stage: int = 0) -> Footprint:
-    """Return the bytes of each stage for one micro-batch (eq. 11), on a rank with one of `shards` shards."""
+def footprint(profile: PipelineProfile, stages: Sequence[range], replication: Replication = ALONE, *, split: bool) -> Footprint:
+    """Return the bytes of each stage for one micro-batch (eq. 11), on a rank of a replica."""
     parts = _parts(profile, stages)
     held = [sum(part.held_bytes for part in stage) for stage in parts]
     kept = [sum(map(profile.kept_bytes, stage)) for stage in parts]
@@ -83,18 +82,16 @@ def footprint(profile: PipelineProfile, stages: Sequence[range], *, split: bool,
         for_weights=[each if number else held[0] for number, each in enumerate(kept)] if split else (),
         working=[_backward_working(stage) for stage in parts],
         forward_working=[_forward_working(stage) for stage in parts],
-        gradients=[sum(part.weight_bytes for part in stage) / (shards if zero_stage >= 2 else 1) for stage in parts],
+        gradients=[sum(part.weight_bytes for part in stage) / replication.gradient_shards for stage in parts],
     )
 
 
-def static_bytes(
-    profile: PipelineProfile, shape: PipelineShape, stages: Sequence[range], *, dp: int = 1, shards: int = 0, zero_stage: int = 0
-) -> list[float]:
+def static_bytes(profile: PipelineProfile, shape: PipelineShape, stages: Sequence[range], replication: Replication = ALONE) -> list[float]:
     """Return the bytes that each rank holds throughout a step in any schedule, shape (p,): state, and buffers for messages.
 
     Gradients are not included: they are allocated by the first backward passes.
     """
-    states = [_state_bytes(parts, dp, shards or dp, zero_stage) for parts in _parts(profile, stages)]
+    states = [_state_bytes(parts, replication) for parts in _parts(profile, stages)]
     return sum_of_ranks(shape, list(map(sum, zip(states, _message_bytes(profile, shape), strict=True))))
 
 
@@ -146,12 +143,12 @@ def _backward_working(parts: Sequence[Part]) -> float:
     return max((part.backward_working_bytes - gone for gone, part in zip(released, reversed(parts), strict=False)), default=0.0)
 
 
-def _state_bytes(parts: Sequence[Part], dp: int, shards: int, zero_stage: int) -> float:
+def _state_bytes(parts: Sequence[Part], replication: Replication) -> float:
     """Return the bytes of weights, optimizer state, and buckets for the exchange of gradients (eqs. 12 and 13, with ZeRO)."""
     weights = sum(part.weight_bytes for part in parts)
-    buckets = weights if dp > 1 and zero_stage <= 1 else 0.0
+    buckets = weights if replication.dp > 1 and replication.zero_stage <= 1 else 0.0
     states = sum(part.optimizer_bytes for part in parts)
-    return weights / (shards if zero_stage >= 3 else 1) + buckets + states / (shards if zero_stage >= 1 else 1)
+    return weights / replication.weight_shards + buckets + states / replication.optimizer_shards
 
 
 def _message_bytes(profile: PipelineProfile, shape: PipelineShape) -> list[float]:
@@ -163,10 +160,11 @@ def _message_bytes(profile: PipelineProfile, shape: PipelineShape) -> list[float
     return [each * (2 * (stage > 0) + (stage < last)) for stage in range(last + 1)]
 
 
-def _after_passes_s(profile: PipelineProfile, schedule: Schedule, stages: Sequence[range], dp: int, shards: int, zero_stage: int) -> float:
+def _after_passes_s(profile: PipelineProfile, schedule: Schedule, stages: Sequence[range], replication: Replication) -> float:
     """Return the seconds of gradient exchange and update after the passes, on the slowest rank."""
     weights = sum_of_ranks(schedule.shape, [sum(part.weight_bytes for part in stage) for stage in _parts(profile, stages)])
-    return max(profile.update_byte_s * size / (shards if zero_stage else 1) + _exchange_s(profile, size, dp) for size in weights)
+    shards, dp = replication.optimizer_shards, replication.dp
+    return max(profile.update_byte_s * size / shards + _exchange_s(profile, size, dp) for size in weights)
 
 
 def _exchange_s(profile: PipelineProfile, size_bytes: float, dp: int) -> float:

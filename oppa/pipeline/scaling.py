@@ -11,6 +11,7 @@ from oppa.pipeline.graph import PipelineShape, Schedule
 from oppa.pipeline.prediction import PipelineEstimate, modelled_s, predict
 from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.registry import CHUNKS, SPLIT, build_schedule
+from oppa.pipeline.replication import Replication
 from oppa.pipeline.stage_layout import EVEN, Stages, balanced, evenly, written
 
 DISCREPANCY = 0.3
@@ -33,6 +34,10 @@ class ScaledJob:
     zero_stage: int = 0
     limit_bytes: float | None = None
     """Memory limit of a device; None if it is unknown."""
+
+    def replication(self, dp: int) -> Replication:
+        """Return the replicas of a pipeline of this job."""
+        return Replication(dp=dp, zero_stage=self.zero_stage)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,7 @@ def candidate(
         chunks=shape.chunks,
         schedule=schedule,
         stage_layout=stage_layout,
-        prediction=predict(job.profile, passes, dp=dp, zero_stage=job.zero_stage, stages=stages),
+        prediction=predict(job.profile, passes, job.replication(dp), stages=stages),
         modelled_s=modelled_s(job.profile, pp=shape.ranks, micro_batches=shape.micro_batches),
         passes=passes if searched else None,
     )

@@ -143,7 +143,7 @@ class Pipelines:
         return forward_s, backward_s * (1 - share), backward_s * share
 
     def _passes(self, layout: PipelineSettings, stage: StageCosts) -> Passes:
-        work = self._work(layout.tp, layout.cp, layout.ep, layout.micro_batch, layout.pp > 1 and self.topology.hosts > 1)
+        work = self._work(layout.tp, layout.cp, layout.ep, layout.micro_batch, contended=layout.pp > 1 and self.topology.hosts > 1)
         passes = work.layer(layout.recompute) * stage.layers
         passes = passes + work.embedding if stage.embedding else passes
         passes = passes + work.head if stage.head else passes
@@ -159,7 +159,7 @@ class Pipelines:
         bytes_ = stage.dense_parameter_count(self.model) / layout.tp * self.kernels.bytes_per_element
         return all_gather_s(group, bytes_), reduce_scatter_s(group, bytes_)
 
-    def _work_of(self, tp: int, cp: int, ep: int, sequences: int, contended: bool) -> OperatorCosts:
+    def _work_of(self, tp: int, cp: int, ep: int, sequences: int, *, contended: bool) -> OperatorCosts:
         return OperatorCosts(
             model=self.model,
             kernels=self.kernels,
@@ -192,7 +192,7 @@ class Pipelines:
 
         In a split schedule, the gradients of weights are assumed to need as many bytes as the backward pass frees.
         """
-        activations = Activations(work=self._work(layout.tp, layout.cp, layout.ep, layout.micro_batch, False))
+        activations = Activations(work=self._work(layout.tp, layout.cp, layout.ep, layout.micro_batch, contended=False))
         held = [stage.layers * activations.layer_bytes(layout.recompute) for stage in self._stages(layout)]
         found, working = _schedule(layout), activations.working_bytes(layout.recompute)
         peaks = [peak + working for peak in peak_memory(found, Footprint(held=held, for_weights=held))]

@@ -91,7 +91,7 @@ class StepTimeObservation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CombinedObservation:
     """All observations of one configuration, combined."""
 
     mean: float
@@ -131,7 +131,12 @@ def refined(table: Table, observations: Iterable[StepTimeObservation], *, common
 
 
 def posterior(
-    medians: Array, log_stddevs: Array, places: Sequence[int], seen: Sequence[Seen], *, common_log_stddev: float = COMMON_LOG_STDDEV
+    medians: Array,
+    log_stddevs: Array,
+    places: Sequence[int],
+    seen: Sequence[CombinedObservation],
+    *,
+    common_log_stddev: float = COMMON_LOG_STDDEV,
 ) -> tuple[Array, Array]:
     """Return the posterior of all rows, given observations of some: medians, and standard deviations of the logarithms, shape (n,) each.
 
@@ -153,7 +158,7 @@ def posterior(
     return after, deviations
 
 
-def together(observations: Iterable[StepTimeObservation]) -> dict[Configuration, Seen]:
+def together(observations: Iterable[StepTimeObservation]) -> dict[Configuration, CombinedObservation]:
     """Combine the observations of each configuration, independently of their order."""
     found = defaultdict[Configuration, list[StepTimeObservation]](list)
     for each in observations:
@@ -161,14 +166,14 @@ def together(observations: Iterable[StepTimeObservation]) -> dict[Configuration,
     return {configuration: _of_one(own) for configuration, own in found.items()}
 
 
-def _of_one(observations: Sequence[StepTimeObservation]) -> Seen:
+def _of_one(observations: Sequence[StepTimeObservation]) -> CombinedObservation:
     """Return the mean weighted by precision. Sums by fsum do not depend on the order, not even in the last digit."""
     total = math.fsum(each.precision for each in observations)
     mean = math.fsum(each.precision * each.log_steps_per_s for each in observations) / total
-    return Seen(mean=mean, variance=1 / total + BETWEEN_RUNS_LOG_STDDEV**2)
+    return CombinedObservation(mean=mean, variance=1 / total + BETWEEN_RUNS_LOG_STDDEV**2)
 
 
-def _row(configuration: Configuration, seen: Seen) -> TableRow:
+def _row(configuration: Configuration, seen: CombinedObservation) -> TableRow:
     """Return a row for observations without a prior: the limit of a large log_stddev."""
     return TableRow(
         configuration=configuration,

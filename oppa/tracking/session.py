@@ -20,10 +20,10 @@ from oppa.tracking.tracker import Status
 from oppa.trials.guarded_process import GuardedProcess
 
 if TYPE_CHECKING:  # a job without trackers loads none of this
-    from oppa.control.training_session import Callback as TrainCallback
-    from oppa.control.training_session import RunCallback, RunSession
-    from oppa.tuning.search import SearchCallback
+    from oppa.control.training_session.callback import Callback as TrainCallback
+    from oppa.control.training_session.callback import RunCallback, RunSession
     from oppa.tuning.session import Callback, Session
+    from oppa.tuning.trial_executor import SearchCallback
 
 PATIENCE_S = 60.0
 """Seconds that the end of a session waits for its trackers."""
@@ -63,7 +63,7 @@ def tracked_run(problem: Problem, callback: "TrainCallback | None") -> "TrainCal
     """Return a callback that also records the run with the trackers of its job."""
     if (choice := problem.tracking) is None:
         return callback
-    from oppa.control.training_session import run_callback
+    from oppa.control.training_session.callback import run_callback
 
     @contextlib.contextmanager
     def opened(session: "RunSession") -> "Iterator[RunCallback]":

@@ -26,7 +26,7 @@ from oppa.training.parallel.user_stages import UserModule
 from oppa.training.profiler.recorder import LOSS, PassRecorder
 from oppa.training.statistics.gradient_statistics import GradientStatistics
 from oppa.training.statistics.noise_scale import NoiseScale
-from oppa.training.statistics.validation import losses
+from oppa.training.statistics.validation import Evaluation
 from oppa.trials.trial_folder import TrialSpec
 
 Answered = Callable[[Tensor, Tensor], None]
@@ -165,10 +165,16 @@ class Replica:
         return loss
 
     def evaluate(self, batch: Batch, counting: int) -> Tensor:
-        """Return losses, targets and hits of samples without training on them (`validation.losses`)."""
+        """Return losses, targets and hits of samples without training on them (`Evaluation.losses`)."""
         spec, numbers = self._spec, numbers_of(self._spec.configuration, self._mesh.pp.index)
-        stages = dict(zip(numbers, self.stages, strict=True))
-        return losses(stages, self._family, spec.configuration, self._mesh, stages_of(spec.configuration, spec.model), batch, counting)
+        evaluation = Evaluation(
+            stages=dict(zip(numbers, self.stages, strict=True)),
+            parts=stages_of(spec.configuration, spec.model),
+            family=self._family,
+            configuration=spec.configuration,
+            mesh=self._mesh,
+        )
+        return evaluation.losses(batch, counting)
 
     def measured(self) -> Tensor:
         """Return this rank's gradient measurements between the halves of a step (`GradientStatistics.own`)."""

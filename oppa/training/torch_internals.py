@@ -3,13 +3,18 @@
 Private names may change without notice. All of them are here, so this module shows what a new version of torch may break.
 """
 
+import contextlib
+import ctypes
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch._C._profiler import RecordScope
+from torch._C._profiler import _ExtraFields_Allocation as AllocationEvent
+from torch._C._profiler import _ProfilerEvent as ProfilerEvent
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import _disable_profiler as disable_profiler  # type: ignore[attr-defined]
 from torch.autograd import _enable_profiler as enable_profiler  # type: ignore[attr-defined]
@@ -27,9 +32,12 @@ __all__ = [
     "FLASH_ATTENTION_ON_CPU",
     "GROUPED_PRODUCT",
     "TESTED",
+    "AllocationEvent",
     "FakeTensorMode",
     "PipelineRuntime",
+    "ProfilerEvent",
     "RecordScope",
+    "all_threads_counted",
     "disable_profiler",
     "enable_profiler",
     "foreach_mul_",
@@ -56,6 +64,18 @@ def require_tested(version: str = torch.__version__) -> None:
     if minor_release(version) not in TESTED:
         message = f"the built-in core was not tested with torch {version}; it calls private functions of torch {', '.join(TESTED)}"
         raise EnvironmentLackingError(message, hint=f"install `torch=={TESTED[-1]}.*` in this environment")
+
+
+@contextlib.contextmanager
+def all_threads_counted() -> Iterator[None]:
+    """Make the CPU allocator's count of live bytes include what any thread does; otherwise only threads under the profiler count."""
+    c10 = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libc10.so"))
+    counts = ctypes.c_bool.in_dll(c10, "FLAGS_caffe2_report_cpu_memory_usage")
+    counts.value = True
+    try:
+        yield
+    finally:
+        counts.value = False
 
 
 def forget_shardings() -> None:

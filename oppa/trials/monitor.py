@@ -12,7 +12,7 @@ from oppa.errors import MeasurementError, StudyError
 from oppa.regular_file import parse_json
 from oppa.trials import trial_folder, untrusted_file
 from oppa.trials.trial_folder import Measurement, Outcome, TrialSpec
-from oppa.trials.verdict import Sign, TrialVerdict
+from oppa.trials.verdict import FailureSign, TrialVerdict
 from oppa.units import format_seconds
 
 HANG = "hang"
@@ -54,7 +54,7 @@ class TrialMonitor:
         self.setup_s: float | None = None
         self.stopped_as: Outcome | None = None
         """How the trial counts, as oppa has requested the program to stop; None while it has not."""
-        self.must_end: Sign | None = None
+        self.must_end: FailureSign | None = None
         """Why the trial must be ended, and since when; None while it may run."""
 
     @property
@@ -112,7 +112,7 @@ class TrialMonitor:
 
     def _end(self, outcome: Outcome, cause: str) -> None:
         """Record that the trial must end; the first reason is kept."""
-        self.must_end = self.must_end or Sign(time=time.time(), verdict=TrialVerdict(outcome=outcome, cause=cause))
+        self.must_end = self.must_end or FailureSign(time=time.time(), verdict=TrialVerdict(outcome=outcome, cause=cause))
 
     def _apply_stop_rule(self) -> None:
         if self._stop_rule is None or self.stopped_as or len(self.measurements) >= self._wanted:

@@ -33,7 +33,7 @@ class TrialVerdict:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
+class FailureSign:
     """A sign of failure, with the verdict that holds if no sign is earlier."""
 
     time: float
@@ -44,7 +44,7 @@ class Sign:
 def verdict(
     exit: Exit,
     report: Report | None,
-    must_end: Sign | None,
+    must_end: FailureSign | None,
     *,
     steps: int,
     wanted: int,
@@ -73,10 +73,10 @@ def verdict(
         return TrialVerdict(outcome="failed", cause=f"launch failure: {exit.failure}", traceback=exit.traceback)
     signs = []
     if report is not None and report.outcome != "completed":
-        signs.append(Sign(time=-math.inf if report.time is None else report.time, verdict=_reported(report)))
+        signs.append(FailureSign(time=-math.inf if report.time is None else report.time, verdict=_reported(report)))
     if first is not None and not _had_done_its_steps(report, first):
         ended = _ended_abnormally(first, root, steps=steps, kernel_oom=kernel_oom, last_words=last_words)
-        signs.append(Sign(time=first.time, verdict=ended))
+        signs.append(FailureSign(time=first.time, verdict=ended))
     if must_end is not None:
         signs.append(must_end)
     if signs:

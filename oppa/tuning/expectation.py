@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 import torch
@@ -65,6 +66,36 @@ class Expectation:
         return {"trials": self.trials, "repeats": self.repeats, **startup, **self.break_even.to_dict()}
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Draws:
+    """Holds what may come true: the reference in the first column, and the configurations that are tried in the others."""
+
+    step_s: Drawn
+    fits: NDArray[np.bool_]
+    """True where a configuration fits in memory, shape (draws, n)."""
+    start_s: NDArray[np.float64]
+    """Seconds until a trial's first step, shape (draws,)."""
+
+    @classmethod
+    def of(cls, sample: Workload, time: Beliefs, size: Beliefs, *, usable_bytes: float, startup_s: tuple[float, float]) -> Self:
+        """Draw step times, memory, and start-ups from their range."""
+        random = stream(0, "expected cost")
+        step_s = _draw(step_time, sample, time, TIME_RESIDUAL, random)
+        fits = _draw(memory, sample, size, MEMORY_RESIDUAL, random) <= usable_bytes
+        low, high = startup_s
+        return cls(step_s=step_s, fits=fits, start_s=np.exp(random.uniform(math.log(low), math.log(high), DRAWS)))
+
+    @property
+    def usual_s(self) -> NDArray[np.float64]:
+        """Return the seconds of a step of the reference, shape (draws,)."""
+        return self.step_s[:, 0]
+
+    @property
+    def best_s(self) -> NDArray[np.float64]:
+        """Return the seconds of a step of the winner, shape (draws,): the reference if nothing is faster."""
+        return np.asarray(np.minimum(np.where(self.fits, self.step_s, np.inf)[:, 1:].min(axis=1), self.usual_s))
+
+
 def expect(
     problem: Problem,
     candidates: Candidates,
@@ -90,14 +121,10 @@ def expect(
     usual = _usual(problem, candidates, fits)
     tried = min(len(candidates), limits.trials or len(candidates))
     rows = torch.from_numpy(np.array([usual, *ranked[: min(tried, MOST_TRIED)]]))
-    sample, random = work.take(rows), stream(0, "expected cost")
-    seconds = _draw(step_time, sample, time, TIME_RESIDUAL, random)
-    fitting = _draw(memory, sample, size, MEMORY_RESIDUAL, random) <= usable
-    low, high = startup_s or STARTS_S["GPU" if problem.cluster.on_cuda else "CPU"]
-    starts = np.exp(random.uniform(math.log(low), math.log(high), DRAWS))
-    usual_s, best_s = seconds[:, 0], np.where(fitting, seconds, np.inf)[:, 1:].min(axis=1)
-    best_s = np.minimum(best_s, usual_s)  # if nothing is faster, the reference is the winner
-    trial_s = _trial_s(seconds[:, 1:], fitting[:, 1:], starts[:, None], best_s[:, None], limits, stopping)
+    range_s = startup_s or STARTS_S["GPU" if problem.cluster.on_cuda else "CPU"]
+    draws = _Draws.of(work.take(rows), time, size, usable_bytes=usable, startup_s=range_s)
+    usual_s, best_s, starts = draws.usual_s, draws.best_s, draws.start_s
+    trial_s = _trial_s(draws, limits, stopping)
     count = np.full(DRAWS, float(tried))
     if limits.wall_time_s is not None:
         count = np.minimum(count, np.ceil(limits.wall_time_s / trial_s))
@@ -108,19 +135,18 @@ def expect(
     whole_s = count * trial_s + verification_s
     search_s = np.minimum(whole_s, total_s(problem) or np.inf)
     starting_s = np.minimum(limits.trial_time_s, starts) * (count + repeats) * search_s / whole_s
-    gain = _interval(usual_s / best_s)
     return Expectation(
         break_even=BreakEven(
             cluster=problem.cluster,
             limits=limits,
             search_s=_interval(search_s),
-            speed_up=gain,
+            speed_up=_interval(usual_s / best_s),
             usual="baseline" if problem.baseline else "default",
             run_s=run_length_s(problem, float(1 / medians_s[usual]), candidates.configuration(usual).global_batch),
         ),
         trials=round(float(np.median(count))),
         repeats=repeats,
-        startup_s=(low, high),
+        startup_s=range_s,
         starting_s=_interval(starting_s),
     )
 
@@ -146,16 +172,16 @@ def _draw(formula: Formula, work: Workload, beliefs: Beliefs, residual: float, r
     return np.asarray(found.numpy().reshape(DRAWS, n) * own)
 
 
-def _trial_s(
-    seconds: Drawn, fitting: NDArray[np.bool_], starts: Drawn, best_s: Drawn, limits: Limits, stopping: str
-) -> NDArray[np.float64]:
+def _trial_s(draws: _Draws, limits: Limits, stopping: str) -> NDArray[np.float64]:
     """Return the mean seconds of a search trial in each draw, shape (draws,).
 
     One that does not fit takes its start alone. One that is clearly slower than the best ends after its first steps.
     """
+    seconds, starts, best_s = draws.step_s[:, 1:], draws.start_s[:, None], draws.best_s[:, None]
     complete = min(limits.q_max, max(limits.q_min, PRECISE) + 1) if stopping == "precise" else limits.q_max
     steps = complete if stopping == "never" else np.where(seconds <= CLOSE * best_s, complete, limits.q_min + 2)
-    return np.asarray(np.where(fitting, np.minimum(limits.trial_time_s, starts + steps * seconds), starts).mean(axis=1))
+    trial_s = np.minimum(limits.trial_time_s, starts + steps * seconds)
+    return np.asarray(np.where(draws.fits[:, 1:], trial_s, starts).mean(axis=1))
 
 
 def _interval(values: NDArray[np.float64]) -> Interval:

@@ -101,7 +101,7 @@ def expected_loss(log_rates: Tensor, fitting: Tensor, weights: Tensor, chosen: T
     return torch.stack(losses)
 
 
-def value_of_trials(rate: Joint, fits: Tensor, allowed: Tensor, weights: Tensor, tried: Tensor, noise: Tensor, own: Tensor) -> Tensor:
+def value_of_trials(rate: Joint, *, fits: Tensor, allowed: Tensor, weights: Tensor, tried: Tensor, noise: Tensor, own: Tensor) -> Tensor:
     """Return by how much a trial of each is expected to lower the expected loss, averaged over the noise scales, shape (c,).
 
     Implements the knowledge gradient of a correlated normal belief (Frazier, Powell and Dayanik 2009, section 3). A trial informs about all

@@ -13,8 +13,8 @@ from oppa.tuning.break_even import BreakEven
 from oppa.tuning.equivalence import Equivalence, equivalence
 from oppa.tuning.export_best import ExportedBest, write_best
 from oppa.tuning.result import Contender, SearchResult, break_even, to_json
-from oppa.tuning.search import TrialExecutor
 from oppa.tuning.spending import Spending, spending
+from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.verification import SpeedUp
 
 

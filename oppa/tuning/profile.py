@@ -16,10 +16,11 @@ from oppa.study import Prediction, Trial
 from oppa.table import Origin, Table, TableRow
 from oppa.table.origin import Method
 from oppa.tuning.designer import Designer, Known, Observation
-from oppa.tuning.designers.active_profiling import ActiveProfiling, Loss
+from oppa.tuning.designers.active_profiling import ActiveProfiling, GoodputLoss
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
-from oppa.tuning.search import TrialExecutor, search, searched
+from oppa.tuning.search import search, searched
 from oppa.tuning.stopping import StopTest
+from oppa.tuning.trial_executor import TrialExecutor
 
 DEFAULT_LOSS = 0.01
 
@@ -38,7 +39,7 @@ class Profiler(Designer, Protocol):
         ...
 
     @property
-    def loss(self) -> Loss | None:
+    def loss(self) -> GoodputLoss | None:
         """Return the expected loss of goodput as last assessed; None if the profiler assesses none, or nothing was measured."""
         ...
 

@@ -21,8 +21,8 @@ from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, comple
 from oppa.tuning.drift import drift_of
 from oppa.tuning.equivalence import Equivalence
 from oppa.tuning.proxy.nested import nested_study
-from oppa.tuning.search import TrialExecutor
 from oppa.tuning.spending import Spending, spending
+from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.verification import Interval, SpeedUp, speed_up
 
 PURPOSES = (VERIFICATION, BASELINE, SEARCH, DRIFT)

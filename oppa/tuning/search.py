@@ -3,181 +3,25 @@
 Several processes may search one study at once. The study's leases keep them apart, and its trials are the state they share.
 """
 
-import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from pathlib import Path
-from typing import Protocol
+from typing import Self
 
-from oppa.errors import LeaseLostError, OppaError
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
-from oppa.problem.training import Limits
-from oppa.study import Lease, Study, Trial
+from oppa.study import Lease, Trial
 from oppa.study.records import DRIFT, SEARCH, VERIFICATION
-from oppa.trials.monitor import StopRule
-from oppa.trials.trial import TrialResult
-from oppa.trials.trial_folder import Measurement, TrialSpec
 from oppa.tuning import repeated_failures
 from oppa.tuning.designer import Designer, Observation, Restated, incumbent
-from oppa.tuning.device_budget import DeviceBudget, worthwhile_s
+from oppa.tuning.device_budget import worthwhile_s
 from oppa.tuning.drift import drift_of, is_due
 from oppa.tuning.stopping import StopTest, against
 from oppa.tuning.time_limit import time_limit_s
+from oppa.tuning.trial_executor import TrialExecutor
 from oppa.units import format_seconds
 
 Reserve = Callable[[Sequence[Trial]], float]
 """A function of the trials so far. It returns the seconds that later trials, such as verification, need."""
-RENEW_EVERY_S = 10.0
-WAIT_S = 0.1
-
-
-class SearchCallback(Protocol):
-    """Receives the events of a search. `tick` is called many times a second, and may raise to interrupt the trial."""
-
-    def started(self, lease: Lease) -> None:
-        """Handle the start of a trial."""
-        ...
-
-    def stepped(self, measurement: Measurement) -> None:
-        """Handle an optimizer step of the running trial."""
-        ...
-
-    def ended(self, lease: Lease, result: TrialResult) -> None:
-        """Handle the end of a trial, which is on disk by now."""
-        ...
-
-    def tick(self) -> None:
-        """Handle the passing of time."""
-        ...
-
-
-class RunTrial(Protocol):
-    """Runs one trial to its end: `run_trial` with a launcher, or a simulation of it."""
-
-    def __call__(
-        self,
-        folder: Path,
-        spec: TrialSpec,
-        *,
-        limits: Limits,
-        stop_rule: StopRule | None,
-        on_step: Callable[[Measurement], None],
-        on_tick: Callable[[], None],
-    ) -> TrialResult:
-        """Run the trial in `folder`. An exception that `on_tick` raises ends the trial and propagates."""
-        ...
-
-
-class TrialExecutor:
-    """Runs the trials that this process has leased, and records their outcomes, interruptions included."""
-
-    def __init__(
-        self,
-        study: Study,
-        problem: Problem,
-        run_trial: RunTrial,
-        watcher: SearchCallback,
-        *,
-        simulated: bool = False,
-        is_alone: bool = False,
-        budget: DeviceBudget | None = None,
-    ) -> None:
-        """Begin a session of this process on a study.
-
-        Args:
-            simulated: Trials are simulated and take no real time, so their simulated seconds count against a time budget.
-            is_alone: Trials run on real devices, which no parallel tuner of the study slows down.
-            budget: The study's GPU-hours, as this tuner applies them; None: those of the problem's limits, with trials that end at once.
-        """
-        self.study = study
-        self.budget = budget or DeviceBudget(problem=problem, study=study, ending_s=0.0)
-        self.problem = problem
-        self._run_trial = run_trial
-        self._watcher = watcher
-        self._simulated, self.is_alone = simulated, is_alone
-        earlier = study.trials()
-        self._earlier = {trial.id for trial in earlier}
-        self.mended = {trial.id for trial in ([] if simulated else self._repeated(earlier, earlier))}
-        """Trials that ended the previous session because they failed in the same way; their configurations may run by now."""
-
-    def spent_s(self) -> float:
-        """Return the seconds that the search took so far, over all sessions."""
-        return sum(trial.seconds for trial in self.study.trials()) if self._simulated else self.study.spent_s()
-
-    def is_cold(self, counted: Sequence[Trial]) -> bool:
-        """Return True if no trial has filled the caches of the program: there is none but those that ran out of memory."""
-        return not self._simulated and all(trial.outcome == "out_of_memory" for trial in counted)
-
-    def run(self, lease: Lease, *, stop_rule: StopRule | None = None, trial_time_s: float | None = None) -> TrialResult | None:
-        """Run a leased trial to its end, or until its stop rule ends it; None if another tuner took it over meanwhile.
-
-        Raises:
-            BaseException: whatever `tick` raises, after all processes of the trial are gone and it is recorded as interrupted.
-        """
-        limits, limit_s = self.problem.limits, trial_time_s or self.problem.limits.trial_time_s
-        if lease.granted_s is not None:
-            limit_s = min(limit_s, lease.granted_s - self.budget.ending_s)
-        try:
-            self._watcher.started(lease)
-            result = self._run_trial(
-                self.study.trial_folder(lease),
-                TrialSpec.of(self.problem, lease.configuration, study=self.study.uuid, trial=lease.trial, steps=limits.q_max),
-                limits=dataclasses.replace(limits, trial_time_s=limit_s),
-                stop_rule=stop_rule,
-                on_step=self._watcher.stepped,
-                on_tick=self._heartbeat(lease),
-            )
-            cut = limit_s < (trial_time_s or limits.trial_time_s) and result.seconds >= limit_s
-            if cut and result.outcome in ("timed_out", "failed"):
-                result = dataclasses.replace(result, outcome="interrupted", cause=self.budget.spent_in_words())
-            self.study.finish(lease, result)
-        except LeaseLostError:
-            with contextlib.suppress(OppaError):  # the study cannot be written, and the next step reports it
-                self.study.record_lost(lease)
-            return None
-        except BaseException as reason:
-            with contextlib.suppress(OppaError):  # it has ended already, or the disk is full: a later start recovers the lease
-                self.study.interrupt(lease, "interrupted by the user" if isinstance(reason, KeyboardInterrupt) else f"aborted: {reason}")
-            raise
-        self._watcher.ended(lease, result)
-        return result
-
-    def own(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the trials that ended in this session."""
-        return [trial for trial in trials if trial.id not in self._earlier]
-
-    def failing_repeatedly(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the last trials of this session if enough of them failed in the same way before their first step; none if simulated.
-
-        Raises:
-            RepeatedFailureError: if no trial of the study has taken a step, either.
-        """
-        failures = [] if self._simulated else self._repeated(self.own(trials), trials)
-        if failures and not any(trial.step_times_s for trial in trials):
-            raise repeated_failures.error(failures, self.study, self.problem)
-        return failures
-
-    def _repeated(self, recent: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
-        return repeated_failures.repeated(recent, known, command=self.problem.command is not None)
-
-    def wait(self) -> None:
-        """Wait for a moment, in which other tuners of this study work."""
-        self._watcher.tick()
-        time.sleep(WAIT_S)
-
-    def _heartbeat(self, lease: Lease) -> Callable[[], None]:
-        due = time.monotonic() + RENEW_EVERY_S
-
-        def tick() -> None:
-            nonlocal due
-            self._watcher.tick()
-            if time.monotonic() >= due:
-                due = time.monotonic() + RENEW_EVERY_S
-                self.study.renew(lease)
-
-        return tick
 
 
 def search(
@@ -201,71 +45,120 @@ def search(
     study, limits, learned = executor.study, executor.problem.limits, dict[int, float]()
     while True:
         study.recover()
-        running = [lease for lease in study.running() if lease.purpose == SEARCH]
-        every = study.trials()
-        failures = executor.failing_repeatedly(every)
-        counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
-        trials = [trial for trial in counted if trial.id not in executor.mended]
-        reason = repeated_failures.in_words(failures) if failures else spent(executor, len(searched(counted)) + len(running))
-        drift = drift_of(counted).offsets if watches_drift else {}
-        offsets = {trial.id: drift.get(trial.id, 0.0) for trial in trials}
-        seen = [Observation.of(trial, candidates, offset=offsets[trial.id]) for trial in trials]
-        _teach(designer, seen, offsets, learned)
-        taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
-        may_repeat = watches_drift and not failures and not running and not spent(executor, 0)  # repeats are none of `limits.trials`
-        purpose, candidate = SEARCH, None
-        if may_repeat and (again := _again(executor, seen, counted, ending=bool(reason))) is not None:
-            purpose, candidate = DRIFT, again
-        elif not reason:
-            candidate = next_candidate(executor.problem, candidates, designer, taken)
-            if candidate is None and may_repeat:
-                purpose, candidate = DRIFT, _again(executor, seen, counted, ending=True)
+        now = _StudyState.of(executor, candidates, watches_drift=watches_drift)
+        _teach(designer, now, learned)
+        purpose, candidate = _next(executor, candidates, designer, now, watches_drift=watches_drift)
         prediction = None if candidate is None else designer.predict(candidate)
-        limit_s = time_limit_s(prediction, trials, limits, cold=executor.is_cold(counted))
-        steps_s = worthwhile_s(prediction, every, executor.problem)
-        kept_s = 0.0 if executor.budget.total_s is None else reserve(every)
-        request = executor.budget.request(every, most_s=limit_s, steps_s=steps_s, reserved_s=kept_s)
+        limit_s = time_limit_s(prediction, now.observed, limits, cold=executor.is_cold(now.counted))
+        steps_s = worthwhile_s(prediction, now.every, executor.problem)
+        kept_s = 0.0 if executor.budget.total_s is None else reserve(now.every)
+        request = executor.budget.request(now.every, most_s=limit_s, steps_s=steps_s, reserved_s=kept_s)
+        reason = now.ended
         if candidate is not None and not executor.budget.allows(request):
             candidate, reason = None, executor.budget.spent_in_words()
         if candidate is not None:
             configuration = candidates.configuration(candidate)
-            tried = sum(trial.configuration == configuration for trial in searched(counted))
+            tried = sum(trial.configuration == configuration for trial in searched(now.counted))
             lease = study.claim(configuration, purpose=purpose, tried=tried, prediction=prediction, limit=limits.trials, budget=request)
             if lease is None:
                 executor.wait()  # another tuner was faster: choose again, given its trials
             else:
-                executor.run(lease, stop_rule=against(rule, seen) if purpose == SEARCH else None, trial_time_s=limit_s)
-        elif running and not executor.budget.must_release():  # their tuner may die, and this one must then finish the search
+                executor.run(lease, stop_rule=against(rule, now.seen) if purpose == SEARCH else None, trial_time_s=limit_s)
+        elif now.running and not executor.budget.must_release():  # their tuner may die, and this one must then finish the search
             executor.wait()
         else:
-            return reason or _exhausted(len(taken), len(candidates))
+            return reason or _exhausted(len(now.taken), len(candidates))
 
 
-def _teach(designer: Designer, seen: Sequence[Observation], offsets: Mapping[int, float], learned: dict[int, float]) -> None:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _StudyState:
+    """Holds what a study contains at one moment of a search."""
+
+    every: Sequence[Trial]
+    counted: Sequence[Trial]
+    """Trials that count, without those of the verification."""
+    observed: Sequence[Trial]
+    """Counted trials, without those whose failure may be mended by now."""
+    offsets: Mapping[int, float]
+    """Drift of the machine that is taken off each observed trial, by its number."""
+    seen: Sequence[Observation]
+    """Observations of these trials, in their order, from which the designer learns."""
+    running: Sequence[Lease]
+    """Search trials that run."""
+    taken: Set[int]
+    """Candidates that were tried, or run."""
+    is_failing: bool
+    """True if the last trials failed in the same way."""
+    ended: str
+    """Reason that ends the search, in words; empty if nothing does."""
+
+    @classmethod
+    def of(cls, executor: TrialExecutor, candidates: Candidates, *, watches_drift: bool) -> Self:
+        """Read the study.
+
+        Raises:
+            RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
+        """
+        running = [lease for lease in executor.study.running() if lease.purpose == SEARCH]
+        every = executor.study.trials()
+        failures = executor.failing_repeatedly(every)
+        counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
+        observed = [trial for trial in counted if trial.id not in executor.mended]
+        drift = drift_of(counted).offsets if watches_drift else {}
+        offsets = {trial.id: drift.get(trial.id, 0.0) for trial in observed}
+        seen = [Observation.of(trial, candidates, offset=offsets[trial.id]) for trial in observed]
+        return cls(
+            every=every,
+            counted=counted,
+            observed=observed,
+            offsets=offsets,
+            seen=seen,
+            running=running,
+            taken={each.candidate for each in seen} | {candidates.index_of(lease.configuration) for lease in running},
+            is_failing=bool(failures),
+            ended=repeated_failures.in_words(failures) if failures else spent(executor, len(searched(counted)) + len(running)),
+        )
+
+
+def _next(
+    executor: TrialExecutor, candidates: Candidates, designer: Designer, now: _StudyState, *, watches_drift: bool
+) -> tuple[str, int | None]:
+    """Return the purpose and the candidate of the next trial; None if there is none."""
+    may_repeat = watches_drift and not now.is_failing and not now.running and not spent(executor, 0)  # none of `limits.trials`
+    if may_repeat and (again := _again(executor, now, ending=bool(now.ended))) is not None:
+        return DRIFT, again
+    if now.ended:
+        return SEARCH, None
+    candidate = next_candidate(executor.problem, candidates, designer, now.taken)
+    if candidate is None and may_repeat:
+        return DRIFT, _again(executor, now, ending=True)
+    return SEARCH, candidate
+
+
+def _teach(designer: Designer, now: _StudyState, learned: dict[int, float]) -> None:
     """Pass the observations of trials that the designer has not learned; all of them if the drift of those that it has is another now.
 
     Args:
-        offsets: Drift that was taken off each observation, by the trial's number.
-        learned: The same of the observations that the designer has; updated.
+        learned: Drift that was taken off each observation that the designer has, by the trial's number; updated.
     """
-    new = [observation for trial, observation in zip(offsets, seen, strict=True) if trial not in learned]
-    changed = any(offsets.get(trial, offset) != offset for trial, offset in learned.items())
+    new = [observation for trial, observation in zip(now.offsets, now.seen, strict=True) if trial not in learned]
+    changed = any(now.offsets.get(trial, offset) != offset for trial, offset in learned.items())
     if changed and isinstance(designer, Restated):
-        designer.restate(seen)
+        designer.restate(now.seen)
     elif new:
         designer.update(new)
-    learned |= offsets
+    learned |= now.offsets
 
 
-def _again(executor: TrialExecutor, seen: Sequence[Observation], counted: Sequence[Trial], *, ending: bool) -> int | None:
+def _again(executor: TrialExecutor, now: _StudyState, *, ending: bool) -> int | None:
     """Return the incumbent if it is to run again, to show a drift of the machine; else None."""
-    best, own = incumbent(seen), executor.own(counted)
+    best, own = incumbent(now.seen), executor.own(now.counted)
     if not own or best is None:  # a finished search may have been opened again
         return None
     if any(lease.purpose == DRIFT for lease in executor.study.running()):
         return None
-    is_resumed = len(own) < len(counted) and not any(trial.purpose == DRIFT for trial in own)
-    return best[0] if is_due(counted, resumed=is_resumed and not ending, ending=ending) else None
+    is_resumed = len(own) < len(now.counted) and not any(trial.purpose == DRIFT for trial in own)
+    return best[0] if is_due(now.counted, resumed=is_resumed and not ending, ending=ending) else None
 
 
 def next_candidate(problem: Problem, candidates: Candidates, designer: Designer, taken: Set[int]) -> int | None:

@@ -28,7 +28,7 @@ from oppa.trials.software import require_folder, require_same, software_of
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import Measurement
 from oppa.tuning.device_budget import DeviceBudget, require_one_start
-from oppa.tuning.search import RunTrial, SearchCallback, TrialExecutor
+from oppa.tuning.trial_executor import RunTrial, SearchCallback, TrialExecutor
 from oppa.units import format_seconds
 
 if TYPE_CHECKING:  # it loads torch, which few designers need

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oppa.cluster.job import ScaleTable, TraceJob
 from oppa.cluster.nodes import Nodes
 from oppa.cluster.policies import NAMES, policy_of
-from oppa.cluster.result import Done, Result
+from oppa.cluster.result import EndedJob, Result
 from oppa.cluster.scaling import Settings
 from oppa.cluster.simulation import Failures, Simulation
 from oppa.errors import InputError
@@ -212,7 +212,7 @@ def test_nodes_that_fail_lose_no_job(jobs: list[TraceJob], policy: str, backfill
     assert sorted(each.job.name for each in result.done) == sorted(each.name for each in jobs)
 
 
-def _in_order(done: list[Done]) -> None:
+def _in_order(done: list[EndedJob]) -> None:
     """Of one priority nobody starts before somebody who came earlier, and nobody while one of a higher priority waits."""
     for one in done:
         for other in done:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from oppa.control.plan import NoiseSeen, fastest_at, launches, megatron_schedule, plan, restart_s
+from oppa.control.plan import NoiseSeen, fastest_at, launches, plan, restart_s
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.policies.norm_test import NormTestPolicy
 from oppa.control.policies.static import StaticPolicy
@@ -12,6 +12,7 @@ from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy
+from oppa.tuning.formats.megatron_schedule import batch_schedule
 from tests.control.conftest import DATA, PIPELINE, row
 
 BEGIN = Configuration(**PIPELINE, global_batch=8, micro_batch=4)
@@ -91,7 +92,7 @@ def test_megatron_takes_batches_by_tokens(table_of) -> None:
     table = table_of(row(**DATA, global_batch=batch) for batch in (8, 16, 32, 64))
     stages = planned(table, begin=Configuration(**DATA, global_batch=8, micro_batch=4))
     (launch,) = launches(stages)
-    steps = [tuple(map(int, step.split(":"))) for step in megatron_schedule(launch, 128).split()]
+    steps = [tuple(map(int, step.split(":"))) for step in batch_schedule(launch, 128).split()]
     assert steps[0] == (0, 8) and [batch for _, batch in steps] == [8, 16, 32, 64][: len(steps)] and len(steps) > 1
     assert steps[1:] == [(stage.samples * 128, stage.configuration.global_batch) for stage in launch[1:]]
 

@@ -11,7 +11,7 @@ from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.hardware import load_hardware
-from oppa.cost.memory import PARTS, first_stage, last_stage, memory
+from oppa.cost.memory import StageMemory, first_stage, last_stage, memory
 from oppa.problem.model import Model
 from tests.cost.conftest import ROW, work_of
 
@@ -28,6 +28,10 @@ LAYOUTS = st.fixed_dictionaries(
         "precision": st.sampled_from(["fp32", "bf16"]),
     }
 )
+
+
+def state_of(stage: StageMemory) -> torch.Tensor:
+    return stage.weights + stage.gradients + stage.optimizer
 
 
 def needed(*changes: dict[str, object]) -> list[float]:
@@ -54,7 +58,7 @@ def test_more_tensor_parallel_ranks_need_less_each(layout) -> None:
 @given(LAYOUTS)
 def test_more_stages_hold_fewer_weights_each(layout) -> None:
     """Activations stay: as many more micro-batches are in flight as there are fewer layers."""
-    fewer, more = first_stage(work_of(layout, {**layout, "pp": 2 * layout["pp"]}))[:, :3].sum(-1)
+    fewer, more = state_of(first_stage(work_of(layout, {**layout, "pp": 2 * layout["pp"]})))
     assert more < fewer
 
 
@@ -68,7 +72,7 @@ def test_recomputation_never_needs_more(layout) -> None:
 @law
 @given(LAYOUTS)
 def test_a_zero_stage_keeps_no_more_state_than_the_one_below(layout) -> None:
-    stages = first_stage(work_of(*({**layout, "zero": stage} for stage in range(4))))[:, :3].sum(-1)
+    stages = state_of(first_stage(work_of(*({**layout, "zero": stage} for stage in range(4)))))
     assert (stages[1:] <= stages[:-1]).all()
 
 
@@ -77,15 +81,15 @@ def test_a_single_rank_holds_every_weight_its_gradient_and_adamw_s_state(precisi
     work = work_of({"dp": 1, "tp": 1, "pp": 1, "zero": 0, "precision": precision})
     fields = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
     model = Model(**{name: ROW[name] for name in fields})
-    state = first_stage(work)[0, :3].sum().item()
+    state = state_of(first_stage(work)).item()
     assert state == pytest.approx(per_parameter * (model.parameter_count - model.hidden))  # the last norm is not counted
 
 
 def test_replicas_share_what_zero_shards() -> None:
-    whole, shared = first_stage(work_of({"zero": 0}, {"zero": 1}))
-    at = {name: position for position, name in enumerate(PARTS)}
-    assert shared[at["optimizer"]] * 8 == whole[at["optimizer"]]
-    assert shared[at["weights"]] == whole[at["weights"]]
+    stages = first_stage(work_of({"zero": 0}, {"zero": 1}))
+    whole, shared = stages.optimizer
+    assert shared * 8 == whole
+    assert len(set(stages.weights.tolist())) == 1
 
 
 def test_zero_among_one_replica_shards_nothing() -> None:
@@ -94,17 +98,16 @@ def test_zero_among_one_replica_shards_nothing() -> None:
 
 def test_with_one_stage_the_first_is_the_last() -> None:
     work = work_of({"pp": 1}, {"pp": 1, "tied": True})
-    assert torch.equal(first_stage(work), last_stage(work))
+    assert torch.equal(first_stage(work).stacked(), last_stage(work).stacked())
 
 
 def test_torch_s_own_loss_keeps_fp32_copies_until_a_layer_is_computed_again() -> None:
     alone = {"tp": 1, "pp": 1, "precision": "bf16", "framework": "fsdp"}
     plain, again = work_of({**alone, "loss": "plain"}, {**alone, "loss": "plain", "recompute": "full"}), work_of(alone)
-    at = {name: position for position, name in enumerate(PARTS)}
-    logits = first_stage(again)[0, at["logits"]] / 2
-    loss = first_stage(plain)[:, at["loss"]]
+    logits = first_stage(again).logits[0] / 2
+    loss = first_stage(plain).loss
     assert loss[0] == 14 * logits and 0 <= loss[1] < loss[0]
-    assert (first_stage(plain)[:, at["logits"]] == 0).all() and first_stage(again)[0, at["loss"]] == 0
+    assert (first_stage(plain).logits == 0).all() and first_stage(again).loss[0] == 0
 
 
 def test_tied_embeddings_are_held_once_and_so_they_are_on_the_two_ends_of_a_pipeline() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.framework import frameworks
 from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE
-from oppa.cost.memory import PARTS, first_stage
+from oppa.cost.memory import first_stage
 from oppa.cost.prediction import predict_rows
 from oppa.cost.step_time import step_time
 from tests.cost.conftest import ROW, work_of
@@ -183,7 +183,7 @@ def test_quantised_layers_have_scales_and_16_bit_ends() -> None:
     """A model of 70B measures 36.4e9 bytes: 0.516 for each weight of its layers, and 2 for those of its ends."""
     model = {"layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672, "vocab": 32000}
     layout = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "fsdp", "trained": "lora"}
-    weights = first_stage(work_of({**model, **layout, "weights": "4-bit"}))[0, PARTS.index("weights")]
+    weights = first_stage(work_of({**model, **layout, "weights": "4-bit"})).weights
     assert float(weights) == pytest.approx(0.5159 * 68.45e9 + 2 * 2 * 32000 * 8192, rel=1e-3)
 
 

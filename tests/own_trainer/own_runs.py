@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa import api
-from oppa.control.training_session import TrainResult
+from oppa.control.training_session.result import TrainResult
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem

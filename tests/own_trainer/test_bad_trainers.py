@@ -10,7 +10,7 @@ import pytest
 from experiments.trainers.example_run import ExampleRun
 from experiments.trainers.run import CLOSE, INTEGRATIONS
 from oppa.control.own_trainer.run_book import LEFT_BADLY
-from oppa.control.training_session import TrainResult
+from oppa.control.training_session.result import TrainResult
 from oppa.errors import EnvironmentLackingError
 from oppa.training.run import ledger
 

@@ -8,7 +8,7 @@ from experiments.trainers.stop_after import StopAfter
 from oppa import api
 from oppa.control.own_trainer import supervision
 from oppa.control.own_trainer.advice import is_first_run
-from oppa.control.training_session import RunCallback
+from oppa.control.training_session.callback import RunCallback
 from oppa.errors import CheckpointError, InputError, JobError, RunError
 from oppa.training.run import ledger
 from oppa.training.run.supervision import FRUITLESS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oppa.control.training_session import RunCallback
+from oppa.control.training_session.callback import RunCallback
 from oppa.training.run import ledger
 from tests.own_trainer.own_runs import OwnRun
 

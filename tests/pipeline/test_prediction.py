@@ -10,6 +10,7 @@ from oppa.pipeline.graph import PipelineShape
 from oppa.pipeline.prediction import between_s, footprint, modelled_s, passes_as_written_s, predict, static_bytes, times
 from oppa.pipeline.profile import MessageTime, Part, PipelineProfile
 from oppa.pipeline.registry import build_schedule
+from oppa.pipeline.replication import Replication
 from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
 from oppa.pipeline.stage_layout import even
@@ -50,7 +51,7 @@ def test_a_step_is_passes_and_update_and_exchange_and_what_is_left_over() -> Non
     assert seen.parts[0].weight_bytes + 8 * 4 + 6 == 44
     alone = predict(seen, build_schedule("memory-minimal", ranks=1, micro_batches=2))
     assert alone.step_s == 2 * 8 * 3.0 + 0.5 * 44 + (100 - 60 - 22)
-    four = predict(seen, build_schedule("memory-minimal", ranks=1, micro_batches=2), dp=4)
+    four = predict(seen, build_schedule("memory-minimal", ranks=1, micro_batches=2), Replication(dp=4))
     assert four.step_s - alone.step_s == 3 * 1.0 + 2 * 3 / 4 * 44 * 0.25
 
 
@@ -88,20 +89,20 @@ def test_memory_is_state_and_messages_and_what_is_in_flight() -> None:
     second = 2 * 12 + 8 * 3 + (3 * 20 + 2 * 4)
     assert predict(seen, passes).peak_bytes == max(first, second) == first
     assert static_bytes(seen, passes.shape, even(8, 4))[1] == 2 * 12 + 8 * 3
-    sharded = static_bytes(seen, passes.shape, even(8, 4), dp=2, zero_stage=1)[1]
+    sharded = static_bytes(seen, passes.shape, even(8, 4), Replication(dp=2, zero_stage=1))[1]
     assert sharded == 2 * 4 + 2 * 4 + 2 * 8 / 2 + 8 * 3  # weights, buckets, half of the optimizer's state, messages
 
 
 def test_the_copies_of_hsdp_shard_over_their_own_ranks_alone() -> None:
     seen, shape = profile(boundary_bytes=1), PipelineShape(ranks=4, micro_batches=8)
-    groups, whole = ({"dp": 4, "shards": shards, "zero_stage": 3} for shards in (2, 4))
-    static = static_bytes(seen, shape, even(8, 4), **groups)[1]
+    groups, whole, default = (Replication(dp=4, dp_shard=shards, zero_stage=3) for shards in (2, 4, 0))
+    static = static_bytes(seen, shape, even(8, 4), groups)[1]
     assert static == 2 * 4 / 2 + 2 * 8 / 2 + 8 * 3  # half of the weights and of the optimizer's state, messages
-    assert static > static_bytes(seen, shape, even(8, 4), **whole)[1] == static_bytes(seen, shape, even(8, 4), dp=4, zero_stage=3)[1]
-    needed = choose(seen, shape, **groups, nodes=1000).prediction.peak_bytes
-    assert needed > choose(seen, shape, **whole, nodes=1000).prediction.peak_bytes
+    assert static > static_bytes(seen, shape, even(8, 4), whole)[1] == static_bytes(seen, shape, even(8, 4), default)[1]
+    needed = choose(seen, shape, groups, nodes=1000).prediction.peak_bytes
+    assert needed > choose(seen, shape, whole, nodes=1000).prediction.peak_bytes
     with pytest.raises(InputError, match="predicted to fit"):
-        choose(seen, shape, **groups, limit_bytes=static, nodes=1000)
+        choose(seen, shape, groups, limit_bytes=static, nodes=1000)
 
 
 def test_gradients_come_with_the_first_backward_pass() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from oppa.pipeline.from_configuration import shape_of
 from oppa.pipeline.prediction import predict
+from oppa.pipeline.replication import Replication
 from oppa.pipeline.scaling import ScaledJob, candidates, fastest
 from oppa.pipeline.search.scaled import CLOSEST, searched
 from oppa.pipeline.stage_layout import cut
@@ -25,7 +26,7 @@ def test_a_searched_order_is_one_of_the_configuration_that_it_is_for() -> None:
             configuration = Configuration(global_batch=4, micro_batch=1, **named)  # type: ignore[arg-type]
             assert way.passes.shape == shape_of(configuration)
             stages = cut(way.stage_layout, way.passes.shape, JOB.profile.costs)
-            assert way.prediction == predict(JOB.profile, way.passes, dp=way.dp, stages=stages)
+            assert way.prediction == predict(JOB.profile, way.passes, Replication(dp=way.dp), stages=stages)
 
 
 @pytest.mark.parametrize("devices", [2, 3, 4])

@@ -2,12 +2,13 @@
 
 import errno
 import os
+import threading
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from oppa.training.profiler.memory import allocation_failure, beyond_the_limit, memory_limit, ran_out_of_memory
+from oppa.training.profiler.memory import PeakMemory, allocation_failure, beyond_the_limit, memory_limit, ran_out_of_memory
 
 NCCL = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n"
 UNHANDLED = NCCL + "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure {}"
@@ -62,3 +63,15 @@ def test_what_lies_beyond_the_limit_leaves_room_for_the_rest() -> None:
         with pytest.raises(RuntimeError):
             torch.empty(large, dtype=torch.uint8)
     assert kept.nbytes == large
+
+
+def test_what_another_thread_releases_last_no_longer_counts() -> None:
+    """A thread of gloo releases a collective's tensors after its work, where no profiler follows it."""
+    peak, size, held = PeakMemory(torch.device("cpu")), 1 << 20, list[torch.Tensor]()
+    with peak.watch():
+        for _ in range(3):
+            held.append(torch.empty(size, dtype=torch.uint8))
+            releases = threading.Thread(target=held.clear)
+            releases.start()
+            releases.join()
+    assert size <= peak.bytes() < 1.1 * size

@@ -4,7 +4,7 @@ import pytest
 
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.trial_folder import Report
-from oppa.trials.verdict import Sign, TrialVerdict, verdict
+from oppa.trials.verdict import FailureSign, TrialVerdict, verdict
 
 
 def ended(rank, *, code=None, signal=None, time=10.0):
@@ -17,7 +17,7 @@ def judge(*exits, report=None, must_end=None, failure="", steps=5, stopped_as=No
 
 
 CLEAN = (ended(0, code=0), ended(1, code=0))
-LATE = Sign(time=20.0, verdict=TrialVerdict(outcome="timed_out", cause="took too long"))
+LATE = FailureSign(time=20.0, verdict=TrialVerdict(outcome="timed_out", cause="took too long"))
 
 
 def test_all_steps_and_a_clean_end_is_complete():

@@ -107,7 +107,10 @@ def test_a_promise_is_the_expected_lead() -> None:
 
 def value(rate: Joint, tried: int, *, noise: float = 1e-4, allowed=(True, True, True)) -> float:
     each = torch.tensor([noise], dtype=torch.float64)
-    return float(value_of_trials(rate, ALL, torch.tensor(allowed), WEIGHTS, torch.tensor([tried]), each, torch.zeros(1)))
+    found = value_of_trials(
+        rate, fits=ALL, allowed=torch.tensor(allowed), weights=WEIGHTS, tried=torch.tensor([tried]), noise=each, own=torch.zeros(1)
+    )
+    return float(found)
 
 
 def test_what_is_known_is_worth_no_trial() -> None:

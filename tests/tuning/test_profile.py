@@ -18,8 +18,8 @@ from oppa.tuning.designer import Observation
 from oppa.tuning.designers.active_profiling import SAFE, ActiveProfiling
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.profile import profile
-from oppa.tuning.search import TrialExecutor
 from oppa.tuning.stopping import never, precise
+from oppa.tuning.trial_executor import TrialExecutor
 from tests.jobs import problem_of
 
 JOB = """

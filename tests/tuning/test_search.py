@@ -21,9 +21,10 @@ from oppa.tuning.designers import make_designer
 from oppa.tuning.drift import FEWEST
 from oppa.tuning.repeated_failures import RepeatedFailureError
 from oppa.tuning.result import find_winner
-from oppa.tuning.search import TrialExecutor, search
+from oppa.tuning.search import search
 from oppa.tuning.stopping import make_rule
 from oppa.tuning.time_limit import COLD
+from oppa.tuning.trial_executor import TrialExecutor
 
 LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)
 ROOM = 100 * 2**20

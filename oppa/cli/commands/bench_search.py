@@ -54,13 +54,13 @@ def search(
     if suite == ALL:
         if table or variations:
             raise InputError("`--suite all` has tables and variations of its own", hint="remove --table and --variations")
-        _every(every_suite(chosen, seeds=seeds or OWN_SEEDS, trials=trials), out, environment, as_json)
+        _every(every_suite(chosen, seeds=seeds or OWN_SEEDS, trials=trials), out, environment, as_json=as_json)
         return
     made = Comparison(
         suite=suite, table=table, designers=chosen, seeds=seeds or 10, trials=trials, variations=variations_named(variations or "")
     )
     runs, tasks = _compare(made, out, environment)
-    _print(runs, tasks, made, environment, as_json)
+    _print(runs, tasks, made, environment, as_json=as_json)
 
 
 def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, str]) -> "tuple[list[Run], list[BenchmarkTask]]":
@@ -92,7 +92,7 @@ def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, 
     return runs, tasks
 
 
-def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: dict[str, str], as_json: bool) -> None:
+def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: dict[str, str], *, as_json: bool) -> None:
     """Compare designers on every suite whose data are here, and print the comparison over all."""
     from oppa.bench.declared import PROTOCOL
     from oppa.bench.pooled import SuiteRuns, pooled_json, pooled_sections, write_pooled
@@ -133,7 +133,7 @@ def _log(comparison: "Comparison", tasks: "Sequence[BenchmarkTask]", out: Path |
 
 
 def _print(
-    runs: "Sequence[Run]", tasks: "Sequence[BenchmarkTask]", comparison: "Comparison", environment: dict[str, str], as_json: bool
+    runs: "Sequence[Run]", tasks: "Sequence[BenchmarkTask]", comparison: "Comparison", environment: dict[str, str], *, as_json: bool
 ) -> None:
     from oppa.bench.scores import to_json
     from oppa.bench.sections import comparison_sections, user_section

@@ -29,6 +29,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as `oppa tune --json` does.")] = False,
 ) -> None:
     """Show a study: its trials, the winner, and its speed-up over the reference. Or show a table: throughput by batch size."""
+    from oppa.cli.views.study_view import print_study, print_surrogate
     from oppa.cli.views.table_view import holds_table, show_table
 
     if holds_table(study) and not surrogate:
@@ -47,9 +48,9 @@ def show(
         if out:
             _write(opened, problem, learned, out)
         if surrogate:
-            _print_learned(learned)
+            print_surrogate(learned)
         else:
-            _print_study(opened, problem, limit)
+            print_study(opened, problem, limit=limit)
 
 
 def _learned(study: "Study", problem: "Problem") -> "Learned":
@@ -101,53 +102,6 @@ def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) ->
     style.err().print(f"written: {out / 'table.md'}, {out / 'trials.csv'}", markup=False)
 
 
-def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
-    from rich.markup import escape
-
-    from oppa.cli.views import style
-    from oppa.cli.views.summary import print_result
-    from oppa.cli.views.verify_view import print_past
-    from oppa.plain_text import plain_text
-    from oppa.report.study import facts, failures, on_slow_nodes, ranked, slow_node_facts, slow_nodes_of, spending_facts
-    from oppa.tuning.equivalence import equivalence
-    from oppa.tuning.result import break_even, current
-    from oppa.tuning.routing import routing
-    from oppa.tuning.spending import spending
-    from oppa.tuning.verify.past import past
-
-    trials, sought = study.trials(), problem.objective
-    summary, table = (
-        style.table(("fact", "value")),
-        style.table((">trial", "configuration", "outcome", f">{escape(sought.unit)}", ">predicted", ">memory")),
-    )
-    money = spending_facts(spending(study, problem))
-    routes = [("routing", text)] if (text := routing(problem)) else []
-    slow = slow_nodes_of(problem)
-    for cells in [
-        *facts(trials, sought),
-        *slow_node_facts(trials, slow),
-        *money,
-        *routes,
-        *(problem.software.facts if problem.software else []),
-    ]:
-        summary.add_row(*map(escape, cells))
-    for trial in ranked(trials)[:limit]:
-        speed = style.objective(sought, trial.steps_per_s, trial.stddev)
-        predicted = style.objective(sought, trial.prediction.steps_per_s if trial.prediction else None)
-        outcome, memory = style.outcome(trial.outcome), style.memory(trial.memory_bytes)
-        outcome += f" [yellow]{escape(text)}[/]" if (text := on_slow_nodes(trial, slow)) else ""
-        table.add_row(str(trial.id), trial.configuration.id, outcome, speed, predicted, memory)
-    style.out().print(summary, table)
-    if failed := failures(trials):
-        style.out().print("\n".join(f"[bold]failed[/]   {escape(line)}" for line in failed))
-    for number, fault in study.damaged().items():
-        style.out().print(f"[bold]damaged[/]  trial {number}, which is left out: {escape(plain_text(fault))}")
-    if result := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
-        pays = break_even(result, spending(study, problem), problem)
-        print_result(result, equivalence(study, result, problem), objective=sought, break_even=pays, console=style.out())
-    print_past(past(study.folder))
-
-
 def _write_data(study: "Study", csv: Path | None, parquet: Path | None) -> None:
     from oppa.cli.views import style
     from oppa.report.data_file import write_data
@@ -155,17 +109,3 @@ def _write_data(study: "Study", csv: Path | None, parquet: Path | None) -> None:
 
     written = write_data(frame(study.trials()), csv=csv, parquet=parquet)
     style.err().print(f"written: {', '.join(map(str, written))}", markup=False)
-
-
-def _print_learned(learned: "Learned") -> None:
-    from rich.markup import escape
-
-    from oppa.cli.views import style
-    from oppa.report.surrogate import LENGTHSCALES, sections
-
-    for section in sections(learned):
-        table = style.table([escape(name) for name in section.columns])
-        for position, cells in enumerate(section.rows):
-            shortest = position == 0 and section.columns == LENGTHSCALES
-            table.add_row(*(escape(str(cell)) for cell in cells), style="bold" if shortest else None)
-        style.out().print(f"\n[bold]{section.title}[/]", escape(section.text), *([table] if section.rows else []), sep="\n")

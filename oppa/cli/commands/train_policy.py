@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oppa.cli.option_tables import LearningOptions
-    from oppa.control.rl.episode import EpisodeTask
     from oppa.control.rl.evaluation import PolicyScore
-    from oppa.control.rl.reward import Reward
     from oppa.problem.problem import Problem
-    from oppa.simulator.learning_curve import LearningCurve
 
 JOB = "Job file, which states the data-parallel workers, the first batch, and the size of the gradients."
 EPISODES = "Number of training runs to learn on."
@@ -87,12 +84,15 @@ def _learn(
     from oppa import __version__
     from oppa.cli.views.progress import Counted
     from oppa.control.rl.algorithms import learned
+    from oppa.control.rl.episode import EpisodeTask, curve_of_runs
     from oppa.control.rl.evaluation import scores
     from oppa.control.rl.weights import require_writable
     from oppa.redaction import redacted
+    from oppa.simulator.learning_curve import LearningCurve
 
     reward, learning = options.reward.record(adaptive=problem.training.optimizer == "adamw"), options.learning
-    task = _task(problem, _curve(learning.curve, runs, problem), reward, learning.window)
+    curve = curve_of_runs(runs, problem.run_options.scaling) if runs else LearningCurve.load(learning.curve)
+    task = EpisodeTask.of_job(problem, curve, reward=reward, window=learning.window)
     provenance = {
         "oppa": __version__,
         "command": shlex.join(redacted(["oppa", *sys.argv[1:]])),
@@ -130,38 +130,6 @@ def _learn_on_runs(job: Path, setting: str, weights: Path | None, changes: Seque
     if configuration is None:
         raise InputError("the job has no configuration to run in", hint="give a setting: `dp=4,micro_batch=16`")
     return learn_on(problem, configuration, weights, **how)
-
-
-def _task(problem: "Problem", curve: "LearningCurve", reward: "Reward", window: int) -> "EpisodeTask":
-    """Return the simulated form of a job; raises InputError if its workers cannot have batches of their own."""
-    from oppa.control.rl.actions import Actions
-    from oppa.control.rl.episode import EpisodeTask
-
-    workers, batch = problem.cluster.devices, problem.global_batch
-    if workers < 2 or batch < workers:
-        hint = "give the job at least two devices, and a sample for each"
-        raise InputError(f"{workers} workers with a batch of {batch} have no batch to split", hint=hint)
-    return EpisodeTask(
-        curve=curve,
-        actions=Actions.scaled(batch // workers),
-        reward=reward,
-        workers=workers,
-        local_batch=batch // workers,
-        window=window,
-        gradient_bytes=4.0 * problem.model.parameter_count,
-    )
-
-
-def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurve":
-    from oppa.simulator.learning_curve import LearningCurve
-    from oppa.training.run import ledger
-    from oppa.training.run.run_folder import RunSpec
-
-    if not runs:
-        return LearningCurve.load(name)
-    for each in runs:
-        RunSpec.read(each)  # raises RunError if the folder holds no run
-    return LearningCurve.of([ledger.standing(ledger.read(each)) for each in runs], problem.run_options.scaling)
 
 
 def _print(path: Path, found: "Sequence[PolicyScore]") -> None:

@@ -33,14 +33,14 @@ def learn_on(
         typer.Exit: a run was stopped or failed; the exit code is that of `oppa train`.
     """
     from oppa.cli.views.run_view import RunSessionView, print_ended
-    from oppa.control.rl.online import DrawingPolicy, RunLearner
+    from oppa.control.rl.online import DrawingPolicy, RunLearner, require_teaching
     from oppa.control.rl.weights import Weights, require_writable
-    from oppa.control.training_session import run_under
+    from oppa.control.training_session.training import run_under
     from oppa.training.run import ledger
     from oppa.tuning.session import new_folder
 
     learner, found = RunLearner(Weights.load(weights)), list[dict[str, object]]()
-    _require_teaching(problem, configuration, learner.weights.window)
+    require_teaching(problem, configuration, learner.weights.window)
     require_writable(out)
     for number in range(episodes):
         folder, own = new_folder(problem.name, among="runs"), seed + number
@@ -48,7 +48,7 @@ def learn_on(
         drawing = partial(DrawingPolicy, weights=learner.weights, seed=own)
         view = RunSessionView()
         with view.caught():
-            result = run_under(episode, configuration, LEARNING, drawing, folder, view)
+            result = run_under(episode, configuration, policy=LEARNING, make=drawing, folder=folder, callback=view)
         if code := print_ended(result):
             style.err().print(f"learned from {number} of {episodes} episodes" + (f": {out}" if number else ""), markup=False)
             raise typer.Exit(code)
@@ -58,21 +58,6 @@ def learn_on(
         found.append({"run": str(folder), "worth": worth, **_last_values(lines)})
         style.err().print(f"episode {number + 1} of {episodes}: mean reward {worth:+.3f} a window; written: {out}", markup=False)
     return found
-
-
-def _require_teaching(problem: "Problem", configuration: "Configuration", window: int) -> None:
-    """Raise InputError if episodes are too short, or their workers cannot have batches of their own."""
-    from oppa.control.rl.online import LEAST_WINDOWS
-    from oppa.training.parallel.supported_layouts import require_runnable
-
-    share = configuration.global_batch // configuration.dp
-    require_runnable(problem.model, configuration, [share] * configuration.dp)
-    samples, least = problem.run_options.samples, (LEAST_WINDOWS + 1) * window * configuration.global_batch
-    if configuration.dp == 1 or (samples is not None and samples < least):
-        short = f"an episode of `samples = {samples}` is too short to learn from"
-        alone = "one worker, `dp = 1`, has no batch split to learn"
-        hint = f"use several workers, and at least {least} samples an episode"
-        raise InputError(short if configuration.dp > 1 else alone, hint=hint)
 
 
 def require_alone(given: Sequence[str]) -> None:

@@ -18,7 +18,8 @@ from oppa.cli.views.search_view import REFRESH_S
 from oppa.cli.views.summary import job_line
 from oppa.control.own_trainer.run_book import NOT_MEASURED
 from oppa.control.registry import needs_noise
-from oppa.control.training_session import RunCallback, RunSession, TrainResult
+from oppa.control.training_session.callback import RunCallback, RunSession
+from oppa.control.training_session.result import TrainResult
 from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line, Tail

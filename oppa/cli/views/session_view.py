@@ -11,8 +11,8 @@ from oppa.cli.views.search_view import make_search_view
 from oppa.cli.views.summary import print_problem
 from oppa.errors import InfeasibleError
 from oppa.trials.interruption import Interruption
-from oppa.tuning.search import SearchCallback
 from oppa.tuning.session import Session
+from oppa.tuning.trial_executor import SearchCallback
 
 
 class SessionView:

@@ -12,9 +12,9 @@ from oppa.cli.views.search_view import LiveSearchView, PlainSearchView
 from oppa.problem.configuration import Configuration
 from oppa.study import Study
 from oppa.trials.interruption import Interruption
-from oppa.tuning.search import SearchCallback
 from oppa.tuning.session import Session
 from oppa.tuning.spending import in_words, spent_in_words
+from oppa.tuning.trial_executor import SearchCallback
 from oppa.units import format_seconds
 
 if TYPE_CHECKING:

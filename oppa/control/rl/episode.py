@@ -2,16 +2,23 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from oppa.control.decision import HEALTHY, JobState, Policy
 from oppa.control.rl.actions import Actions
 from oppa.control.rl.reward import Reward, sample_s
+from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.problem.training import Scaling
 from oppa.random_streams import stream
 from oppa.simulator.learning_curve import LearningCurve
 from oppa.simulator.workers import Hosts, UnevenWorkers
+from oppa.training.run import ledger
+from oppa.training.run.run_folder import RunSpec
 
 SEEN, UNSEEN = (1.0, 0.5, 0.25), (0.85, 0.6, 0.35, 0.15)
 """Speeds of workers relative to a whole core: for training a policy, and for evaluating it."""
@@ -39,6 +46,23 @@ class EpisodeTask:
     """Steps between two decisions."""
     gradient_bytes: float
 
+    @classmethod
+    def of_job(cls, problem: Problem, curve: LearningCurve, *, reward: Reward, window: int) -> Self:
+        """Return the simulated form of a job; raises InputError if its workers cannot have batches of their own."""
+        workers, batch = problem.cluster.devices, problem.global_batch
+        if workers < 2 or batch < workers:
+            hint = "give the job at least two devices, and a sample for each"
+            raise InputError(f"{workers} workers with a batch of {batch} have no batch to split", hint=hint)
+        return cls(
+            curve=curve,
+            actions=Actions.scaled(batch // workers),
+            reward=reward,
+            workers=workers,
+            local_batch=batch // workers,
+            window=window,
+            gradient_bytes=4.0 * problem.model.parameter_count,
+        )
+
     def hosts(self, seed: int, *, unseen: bool = False) -> Hosts:
         """Draw the hosts for a seed; `unseen` uses speeds that do not occur in training."""
         random = stream(seed, "hosts, unseen" if unseen else "hosts")
@@ -59,6 +83,13 @@ class EpisodeTask:
             sample_memory_share=drawn(SAMPLE_MEMORY),
             quota=bool(random.random() < 0.5),
         )
+
+
+def curve_of_runs(folders: Sequence[Path], scaling: Scaling) -> LearningCurve:
+    """Return the learning curve of runs with different batch sizes; raises RunError if a folder holds no run."""
+    for folder in folders:
+        RunSpec.read(folder)
+    return LearningCurve.of([ledger.standing(ledger.read(folder)) for folder in folders], scaling)
 
 
 class Episode:
@@ -104,7 +135,7 @@ class Episode:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class EvaluatedRun:
     """Result of a run under a policy."""
 
     seconds: float | None
@@ -114,9 +145,9 @@ class Judged:
     """Local batches at the end of the run."""
 
 
-def judged(
+def evaluated_run(
     task: EpisodeTask, policy: Policy, hosts: Hosts, *, target: float, seed: int, local_batch: int, most_windows: int = 5000
-) -> Judged:
+) -> EvaluatedRun:
     """Run a policy until the accuracy on held-out samples reaches a target.
 
     Args:
@@ -131,7 +162,7 @@ def judged(
     episode = Episode(task, hosts, seed=seed, local_batches=(local_batch,) * task.workers)
     for window in range(most_windows):
         if episode.accuracy >= target:
-            return Judged(seconds=episode.seconds, windows=window + 1, local_batches=episode.local_batches)
+            return EvaluatedRun(seconds=episode.seconds, windows=window + 1, local_batches=episode.local_batches)
         decision = policy.decide(episode.state)
         episode.step(decision.local_batches or (local_batch,) * task.workers)
-    return Judged(seconds=None, windows=most_windows, local_batches=episode.local_batches)
+    return EvaluatedRun(seconds=None, windows=most_windows, local_batches=episode.local_batches)

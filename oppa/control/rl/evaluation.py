@@ -8,7 +8,7 @@ from oppa.control.decision import Policy
 from oppa.control.policies.proportional import ProportionalPolicy
 from oppa.control.policies.static import StaticPolicy
 from oppa.control.rl.actions import Actions
-from oppa.control.rl.episode import EpisodeTask, Judged, judged
+from oppa.control.rl.episode import EpisodeTask, EvaluatedRun, evaluated_run
 from oppa.control.rl.policy import LearnedPolicy
 from oppa.control.rl.weights import Weights
 
@@ -37,15 +37,15 @@ def scores(task: EpisodeTask, weights: Weights, *, seed: int, runs: int = RUNS) 
     The proportional policy starts from the best static size, and from its own best size. The learned policy starts from the local batch of
     its training.
     """
-    statics = {size: _judged(task, StaticPolicy(), size, seed=seed, runs=runs) for size in sizes(task.actions)}
+    statics = {size: _evaluated_runs(task, StaticPolicy(), size, seed=seed, runs=runs) for size in sizes(task.actions)}
     best = min(statics, key=lambda size: _median(statics[size]) or float("inf"))
-    shared = {size: _judged(task, ProportionalPolicy(window=task.window), size, seed=seed, runs=runs) for size in statics}
+    shared = {size: _evaluated_runs(task, ProportionalPolicy(window=task.window), size, seed=seed, runs=runs) for size in statics}
     best_shared = min(shared, key=lambda size: _median(shared[size]) or float("inf"))
     policies = {
         f"static, {best} each": statics[best],
         f"proportional, {best} each": shared[best],
         f"proportional, {best_shared} each": shared[best_shared],
-        "learned": _judged(task, LearnedPolicy(weights=weights), task.local_batch, seed=seed, runs=runs),
+        "learned": _evaluated_runs(task, LearnedPolicy(weights=weights), task.local_batch, seed=seed, runs=runs),
     }
     return [_score(name, found, statics[best]) for name, found in policies.items()]
 
@@ -59,21 +59,22 @@ def sizes(actions: Actions) -> list[int]:
     return found
 
 
-def _judged(task: EpisodeTask, policy: Policy, local_batch: int, *, seed: int, runs: int) -> list[Judged]:
+def _evaluated_runs(task: EpisodeTask, policy: Policy, local_batch: int, *, seed: int, runs: int) -> list[EvaluatedRun]:
     target = SHARE * task.curve.accuracy[-1]
     numbers = [1_000_000 + seed * runs + run for run in range(runs)]
     return [
-        judged(task, policy, task.hosts(number, unseen=True), target=target, seed=number, local_batch=local_batch) for number in numbers
+        evaluated_run(task, policy, task.hosts(number, unseen=True), target=target, seed=number, local_batch=local_batch)
+        for number in numbers
     ]
 
 
-def _median(found: Sequence[Judged]) -> float | None:
+def _median(found: Sequence[EvaluatedRun]) -> float | None:
     arrived = [each.seconds if each.seconds is not None else float("inf") for each in found]
     median = statistics.median(arrived)
     return median if median < float("inf") else None
 
 
-def _score(name: str, found: Sequence[Judged], static: Sequence[Judged]) -> PolicyScore:
+def _score(name: str, found: Sequence[EvaluatedRun], static: Sequence[EvaluatedRun]) -> PolicyScore:
     pairs = [(one.seconds, other.seconds) for one, other in zip(found, static, strict=True)]
     shares = [one / other for one, other in pairs if one is not None and other is not None]
     return PolicyScore(

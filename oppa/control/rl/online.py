@@ -17,7 +17,10 @@ from oppa.control.rl.policy import silent, taken
 from oppa.control.rl.weights import Weights
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
 from oppa.random_streams import stream
+from oppa.training.parallel.supported_layouts import require_runnable
 from oppa.training.run.ledger import Line
 
 LEAST_WINDOWS = 5
@@ -50,6 +53,18 @@ class DrawingPolicy(Policy):
         likely = self._weights.probabilities(observations(state, self._weights.actions))
         draw = stream(self._seed, f"actions at {state.samples}").random((len(likely), 1))
         return [int(number) for number in (likely.cumsum(1) > draw).argmax(1)]
+
+
+def require_teaching(problem: Problem, configuration: Configuration, window: int) -> None:
+    """Raise InputError if episodes are too short, or their workers cannot have batches of their own."""
+    share = configuration.global_batch // configuration.dp
+    require_runnable(problem.model, configuration, [share] * configuration.dp)
+    samples, least = problem.run_options.samples, (LEAST_WINDOWS + 1) * window * configuration.global_batch
+    if configuration.dp == 1 or (samples is not None and samples < least):
+        short = f"an episode of `samples = {samples}` is too short to learn from"
+        alone = "one worker, `dp = 1`, has no batch split to learn"
+        hint = f"use several workers, and at least {least} samples an episode"
+        raise InputError(short if configuration.dp > 1 else alone, hint=hint)
 
 
 class RunLearner:

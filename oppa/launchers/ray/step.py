@@ -26,6 +26,9 @@ from oppa.launchers.ray.cluster import connected, tell
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES")
 """Variables by which Ray tells an actor its devices."""
+STDOUT, STDERR = 1, 2
+STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
+"""Descriptors of a command's output, with the concurrency group of the actor in which each is read."""
 PIECE = 1 << 16
 BEAT_S = 1.0
 """Seconds between two signs of life that the step sends to its actors."""
@@ -77,7 +80,7 @@ class HostProcess:
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        self._streams = {1: self._process.stdout, 2: self._process.stderr}
+        self._streams = {STDOUT: self._process.stdout, STDERR: self._process.stderr}
         self._heard_at = time.monotonic()  # written by `beat` alone, read by the thread below
         threading.Thread(target=self._keep, daemon=True).start()
 
@@ -105,14 +108,9 @@ class HostProcess:
         except (BrokenPipeError, ValueError):
             pass  # the command has ended, which `read` reports
 
-    def read_out(self) -> tuple[bytes, int | None]:
-        """Wait for output of the command, and return it; at its end, return no output and the exit code."""
-        data = os.read(self._streams[1].fileno(), PIECE)
-        return data, None if data else self._process.wait()
-
-    def read_err(self) -> tuple[bytes, int | None]:
-        """As `read_out`, for stderr."""
-        data = os.read(self._streams[2].fileno(), PIECE)
+    def read(self, stream: int) -> tuple[bytes, int | None]:
+        """Wait for output of the command on one of STREAMS, and return it; at its end, return no output and the exit code."""
+        data = os.read(self._streams[stream].fileno(), PIECE)
         return data, None if data else self._process.wait()
 
 
@@ -124,9 +122,9 @@ def main() -> None:
         actors = _actors(step)
         codes = [0] * len(actors)
         readers = [
-            threading.Thread(target=_copy_out, args=(actor, stream, host, codes, step.agents), daemon=True)
+            threading.Thread(target=_copy_out, args=(actor, stream, host, codes), kwargs={"events": step.agents}, daemon=True)
             for host, actor in enumerate(actors)
-            for stream in (1, 2)
+            for stream in STREAMS
         ]
         for thread in (*readers, *(threading.Thread(target=each, args=(actors,), daemon=True) for each in (_copy_in, _beat))):
             thread.start()
@@ -144,7 +142,7 @@ def _actors(step: HostStep) -> list[Any]:
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the Python of Ray's workers need not have oppa
     # Calls of one kind keep their order, and do not wait for other kinds.
-    groups = dict.fromkeys(("write", "read_out", "read_err", "beat"), 1)
+    groups = dict.fromkeys(("write", *STREAMS.values(), "beat"), 1)
     kind = ray.remote(num_cpus=step.cpus, num_gpus=step.gpus, max_restarts=0, concurrency_groups=groups)(HostProcess)
     group = get_placement_group(step.name)
     return [
@@ -172,15 +170,15 @@ def _beat(actors: list[Any]) -> None:
         time.sleep(BEAT_S)
 
 
-def _copy_out(actor: Any, stream: int, host: int, codes: list[int], events: bool) -> None:
+def _copy_out(actor: Any, stream: int, host: int, codes: list[int], *, events: bool) -> None:
     """Print a command's output until it ends, in whole lines if it is events. A lost actor ends the step: nobody knows what still runs."""
     import ray
 
-    read = actor.read_out.options(concurrency_group="read_out") if stream == 1 else actor.read_err.options(concurrency_group="read_err")
+    read = actor.read.options(concurrency_group=STREAMS[stream])
     rest, code = b"", None
     while code is None:
         try:
-            data, code = ray.get(read.remote())
+            data, code = ray.get(read.remote(stream))
         except ray.exceptions.RayError as error:
             os.write(2, f"{error}\n".encode())
             could_start = not getattr(error, "actor_init_failed", False) or REPLACED in str(error)

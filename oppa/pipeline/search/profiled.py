@@ -9,13 +9,15 @@ from oppa.pipeline import schedules
 from oppa.pipeline.graph import PipelineShape, Schedule, whole
 from oppa.pipeline.prediction import PipelineEstimate, footprint, predict, static_bytes, sum_of_ranks, times
 from oppa.pipeline.profile import PipelineProfile
+from oppa.pipeline.registry import SEARCH
+from oppa.pipeline.replication import ALONE, Replication
 from oppa.pipeline.search.heuristic import NODES, heuristic
 from oppa.pipeline.search.task import ScheduleTask
 from oppa.pipeline.stage_layout import evenly
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Chosen:
+class ChosenSchedule:
     """Holds a schedule, and the prediction of a step in it."""
 
     schedule: Schedule
@@ -27,19 +29,16 @@ class Chosen:
 def choose(
     profile: PipelineProfile,
     shape: PipelineShape,
+    replication: Replication = ALONE,
     *,
-    dp: int = 1,
-    shards: int = 0,
-    zero_stage: int = 0,
     limit_bytes: float | None = None,
     stages: Sequence[range] = (),
     nodes: int = NODES,
     enough: Callable[[], bool] = lambda: False,
-) -> Chosen:
+) -> ChosenSchedule:
     """Return the schedule with the shortest predicted step, among those predicted to fit.
 
     Args:
-        shards: Number of replicas over which ZeRO shards, fewer than all under HSDP; 0 for all.
         limit_bytes: Memory limit of a device; None means no limit.
         stages: Parts of each stage; shared evenly by default.
         nodes: Number of actions to visit.
@@ -49,11 +48,13 @@ def choose(
         InputError: no schedule is predicted to fit.
     """
     stages = stages or evenly(profile.chain, shape.stages)
+    tasks = _tasks(profile, shape, stages, replication, limit_bytes)
+    searched = [(SEARCH, _searched(task, split=split, nodes=nodes // 2, enough=enough)) for split, task in tasks]
     found = []
-    for name, schedule in (*_named(shape), *_searched(profile, shape, stages, dp, shards, zero_stage, limit_bytes, nodes, enough)):
-        prediction = predict(profile, schedule, dp=dp, shards=shards, zero_stage=zero_stage, stages=stages)
+    for name, schedule in (*_named(shape), *searched):
+        prediction = predict(profile, schedule, replication, stages=stages)
         if limit_bytes is None or prediction.peak_bytes <= limit_bytes:
-            found.append(Chosen(schedule=schedule, name=name, prediction=prediction))
+            found.append(ChosenSchedule(schedule=schedule, name=name, prediction=prediction))
     if not found:
         raise InputError(
             "no schedule of this pipeline is predicted to fit", hint="use more stages or smaller micro-batches, or recompute activations"
@@ -70,31 +71,27 @@ def _named(shape: PipelineShape) -> Iterator[tuple[str, Schedule]]:
                 continue
 
 
-def _searched(
-    profile: PipelineProfile,
-    shape: PipelineShape,
-    stages: Sequence[range],
-    dp: int,
-    shards: int,
-    zero_stage: int,
-    limit_bytes: float | None,
-    nodes: int,
-    enough: Callable[[], bool],
-) -> Iterator[tuple[str, Schedule]]:
-    """Yield the schedules that the heuristic finds in the memory that state leaves, with whole and with split backward passes.
+def _tasks(
+    profile: PipelineProfile, shape: PipelineShape, stages: Sequence[range], replication: Replication, limit_bytes: float | None
+) -> Iterator[tuple[bool, ScheduleTask]]:
+    """Yield the search for a schedule in the memory that state leaves: False and with whole backward passes, True and with split ones.
 
     A variant is skipped if that memory does not suffice for one micro-batch.
     """
-    fixed = static_bytes(profile, shape, stages, dp=dp, shards=shards, zero_stage=zero_stage)
+    fixed = static_bytes(profile, shape, stages, replication)
     for split in (False, True):
-        held = footprint(profile, stages, split=split, shards=shards or dp, zero_stage=zero_stage)
+        held = footprint(profile, stages, replication, split=split)
         gradients = sum_of_ranks(shape, held.gradients)
         left = [math.inf if limit_bytes is None else limit_bytes - one - other for one, other in zip(fixed, gradients, strict=True)]
         each = times(profile, stages, split=split)
         each = each if split else dataclasses.replace(each, weight_s=[0.0] * shape.stages)
         try:
-            task = ScheduleTask(shape=shape, times=each, footprint=held, limits=left)
+            yield split, ScheduleTask(shape=shape, times=each, footprint=held, limits=left)
         except InputError:
             continue
-        found = task.schedule(task.tidy(heuristic(task, nodes=nodes // 2, enough=enough).lists))
-        yield "search", found if split else whole(found)
+
+
+def _searched(task: ScheduleTask, *, split: bool, nodes: int, enough: Callable[[], bool]) -> Schedule:
+    """Return the schedule that the heuristic finds."""
+    found = task.schedule(task.tidy(heuristic(task, nodes=nodes, enough=enough).lists))
+    return found if split else whole(found)

@@ -5,6 +5,7 @@ Only pipelines that could be the fastest are searched.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from oppa.errors import InputError
 from oppa.pipeline.graph import PipelineShape
@@ -18,6 +19,17 @@ NODES = 1_000_000
 """Number of actions that the search for one schedule visits; it takes seconds."""
 CLOSEST = 4
 """Largest number of pipelines that are searched on one number of devices."""
+
+
+class _Pipeline(NamedTuple):
+    """Describes a pipeline whose schedule may be searched."""
+
+    bound_s: float
+    """Seconds that its busiest rank computes, which no schedule can beat."""
+    dp: int
+    shape: PipelineShape
+    layout: str
+    stages: Stages
 
 
 def searched(
@@ -34,25 +46,31 @@ def searched(
         enough: Returns True to end the search. The first pipeline that fits is yielded even then, with its fastest schedule so far.
     """
     best_s, tried = float("inf"), 0
-    for bound_s, dp, shape, layout, stages in sorted(_pipelines(job, devices, replicas), key=lambda each: each[0]):
-        if bound_s >= best_s or tried == CLOSEST or (tried and enough()):
+    for each in sorted(_pipelines(job, devices, replicas), key=lambda each: each.bound_s):
+        if each.bound_s >= best_s or tried == CLOSEST or (tried and enough()):
             return
         try:
             found = choose(
-                job.profile, shape, dp=dp, zero_stage=job.zero_stage, limit_bytes=job.limit_bytes, stages=stages, nodes=nodes, enough=enough
+                job.profile,
+                each.shape,
+                job.replication(each.dp),
+                limit_bytes=job.limit_bytes,
+                stages=each.stages,
+                nodes=nodes,
+                enough=enough,
             )
         except InputError:  # it does not fit in any order
             continue
         best_s, tried = min(best_s, found.prediction.step_s), tried + 1
-        yield candidate(job, found.schedule, dp=dp, schedule=SEARCH, stage_layout=layout, stages=stages, searched=True)
+        yield candidate(job, found.schedule, dp=each.dp, schedule=SEARCH, stage_layout=each.layout, stages=each.stages, searched=True)
 
 
-def _pipelines(job: ScaledJob, devices: int, replicas: Sequence[int] | None) -> Iterator[tuple[float, int, PipelineShape, str, Stages]]:
-    """Yield every pipeline of at least two ranks, with the compute seconds of its busiest rank first."""
+def _pipelines(job: ScaledJob, devices: int, replicas: Sequence[int] | None) -> Iterator[_Pipeline]:
+    """Yield every pipeline of at least two ranks."""
     costs = list(itertools.accumulate(job.profile.costs, initial=0.0))
     for dp, pp, micro_batches in pipelines(job, devices, replicas) if job.zero_stage <= 2 else ():
         for chunks in range(1, -(-job.profile.divisions // pp) + 1) if pp > 1 else ():
             shape = PipelineShape(ranks=pp, micro_batches=micro_batches, chunks=chunks, folded=folded(SEARCH, chunks))
             for layout, stages in layouts(job.profile, shape):
                 busy_s = sum_of_ranks(shape, [costs[parts.stop] - costs[parts.start] for parts in stages])
-                yield micro_batches * max(busy_s), dp, shape, layout, stages
+                yield _Pipeline(bound_s=micro_batches * max(busy_s), dp=dp, shape=shape, layout=layout, stages=stages)

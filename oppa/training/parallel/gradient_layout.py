@@ -125,7 +125,7 @@ def layout_of_stages(stages: Sequence[nn.Module], mesh: Mesh, *, tied: bool) -> 
     A tied embedding is left out under every layout: its two gradients are on two stages, and neither has the norm of their sum.
     """
     return GradientLayout(
-        parts=[(stage, _placements(stage, mesh, tied)) for stage in stages],
+        parts=[(stage, _placements(stage, mesh, tied=tied)) for stage in stages],
         device=mesh.device,
         group=dist.group.WORLD if mesh.world > 1 else None,
         replicas=mesh.replicas.size,
@@ -134,7 +134,7 @@ def layout_of_stages(stages: Sequence[nn.Module], mesh: Mesh, *, tied: bool) -> 
     )
 
 
-def _placements(stage: nn.Module, mesh: Mesh, tied: bool) -> dict[str, GradientPlacement]:
+def _placements(stage: nn.Module, mesh: Mesh, *, tied: bool) -> dict[str, GradientPlacement]:
     placements = {}
     for name, parameter in stage.named_parameters():
         if tied and name.removeprefix("module.") in COPIES:

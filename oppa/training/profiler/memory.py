@@ -1,10 +1,14 @@
 """Measure the peak of tensor memory and enforce a limit on it, on a CPU as on an accelerator.
 
 CUDA measures and limits memory itself, in every step. On a CPU, the two steps of the warm-up do so. In the first, torch's profiler records
-every allocation and release of a tensor, from which a step's peak is computed. In both, the kernel limits the data of the process to what
-it held before the model was built, plus the limit. An allocation beyond it raises an exception. The limit is loose in the first step (1.25
-times the limit and 64 MiB), because the profiler's records need room, and exact in the second. The timed steps repeat the second step. They
-have no limit, because malloc then keeps more memory than it needs, for speed.
+the bytes of all tensors at every allocation and release, from which a step's peak is computed. In both, the kernel limits the data of the
+process to what it held before the model was built, plus the limit. An allocation beyond it raises an exception. The limit is loose in the
+first step (1.25 times the limit and 64 MiB), because the profiler's records need room, and exact in the second. The timed steps repeat the
+second step. They have no limit, because malloc then keeps more memory than it needs, for speed.
+
+The profiler follows threads that torch's own code started, and these only while they work for the step. A thread of gloo lets go of a
+collective's tensors after its work. If it is the last one to do so, the release is not recorded, and the tensors would count for ever. So
+what is alive comes from the allocator's count, which `all_threads_counted` makes complete, and not from the sum of what was recorded.
 """
 
 import contextlib
@@ -13,14 +17,22 @@ import errno
 import re
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch.autograd.profiler import profile
 
-from oppa.training.torch_internals import RecordScope, disable_profiler, enable_profiler, prepare_profiler
+from oppa.training.torch_internals import (
+    AllocationEvent,
+    ProfilerEvent,
+    RecordScope,
+    all_threads_counted,
+    disable_profiler,
+    enable_profiler,
+    prepare_profiler,
+)
 from oppa.units import format_bytes
 
 _ALLOCATOR_MESSAGES = (
@@ -72,16 +84,18 @@ class PeakMemory:
         config, activities = profiler.config(create_trace_id=False), profiler.kineto_activities
         prepare_profiler(config, activities)
         # The profiler's own context manager records every operation: six times as many records (156,982, not 26,882), and seconds per step.
-        enable_profiler(config, activities, {RecordScope.USER_SCOPE})  # type: ignore[call-arg]
-        try:
-            yield
-        finally:
-            _let_threads_settle()
-            results = disable_profiler()
-        events = [(event.start_ns(), event.name(), event.nbytes()) for event in results.events()]  # type: ignore[attr-defined]
-        self._peak_bytes, self.marks = _peak(events), _marks(events)
-        alive_bytes = sum(size for _, name, size in events if name == "[memory]")
-        del events, results
+        with all_threads_counted():
+            enable_profiler(config, activities, {RecordScope.USER_SCOPE})  # type: ignore[call-arg]
+            try:
+                yield
+            finally:
+                _let_threads_settle()
+                torch.empty(1)  # a last event, which counts what these threads have released
+                results = disable_profiler()
+        history = _history(results.experimental_event_tree())
+        self._peak_bytes, self.marks = _peak(history), _marks(history)
+        _, alive_bytes = history[-1]
+        del history, results
         self.held_bytes = alive_bytes + max(0, _free_bytes() - free_bytes)
 
     def bytes(self) -> int:
@@ -99,18 +113,35 @@ def _let_threads_settle() -> None:
         time.sleep(_PAUSE_S)
 
 
-def _peak(events: list[tuple[int, str, int]]) -> int:
-    """Compute the peak of a steady step from the events (time, name, bytes) up to the end of the first step.
+def _history(events: Iterable[ProfilerEvent]) -> list[tuple[str, int]]:
+    """Return the names of all events in their order, each with the bytes of tensors that are alive after it."""
+    history, alive_bytes, before_bytes = list[tuple[str, int]](), 0, None
+    for event in sorted(_with_children(events), key=lambda event: event.start_time_ns):
+        change = event.extra_fields
+        if isinstance(change, AllocationEvent):
+            if before_bytes is None:
+                before_bytes = change.total_allocated - change.alloc_size
+            alive_bytes = change.total_allocated - before_bytes
+        history.append((event.name, alive_bytes))
+    return history
+
+
+def _with_children(events: Iterable[ProfilerEvent]) -> Iterator[ProfilerEvent]:
+    for event in events:
+        yield event
+        yield from _with_children(event.children)
+
+
+def _peak(history: list[tuple[str, int]]) -> int:
+    """Compute the peak of a steady step from the history up to the end of the first step.
 
     The first update allocates the optimizer's state after the activations are freed. From the second step on, both are alive at once.
     """
-    alive = peak = 0
+    peak = 0
     marks: dict[str, tuple[int, int]] = {}
-    for _, name, size in sorted(events):
-        if name == "[memory]":
-            alive += size
-            peak = max(peak, alive)
-        elif name.startswith("Optimizer."):
+    for name, alive in history:
+        peak = max(peak, alive)
+        if name.startswith("Optimizer."):
             marks.setdefault(name.partition("#")[0], (alive, peak))
     if "Optimizer.step" not in marks:  # gradients were not finite
         return peak
@@ -119,15 +150,13 @@ def _peak(events: list[tuple[int, str, int]]) -> int:
     return max(peak, peak_before + alive_behind - alive_before)
 
 
-def _marks(events: list[tuple[int, str, int]]) -> list[tuple[int, int]]:
+def _marks(history: list[tuple[str, int]]) -> list[tuple[int, int]]:
     """Return the live bytes at each mark, and the peak since the mark before."""
-    alive = peak = 0
+    peak = 0
     found = []
-    for _, name, size in sorted(events, key=lambda event: event[0]):
-        if name == "[memory]":
-            alive += size
-            peak = max(peak, alive)
-        elif name == _MARK:
+    for name, alive in history:
+        peak = max(peak, alive)
+        if name == _MARK:
             found.append((alive, peak))
             peak = alive
     return found

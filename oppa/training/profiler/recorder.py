@@ -33,7 +33,7 @@ class Sum(NamedTuple):
     values: int
 
 
-Seen = dict[tuple[int, str], Sum]
+PassSums = dict[tuple[int, str], Sum]
 """Sums over the passes of a step, by part and field of `oppa.pipeline.profile.Part`."""
 
 
@@ -108,7 +108,7 @@ class PassRecorder:
         yield
         self._updates.append((begin, self._reached()))
 
-    def step(self) -> Seen:
+    def step(self) -> PassSums:
         """End the recording of a step, start that of the next, and return the sums of the finished step."""
         marks, self._marks = self._marks, []
         memory, self.memory = self.memory.marks if self.memory else [], None
@@ -118,7 +118,7 @@ class PassRecorder:
         self._reached = self._clock()
         self.passes_s = times[-1] - times[0] if marks else 0.0
         self.split = any(mark.kind == WEIGHT for mark in marks)
-        seen: Seen = collections.defaultdict(lambda: Sum(0.0, 0))
+        seen: PassSums = collections.defaultdict(lambda: Sum(0.0, 0))
         for node in _nodes(marks):
             begin = marks[node[0]]
             for part, field, value in self._fields(begin, list(self._segments(node, marks, times, memory))):

@@ -17,6 +17,7 @@ from oppa.errors import OppaError
 from oppa.pipeline.from_configuration import shape_of, stages_of
 from oppa.pipeline.prediction import predict
 from oppa.pipeline.profile import PipelineProfile
+from oppa.pipeline.replication import Replication
 from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
 from oppa.pipeline.torch_csv import to_csv
@@ -77,10 +78,10 @@ def main(folder: Path, configuration: Configuration) -> None:
     os.nice(NICE)
     problem = RunSpec.read(folder).problem
     profile = PipelineProfile.from_dict(json.loads((folder / PROFILE).read_text()))
-    dp, shards, zero_stage = replicas_of(configuration), shards_of(configuration), configuration.zero_stage
+    replication = Replication(dp=replicas_of(configuration), dp_shard=shards_of(configuration), zero_stage=configuration.zero_stage)
     shape, stages, limit_bytes = shape_of(configuration), stages_of(configuration, problem.model), problem.cluster.usable_bytes
-    chosen = choose(profile, shape, dp=dp, shards=shards, zero_stage=zero_stage, limit_bytes=limit_bytes, stages=stages)
-    initial = predict(profile, one_by_one(shape, split=False), dp=dp, shards=shards, zero_stage=zero_stage, stages=stages)
+    chosen = choose(profile, shape, replication, limit_bytes=limit_bytes, stages=stages)
+    initial = predict(profile, one_by_one(shape, split=False), replication, stages=stages)
     (folder / ORDER).write_text(to_csv(chosen.schedule))
     facts = {"name": chosen.name, "step_s": chosen.prediction.step_s, "peak_bytes": round(chosen.prediction.peak_bytes)}
     write_json(folder / FOUND, {**facts, "from_step_s": initial.step_s})

@@ -17,7 +17,7 @@ from oppa.training.parallel.extra_parameters import replicas_of, shards_of
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.parallel.pipeline_parallel import numbers_of
 from oppa.training.profiler.memory import PeakMemory
-from oppa.training.profiler.recorder import PassRecorder, Seen, Sum, part_of
+from oppa.training.profiler.recorder import PassRecorder, PassSums, Sum, part_of
 from oppa.training.replica import Replica
 from oppa.trials.trial_folder import TrialSpec
 
@@ -42,7 +42,7 @@ class StepProfiling:
         stages = dict(zip(numbers_of(configuration, mesh.pp.index), replica.stages, strict=True))
         self._parts = stages_of(configuration, spec.model)
         self._recorder = PassRecorder(stages, self._parts, mesh.device)
-        self._seen: Seen = {}
+        self._seen: PassSums = {}
         self._steps_s: list[tuple[float, float, float]] = []
         """Seconds of each whole step, of its passes and of its update."""
         replica.record(self._recorder)

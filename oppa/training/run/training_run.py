@@ -28,6 +28,7 @@ from oppa.pipeline.from_configuration import searches
 from oppa.pipeline.graph import Schedule
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
+from oppa.protocol.worker import WorkerState
 from oppa.training.checkpoint import saving
 from oppa.training.data.batches import Batch
 from oppa.training.data.sources import source_of
@@ -121,19 +122,9 @@ class TrainingRun:
         """Take one optimizer step over the next samples; all ranks call it. The result has rank 0's directive on every rank."""
         replica = self._made()
         begin_s, batch = time.monotonic(), range(self.samples, self.samples + self.configuration.global_batch)
-        rate = learning_rate(
-            self.run_options,
-            base=self.spec.training.learning_rate,
-            reference_batch=self._reference_batch,
-            batch=batch,
-            total=self.total,
-            followed=self._followed,
-        )
+        rate, share = self._learning_rate(batch), self._share(batch)
         replica.set_learning_rate(rate)
-        share, due = self._share(batch), self._worker is not None and self._worker.steps == self.run_options.workers_every
-        ended = self._worker.state(len(share)) if self._worker is not None and due else None
-        if self._worker is not None:
-            self._worker.begin()
+        ended = self._begin_workers_step(len(share))
         shown = self._source.samples(share)
         self._measure()
         with self._start.step() if self._start else contextlib.nullcontext():
@@ -167,6 +158,19 @@ class TrainingRun:
         )
         self.steps, self.samples = self.steps + 1, batch.stop
         return step
+
+    def _learning_rate(self, batch: range) -> float:
+        """Return the learning rate of a step over these samples."""
+        options, base, reference = self.run_options, self.spec.training.learning_rate, self._reference_batch
+        return learning_rate(options, base=base, reference_batch=reference, batch=batch, total=self.total, followed=self._followed)
+
+    def _begin_workers_step(self, samples: int) -> WorkerState | None:
+        """Begin a step in this worker's window of metrics; if it ends a window, return that one's metrics."""
+        if self._worker is None:
+            return None
+        ended = self._worker.state(samples) if self._worker.steps == self.run_options.workers_every else None
+        self._worker.begin()
+        return ended
 
     def validate(self) -> Validated:
         """Evaluate the present weights on the held-out samples; all ranks call it.

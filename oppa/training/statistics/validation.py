@@ -32,11 +32,11 @@ class Validated:
     loss: float
     """Mean loss over the targets."""
     accuracy: float | None
-    """Share of correct predictions; None if it cannot be computed (`losses`)."""
+    """Share of correct predictions; None if it cannot be computed (`Evaluation.losses`)."""
 
     @classmethod
     def of(cls, total: Tensor) -> Self:
-        """Build the result from the sum of `losses` over all ranks."""
+        """Build the result from the sum of `Evaluation.losses` over all ranks."""
         loss, count, hit = total.tolist()
         return cls(loss=loss / count, accuracy=hit / count if math.isfinite(hit) else None)
 
@@ -51,51 +51,64 @@ def share_of(source: Source, configuration: Configuration, replica: int) -> tupl
     return Batch(inputs, targets), max(0, min(each, source.held_out - replica * each))
 
 
-@torch.no_grad()
-def losses(
-    stages: Mapping[int, nn.Module], family: Family, configuration: Configuration, mesh: Mesh, parts: Stages, batch: Batch, counting: int
-) -> Tensor:
-    """Return the sum of losses over this replica's targets, the number of targets and that of correct predictions, shape (3,).
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Evaluates the present weights: micro-batches run forward through the stages of all ranks."""
 
-    The sums are over the ranks of a replica, of which some have zeros. The number of correct predictions is NaN if outputs are not one per
-    class, or under tensor or context parallelism, where a rank has only some of the classes or targets.
+    stages: Mapping[int, nn.Module]
+    """Stages of this rank by number."""
+    parts: Stages
+    """Parts of every stage."""
+    family: Family
+    """Shapes between stages, and the loss."""
+    configuration: Configuration
+    mesh: Mesh
 
-    Args:
-        stages: Stages of this rank by number.
-        family: Shapes between stages, and the loss.
-        configuration: Present configuration.
-        mesh: Process groups of this rank.
-        parts: Parts of every stage.
-        batch: Samples in whole micro-batches.
-        counting: Number of samples that count; they come first.
-    """
-    total = torch.zeros(3, dtype=torch.float64, device=mesh.device)
-    last, size, rank_of = len(parts) - 1, configuration.micro_batch, shape_of(configuration).rank_of
-    for stage in stages.values():
-        stage.eval()
-    for start in range(0, len(batch.inputs), size):
-        micro_batch = Batch(batch.inputs[start : start + size], batch.targets[start : start + size]).to(mesh.device)
-        passing: Tensor | None = micro_batch.inputs
-        for number, stage in sorted(stages.items()):
-            if number and rank_of(number - 1) != mesh.pp.index:
-                given = family.boundary(parts[number].start)
-                passing = torch.empty_like(given, device=mesh.device, requires_grad=False)
-                dist.recv(passing, group=mesh.pp.group, group_src=rank_of(number - 1))
-            assert passing is not None
+    @torch.no_grad()
+    def losses(self, batch: Batch, counting: int) -> Tensor:
+        """Return the sum of losses over this replica's targets, the number of targets and that of correct predictions, shape (3,).
+
+        The sums are over the ranks of a replica, of which some have zeros. The number of correct predictions is NaN if outputs are not one
+        per class, or under tensor or context parallelism, where a rank has only some of the classes or targets.
+
+        Args:
+            batch: Samples in whole micro-batches.
+            counting: Number of samples that count; they come first.
+        """
+        total, size = torch.zeros(3, dtype=torch.float64, device=self.mesh.device), self.configuration.micro_batch
+        for stage in self.stages.values():
+            stage.eval()
+        for start in range(0, len(batch.inputs), size):
+            micro_batch = Batch(batch.inputs[start : start + size], batch.targets[start : start + size]).to(self.mesh.device)
+            output, targets = self._output(micro_batch.inputs), micro_batch.targets[: max(0, counting - start)]
+            if output is not None and len(targets):
+                counted = self._counted(output[: len(targets)], targets)
+                if self.mesh.tp.index == 0:
+                    total += counted
+        for stage in self.stages.values():
+            stage.train()
+            for module in stage.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+        return total
+
+    def _output(self, inputs: Tensor) -> Tensor | None:
+        """Run a micro-batch through this rank's stages; return the model's output if the last one is among them."""
+        pp, rank_of, last = self.mesh.pp, shape_of(self.configuration).rank_of, len(self.parts) - 1
+        passing = inputs
+        for number, stage in sorted(self.stages.items()):
+            if number and rank_of(number - 1) != pp.index:
+                given = self.family.boundary(self.parts[number].start)
+                passing = torch.empty_like(given, device=self.mesh.device, requires_grad=False)
+                dist.recv(passing, group=pp.group, group_src=rank_of(number - 1))
             passing = stage(passing)
-            if number == last:
-                targets = micro_batch.targets[: max(0, counting - start)]
-                if len(targets):
-                    loss, count = family.loss(passing[: len(targets)], targets), (targets != IGNORED).sum()
-                    found = hits(passing[: len(targets)], targets) if mesh.tp.size == mesh.cp.size == 1 else None
-                    hit = found[0] if found is not None else torch.full_like(loss, torch.nan)
-                    if mesh.tp.index == 0:
-                        total += torch.stack((loss * count, count, hit)).double() / mesh.cp.size
-            elif rank_of(number + 1) != mesh.pp.index:
-                dist.send(passing.contiguous(), group=mesh.pp.group, group_dst=rank_of(number + 1))
-    for stage in stages.values():
-        stage.train()
-        for module in stage.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
-    return total
+            if number < last and rank_of(number + 1) != pp.index:
+                dist.send(passing.contiguous(), group=pp.group, group_dst=rank_of(number + 1))
+        return passing if last in self.stages else None
+
+    def _counted(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the sum of losses, the number of targets and that of correct predictions in a rank's part of each sequence, shape (3,)."""
+        loss, count = self.family.loss(output, targets), (targets != IGNORED).sum()
+        found = hits(output, targets) if self.mesh.tp.size == self.mesh.cp.size == 1 else None
+        hit = found[0] if found is not None else torch.full_like(loss, torch.nan)
+        return torch.stack((loss * count, count, hit)).double() / self.mesh.cp.size

@@ -43,7 +43,7 @@ SETUP_S, STEPS, GUESSES = 15.0, 10, 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class GoodputLoss:
     """Holds the expected loss of goodput, as a share of the best: the mean over all noise scales, and the worst of them."""
 
     mean: float
@@ -86,7 +86,7 @@ class ActiveProfiling:
         self._strategies = torch.from_numpy(groups(candidates, [name for name in candidates.space.names if not name.endswith("_batch")]))
         self._q_max = problem.limits.q_max
         self._seen: list[Observation] = []
-        self.loss: Loss | None = None
+        self.loss: GoodputLoss | None = None
         """The loss as last assessed; None before anything was measured."""
 
     @property
@@ -146,7 +146,7 @@ class ActiveProfiling:
             self._weights[:, contenders],
             torch.searchsorted(contenders, view.chosen),
         )
-        self.loss = Loss(mean=float(losses.mean()), worst=float(losses.max()))
+        self.loss = GoodputLoss(mean=float(losses.mean()), worst=float(losses.max()))
         return view, losses
 
     def known(self) -> list[Known]:
@@ -160,14 +160,14 @@ class ActiveProfiling:
         for candidate in (fits >= SAFE).nonzero()[:, 0].tolist():
             alike.setdefault((int(self._strategies[candidate]), float(self._batches[candidate])), []).append(candidate)
         fastest = {max(group, key=lambda each: float(rate.mean[each])) for group in alike.values()}
-        return [self._row(each, rate, float(needed[each]), each in measured) for each in sorted(fastest | measured.keys())]
+        return [self._row(each, rate, float(needed[each]), measured=each in measured) for each in sorted(fastest | measured.keys())]
 
     def seconds_of_all(self) -> float:
         """Return the seconds that full trials of all candidates would take. The steps of each count with its probability of fitting."""
         rate, fits = self._belief()
         return float((self._setup_s() + fits * self._q_max * (-rate.mean).exp()).sum())
 
-    def _row(self, candidate: int, rate: Normal, needed_bytes: float, measured: bool) -> Known:
+    def _row(self, candidate: int, rate: Normal, needed_bytes: float, *, measured: bool) -> Known:
         own = [seen.memory_bytes for seen in self._seen if seen.candidate == candidate] if measured else [round(needed_bytes)]
         return Known(
             candidate=candidate,
@@ -241,7 +241,9 @@ class ActiveProfiling:
         joint, place = self._jointly(both), torch.searchsorted(both, rows)
         noise = torch.full((len(rows),), trial_variance(self._seen), dtype=torch.float64)
         plain, odd = (
-            expected_loss.value_of_trials(joint, view.fits[both], view.allowed[both], weights[:, both], place, noise, own)
+            expected_loss.value_of_trials(
+                joint, fits=view.fits[both], allowed=view.allowed[both], weights=weights[:, both], tried=place, noise=noise, own=own
+            )
             for own in (torch.zeros_like(noise), self._odd_variance()[rows])
         )
         values = (1 - ODD) * plain + ODD * odd

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from oppa.cost.memory import PARTS, parts
+from oppa.cost.memory import first_stage, last_stage
 from oppa.cost.workload import Workload
 from oppa.tuning.designer import Observation
 
@@ -21,7 +21,11 @@ class Pruning:
     """
 
     def __init__(self, work: Workload) -> None:
-        self._parts = parts(work)
+        stages = first_stage(work), last_stage(work)
+        self._parts = torch.cat([stage.stacked() for stage in stages], dim=-1)
+        """Parts of the first and the last stage, shape (n, parts of both)."""
+        self._gradients = torch.stack([stage.gradients for stage in stages], dim=-1)
+        self._activations = torch.stack([stage.sharded_activations for stage in stages], dim=-1)
         self._accumulates = work.layout.num_microbatches > 1
         self.infeasible: Tensor = torch.zeros(len(work), dtype=torch.bool)
         """Mask of the candidates that are ruled out, shape (n,), those that ran out of memory included."""
@@ -40,13 +44,7 @@ class Pruning:
                 self.infeasible = self.infeasible | self._needs_no_less(seen.candidate)
 
     def _needs_no_less(self, than: int) -> Tensor:
-        needed = self._parts[than]
         spares = self._accumulates[than] & ~self._accumulates
-        gradients = torch.where(spares[:, None], _column("gradients", needed), 0.0)
-        enough = _column("sharded", self._parts) >= (_column("sharded", needed) + gradients) * (1 - EXACT)
-        return (self._parts >= needed * (1 - EXACT)).all(dim=1) & enough.all(dim=1)
-
-
-def _column(part: str, parts: Tensor) -> Tensor:
-    """Return one of PARTS for the first and the last stage, shape (..., 2)."""
-    return torch.as_tensor(parts.unflatten(-1, (2, len(PARTS))).select(-1, PARTS.index(part)))
+        gradients = torch.where(spares[:, None], self._gradients[than], 0.0)
+        enough = self._activations >= (self._activations[than] + gradients) * (1 - EXACT)
+        return (self._parts >= self._parts[than] * (1 - EXACT)).all(dim=1) & enough.all(dim=1)

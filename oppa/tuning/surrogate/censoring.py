@@ -13,6 +13,7 @@ Notation (n observations, c of them censored):
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,39 @@ TOLERANCE = 1e-5
 """Sweeps end when no stand-in's precision changes by more than this share of the posterior precision. Each sweep halves the rest."""
 VAGUE = 1e6
 """Variance of an uninformative stand-in."""
+
+
+class _Sites(NamedTuple):
+    """Holds the Gaussian factor of each observation, of the residual f - mean."""
+
+    precision: Tensor
+    shift: Tensor
+    """Precision times mean."""
+
+    def at(self, rows: Tensor) -> "_Sites":
+        """Return some of the factors."""
+        return _Sites(precision=self.precision[rows], shift=self.shift[rows])
+
+    def replaced(self, rows: Tensor, new: "_Sites") -> "_Sites":
+        """Return the factors with new ones in some rows."""
+        precision, shift = self.precision.clone(), self.shift.clone()
+        precision[rows], shift[rows] = new
+        return _Sites(precision=precision, shift=shift)
+
+
+class _Marginals(NamedTuple):
+    """Holds the posterior of each residual f - mean."""
+
+    variance: Tensor
+    mean: Tensor
+
+
+class _Bound(NamedTuple):
+    """Holds the likelihood of each censored residual: it is on one side of a soft bound."""
+
+    value: Tensor
+    sign: Tensor
+    softness: float
 
 
 def propagate(mean: Tensor, cov: Tensor, target: Tensor, noise: Tensor, side: Tensor, *, softness: float) -> tuple[Tensor, Tensor]:
@@ -40,44 +74,42 @@ def propagate(mean: Tensor, cov: Tensor, target: Tensor, noise: Tensor, side: Te
     censored = side != 0
     if not censored.any():
         return target, noise
-    bound, sign = (target - mean)[censored], side[censored]
+    bound = _Bound(value=(target - mean)[censored], sign=side[censored], softness=softness)
     precision = torch.where(censored, 1 / VAGUE, 1 / noise)
-    shift = torch.where(censored, 0.0, target - mean) * precision  # of the residual f - mean
+    sites = _Sites(precision=precision, shift=torch.where(censored, 0.0, target - mean) * precision)
     for _ in range(SWEEPS):
-        variance, centre = _marginals(cov, precision, shift)
-        new = _stand_in(variance[censored], centre[censored], precision[censored], shift[censored], bound, sign, softness)
-        change = ((new[0] - precision[censored]) * variance[censored]).abs().max()
-        precision, shift = precision.clone(), shift.clone()
-        precision[censored], shift[censored] = new
+        marginals = _marginals(cov, sites)
+        old, variance = sites.at(censored), marginals.variance[censored]
+        new = _stand_in(_Marginals(variance=variance, mean=marginals.mean[censored]), old, bound)
+        change = ((new.precision - old.precision) * variance).abs().max()
+        sites = sites.replaced(censored, new)
         if change < TOLERANCE:
             break
-    return mean + shift / precision, 1 / precision
+    return mean + sites.shift / sites.precision, 1 / sites.precision
 
 
-def _marginals(cov: Tensor, precision: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the posterior variances and means of the residuals f - mean, each of shape (n,)."""
-    root = precision.sqrt()
+def _marginals(cov: Tensor, sites: _Sites) -> _Marginals:
+    """Return the posterior of each residual, shape (n,)."""
+    root = sites.precision.sqrt()
     factor = cholesky(torch.eye(len(cov), dtype=cov.dtype) + root[:, None] * cov * root)
     half = torch.linalg.solve_triangular(factor, root[:, None] * cov, upper=False)
     posterior = cov - half.T @ half
-    return posterior.diagonal(), posterior @ shift
+    return _Marginals(variance=posterior.diagonal(), mean=posterior @ sites.shift)
 
 
-def _stand_in(
-    variance: Tensor, centre: Tensor, precision: Tensor, shift: Tensor, bound: Tensor, sign: Tensor, softness: float
-) -> tuple[Tensor, Tensor]:
-    """Return the new precision and shift of each stand-in, shape (c,) each.
+def _stand_in(marginal: _Marginals, site: _Sites, bound: _Bound) -> _Sites:
+    """Return the new stand-ins, shape (c,).
 
     They match the moments of cavity times likelihood. They move only half-way there, which keeps the sweeps stable.
     """
-    cavity_precision = (1 / variance - precision).clamp_min(1e-12)
+    cavity_precision = (1 / marginal.variance - site.precision).clamp_min(1e-12)
     cavity_variance = 1 / cavity_precision
-    cavity_mean = cavity_variance * (centre / variance - shift)
-    total = cavity_variance + softness**2
-    z = sign * (cavity_mean - bound) / total.sqrt()
+    cavity_mean = cavity_variance * (marginal.mean / marginal.variance - site.shift)
+    sign, total = bound.sign, cavity_variance + bound.softness**2
+    z = sign * (cavity_mean - bound.value) / total.sqrt()
     ratio = torch.exp(-0.5 * z.square() - 0.5 * math.log(2 * math.pi) - torch.special.log_ndtr(z))  # phi / Phi
     tilted_mean = cavity_mean + sign * cavity_variance * ratio / total.sqrt()
     tilted_variance = cavity_variance - cavity_variance.square() * ratio / total * (z + ratio)
     wanted = (1 / tilted_variance.clamp_min(1e-12) - cavity_precision).clamp_min(1 / VAGUE)
     wanted_shift = tilted_mean / tilted_variance.clamp_min(1e-12) - cavity_mean * cavity_precision
-    return 0.5 * (precision + wanted), 0.5 * (shift + wanted_shift)
+    return _Sites(precision=0.5 * (site.precision + wanted), shift=0.5 * (site.shift + wanted_shift))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from oppa.study import Trial
 from oppa.tuning.result import SearchResult, allows, is_unreliable, pairing_of, repeat_s, request_of
-from oppa.tuning.search import TrialExecutor
+from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.verify.finished import FinishedStudy
 
 

@@ -9,8 +9,9 @@ from oppa.control.decision import DecisionKind, JobState, Limit
 from oppa.control.policies.proportional import ProportionalPolicy
 from oppa.control.policies.static import StaticPolicy
 from oppa.control.registry import policy_of
-from oppa.control.rl.algorithms import ALGORITHMS, RUNS, WINDOWS, drawn, learned
-from oppa.control.rl.episode import UNSEEN, Episode, judged
+from oppa.control.rl.algorithms import ALGORITHMS, drawn, learned
+from oppa.control.rl.course import RUNS, WINDOWS
+from oppa.control.rl.episode import UNSEEN, Episode, evaluated_run
 from oppa.control.rl.evaluation import scores, sizes
 from oppa.control.rl.learner import Learner, cumulative, layers_of, network
 from oppa.control.rl.observation import NAMES
@@ -55,14 +56,14 @@ def test_hosts_that_are_judged_on_are_not_learned_on(task) -> None:
 def test_a_slow_worker_holds_all_up_until_its_share_is_smaller(task) -> None:
     hosts = dataclasses.replace(task.hosts(0), speeds=(1000.0, 1000.0, 1000.0, 100.0), overhead_samples=2.0, contention=0.0)
     target = 0.9
-    static = judged(task, StaticPolicy(), hosts, target=target, seed=1, local_batch=32)
-    shared = judged(task, ProportionalPolicy(), hosts, target=target, seed=1, local_batch=32)
+    static = evaluated_run(task, StaticPolicy(), hosts, target=target, seed=1, local_batch=32)
+    shared = evaluated_run(task, ProportionalPolicy(), hosts, target=target, seed=1, local_batch=32)
     assert shared.seconds < 0.6 * static.seconds
     assert sum(shared.local_batches) == 128 and shared.local_batches[3] < 10
 
 
 def test_who_does_not_arrive_has_no_time(task) -> None:
-    found = judged(task, StaticPolicy(), task.hosts(0), target=0.9, seed=1, local_batch=4, most_windows=2)
+    found = evaluated_run(task, StaticPolicy(), task.hosts(0), target=0.9, seed=1, local_batch=4, most_windows=2)
     assert found.seconds is None and found.windows == 2
 
 

@@ -1,0 +1,83 @@
+"""Opens the run of a folder, new or continued, in a configuration that can be trained."""
+
+import dataclasses
+import uuid
+from pathlib import Path
+
+from oppa.control.own_trainer.advice import is_first_run
+from oppa.control.training_session.options import TrainOptions
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.table.table import Table
+from oppa.training.parallel.supported_layouts import require_buildable, require_measurable
+from oppa.training.run.run_folder import SPEC, RunSpec
+
+
+def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
+    """Return the run in a folder, new or continued.
+
+    Run options, limits and cluster may change between attempts; model and data may not.
+
+    Raises:
+        InputError: the training core cannot build the configuration, or cannot measure what the run is to measure.
+        RunError: the folder holds a run of another model or other data.
+    """
+    advise = problem.run_options.advise
+    if not (folder / SPEC).exists():
+        run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=first_configuration(problem, options))
+    else:
+        run = RunSpec.read(folder)
+        run.require_continued_by(problem, folder)
+        advise = run.problem.run_options.advise if advise is None else advise
+        same_size = run.configuration.devices == problem.cluster.devices
+        present = run.configuration if same_size else _default(problem)
+        run = dataclasses.replace(run, problem=problem, configuration=options.asked or present)
+        _require_trainable(problem, run.configuration)
+    if problem.command is not None and (options.make or options.control) and advise is None:
+        advise = is_first_run(folder, problem)
+    reference = problem.run_options.reference_batch or problem.global_batch
+    run_options = dataclasses.replace(problem.run_options, reference_batch=reference, advise=advise)
+    run = dataclasses.replace(run, problem=dataclasses.replace(problem, run_options=run_options), policy=options.policy)
+    run.write(folder)
+    return run
+
+
+def first_configuration(problem: Problem, options: TrainOptions) -> Configuration:
+    """Return the configuration in which a new run begins; raises InputError if it cannot be trained."""
+    begin = options.asked or options.usual or _fastest(problem, options.table)
+    _require_trainable(problem, begin)
+    return begin
+
+
+def _require_trainable(problem: Problem, configuration: Configuration) -> None:
+    """Raise InputError if the core cannot build a configuration, or cannot measure what the run is to measure."""
+    if problem.command is not None:  # the user's own trainer
+        return
+    require_buildable(problem.model, configuration)
+    require_measurable(configuration, problem.run_options.statistics_every)
+    _require_files(problem)
+
+
+def _require_files(problem: Problem) -> None:
+    """Raise InputError if the job's token files or the weights that it starts from are wrong."""
+    if problem.training.tokens:
+        from oppa.training.data.batches import Corpus
+
+        Corpus.of_tokens(problem.training, problem.model, held_out=problem.run_options.validation)
+    if problem.training.init_from:
+        from oppa.training.model.huggingface import pretrained_of
+
+        pretrained_of(problem.training, problem.model)
+
+
+def _fastest(problem: Problem, table: Table | None) -> Configuration:
+    """Return the configuration that the table measured as the fastest at the job's global batch, else the space's default."""
+    rows = [row for row in table.rows if row.source == "measured"] if table else []
+    rows = [row for row in rows if row.configuration.global_batch == problem.global_batch]
+    return max(rows, key=lambda row: row.steps_per_s).configuration if rows else _default(problem)
+
+
+def _default(problem: Problem) -> Configuration:
+    """Return the space's default configuration."""
+    candidates = problem.candidates()
+    return candidates.configuration(int(candidates.default_order()[0]))
