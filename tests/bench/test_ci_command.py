@@ -26,7 +26,7 @@ def ci(*words: str, checkout: Path | None = None) -> subprocess.CompletedProcess
 def checkout(tmp_path) -> Path:
     """A copy of the project that can be changed."""
     for name in PARTS:
-        shutil.copytree(catalog.root() / name, tmp_path / name)
+        shutil.copytree(catalog.root() / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
