@@ -33,11 +33,18 @@ def trees() -> Trees:
     return {file: ast.parse(file.read_text()) for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))}
 
 
+def blocks(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module or a statement, and all statements inside it; expressions, most of a tree, are left out."""
+    yield node
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(node, field, ()):
+            yield from blocks(each)
+
+
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and text of every docstring, those of attributes included."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        for each in body if isinstance(body, list) else ():
+    for node in blocks(tree):
+        for each in getattr(node, "body", ()):
             if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str):
                 yield each.lineno, each.value.value
 
@@ -68,7 +75,7 @@ def modules(trees: Trees) -> Trees:
 def test_no_two_public_classes_share_a_name(modules: Trees) -> None:
     defined = defaultdict(list)
     for file, tree in modules.items():
-        for node in ast.walk(tree):
+        for node in blocks(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 defined[node.name].append(str(file.relative_to(ROOT)))
     assert not {name: files for name, files in defined.items() if len(files) > 1}
