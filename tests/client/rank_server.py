@@ -13,14 +13,13 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import torch._dynamo  # which every optimizer loads at its first step
-
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
 def main() -> None:
     """Serve requests until stdin ends."""
     program = importlib.import_module(sys.argv[1])
+    importlib.import_module("torch._dynamo")  # which every optimizer loads at its first step
     for line in sys.stdin:
         request = json.loads(line)
         threads = len(list(Path("/proc/self/task").iterdir()))
