@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+Trees = dict[Path, ast.Module]
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("oppa", "experiments", "runners", "examples")
 FRAGMENTS = frozenset(
@@ -26,50 +27,63 @@ BANNED = frozenset(
 """Names that the glossary replaced, as modules, classes, functions and constants."""
 
 
-def docstrings(file: Path) -> Iterator[tuple[int, str]]:
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    """Return every module, parsed once."""
+    return {file: ast.parse(file.read_text()) for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))}
+
+
+def blocks(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module or a statement, and all statements inside it; expressions, most of a tree, are left out."""
+    yield node
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(node, field, ()):
+            yield from blocks(each)
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and text of every docstring, those of attributes included."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        body = getattr(node, "body", None)
-        for each in body if isinstance(body, list) else ():
+    for node in blocks(tree):
+        for each in getattr(node, "body", ()):
             if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str):
                 yield each.lineno, each.value.value
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_no_docstring_begins_with_a_preposition(folder: str) -> None:
+def test_no_docstring_begins_with_a_preposition(folder: str, trees: Trees) -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line}: {text.split(maxsplit=6)[:6]}"
-        for file in sorted((ROOT / folder).rglob("*.py"))
-        for line, text in docstrings(file)
+        for file, tree in trees.items()
+        if file.is_relative_to(ROOT / folder)
+        for line, text in docstrings(tree)
         if text.split() and text.split()[0].rstrip(",.:;") in FRAGMENTS
     ]
     assert not found
 
 
-def test_a_fragment_is_found(tmp_path: Path) -> None:
-    (tmp_path / "file.py").write_text('"""Return it."""\n\n\nclass A:\n    x: int\n    """Of each phase."""\n')
-    assert [text.split()[0] in FRAGMENTS for _, text in docstrings(tmp_path / "file.py")] == [False, True]
+def test_a_fragment_is_found() -> None:
+    tree = ast.parse('"""Return it."""\n\n\nclass A:\n    x: int\n    """Of each phase."""\n')
+    assert [text.split()[0] in FRAGMENTS for _, text in docstrings(tree)] == [False, True]
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    """Yield every module of the package and of the experiments."""
-    for folder in ("oppa", "experiments"):
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            yield file, ast.parse(file.read_text())
+@pytest.fixture(scope="module")
+def modules(trees: Trees) -> Trees:
+    """Return every module of the package and of the experiments."""
+    return {file: tree for file, tree in trees.items() if file.relative_to(ROOT).parts[0] in ("oppa", "experiments")}
 
 
-def test_no_two_public_classes_share_a_name() -> None:
+def test_no_two_public_classes_share_a_name(modules: Trees) -> None:
     defined = defaultdict(list)
-    for file, tree in modules():
-        for node in ast.walk(tree):
+    for file, tree in modules.items():
+        for node in blocks(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 defined[node.name].append(str(file.relative_to(ROOT)))
     assert not {name: files for name, files in defined.items() if len(files) > 1}
 
 
-def test_no_name_of_the_past_returns() -> None:
+def test_no_name_of_the_past_returns(modules: Trees) -> None:
     found = set()
-    for file, tree in modules():
+    for file, tree in modules.items():
         named = {file.stem, *(each.name for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef))}
         named |= {
             target.id for each in tree.body if isinstance(each, ast.Assign) for target in each.targets if isinstance(target, ast.Name)

@@ -10,13 +10,10 @@ steps       how to read steps from the program's output, if it does not report t
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from oppa.errors import JobError, require_known
 from oppa.plain_text import clipped
-from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import PARAMETERS, Value
 from oppa.problem.launch_line.starters import launcher_options_at
 from oppa.problem.model import MODEL_HINT, Model
@@ -36,6 +33,9 @@ from oppa.problem.templates import (
     names_in,
     spelled,
 )
+
+if TYPE_CHECKING:  # trials of launch lines import this module, and must start fast
+    from oppa.problem.candidates import Candidates
 
 Values = Mapping[str, Value]
 Choice = dict[str, dict[str, Value]]
@@ -232,13 +232,13 @@ class LaunchCommand:
                 hint = f"add `{spelled(value)} = ...` to it, or leave the value out of [space.parameters]"
                 raise JobError(f"`{key}` has no value for `{parameter} = {spelled(value)}`", hint=hint)
 
-    def require_words_for(self, candidates: Candidates) -> None:
+    def require_words_for(self, candidates: "Candidates") -> None:
         """Raise JobError if a value that matters in one of the candidates has no words.
 
         A parameter that does not matter has its default, which needs no words.
         """
         for parameter in (candidates.space[name] for name in candidates.space.names if name in self.worded):
-            for code in np.unique(candidates.codes[parameter.name][candidates.matters(parameter)]):
+            for code in sorted(set(candidates.codes[parameter.name][candidates.matters(parameter)].tolist())):
                 self.require_words(parameter.name, parameter.values[code])
 
     @property

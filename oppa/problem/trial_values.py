@@ -12,6 +12,8 @@ from oppa.units import MIB
 
 CACHES = "caches"
 """Folder of a study with what its programs keep for later trials."""
+WRITES = "writes"
+"""Folder of a trial into which its program writes, in place of what its launch line names."""
 SHARED = f"{CACHES}/shared"
 """Folder of a study with the files that its trials share."""
 

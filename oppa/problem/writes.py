@@ -27,10 +27,9 @@ from oppa.problem.stated_words import (
     stated_assignments,
     stated_options,
 )
+from oppa.problem.trial_values import WRITES
 from oppa.problem.writes_file import FileTable, KeyTable, Kind, OptionTable, ProgramTable, UserKind, writes
 
-WRITES = "writes"
-"""Folder below a trial's folder into which the program writes."""
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 REASONS: Mapping[Kind, str] = {
     "redirect": "a trial writes into its own folder",

@@ -20,7 +20,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from oppa.atomic_write import write_atomically
 from oppa.errors import JobError, MeasurementError
@@ -29,9 +29,11 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import MODEL_HINT, Model
-from oppa.problem.problem import Problem
 from oppa.problem.training import Training
 from oppa.trials import untrusted_file
+
+if TYPE_CHECKING:  # trials of launch lines import this module, and must start fast
+    from oppa.problem.problem import Problem
 
 SPEC, MEASUREMENTS, REPORT, STOP, LAST_STEP = "trial.json", "measurements.jsonl", "outcome.json", "stop", "last_step"
 OPENED, REPORTER, RECOGNISED = "opened", "reporter", "recognised"
@@ -70,7 +72,7 @@ class TrialSpec:
         return self.stated_model
 
     @classmethod
-    def of(cls, problem: Problem, configuration: Configuration, *, study: str, trial: int, steps: int) -> Self:
+    def of(cls, problem: "Problem", configuration: Configuration, *, study: str, trial: int, steps: int) -> Self:
         """Return the trial that runs one of a problem's configurations."""
         return cls(
             study=study,

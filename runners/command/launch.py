@@ -23,8 +23,7 @@ from rewriting import rewrite
 from steps import StepCounter, facts_of
 
 from oppa.problem.command import OUT_OF_MEMORY
-from oppa.problem.trial_values import values_of
-from oppa.problem.writes import WRITES
+from oppa.problem.trial_values import WRITES, values_of
 from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, OPENED, RECOGNISED, REPORT, REPORTER, TrialSpec
 

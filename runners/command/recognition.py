@@ -1,9 +1,10 @@
 """Recognise how a program prints its steps, if nothing declares it: by the first format of formats.toml of which two lines are seen."""
 
 import re
+import tomllib
+from pathlib import Path
 
-from oppa.problem.command_table import formats
-
+FORMATS = tomllib.loads(Path(__file__).with_name("formats.toml").read_text())
 ENOUGH = 2
 """Lines that establish a format. A program may print one such line by chance, as in its settings."""
 
@@ -19,7 +20,7 @@ class Recognition:
     """
 
     def __init__(self):
-        self.patterns = {name: re.compile(declared["pattern"]) for name, declared in formats().items()}
+        self.patterns = {name: re.compile(declared["pattern"]) for name, declared in FORMATS.items()}
         self.seen = dict.fromkeys(self.patterns, 0)
         self.lines = []
         self.name = ""

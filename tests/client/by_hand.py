@@ -1,5 +1,6 @@
 """Train the tests' model by a plain loop on given batches, and prepare the attempts that `OppaTrainer` is compared in."""
 
+import functools
 import itertools
 import json
 import os
@@ -23,14 +24,25 @@ SAME = {"rtol": 2e-4, "atol": 2e-6}
 """Tolerance of float32 numbers that are summed in another order, over some ten steps of Adam."""
 
 
+@functools.cache
+def _server(program: str) -> "subprocess.Popen[str]":
+    """Start the process whose forks are a program's ranks; it ends with this one, whose end of the pipe closes."""
+    root = Path(__file__).parents[2]
+    alone = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # a fork keeps one thread
+    environment = {**os.environ, **alone, "PYTHONPATH": f"{root}:{root / 'client'}"}
+    command = [sys.executable, "-P", str(Path(__file__).with_name("rank_server.py")), program]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 def run_ranks(folder: Path, ranks: int, name: str = "seen", *, program: Any = trainer_program, **options: Any) -> list[dict[str, Any]]:
-    """Train with ranks of torchrun in an attempt's folder; return what each rank saw."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    words = [program.__file__, str(folder), name, json.dumps(options)]
-    paths = f"{Path(__file__).parents[2]}:{Path(__file__).parents[2] / 'client'}"
-    environment = {**os.environ, "OPPA_TRIAL": str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run([sys.executable, *launch, *words], check=False, env=environment, timeout=280, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-5000:]
+    """Train with ranks in an attempt's folder, as under torchrun; return what each rank saw."""
+    server, log = _server(program.__name__), folder / f"{name}.log"
+    assert server.stdin is not None and server.stdout is not None
+    words = [str(folder), name, json.dumps(options)]
+    request = {"words": words, "world": ranks, "log": str(log), "environment": {"OPPA_TRIAL": str(folder)}}
+    server.stdin.write(json.dumps(request) + "\n")
+    server.stdin.flush()
+    assert json.loads(server.stdout.readline() or "null") == [0] * ranks, log.read_text()[-5000:]
     return [torch.load(folder / f"{name}-{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 

@@ -1,5 +1,6 @@
 """Find the commands of oppa that a text shows, and what the command line lacks of them."""
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def unknown(words: list[str]) -> list[str]:
     """Return the command or the options that the command line does not have."""
-    command: Any = typer.main.get_command(app)
+    command = _root()
     rest = list(words)
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         if rest[0] not in command.commands:
@@ -43,6 +44,11 @@ def unknown(words: list[str]) -> list[str]:
     known = HELP | {option for parameter in command.params for option in parameter.opts}
     known |= {"--", "--model"} if isinstance(command, LaunchLineCommand) else set()
     return [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]
+
+
+@functools.cache
+def _root() -> Any:
+    return typer.main.get_command(app)
 
 
 def _shell_lines(text: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Models of Transformers have the counts of their own modules."""
 
+import dataclasses
 import importlib.util
 import json
 import logging
@@ -10,6 +11,7 @@ import pytest
 
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
+from oppa.training.tracing.recorder import TracedKernels
 from oppa.training.tracing.trace import traced
 from tests.jobs import problem_of
 from tests.sampling import nightly
@@ -45,12 +47,16 @@ precision = "bf16"
 
 @pytest.fixture(scope="module", params=["llama", "gpt2", "mixtral", *nightly("mistral", "qwen3")])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Problem:
-    """Return the traced problem of one of the configurations."""
+    """Return the problem of one of the configurations, traced in this process, as each of its own imports Transformers."""
     from transformers import AutoConfig
+
+    from oppa.training.tracing.transformers_model import trace_transformers
 
     folder = tmp_path_factory.mktemp(request.param)
     AutoConfig.for_model(request.param, **CONFIGURATIONS[request.param]).save_pretrained(folder)
-    return traced(problem_of(JOB, folder))
+    problem = problem_of(JOB, folder)
+    with TracedKernels(fused_norms=True):
+        return dataclasses.replace(problem, trace=trace_transformers(problem.model, problem.training.precision))
 
 
 @needs_transformers

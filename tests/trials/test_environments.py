@@ -55,19 +55,8 @@ def test_a_runner_whose_environment_is_not_made_names_the_command(declare):
     assert f"oppa env create {wanted.runner}" in error.value.hint
 
 
-def test_once_made_it_runs_the_runner_and_finds_oppa(declare, tmp_path):
-    wanted = declare()
-    assert any("hello-1.0" in line for line in create(wanted))
-    assert wanted.state == "ready" and wanted.packages["hello"] == "1.0"
-    runner = load_runner(wanted.runner)
-    assert runner.isolated and runner.argv(nproc=1, folder=tmp_path)[0] == str(wanted.python)
-    command = [str(wanted.python), "-P", "-c", "import hello, oppa.errors; print(hello.GREETING)"]
-    started = environments.variables(wanted.python, tmp_path / "packages")
-    assert subprocess.run(command, env=started, capture_output=True, text=True, check=True).stdout == "hello\n"
-    assert create(wanted) == []  # nothing is done twice
-
-
-def test_a_step_that_fails_leaves_it_incomplete_and_the_next_call_begins_anew(declare, wheel):
+def test_a_step_that_fails_leaves_it_incomplete_and_once_made_anew_it_runs_the_runner(declare, wheel, tmp_path):
+    """One environment shows all of its life, as each takes seconds."""
     wanted = declare()
     content = wheel.read_bytes()
     wheel.unlink()
@@ -77,8 +66,23 @@ def test_a_step_that_fails_leaves_it_incomplete_and_the_next_call_begins_anew(de
     with pytest.raises(EnvironmentLackingError, match="is incomplete"):
         load_runner(wanted.runner)
     wheel.write_bytes(content)
-    create(wanted)
-    assert wanted.state == "ready"
+    assert any("hello-1.0" in line for line in create(wanted))
+    assert wanted.state == "ready" and wanted.packages["hello"] == "1.0"
+    require_started(wanted, tmp_path)
+    assert create(wanted) == []  # nothing is done twice
+    assert declare(more="# a comment").path == wanted.path
+    second = declare(more='warm_up = "train.py"')
+    assert (wanted.path != second.path, second.state, second.earlier) == (True, "missing", [wanted.path])
+    assert environments.remove(second) == [wanted.path] and wanted.state == "missing"
+
+
+def require_started(wanted, folder):
+    """Check that the runner starts in its environment, and finds oppa there."""
+    runner = load_runner(wanted.runner)
+    assert runner.isolated and runner.argv(nproc=1, folder=folder)[0] == str(wanted.python)
+    command = [str(wanted.python), "-P", "-c", "import hello, oppa.errors; print(hello.GREETING)"]
+    started = environments.variables(wanted.python, folder / "packages")
+    assert subprocess.run(command, env=started, capture_output=True, text=True, check=True).stdout == "hello\n"
 
 
 def test_what_cannot_be_imported_is_not_made(declare):
@@ -86,15 +90,6 @@ def test_what_cannot_be_imported_is_not_made(declare):
     with pytest.raises(EnvironmentLackingError, match="No module named 'goodbye'"):
         create(wanted)
     assert wanted.state == "incomplete"
-
-
-def test_another_declaration_is_another_environment_and_removing_takes_both(declare):
-    first = declare()
-    create(first)
-    assert declare(more="# a comment").path == first.path
-    second = declare(more='warm_up = "train.py"')
-    assert (first.path != second.path, second.state, second.earlier) == (True, "missing", [first.path])
-    assert environments.remove(second) == [first.path] and first.state == "missing"
 
 
 @pytest.mark.parametrize(
