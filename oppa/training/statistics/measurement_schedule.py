@@ -4,7 +4,7 @@ A measured gradient is read once more from memory, which is a fixed cost of each
 so not every step has to be measured. With every n-th one, the average spans as many steps, and its variance is n times as large.
 
     affordable     share of a measured step's time that measuring takes, over the share that it may take
-    enough         steps that the average spans, times micro-batches of a step but one, over `Smoothing.enough_samples`
+    enough         steps whose plain mean varies as the average does, times micro-batches of a step but one, over `enough_samples`
     n              the smaller of both, from 1 to `LONGEST`; 1 until the average has `enough_samples`
 """
 
