@@ -31,7 +31,7 @@ class _Steps:
         self._every, self._taken = every, 0
         self._terms = Terms.fixed(samples * MICRO_BATCHES * dist.get_world_size(), samples, MICRO_BATCHES)
         self.measured: list[bool] = []
-        """For each counted step with statistics, whether it was measured."""
+        """States for each counted step with statistics if it was measured."""
         self._model = nn.Sequential(*(layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())))
         self._sharded = fully_shard(self._model)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)

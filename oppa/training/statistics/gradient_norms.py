@@ -97,7 +97,7 @@ class GradientNorms:
             placements: Placement of each parameter that counts.
             pools: All values of `pooled`.
             norm_of: Returns the norm of a parameter's gradients; None: the Euclidean norm.
-            timer: Times the norms.
+            timer: Times the norms in hooks.
             added_up: Measure the accumulated gradient of this rank instead of each micro-batch's gradient.
             averaged: Returns the parts of the step's mean gradient where the parameters do not have it.
         """
@@ -201,7 +201,6 @@ class GradientNorms:
         """
         for name in self._parameters:
             self._check(name, len(weights))
-        began = self._timer.begin()
         sums = torch.zeros(2, len(self._small), dtype=torch.float64, device=self._small.device)
         if most := max(self._table.counts, default=0):
             sums[0] = self._small @ (self._weights_of(tuple(weights[:most])) @ self._table.squares())
@@ -211,7 +210,6 @@ class GradientNorms:
             sums[1] = self._big @ self._mean_squares()
         elif self._averaged and (parts := self._averaged()):
             sums[1, 0] = torch.stack([norm(part) for part in parts]).double().square().sum()
-        self._timer.end(began)
         return sums
 
     def _mean_squares(self) -> Tensor:

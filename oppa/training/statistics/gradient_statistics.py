@@ -141,8 +141,10 @@ class GradientStatistics:
         if self.paused:
             self._missed += 1
             return self._noise_scale
+        began = self._timer.begin()
         mine = self.own(tokens)
         mine = torch.cat((mine, mine.new_tensor(self._cost)))
+        self._timer.end(began)
         work = None if self._layout.group is None else dist.all_reduce(mine, group=self._layout.group, async_op=True)
         self._pending = work, mine, loss_scale
         return self.noise_scale if wait else self._noise_scale
