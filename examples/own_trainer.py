@@ -98,10 +98,7 @@ if run and run.resume:
 plan = run.plan if run else alone
 while not run.leaving if run else plan.progress < options.samples:
     micro_batches = plan.micro_batches(rank, ranks)
-    if plan.fills(ranks):
-        statistics.resume()
-    else:
-        statistics.pause()  # an empty micro-batch has no gradient to measure
+    statistics.begin(plan, ranks)
     total = torch.zeros(())
     for numbers in micro_batches:
         last = numbers is micro_batches[-1]
@@ -113,7 +110,7 @@ while not run.leaving if run else plan.progress < options.samples:
         loss = nn.functional.cross_entropy(model(data[own]), labels[own], reduction="sum") / plan.global_batch
         (loss * ranks).backward()  # replicas are averaged
         total += loss.detach()
-    statistics.step([len(numbers) for numbers in micro_batches])
+    statistics.step([len(numbers) for numbers in micro_batches], wait=False)
     dist.all_reduce(total)
     for group in optimizer.param_groups:
         group["lr"] = 3e-3 * plan.learning_rate_factor

@@ -55,6 +55,8 @@ class Plan:
     """Number of this step, counted from the start of the run."""
     progress: int
     """Samples taken before this step; warm-up, decay, evaluation and saving go by it."""
+    statistics_every: int | None = None
+    """Interval of the steps whose gradients are measured, which are multiples of it; 0: none. None leaves it to what measures them."""
 
     @property
     def samples(self) -> range:
@@ -112,13 +114,14 @@ class Terms:
         """Return plain values, as they are written to JSON."""
         return dataclasses.asdict(self)
 
-    def at(self, step: int, progress: int, total: int | None) -> Plan:
+    def at(self, step: int, progress: int, total: int | None, statistics_every: int | None = None) -> Plan:
         """Return the plan of one step.
 
         Args:
             step: Number of the step.
             progress: Samples taken before it.
             total: Samples of the whole training, to which the last step is cut; None if it has no end.
+            statistics_every: Interval of the steps whose gradients are measured.
         """
         size = self.global_batch if total is None else max(0, min(self.global_batch, total - progress))
         return Plan(
@@ -130,6 +133,7 @@ class Terms:
             learning_rate_factor=self.rate.factor(self.global_batch, progress + self.global_batch),
             step=step,
             progress=progress,
+            statistics_every=statistics_every,
         )
 
     def changed(self, asked: dict[str, Any], *, from_step: int, seen: int) -> Terms:

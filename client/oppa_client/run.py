@@ -68,6 +68,7 @@ class Run:
         self._began_s: float | None = None
         self._paused_s = 0.0
         self._resumed = attempt["checkpoint"] is None
+        self._statistics_every: int | None = attempt.get("statistics_every")  # an older oppa states none
         self.total_samples: int | None = attempt["total_samples"]
         """Samples of the whole training; None if it has no end, and in a trial."""
         self.configuration: dict[str, Any] = attempt["configuration"]
@@ -90,13 +91,13 @@ class Run:
         """Return the plan of the step that begins now, the same on all ranks."""
         if self._began_s is None:
             self._began_s = time.perf_counter()
-        return self._terms.at(self._step, self._samples, self.total_samples)
+        return self._terms.at(self._step, self._samples, self.total_samples, self._statistics_every)
 
     def following(self, plan: Plan) -> Plan:
         """Return the plan of the step after another one, for a loader that prefetches: that step comes within `lead` steps."""
         number, progress = plan.step + 1, plan.progress + plan.global_batch
         terms = [each for each in (self._terms, *self._coming) if each.from_step <= number][-1]
-        return terms.at(number, progress, self.total_samples)
+        return terms.at(number, progress, self.total_samples, self._statistics_every)
 
     @property
     def reference_batch(self) -> float:

@@ -1,10 +1,11 @@
 """Time steps of the example of a trainer with and without gradient statistics, in turn, as a trial.
 
-Its first argument names the example, and the others are those of the example. It runs under torchrun with the variable `OPPA_TRIAL`.
-Step times are in blocks of `BLOCK` steps, of which the first is a warm-up. Each rank writes the CPU seconds of its steps into the trial's
-folder, in a file `cpu-RANK.json`.
+Its first argument names the example, and the second one is the interval of measured steps; 0 leaves it to the statistics. The others are
+those of the example. It runs under torchrun with the variable `OPPA_TRIAL`. Step times are in blocks of `BLOCK` steps, of which the first
+is a warm-up. Each rank writes a file `cpu-RANK.json` into the trial's folder: the CPU seconds of its steps, and which were measured.
 """
 
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -15,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-BLOCK = 6
-"""Steps of a block; a pair is a block with statistics and one without."""
+BLOCK = 9
+"""Steps of a block; a pair is a block with statistics and one without. All but the first are as many as the longest interval."""
 
 
 def measured(step: int) -> bool:
@@ -47,30 +48,30 @@ def main() -> None:
     spec.loader.exec_module(program)
 
     begins_s: list[float] = []
+    is_measured: list[bool] = []
+    every = int(sys.argv[2]) or None
 
     class Alternating(GradientStatistics):
-        """Measures every other block, and reads the CPU's clock when a step begins."""
+        """Has statistics in every other block, and reads the CPU's clock when a step begins."""
 
-        taken = -1
-
-        def resume(self) -> None:
-            """Begin a step: measure it, or do not; the first call is that of the constructor."""
-            if measured(max(0, self.taken)):
-                super().resume()
+        def begin(self, plan: Any, replicas: int) -> None:
+            """Begin a step."""
+            if measured(len(begins_s)):
+                super().begin(dataclasses.replace(plan, statistics_every=every), replicas)
             else:
                 self.pause()
-            if self.taken >= 0:
-                begins_s.append(time.process_time())
-            self.taken += 1
+            begins_s.append(time.process_time())
+            is_measured.append(not self.paused)
 
     torch.set_num_threads(1)
-    sys.argv = [str(example), *sys.argv[2:]]
+    sys.argv = [str(example), *sys.argv[3:]]
     program.GradientStatistics = Alternating
     try:
         program.main()
     finally:
         seconds = [end - begin for begin, end in itertools.pairwise(begins_s)]
-        Path(os.environ["OPPA_TRIAL"], f"cpu-{os.environ['RANK']}.json").write_text(json.dumps(seconds))
+        found = {"seconds": seconds, "measured": is_measured}
+        Path(os.environ["OPPA_TRIAL"], f"cpu-{os.environ['RANK']}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -131,11 +131,13 @@ def _statistics_section(integration: Integration, found: TrainerComparison) -> S
     rows = []
     for each in found.statistics:
         costs = ["{:+.1%} ({:+.1%} to {:+.1%})".format(*median(values)) for values in (each.cpu, each.wall)]
-        rows.append((str(each.samples), str(each.every), f"{each.step_s * 1e3:.0f} ms", *costs, str(len(each.wall))))
+        every = f"chosen: {each.interval:.1f}" if each.every is None else str(each.every)
+        rows.append((str(each.samples), every, f"{each.step_s * 1e3:.0f} ms", *costs, str(len(each.wall))))
     text = (
         "Blocks of steps with and without statistics alternate in one gang of two ranks. Each cost is the median of the pairs, with its "
         f"95% bootstrap interval. The bar is {MOST_COST:.0%} in the first row. A measured gradient is read once more, "
-        "whatever the size of the micro-batch, so the cost is larger where a micro-batch has little work."
+        "whatever the size of the micro-batch, so the cost is larger where a micro-batch has little work. "
+        "Unless a job states which steps are measured, the statistics choose the interval by their own cost."
     )
     columns = (">samples of a micro-batch", ">every n-th step", ">time of a step", ">cost, CPU time", ">cost, wall clock", ">pairs")
     return Section(title=f"Gradient statistics: {integration.name}", text=text, columns=columns, rows=rows)

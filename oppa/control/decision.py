@@ -177,7 +177,7 @@ class Policy(Protocol):
     interval: int | None = None
     """Steps between two gradient measurements; the policy runs after each one.
 
-    None: every step is measured, and the policy runs at the controller's decision interval.
+    None: the policy needs no measurement at a certain step, and runs at the controller's decision interval.
     """
 
     window: int | None = None

@@ -12,7 +12,6 @@ class Recorder:
     """Records the calls of a loop."""
 
     noise_scale = None
-    paused = False
 
     def __init__(self):
         self.calls = []
@@ -24,18 +23,19 @@ class Recorder:
 def test_without_statistics_nothing_is_measured():
     measured = MeasuredSteps(None, {"any": "state"}, fp16=True)
     measured.begin(PLAN, 1)
-    assert measured.end(PLAN, [2, 2, 2, 2]) is None and measured.to_dict() is None and not measured.is_measuring
+    measured.end(PLAN, [2, 2, 2, 2])
+    assert measured.report() is None and measured.to_dict() is None and not measured.is_measuring
     measured.close()
 
 
-def test_a_step_with_an_empty_micro_batch_is_paused_and_labels_count_as_tokens():
+def test_no_step_waits_for_its_report_and_labels_count_as_tokens():
     recorder = Recorder()
     measured = MeasuredSteps(recorder)
     measured.begin(PLAN, 1)
-    measured.begin(Terms.fixed(3, 2, 1).at(0, 0, None), 4)
-    assert measured.end(PLAN, [2, 2], [7, 0], 16.0) == {"name": "report"}
+    measured.end(PLAN, [2, 2], [7, 0], 16.0)
+    assert measured.report() == {"name": "report"}
     measured.close()
-    assert recorder.calls == [("resume",), ("pause",), ("step", [7, 1]), ("report", 2.0), ("close",)]
+    assert recorder.calls == [("begin", PLAN, 1), ("step", [7, 1], False), ("report", 2.0), ("close",)]
 
 
 def test_gradients_under_a_loss_scale_that_changes_are_not_measured():

@@ -115,6 +115,9 @@ class Statistics:
     def __init__(self, chunks):
         self.noise_scale = NoiseScale()
 
+    def begin(self, plan, replicas):
+        pass
+
     def step(self, sizes):
         self.noise_scale = dataclasses.replace(self.noise_scale, tokens=self.noise_scale.tokens + sum(sizes))
 

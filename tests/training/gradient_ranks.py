@@ -8,6 +8,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from oppa_client.plan import Terms
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -75,10 +76,24 @@ def looped(wrapped, over, rank, world):
     model = wrapped(own.model)
     statistics, found = GradientStatistics(model, over=over), []
     for step in range(2):
-        statistics.step(own.backward(model, step, rank, world, local))
+        statistics.step(own.backward(model, step, rank, world, local), wait=False)
         found.append([dataclasses.asdict(norms) for norms in statistics.norms])
         model.zero_grad()
     return found
+
+
+def scheduled(wrapped, rank, world):
+    """The steps that a loop measures whose ranks find costs of their own, and the noise at the end."""
+    own = OwnLoop()
+    model = wrapped(own.model)
+    statistics, measured = GradientStatistics(model, largest_share=1e-9), []
+    for step in range(24):
+        statistics.begin(Terms.fixed(8, 1, 8).at(step, 0, None), world)
+        measured += [] if statistics.paused else [step]
+        statistics.step(own.backward(model, 0, rank, world, local), wait=False)
+        statistics.report()
+        model.zero_grad()
+    return measured, statistics.noise_scale.noise
 
 
 def joined(program):
@@ -154,6 +169,8 @@ FRESH = {
     "fsdp": joined(functools.partial(looped, sharded, "micro-batches")),
     "fsdp, recomputed": joined(functools.partial(looped, recomputed, "micro-batches")),
     "fsdp, workers": joined(functools.partial(looped, sharded, "workers")),
+    "ddp, scheduled": joined(functools.partial(scheduled, DistributedDataParallel)),
+    "fsdp, scheduled": joined(functools.partial(scheduled, sharded)),
     "ddp, averaged at once": joined(functools.partial(astray, DistributedDataParallel, contextlib.nullcontext)),
     "fsdp, averaged at once": joined(functools.partial(astray, sharded, contextlib.nullcontext)),
     "fsdp, in float32": joined(functools.partial(astray, in_float32, local)),

@@ -79,7 +79,6 @@ class OppaTraining:
         self._plan: Plan | None = None
         self._sizes: list[int] = []
         self._passes, self._losses = 0, torch.zeros(())
-        self._noise: dict[str, Any] | None = None
         self._rate, self._stopped = 0.0, False
 
     @property
@@ -131,7 +130,7 @@ class OppaTraining:
         weight = size * self.accelerator.num_processes / self._plan.global_batch
         self.accelerator.backward(loss * (weight * len(self._sizes)))
         if is_last:
-            self._noise = self._measured.end(self._plan, self._sizes)
+            self._measured.end(self._plan, self._sizes)
             self._at.take(self._plan.global_batch)
 
     def _micro_batches(self, plan: Plan) -> Iterator[Any]:
@@ -156,7 +155,7 @@ class OppaTraining:
             return
         loss = self._losses.item() / max(1, sum(self._sizes))
         skipped = bool(self.accelerator.optimizer_step_was_skipped)
-        facts: dict[str, Any] = {"loss": loss, "skipped": skipped, "noise": self._noise, "learning_rate": self._rate}
+        facts: dict[str, Any] = {"loss": loss, "skipped": skipped, "noise": self._measured.report(), "learning_rate": self._rate}
         self.run.step(samples=plan.global_batch, memory_bytes=peak_memory_bytes(), **facts)
         if not self._stopped and due(self.run, self._at, self._save_every):
             with self.run.paused("saving"):

@@ -203,18 +203,18 @@ class Step:
         """Change the weights after the last micro-batch; return the mean loss of this rank's samples."""
         if self._done != len(self._sizes):
             raise ContractError(f"`step.update` after {self._done} of {len(self._sizes)} micro-batches")
-        noise = self._loop.measured.end(self.plan, self._sizes)
+        self._loop.measured.end(self.plan, self._sizes)
         self._engine.step()
-        return self._end(self._losses.item() / max(1, sum(self._sizes)), noise)
+        return self._end(self._losses.item() / max(1, sum(self._sizes)))
 
     def train_batch(self) -> float:
         """Take the step of a pipeline; return the mean loss of all samples."""
-        return self._end(self._engine.train_batch(iter(self._inputs)).item(), None)
+        return self._end(self._engine.train_batch(iter(self._inputs)).item())
 
-    def _end(self, loss: float, noise: dict[str, Any] | None) -> float:
+    def _end(self, loss: float) -> float:
         self.is_taken = True
         self._engine.global_samples = self.plan.progress + self.plan.global_batch
-        self._loop.take(self.plan.global_batch, loss=loss, noise=noise, learning_rate=self.learning_rate)
+        self._loop.take(self.plan.global_batch, loss=loss, noise=self._loop.measured.report(), learning_rate=self.learning_rate)
         return loss
 
 

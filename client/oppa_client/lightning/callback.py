@@ -42,7 +42,6 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         """Schedule of the optimizer, if the module has none."""
         self._now: MicroBatch
         self._losses: torch.Tensor
-        self._noise: dict[str, Any] | None = None
         self._rate = 0.0
         self._pause = contextlib.ExitStack()
 
@@ -86,7 +85,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Measure the gradient of the step, before it is clipped."""
-        self._noise = self._measured.end(self._now.plan, self._now.sizes)
+        self._measured.end(self._now.plan, self._now.sizes)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End a micro-batch, and with the last one the step: report it, save if it is due, and leave if oppa asks to."""
@@ -98,7 +97,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
             return
         self._loader.position.take(now.plan.global_batch)
         loss = self._losses.item() / max(1, sum(now.sizes))
-        facts: dict[str, Any] = {"loss": loss, "noise": self._noise, "learning_rate": self._rate}
+        facts: dict[str, Any] = {"loss": loss, "noise": self._measured.report(), "learning_rate": self._rate}
         run.step(samples=now.plan.global_batch, memory_bytes=peak_memory_bytes(), **facts)
         if self._loader.position.is_done or (run.leaving and not run.leaving.early):
             trainer.should_stop = True
@@ -151,7 +150,6 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
             self._rate = follow(config.scheduler, place, plan.learning_rate_factor)
         self._measured.begin(plan, trainer.world_size)
         self._losses = torch.zeros((), device=trainer.strategy.root_device)
-        self._noise = None
 
     def _leave(self, trainer: Any) -> None:
         """Save, leave the run, and end `fit`."""

@@ -15,7 +15,7 @@ class MeasuredSteps:
     """Hands each step's micro-batches to an object that measures gradients, if the user gives one, and takes its report.
 
     Args:
-        statistics: Measures the gradients of the model: `step`, `report`, `pause`, `resume`, `close` and `noise_scale` as
+        statistics: Measures the gradients of the model: `begin`, `step`, `report`, `close` and `noise_scale` as
             `oppa.training.GradientStatistics` has them; None measures nothing.
         stated: The state that `to_dict` returned for a checkpoint; None at the beginning.
         fp16: True if the gradients have a loss scale that changes.
@@ -25,7 +25,7 @@ class MeasuredSteps:
     """
 
     def __init__(self, statistics: Any, stated: dict[str, Any] | None = None, *, fp16: bool = False) -> None:
-        self.statistics = statistics
+        self.statistics, self._sample_tokens = statistics, 1.0
         if self.is_measuring and fp16:
             raise ContractError("gradients are not measured under fp16, whose loss scale changes: train in bf16 or fp32")
         if self.is_measuring and stated is not None:
@@ -37,14 +37,12 @@ class MeasuredSteps:
         return self.statistics is not None
 
     def begin(self, plan: Plan, replicas: int) -> None:
-        """Measure the coming step, unless a rank has an empty micro-batch, which has no gradient."""
-        if self.is_measuring and plan.fills(replicas):
-            self.statistics.resume()
-        elif self.is_measuring:
-            self.statistics.pause()
+        """Begin a step, which is measured if it is its turn."""
+        if self.is_measuring:
+            self.statistics.begin(plan, replicas)
 
-    def end(self, plan: Plan, sizes: list[int], counts: list[int] | None = None, items: float | None = None) -> dict[str, Any] | None:
-        """Return the report of a step after its last backward pass; None if it was not measured.
+    def end(self, plan: Plan, sizes: list[int], counts: list[int] | None = None, items: float | None = None) -> None:
+        """Measure a step after its last backward pass, without a wait for other ranks.
 
         Args:
             plan: Plan of the step.
@@ -52,12 +50,16 @@ class MeasuredSteps:
             counts: Tokens with a label of each micro-batch, if they count alike in the loss; None if samples do.
             items: Their sum over all ranks.
         """
-        if not self.is_measuring or self.statistics.paused:
+        if self.is_measuring:
+            # A micro-batch without any label has the gradient 0; it is measured as one token.
+            self.statistics.step(sizes if counts is None else [max(1, count) for count in counts], wait=False)
+            self._sample_tokens = 1.0 if items is None else max(1.0, items) / plan.global_batch
+
+    def report(self) -> dict[str, Any] | None:
+        """Return the report after a step, for `run.step`; None if nothing is measured."""
+        if not self.is_measuring:
             return None
-        # A micro-batch without any label has the gradient 0; it is measured as one token.
-        self.statistics.step(sizes if counts is None else [max(1, count) for count in counts])
-        tokens_per_sample = 1.0 if items is None else max(1.0, items) / plan.global_batch
-        report: dict[str, Any] = self.statistics.report(sample_tokens=tokens_per_sample)
+        report: dict[str, Any] = self.statistics.report(sample_tokens=self._sample_tokens)
         return report
 
     def close(self) -> None:

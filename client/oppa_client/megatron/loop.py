@@ -112,6 +112,8 @@ class SupervisedLoop:
         scheduler.step(increment=0)  # the rate of this step's plan
         self._state_saved()
         count = num_microbatches_calculator.get_num_microbatches()
+        if self._statistics is not None:
+            self._statistics.begin(run.plan, program.replicas)
         result = original(*arguments, **options)
         losses, skipped, must_exit = result[0], result[1], result[3]
         if must_exit:  # Megatron restarts by itself, and the step does not count

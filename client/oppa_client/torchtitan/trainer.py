@@ -105,11 +105,10 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
         rate = self._rates.follow(plan) if run else None
         self._measured.begin(plan, self.dataloader.replicas)
         self._losses: list[torch.Tensor] = []
-        self._noise: dict[str, Any] | None = None
         super().train_step(data_iterator)
         self.position.take(plan.global_batch)
         if run:
-            facts: dict[str, Any] = {"loss": self._mean_loss(), "noise": self._noise, "learning_rate": rate}
+            facts: dict[str, Any] = {"loss": self._mean_loss(), "noise": self._measured.report(), "learning_rate": rate}
             run.step(samples=plan.global_batch, memory_bytes=peak_memory_bytes(), **facts)
 
     def forward_backward_step(self, *, global_valid_tokens: torch.Tensor, **inputs: Any) -> torch.Tensor:
@@ -120,7 +119,7 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
             loss = loss / replicas
         self._losses.append(loss.detach())
         if measures and len(self._losses) == len(self._counts):
-            self._noise = self._measured.end(self._plan, self._counts, self._counts, float(tokens))
+            self._measured.end(self._plan, self._counts, self._counts, float(tokens))
         return loss
 
     def _average(self, model: torch.nn.Module) -> None:

@@ -180,13 +180,13 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             self.current_gradient_accumulation_steps = plan.global_batch / (size * replicas) if size else 1
             losses += self._backward(model, inputs, items, is_last=index == len(sizes) - 1)
         tokens = None if items is None else int(items)
-        noise = self._measured.end(plan, sizes, counts, tokens)
+        self._measured.end(plan, sizes, counts, tokens)
         norm, skipped = self._update(model)
         self.state.global_step += 1
         self._position.take(plan.global_batch)
         # The shares of ranks differ by a sample: this makes the loss of rank 0's share a mean.
         loss = losses.item() * plan.global_batch / (max(1, sum(sizes)) * replicas)
-        facts: dict[str, Any] = {"tokens": tokens, "skipped": skipped, "noise": noise, "learning_rate": rate}
+        facts: dict[str, Any] = {"tokens": tokens, "skipped": skipped, "noise": self._measured.report(), "learning_rate": rate}
         run.step(samples=plan.global_batch, loss=loss, memory_bytes=peak_memory_bytes(), **facts)
         self._step_ended(plan)
         return norm, rate

@@ -244,6 +244,8 @@ class AttemptTerms(_Record):
     saved_by: AnySetting | None
     """Configuration of the ranks that saved the checkpoint."""
     plan: PlanTerms
+    statistics_every: Count | None = None
+    """Interval of the steps whose gradients the trainer measures; None leaves it to the trainer."""
     leave_timeout_s: Annotated[float, Field(ge=0, allow_inf_nan=True)]
 
     def write(self, folder: Path) -> None:

@@ -165,6 +165,7 @@ class _Supervisor:
             checkpoint=record.checkpoint if record else None,
             saved_by=record.configuration if record else None,
             plan=plan,
+            statistics_every=options.statistics_every,
             leave_timeout_s=options.leave_timeout_s,
         )
         folder = self._folder_for(terms)

@@ -1,7 +1,8 @@
 """Describe which ranks hold the same gradient, so that sums over all ranks count every element once.
 
 If n ranks hold the same gradient, each counts 1 / n of it. These are tensor-parallel peers for norms and other whole parameters, and
-replicas for gradients that DDP has averaged. Shards of any kind add up.
+replicas for gradients that DDP has averaged. Where its rank among them is known, each replica counts a part of its own instead, so that
+less is read. Shards of any kind add up.
 """
 
 import dataclasses
@@ -32,6 +33,8 @@ class GradientPlacement:
     """Number of ranks with the same gradient of a micro-batch."""
     replicas: int = 1
     """Number of ranks with the same averaged gradient."""
+    holder: int | None = None
+    """Index of this rank among the `replicas`, each of which then measures a part of the averaged gradient; None: each measures all."""
     pooled: int = 1
     """Number of replicas whose micro-batches contribute to one gradient; for an expert, the ranks that send it tokens."""
 
@@ -65,8 +68,8 @@ def layout_of(model: nn.Module) -> GradientLayout:
     device = next(iter(named.values())).device
     if isinstance(model, DistributedDataParallel):
         size = dist.get_world_size(model.process_group)
-        placements = {name: GradientPlacement(replicas=size) for name in named}
-        return GradientLayout(parts=[(model, placements)], device=device, group=model.process_group, replicas=size)
+        placement = GradientPlacement(replicas=size, holder=dist.get_rank(model.process_group))
+        return GradientLayout(parts=[(model, dict.fromkeys(named, placement))], device=device, group=model.process_group, replicas=size)
     sharded = [parameter for parameter in named.values() if isinstance(parameter, DTensor)]
     if not sharded:
         return GradientLayout(parts=[(model, dict.fromkeys(named, GradientPlacement()))], device=device)
@@ -74,7 +77,7 @@ def layout_of(model: nn.Module) -> GradientLayout:
     if not isinstance(model, FSDPModule) or len(sharded) < len(named) or not all(map(_is_data_parallel, sharded)):
         raise InputError("the model is neither wrapped in DDP nor entirely in FSDP2 alone", hint="call `fully_shard(model)`")
     group, copies = (mesh.get_group(), 1) if mesh.ndim == 1 else (_whole_world(mesh), mesh.size(0))
-    placement = GradientPlacement(replicas=copies)
+    placement = GradientPlacement(replicas=copies, holder=None if mesh.ndim == 1 else mesh.get_local_rank(0))
     return GradientLayout(parts=[(model, dict.fromkeys(named, placement))], device=device, group=group, replicas=mesh.size())
 
 
@@ -92,7 +95,8 @@ def _layout_of_engine(engine: Any) -> GradientLayout:
     if found := [name for name, present in obstacles.items() if present]:
         raise InputError(f"the engine of DeepSpeed has {found[0]}", hint="gradients are measured under ZeRO 0 to 3 on devices alone")
     named = {name: parameter for name, parameter in engine.module.named_parameters() if parameter.requires_grad}
-    optimizer, placement = engine.optimizer, GradientPlacement(replicas=engine.dp_world_size)
+    optimizer, group = engine.optimizer, engine.data_parallel_group
+    placement = GradientPlacement(replicas=engine.dp_world_size, holder=dist.get_rank(group))
 
     def parts() -> list[Tensor]:
         return [part for group in optimizer.averaged_gradients.values() for part in group or ()]
@@ -100,7 +104,7 @@ def _layout_of_engine(engine: Any) -> GradientLayout:
     return GradientLayout(
         parts=[(engine.module, dict.fromkeys(named, placement))],
         device=torch.device(engine.device),
-        group=engine.data_parallel_group,
+        group=group,
         replicas=engine.dp_world_size,
         averaged=parts if has_parts else None,
     )

@@ -197,9 +197,9 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
             )
 
 
-def require_measurable(configuration: Configuration, statistics_every: int) -> None:
+def require_measurable(configuration: Configuration, statistics_every: int | None) -> None:
     """Check that gradient statistics, if a run measures them, can be measured under a configuration; raises InputError."""
-    if statistics_every and context_parallel(configuration) > 1:
+    if statistics_every != 0 and context_parallel(configuration) > 1:
         raise InputError(
             f"`{configuration.id}` cannot measure the gradient noise scale: no rank has the gradient of a whole sequence",
             hint="set `statistics_every = 0` in [train], or use a configuration with cp = 1",

@@ -84,7 +84,7 @@ class TrainingRun:
         """Optimizer steps taken, and samples seen in them."""
         self.noise_scale = NoiseScale(smoothing=_smoothing(run_options, spec.model.seq_len))
         """Noise scale of the gradients so far."""
-        self.statistics_every = run_options.statistics_every
+        self.statistics_every = 1 if run_options.statistics_every is None else run_options.statistics_every
         """Interval of steps whose gradients are measured; 0 for none."""
         self.local_batches: tuple[int, ...] = ()
         """Samples of each worker; empty if all take the same number."""

@@ -1,14 +1,18 @@
-"""Measure the gradient noise scale at each step of a training run, under any layout, with one small all-reduce per step.
+"""Measure the gradient noise scale during a training run, under any layout, with one small all-reduce per measured step.
 
 Use it in your own training loop, under DDP, FSDP2 or DeepSpeed's ZeRO:
 
     from oppa.training import GradientStatistics
     statistics = GradientStatistics(model)
     noise_scale = statistics.step(tokens)   # tokens of each micro-batch; after the last backward pass, before clipping and the update
+
+`begin(plan, replicas)` before each step chooses the steps that are measured (`measurement_schedule`). With `wait=False`, the sum over ranks
+runs beside the update.
 """
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -19,7 +23,9 @@ from torch import Tensor, nn
 from oppa.errors import InputError
 from oppa.problem.training import Over
 from oppa.training.parallel.gradient_layout import GradientLayout, GradientPlacement, layout_of
-from oppa.training.statistics.gradient_norms import GradientNorms, norm
+from oppa.training.statistics.device_timer import DeviceTimer
+from oppa.training.statistics.gradient_norms import GradientNorms
+from oppa.training.statistics.measurement_schedule import LARGEST_SHARE, MeasurementSchedule, PlannedStep
 from oppa.training.statistics.megatron_buffers import BufferNorms, is_megatron, layout_of_chunks
 from oppa.training.statistics.noise_scale import Health, NoiseScale, Norms, estimate_of
 from oppa.training.statistics.norm_test import variance_ratio
@@ -38,9 +44,10 @@ class GradientStatistics:
         preconditioned_by: An Adam optimizer in whose denominators gradients are measured (`preconditioning`).
         over: Gradients to compare with the mean gradient: those of `micro-batches`, or of the `workers` that it is averaged over. There
             are fewer workers, and each backward pass costs one more addition.
+        largest_share: Share of the training's time that measuring may take; `begin` then measures some steps only.
 
     Raises:
-        InputError: if the model's layout is not supported.
+        InputError: if the model's layout is not supported, or `largest_share` is not positive.
     """
 
     def __init__(
@@ -51,7 +58,10 @@ class GradientStatistics:
         weighting: Literal["tokens", "equally"] = "tokens",
         preconditioned_by: torch.optim.Optimizer | None = None,
         over: Over = "micro-batches",
+        largest_share: float = LARGEST_SHARE,
     ) -> None:
+        if not largest_share > 0:
+            raise InputError(f"`largest_share = {largest_share}` is not positive", hint=f"use a share such as {LARGEST_SHARE}, the default")
         self._layout = layout = _layout_of(model)
         self._in_buffers = is_megatron(model)
         self._equally, self._workers = weighting == "equally", over == "workers" or self._in_buffers
@@ -61,34 +71,83 @@ class GradientStatistics:
             raise InputError(
                 "ZeRO keeps no gradient of a worker, and its moments in shards", hint="measure micro-batches, without Adam's denominators"
             )
-        self._norm_of = (lambda _: norm) if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
-        self._parts: list[GradientNorms | BufferNorms] = []
+        self._norm_of = None if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
+        self._timer, self._schedule = DeviceTimer(layout.device), MeasurementSchedule(largest_share)
+        self._began_s: float | None = None
+        """Time at which the present step began; None without `begin`."""
+        self._cost = (0.0, 0.0)
+        """Seconds of the last measured step that measuring took on this rank, and all of them; they go with the next step's sums."""
+        self._pending: tuple[dist.Work | None, Tensor, float] | None = None
+        """Sum over ranks that is under way, and the scale of its losses."""
+        self._missed = 0
+        """Steps since the last measured one."""
+        self._noise_scale, self._norms = noise_scale, tuple[Norms, ...]()
+        self._parts: list[GradientNorms | BufferNorms] = [self._measuring(module, placements) for module, placements in layout.parts]
         self.paused = True
         """True while nothing is measured."""
-        self.noise_scale = noise_scale
-        self.norms: tuple[Norms, ...] = ()
-        """Norms of the last step, by group of parameters; there is one group, or two if experts are spread over ranks."""
         self.resume()
 
-    def step(self, tokens: Sequence[float], *, loss_scale: float = 1.0) -> NoiseScale:
-        """Process one optimizer step, and return the noise scale so far.
+    @property
+    def noise_scale(self) -> NoiseScale:
+        """Return the estimate so far; this waits for the sum over ranks of the last step."""
+        self._settle()
+        return self._noise_scale
+
+    @noise_scale.setter
+    def noise_scale(self, value: NoiseScale) -> None:
+        self._settle()
+        self._noise_scale = value
+
+    @property
+    def norms(self) -> tuple[Norms, ...]:
+        """Return the norms of the last step, by group of parameters; there is one group, or two if experts are spread over ranks.
+
+        There is none if the step was not measured.
+        """
+        self._settle()
+        return self._norms
+
+    def begin(self, plan: PlannedStep, replicas: int) -> None:
+        """Begin a step of a plan: measure it if it is its turn, or do not; all ranks call it before the first forward pass.
+
+        Args:
+            plan: Plan of the step, as `oppa_client` has it. Its `statistics_every` states which steps are measured. If it is None, as many
+                are as cost at most `largest_share` of the time, unless the estimate needs more.
+            replicas: Number of data-parallel replicas.
+        """
+        self._settle()
+        if self._schedule.begin(plan, replicas, self._noise_scale):
+            self.resume()
+        else:
+            self.pause()
+        self._timer.running, self._began_s = True, time.perf_counter()
+
+    def step(self, tokens: Sequence[float], *, loss_scale: float = 1.0, wait: bool = True) -> NoiseScale:
+        """Process one optimizer step, and return the noise scale so far; a paused step only counts as one that was not measured.
 
         All ranks call it after gradients are averaged and before anything changes them.
 
         Args:
             tokens: Tokens of each micro-batch of this rank, in the order of their backward passes.
             loss_scale: Factor of the loss, beyond the one that makes the step's gradient a mean.
+            wait: Wait for the sum over ranks. Otherwise the result lacks this step, and the next use of `noise_scale`, `norms` or `report`
+                waits; all ranks read one of them before the next step.
 
         Raises:
             InputError: if `tokens` is empty, has a value that is not positive, or does not match the backward passes
                 (`GradientNorms.take`).
         """
+        self._settle()
         if self.paused:
-            return self.noise_scale
+            self._missed += 1
+            return self._noise_scale
+        began = self._timer.begin()
         mine = self.own(tokens)
-        if self._layout.group is not None:
-            dist.all_reduce(mine, group=self._layout.group)
-        return self.take_in(mine.cpu(), loss_scale=loss_scale)
+        mine = torch.cat((mine, mine.new_tensor(self._cost)))
+        self._timer.end(began)
+        work = None if self._layout.group is None else dist.all_reduce(mine, group=self._layout.group, async_op=True)
+        self._pending = work, mine, loss_scale
+        return self.noise_scale if wait else self._noise_scale
 
     def own(self, tokens: Sequence[float]) -> Tensor:
         """Return this rank's summands of a step in float64; with `take_in`, it replaces `step` in a loop that exchanges numbers anyway.
@@ -108,20 +167,23 @@ class GradientStatistics:
         if self._workers:  # all micro-batches of this rank form one group
             pairs = [(sum(counts), sum(counts) ** 2 / sum(a * a / b for a, b in pairs))]
         sums = torch.zeros(2, len(self._layout.pools), dtype=torch.float64, device=self._layout.device)
-        for part in self._parts:
+        for part in () if self.paused else self._parts:
             sums += part.take([1 / a for a, _ in pairs]).to(sums.device)
         each = (sum(counts), sum(a / b for a, b in pairs), sum(a * a / b for a, b in pairs), sum(tokens), len(pairs))
         sizes = torch.tensor(each, dtype=torch.float64, device=self._layout.device) / self._layout.alike
         return torch.cat((sums.flatten(), sizes))
 
     def take_in(self, total: Tensor, *, loss_scale: float = 1.0) -> NoiseScale:
-        """Process a step from the sum of `own` over all ranks, in host memory; while paused, only its tokens are counted."""
+        """Process a step from the sum of `own` over all ranks, in host memory; while paused, it counts as one that was not measured."""
         groups = len(self._layout.pools)
         sums, (weight, per_token, squared_per_token, tokens, count) = total[: 2 * groups].view(2, -1), total[2 * groups :].tolist()
         if self.paused:
-            self.noise_scale = dataclasses.replace(self.noise_scale, tokens=self.noise_scale.tokens + tokens)
-            return self.noise_scale
-        self.norms = tuple(
+            self._noise_scale = self._noise_scale.passing(tokens)
+            return self._noise_scale
+        for _ in range(self._missed):  # their tokens are not known; the steps before a measured one are like it
+            self._noise_scale = self._noise_scale.passing(tokens)
+        self._missed = 0
+        self._norms = tuple(
             Norms(
                 # A hook gets loss_scale * replicas * w_n * g_n, or its average over the pooled replicas.
                 small=small * pooled * weight / (loss_scale * self._layout.replicas) ** 2,
@@ -131,8 +193,21 @@ class GradientStatistics:
             )
             for pooled, small, big in zip(self._layout.pools, *sums.tolist(), strict=True)
         )
-        self.noise_scale = self.noise_scale.after(estimate_of(self.norms), tokens=tokens, micro_batches=round(count))
-        return self.noise_scale
+        self._noise_scale = self._noise_scale.after(estimate_of(self._norms), tokens=tokens, micro_batches=round(count))
+        return self._noise_scale
+
+    def _settle(self) -> None:
+        """Process the step whose sum over ranks is under way, if there is one."""
+        if self._pending is None:
+            return
+        (work, total, loss_scale), self._pending = self._pending, None
+        if work is not None:
+            work.wait()
+        *sums, cost_s, step_s = total.tolist()
+        self.take_in(torch.tensor(sums, dtype=torch.float64), loss_scale=loss_scale)
+        self._schedule.took(cost_s, step_s, tokens=sums[-2], micro_batches=round(sums[-1]))
+        if self._began_s is not None:
+            self._cost = self._timer.take_s(), time.perf_counter() - self._began_s
 
     @property
     def finite(self) -> bool:
@@ -158,29 +233,33 @@ class GradientStatistics:
 
     def close(self) -> None:
         """Remove all hooks and references to the model. Call it when `step` is no longer called, because recorded norms would pile up."""
+        self._settle()
         for part in self._parts:
             part.close()
         # The model must not be kept either: gloo hangs if a group is destroyed before a module that averages gradients in it.
         self._parts, self._layout = [], dataclasses.replace(self._layout, parts=[], averaged=None)
 
     def pause(self) -> None:
-        """Stop measuring until `resume`; all ranks call it. All hooks are removed, and `step` neither changes nor communicates anything."""
-        for part in self._parts:
+        """Stop measuring until `resume`; all ranks call it. All hooks are removed, and `step` communicates nothing."""
+        self._settle()
+        for part in [] if self.paused else self._parts:
             part.close()
-        self._parts, self.paused, self.norms = [], True, ()
+        self.paused, self._norms = True, ()
 
     def resume(self) -> None:
         """Start measuring again; all ranks call it."""
         if not self.paused:
             return
-        self._parts = [self._measuring(module, placements) for module, placements in self._layout.parts]
+        self._settle()
+        for part in self._parts:
+            part.open()
         self.paused = False
 
     def _measuring(self, module: nn.Module, placements: dict[str, GradientPlacement]) -> GradientNorms | BufferNorms:
         if self._in_buffers:
-            return BufferNorms(module, placements)
+            return BufferNorms(module, placements, timer=self._timer)
         averaged, pools = self._layout.averaged, self._layout.pools
-        return GradientNorms(module, placements, pools, self._norm_of, added_up=self._workers, averaged=averaged)
+        return GradientNorms(module, placements, pools, self._norm_of, timer=self._timer, added_up=self._workers, averaged=averaged)
 
 
 def _layout_of(model: nn.Module | Sequence[nn.Module] | GradientLayout) -> GradientLayout:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from oppa.errors import InputError
 from oppa.training.parallel.gradient_layout import GradientLayout, GradientPlacement
+from oppa.training.statistics.device_timer import DeviceTimer
 from oppa.training.statistics.gradient_norms import norm
 
 _DDP = "megatron.core.distributed.distributed_data_parallel"
@@ -71,25 +72,31 @@ class BufferNorms:
     Args:
         chunk: A module in Megatron's DistributedDataParallel.
         placements: Placement of each parameter that counts.
+        timer: Times the norms.
     """
 
-    def __init__(self, chunk: nn.Module, placements: dict[str, GradientPlacement]) -> None:
+    def __init__(self, chunk: nn.Module, placements: dict[str, GradientPlacement], *, timer: DeviceTimer) -> None:
         megatron: Any = chunk
+        self._timer = timer
         self._placements = {parameter: placements[name] for name, parameter in chunk.named_parameters() if name in placements}
         self._sharded = megatron.ddp_config.use_distributed_optimizer
         self._replicas, self._rank = megatron.dp_group.size(), megatron.dp_group.rank()
         self._sums: tuple[list[Tensor], list[Tensor]] = ([], [])
         """Squared norms of this step before the reduction and after it, for each group of buckets."""
         self._groups = list(megatron.bucket_groups)
+
+    def open(self) -> None:
+        """Begin to measure: replace methods of the groups of buckets."""
         for group in self._groups:
             group.start_grad_sync = self._starting(group, group.start_grad_sync)
             group.finish_grad_sync = self._finishing(group, group.finish_grad_sync)
 
     def close(self) -> None:
-        """Give the groups of buckets their own methods back."""
+        """Give the groups of buckets their own methods back, and remove all norms."""
         for group in self._groups:
-            del group.start_grad_sync, group.finish_grad_sync
-        self._groups, self._placements = [], {}
+            for name in ("start_grad_sync", "finish_grad_sync"):
+                vars(group).pop(name, None)
+        self._sums = ([], [])
 
     @torch.no_grad()
     def take(self, weights: Sequence[float]) -> Tensor:
@@ -124,8 +131,14 @@ class BufferNorms:
 
         return finish
 
-    @torch.no_grad()
     def _of(self, group: Any, *, after: bool) -> Tensor:
+        began = self._timer.begin()
+        squares = self._squares_of(group, after=after)
+        self._timer.end(began)
+        return squares
+
+    @torch.no_grad()
+    def _squares_of(self, group: Any, *, after: bool) -> Tensor:
         """Return the sum of squared norms of a group of buckets, in which each element counts once over all ranks that have it."""
         squares = [torch.zeros((), dtype=torch.float64, device=bucket.grad_data.device) for bucket in group.buckets[:1]]
         for bucket in group.buckets:

@@ -133,7 +133,7 @@ class NoiseScale:
     noise_average: float = 0.0
     """Averages that start at 0, as in the paper: both are too low at first, by the same factor (Algorithm 1, lines 17 and 18)."""
     weight: float = 0.0
-    """Total weight of the estimates in the averages; the rest is the weight of the initial 0."""
+    """Total weight of the estimates in the averages; the rest is that of the initial 0, and of steps that were not measured."""
     tokens: float = 0.0
     samples: int = 0
     finite: bool = True
@@ -158,6 +158,17 @@ class NoiseScale:
             tokens=tokens,
             samples=self.samples + micro_batches - 1,
             finite=True,
+        )
+
+    def passing(self, tokens: float) -> Self:
+        """Return the noise scale after a step that was not measured: the weight of all estimates falls, so averages span as many steps."""
+        keep = self.smoothing.keeps(tokens, self.tokens + tokens)
+        return dataclasses.replace(
+            self,
+            signal_average=keep * self.signal_average,
+            noise_average=keep * self.noise_average,
+            weight=keep * self.weight,
+            tokens=self.tokens + tokens,
         )
 
     @classmethod

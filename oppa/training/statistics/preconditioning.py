@@ -35,10 +35,11 @@ def preconditioned_norm(optimizer: torch.optim.Optimizer, layout: GradientLayout
     return lambda parameter: functools.partial(_norm, optimizer, groups[id(parameter)], parameter)
 
 
-def _norm(optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+def _norm(optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter, gradient: Tensor, out: Tensor) -> None:
     state = optimizer.state.get(parameter, {})
     if "exp_avg_sq" not in state:
-        return gradient.new_full((), torch.nan, dtype=torch.float32)
+        out.fill_(torch.nan)
+        return
     correction = 1 - group["betas"][1] ** torch.as_tensor(state["step"], device=gradient.device)
     denominator = (state["exp_avg_sq"] / correction).sqrt_().add_(group["eps"])
-    return gradient.to(denominator.dtype).square().div_(denominator).sum().sqrt()
+    out.copy_(gradient.to(denominator.dtype).square().div_(denominator).sum().sqrt_())

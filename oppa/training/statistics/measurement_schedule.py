@@ -1,0 +1,90 @@
+"""Choose the steps whose gradients are measured: as many as the estimate needs, and no more than may be paid for.
+
+A measured gradient is read once more from memory, which is a fixed cost of each micro-batch. The noise scale is an average over many steps,
+so not every step has to be measured. With every n-th one, the average spans as many steps, and its variance is n times as large.
+
+    affordable     share of a measured step's time that measuring takes, over the share that it may take
+    enough         steps whose plain mean varies as the average does, times micro-batches of a step but one, over `enough_samples`
+    n              the smaller of both, from 1 to `LONGEST`; 1 until the average has `enough_samples`
+"""
+
+import math
+import statistics
+from collections import deque
+from typing import Protocol
+
+from oppa.training.statistics.noise_scale import NoiseScale
+
+LARGEST_SHARE = 0.01
+"""Share of the training's time that measuring may take."""
+LONGEST = 8
+"""Largest interval of measured steps."""
+RECENT = 5
+"""Measured steps whose median cost counts: the first ones of a process are slow."""
+
+
+class PlannedStep(Protocol):
+    """A step's plan, such as `oppa_client` has it."""
+
+    @property
+    def step(self) -> int:
+        """Return the number of the step."""
+        ...
+
+    @property
+    def statistics_every(self) -> int | None:
+        """Return the interval of measured steps; 0 measures none, and None leaves the choice to the measured cost."""
+        ...
+
+    def fills(self, replicas: int) -> bool:
+        """Return True if each micro-batch has samples."""
+        ...
+
+
+class MeasurementSchedule:
+    """Chooses the steps that are measured. Ranks that hear the same numbers choose the same steps.
+
+    Args:
+        largest_share: Share of the training's time that measuring may take.
+    """
+
+    def __init__(self, largest_share: float) -> None:
+        self._largest_share, self._shares = largest_share, deque[float](maxlen=RECENT)
+        self._tokens, self._micro_batches = 0.0, 0
+        self._since = math.inf
+        """Steps since the last one that was measured, which counts."""
+
+    def took(self, cost_s: float, step_s: float, *, tokens: float, micro_batches: int) -> None:
+        """Record a measured step.
+
+        Args:
+            cost_s: Seconds that measuring took on all ranks, in this step or an earlier one; 0 if that is not known.
+            step_s: Seconds of that step on all ranks.
+            tokens: Tokens of the step.
+            micro_batches: Its micro-batches over all replicas.
+        """
+        if cost_s > 0 and step_s > 0:
+            self._shares.append(cost_s / step_s)
+        self._tokens, self._micro_batches = tokens, micro_batches
+
+    def interval(self, known: NoiseScale) -> int:
+        """Return the present interval of measured steps."""
+        smoothing, others = known.smoothing, self._micro_batches - 1
+        if not self._shares or (others > 0 and known.samples < smoothing.enough_samples):
+            return 1
+        affordable = math.ceil(statistics.median(self._shares) / self._largest_share)
+        keep = smoothing.keeps(self._tokens, known.tokens)
+        enough = (1 + keep) / (1 - keep) * others / smoothing.enough_samples if others > 0 and keep < 1 else math.inf
+        return max(1, int(min(affordable, enough, LONGEST)))
+
+    def begin(self, plan: PlannedStep, replicas: int, known: NoiseScale) -> bool:
+        """Begin a step; return True if it is to be measured. A step with an empty micro-batch, which has no gradient, is not."""
+        self._since += 1
+        if plan.statistics_every is None:
+            is_due = self._since >= self.interval(known)
+        else:
+            is_due = plan.statistics_every > 0 and plan.step % plan.statistics_every == 0
+        if not is_due or not plan.fills(replicas):
+            return False
+        self._since = 0
+        return True

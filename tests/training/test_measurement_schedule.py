@@ -1,0 +1,171 @@
+"""Steps that are not measured neither bias the estimate nor change its time constant; the interval follows cost and need."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from oppa_client.plan import Terms
+from torch import nn
+
+from oppa.errors import InputError
+from oppa.training import GradientStatistics
+from oppa.training.statistics.measurement_schedule import LONGEST, MeasurementSchedule
+from oppa.training.statistics.noise_scale import NoiseScale, NoiseScaleEstimate, Smoothing
+from tests.training.gang import Gang
+
+RELIABLE = NoiseScale(samples=1000, tokens=1e6)
+
+
+def schedule(share: float, *, micro_batches: int = 9, largest_share: float = 0.01) -> MeasurementSchedule:
+    """Return a schedule that has heard of measured steps which take this share of their time."""
+    found = MeasurementSchedule(largest_share)
+    for _ in range(5):
+        found.took(share, 1.0, tokens=100, micro_batches=micro_batches)
+    return found
+
+
+@pytest.mark.parametrize(("share", "interval"), [(0.002, 1), (0.01, 1), (0.015, 2), (0.035, 4), (0.5, LONGEST)])
+def test_the_interval_is_the_smallest_that_the_share_of_the_time_allows(share: float, interval: int) -> None:
+    assert schedule(share).interval(RELIABLE) == interval
+    assert schedule(share, largest_share=share).interval(RELIABLE) == 1
+
+
+def test_each_step_is_measured_until_the_cost_is_known_and_the_estimate_reliable() -> None:
+    assert MeasurementSchedule(0.01).interval(RELIABLE) == 1
+    assert schedule(0.5).interval(NoiseScale()) == 1
+    assert schedule(0.5, micro_batches=1).interval(NoiseScale()) == LONGEST, "one micro-batch gives no estimate, however often"
+
+
+def test_an_average_holds_enough_micro_batches() -> None:
+    # Averages that keep 0.95 span 39 steps: of two micro-batches each, every one is needed; of four, every third one.
+    assert [schedule(0.5, micro_batches=count).interval(RELIABLE) for count in (2, 4, 100)] == [1, 3, LONGEST]
+
+
+def test_one_slow_step_does_not_count() -> None:
+    found = schedule(0.015)
+    found.took(0.9, 1.0, tokens=100, micro_batches=9)
+    assert found.interval(RELIABLE) == 2
+
+
+def due(found: MeasurementSchedule, plans: Terms, every: int | None, steps: int = 12) -> list[int]:
+    return [step for step in range(steps) if found.begin(plans.at(step, 0, None, every), 1, RELIABLE)]
+
+
+def test_a_stated_interval_holds_and_a_step_with_an_empty_micro_batch_is_not_measured() -> None:
+    plans, empty = Terms.fixed(8, 2, 4), Terms.fixed(1, 2, 1).at(0, 0, None)
+    assert due(schedule(0.5), plans, 1) == list(range(12))
+    assert due(schedule(0.002), plans, 5) == [0, 5, 10]
+    assert due(schedule(0.002), plans, 0) == []
+    assert due(schedule(0.035), plans, None) == [0, 4, 8]
+    late = schedule(0.035)
+    assert not late.begin(empty, 2, RELIABLE) and late.begin(plans.at(1, 0, None), 1, RELIABLE)
+
+
+def test_a_share_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(InputError, match="largest_share"):
+        GradientStatistics(nn.Linear(1, 1), largest_share=0.0)
+
+
+def smoothed(estimates: np.ndarray, every: int, keep: float = 0.9) -> NoiseScale:
+    """Return the noise scale after steps of which every n-th is measured."""
+    known = NoiseScale(smoothing=Smoothing(warming=keep))
+    for step, noise in enumerate(estimates):
+        if step % every:
+            known = known.passing(1.0)
+        else:
+            known = known.after(NoiseScaleEstimate(signal=1.0, noise=noise), tokens=1.0, micro_batches=9)
+    return known
+
+
+@pytest.mark.parametrize("every", [1, 2, 4, 8])
+def test_averages_forget_at_the_same_rate_however_many_steps_are_measured(every: int) -> None:
+    before = smoothed(np.array([1.0] * 160 + [0.0] * 16), every)
+    assert before.noise == pytest.approx(0.9**16, rel=1e-6)  # the weight of all before the last sixteen steps
+    assert before.tokens == 176 and smoothed(np.full(40, 7.0), every).noise == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("every", [2, 4, 8])
+def test_the_variance_grows_with_the_interval_and_the_mean_does_not_change(every: int) -> None:
+    rng, keep = np.random.default_rng(0), 0.95
+    each = rng.exponential(40.0, size=(1500, 200))
+    all_steps, some = (np.array([smoothed(row, interval, keep).noise for row in each]) for interval in (1, every))
+    means = np.array([all_steps.mean(), some.mean()])
+    assert means == pytest.approx(40.0, abs=4 * some.std() / len(each) ** 0.5)
+    wanted = (1 - keep**every) / (1 + keep**every) * (1 + keep) / (1 - keep)
+    assert some.var() / all_steps.var() == pytest.approx(wanted, rel=0.2) and wanted == pytest.approx(every, rel=0.02)
+
+
+PLANTED, SIZE = 50.0, 64
+
+
+def backward(model: nn.Module, generator: torch.Generator, micro_batches: int = 8) -> None:
+    """Add gradients of noise scale PLANTED, in tokens, over micro-batches of one token."""
+    for _ in range(micro_batches):
+        noise = torch.randn(SIZE, generator=generator) * (PLANTED / SIZE) ** 0.5
+        (model(torch.full((SIZE,), SIZE**-0.5) + noise).sum() / micro_batches).backward()
+
+
+def test_the_estimate_under_a_schedule_agrees_with_that_of_every_step() -> None:
+    model, generator = nn.Linear(SIZE, 1, bias=False), torch.Generator().manual_seed(0)
+    smoothing = Smoothing(warming=0.99)
+    each, some = (GradientStatistics(model, noise_scale=NoiseScale(smoothing=smoothing)) for _ in range(2))
+    plans = Terms.fixed(8, 1, 8)
+    for step in range(800):
+        each.begin(plans.at(step, 0, None, 1), 1)
+        some.begin(plans.at(step, 0, None, 4), 1)
+        backward(model, generator)
+        each.step([1] * 8, wait=False)
+        some.step([1] * 8, wait=False)
+        if step % 4 == 0:
+            assert each.norms == some.norms
+        model.zero_grad()
+    assert each.noise_scale.tokens == 6400 and some.noise_scale.tokens == pytest.approx(6400, abs=8 * 4)
+    # tr(Sigma) of one step is found to 2 / (SIZE * 7) in its square, and averages hold 199 steps, or 49 measured ones.
+    errors = [4 * (2 / SIZE / 7 / steps) ** 0.5 for steps in (199, 49)]
+    assert [known.noise_scale.noise for known in (each, some)] == [pytest.approx(PLANTED, rel=error) for error in errors]
+    assert some.noise_scale.signal == pytest.approx(each.noise_scale.signal, abs=1.5)
+    assert some.report()["noise_scale"] is not None and some.report()["variance_ratio"] is None, "the last step was not measured"
+
+
+def test_a_step_that_is_not_measured_has_no_hooks_and_the_next_ones_are_measured_as_before() -> None:
+    model, generator = nn.Linear(SIZE, 1, bias=False), torch.Generator().manual_seed(0)
+    statistics, plans = GradientStatistics(model), Terms.fixed(8, 1, 8)
+    seen = []
+    for step in range(4):
+        statistics.begin(plans.at(step, 0, None, 2), 1)
+        seen.append(len(model.weight._backward_hooks or {}))
+        backward(model, generator)
+        statistics.step([1] * 8)
+        model.zero_grad()
+    assert seen == [1, 0, 1, 0] and statistics.noise_scale.samples == 14
+
+
+def test_the_cost_is_measured_on_the_way() -> None:
+    model, generator = nn.Linear(SIZE, 1, bias=False), torch.Generator().manual_seed(0)
+    # Everything is affordable, or nothing is: with 9 micro-batches in each average's step, the longest interval follows.
+    for largest_share, interval in ((1e9, 1), (1e-9, LONGEST)):
+        statistics, plans = GradientStatistics(model, largest_share=largest_share), Terms.fixed(16, 1, 16)
+        measured = []
+        for step in range(40):
+            statistics.begin(plans.at(step, 0, None), 1)
+            measured += [] if statistics.paused else [step]
+            backward(model, generator, 16)
+            statistics.step([1] * 16, wait=False)
+            model.zero_grad()
+        gaps = [after - before for before, after in itertools.pairwise(measured)]
+        assert gaps[0] == 1 and gaps[-1] == interval and math.isfinite(statistics.noise_scale.noise)
+
+
+def test_a_checkpoint_from_before_goes_on() -> None:
+    known = smoothed(np.full(10, 3.0), 4)
+    assert NoiseScale.from_dict(dataclasses.asdict(known)) == known
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["ddp, scheduled", "fsdp, scheduled"])
+def test_ranks_with_costs_of_their_own_measure_the_same_steps(program: str, gang: Gang) -> None:
+    steps, noise = gang.agreed(program, 2)
+    assert steps[:2] == [0, 1] and len(steps) < 20 and math.isfinite(noise)
