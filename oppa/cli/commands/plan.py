@@ -83,7 +83,8 @@ def plan(
 def _seen(lines: "Sequence[Line]") -> "list[NoiseSeen]":
     from oppa.control.plan import NoiseSeen
 
-    return [NoiseSeen(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in lines if line["health"] == "healthy"]
+    healthy = (line for line in lines if line["health"] == "healthy" and line["noise_scale"] is not None)
+    return [NoiseSeen(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in healthy]
 
 
 def _print(stages: "Sequence[PlanStage]", seq_len: int, note: str) -> None:
