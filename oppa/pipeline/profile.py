@@ -152,7 +152,8 @@ class PipelineProfile:
         if len(parts) < 3 or len(values.get("letters") or parts) != len(parts):
             raise ValueError(f"{len(parts)} parts")
         found = cls(**{**values, **links, "parts": parts})
-        for record in (found, *links.values(), *parts):
+        records: tuple[PipelineProfile | MessageTime | Part, ...] = (found, found.point_to_point, found.all_reduce, *parts)
+        for record in records:
             _require_numbers(record)
         if not re.fullmatch(f"E[{LAYERS}L]*[{LAYERS}][{LAYERS}L]*", found.chain):
             raise ValueError(f"`letters = {found.letters!r:.100}`")

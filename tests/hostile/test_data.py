@@ -15,6 +15,7 @@ from oppa.problem.model import Model
 from oppa.problem.transformers_config import read_config
 from oppa.training.data.token_files import token_text
 from oppa.training.model.huggingface import CONFIG, INDEX, WEIGHTS, PretrainedWeights, config_of, foreign_tensors
+from oppa.trials.environments import RECORD, Environment
 from tests.hostile import damage
 from tests.training.families import TINY
 
@@ -127,3 +128,14 @@ def test_rows_that_are_no_file_are_named(damaged: Callable[[Path], None], tmp_pa
 def test_rows_of_too_many_columns_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("," * 200_000 + "\n")
     assert "columns" in damage.said(lambda: read_rows(tmp_path / "rows.csv"))
+
+
+@pytest.mark.parametrize("damaged", damage.REPLACED, ids=lambda each: each.__name__)
+def test_a_damaged_record_of_an_environment_is_an_environment_that_is_not_ready(damaged: Callable[[Path], None], tmp_path: Path) -> None:
+    made = Environment(runner=tmp_path / "runner", path=tmp_path / "made")
+    made.python.parent.mkdir(parents=True)
+    made.python.touch()
+    (made.path / RECORD).write_text('{"packages": {"torch": "2.8"}}')
+    assert (made.state, made.packages) == ("ready", {"torch": "2.8"})
+    damaged(made.path / RECORD)
+    assert (made.state, made.packages) == ("incomplete", {})

@@ -1,6 +1,7 @@
 """Files of a run that are damaged or replaced: `oppa plan` and `oppa scale-table` refuse them, and name the file."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,14 @@ from typing import Any
 import pytest
 
 from oppa.cli.commands.plan import plan
+from oppa.control.service import discovery
 from oppa.errors import RunError
+from oppa.pipeline import stored_schedules
 from oppa.pipeline.profile import PipelineProfile
+from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.problem import Problem
+from oppa.report.text_file import write_text
+from oppa.simulator import replay_file
 from oppa.table import Table
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import ATTEMPTS, SPEC, RunSpec, new_attempt
@@ -82,3 +88,35 @@ def test_a_step_without_a_noise_scale_gives_a_plan_nothing(tmp_path: Path, table
     (tmp_path / ledger.FILE).write_text(json.dumps({**STEP, "noise_scale": None}) + "\n")
     table.write(tmp_path / "t")
     assert "no reliable noise scale" in damage.said(lambda: plan(tmp_path / "t", tmp_path, cost=1.0))
+
+
+@pytest.mark.parametrize("text", ["999999999F999999999\n", f"{'9' * 5000}F0\n", "0F0,0F999999\n1F0\n", ""], ids=range(4))
+def test_a_schedule_of_more_actions_than_it_has_is_refused(text: str) -> None:
+    assert "the schedule" in damage.said(lambda: parse_schedule(text, "the schedule"))
+
+
+@pytest.mark.parametrize("replace", [damage.fifo, damage.directory, damage.device, damage.sparse], ids=lambda each: each.__name__)
+def test_what_stands_in_place_of_a_stored_schedule_or_an_address_is_named(replace: Callable[[Path], None], tmp_path: Path) -> None:
+    spec = RunSpec.read(written(tmp_path))
+    schedule = parse_schedule("0F0,0B0\n1F0,1B0\n", "x")
+    stored_schedules.store(tmp_path, PRESENT, schedule)
+    (file,) = (tmp_path / stored_schedules.ORDERS).iterdir()
+    (tmp_path / discovery.FILE).touch()
+    replace(file)
+    replace(tmp_path / discovery.FILE)
+    assert file.name in damage.said(lambda: stored_schedules.stored(tmp_path, PRESENT))
+    assert discovery.FILE in damage.said(lambda: discovery.connect(tmp_path, PRESENT, spec.problem))
+
+
+def test_a_device_is_not_replaced_by_a_page(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out")
+    assert "is not a file" in damage.said(lambda: write_text(tmp_path / "out", "page"))
+    assert (tmp_path / "out").is_fifo()
+
+
+@pytest.mark.parametrize("replace", [damage.fifo, damage.directory, damage.device, damage.no_text], ids=lambda each: each.__name__)
+def test_what_stands_in_place_of_a_replay_is_none(replace: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "replay.toml").touch()
+    replace(tmp_path / "replay.toml")
+    assert not replay_file.is_replay_file(tmp_path / "replay.toml")
+    assert "replay.toml" in damage.said(lambda: replay_file.read_replay_file(tmp_path / "replay.toml"))
