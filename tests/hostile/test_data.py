@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from oppa.cost.prediction import predict_rows
 from oppa.cost.rows_file import read_rows
 from oppa.problem.model import Model
 from oppa.problem.transformers_config import read_config
@@ -139,3 +141,12 @@ def test_a_damaged_record_of_an_environment_is_an_environment_that_is_not_ready(
     assert (made.state, made.packages) == ("ready", {"torch": "2.8"})
     damaged(made.path / RECORD)
     assert (made.state, made.packages) == ("incomplete", {})
+
+
+def test_the_memory_of_a_model_beyond_all_bounds_is_no_negative_number() -> None:
+    """int64 holds no more bytes."""
+    model = dict.fromkeys(("layers", "hidden", "ffn", "vocab", "seq_len", "gbs"), "1000000000")
+    degrees = dict.fromkeys(("heads", "kv_heads", "gpus", "gpus_per_node", "mbs", "dp", "tp", "pp", "model_chunks"), "1")
+    row = {**model, **degrees, "zero": "0", "device": "H100", "recompute": "none"}
+    (predicted,) = predict_rows(pd.DataFrame([row])).to_dict("records")
+    assert 2**61 < predicted["predicted_memory_low_bytes"] <= predicted["predicted_memory_bytes"] and not predicted["fits"]
