@@ -53,4 +53,5 @@ html_theme = "furo"
 html_title = "oppa"
 html_extra_path = ["site"]
 html_static_path = ["_static"]
+html_css_files = ["oppa.css"]
 html_show_sphinx = False

@@ -32,6 +32,8 @@ PAGES = {"report": "studies/llama/report.html"}
 SCHEMES = {"light": 1, "dark": 0}
 """Numbers of the preferred colour scheme in Chromium."""
 CURSOR = re.compile(r"\x1b\[\?25[hl]")
+FONTS = re.compile(r"\s*@font-face \{[^}]*\}")
+"""Fonts of another host, which a picture must not load."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -54,7 +56,7 @@ def _drawn(line: str, folder: Path, picture: str) -> str:
     """Return the SVG of a terminal that shows a command and its output."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text(f"$ {line}\n", style="bold"), Text.from_ansi(_output(line, folder)), sep="")
-    return console.export_svg(title="", theme=MONOKAI, unique_id=picture)
+    return FONTS.sub("", console.export_svg(title="", theme=MONOKAI, unique_id=picture))
 
 
 def _output(line: str, folder: Path) -> str:

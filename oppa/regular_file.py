@@ -16,6 +16,21 @@ LIMIT_BYTES, MOST_COLUMNS = 1 << 30, 1000
 """Longest file that is read as a whole, unless a caller sets another limit, and fewest columns of a CSV file that is refused."""
 
 
+def exists(path: Path) -> bool:
+    """Return True if there is something at a path; a name that the file system refuses, as one that is too long, is nothing."""
+    return os.path.exists(path)  # noqa: PTH110 (that of Path raises OSError)
+
+
+def is_file(path: Path) -> bool:
+    """Return True if there is a regular file at a path, as `exists` does."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """Return True if there is a folder at a path, as `exists` does."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
 def open_regular(path: Path, *, links: bool = True, writing: bool = False) -> BinaryIO:
     """Open a file.
 

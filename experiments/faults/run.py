@@ -32,6 +32,7 @@ READERS = {
     "search spaces": "spaces",
     "imports": "imports",
     "launch lines": "launch_lines",
+    "understood launch lines": "understood_lines",
     "outputs of programs": "outputs",
     "tables": "tables",
     "studies": "studies",

@@ -6,6 +6,7 @@ Exit codes: 0 success, 1 nothing feasible, no verdict or training failed, 2 wron
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
 """
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -39,7 +40,7 @@ from oppa.cli.commands import (
     verify,
 )
 from oppa.cli.environment import CommandGroup
-from oppa.cli.failure import INTERNAL, exit_code, print_error, print_internal_error
+from oppa.cli.failure import INTERNAL, exit_code, full_disk, print_error, print_internal_error
 from oppa.cli.job_options import LaunchLineCommand
 from oppa.cli.renamed import refuse_renamed
 from oppa.errors import OppaError
@@ -97,6 +98,8 @@ def _oppa(
 
 def main() -> None:
     """Run the command line, and convert every OppaError to a message and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it: no character of an output ends a command
     tool_environment.leave(os.environ)
     processes.own_children()
     try:
@@ -108,5 +111,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 (the end of the line: every foreseen error is an OppaError)
+        if (full := full_disk(error)) is not None:
+            print_error(full)
+            sys.exit(exit_code(full))
         print_internal_error(error)
         sys.exit(INTERNAL)

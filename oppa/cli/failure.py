@@ -1,5 +1,6 @@
 """Print errors: what is wrong, a blank line, and what to do."""
 
+import errno
 import logging
 import os
 import sys
@@ -11,6 +12,8 @@ from oppa.plain_text import plain_text
 
 INTERNAL = 70
 """Exit code of a mistake in oppa itself, as EX_SOFTWARE of sysexits.h."""
+MOST_CHARACTERS = 10_000
+"""Most characters of a message, which quotes what a user typed."""
 _RED, _CYAN, _PLAIN = "\033[1;31m", "\033[1;36m", "\033[0m"
 
 
@@ -25,12 +28,20 @@ def exit_code(error: OppaError) -> int:
             return 2
 
 
+def full_disk(error: Exception) -> OppaError | None:
+    """Return the error for an output or a file that a full disk refuses; None for another error."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    where = f"`{error.filename}`" if error.filename else "the output"
+    return EnvironmentLackingError(f"{where} cannot be written: {error.strerror}", hint="free some space, and run the command again")
+
+
 def print_error(error: OppaError) -> None:
     """Print an error to stderr, coloured on a terminal unless NO_COLOR is set."""
     red, cyan, plain = (_RED, _CYAN, _PLAIN) if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "", "")
-    print(f"{red}error{plain}: {plain_text(error.message)}", file=sys.stderr)
+    print(f"{red}error{plain}: {plain_text(error.message, limit=MOST_CHARACTERS)}", file=sys.stderr)
     if error.hint:
-        print(f"\n{cyan}hint{plain}: {plain_text(error.hint)}", file=sys.stderr)
+        print(f"\n{cyan}hint{plain}: {plain_text(error.hint, limit=MOST_CHARACTERS)}", file=sys.stderr)
 
 
 def print_internal_error(error: Exception) -> None:

@@ -37,8 +37,8 @@ class NoiseSeen:
     @classmethod
     def of(cls, lines: Iterable[Line]) -> "list[NoiseSeen]":
         """Return the noise scales of a run's steps that could be measured reliably."""
-        steps = (line for line in lines if line["event"] == ledger.STEP and line["health"] == HEALTHY)
-        return [cls(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in steps]
+        healthy = (line for line in lines if line["event"] == ledger.STEP and line["health"] == HEALTHY)
+        return [cls(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in healthy if line["noise_scale"] is not None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,8 @@ TIME_RESIDUAL, MEMORY_RESIDUAL = 0.1, 0.05
 """Errors of the formulas that no coefficient explains, as standard deviations of logarithms."""
 NINETY_PERCENT = 1.645
 """Standard deviations from the median to either end of an interval that holds 90% of the probability."""
+MOST_BYTES = 2.0**62
+"""Largest number of bytes that a prediction states, which an int64 holds."""
 CHUNK = 8192
 """Rows per chunk, which bounds the memory that the slopes take."""
 Formula = Callable[[Workload, Coefficients], Tensor]
@@ -61,7 +63,7 @@ def _predict(work: Workload, time: Beliefs, size: Beliefs) -> pd.DataFrame:
     slower, more = (NINETY_PERCENT * time_stddev).exp(), (NINETY_PERCENT * size_stddev).exp()
     usable = work.machine.usable_bytes
     probability = torch.special.ndtr((usable / needed).log() / size_stddev)
-    whole, least, most = (each.round().long() for each in (needed, needed / more, needed * more))
+    whole, least, most = (each.clamp(max=MOST_BYTES).round().long() for each in (needed, needed / more, needed * more))
     middle = seconds, tokens / seconds, whole, needed <= usable
     columns = *middle, seconds / slower, seconds * slower, least, most, probability
     return pd.DataFrame({name: column.numpy() for name, column in zip(COLUMNS, columns, strict=True)})

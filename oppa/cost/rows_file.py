@@ -9,6 +9,7 @@ import pandas as pd
 
 from oppa.atomic_write import write_atomically
 from oppa.errors import InputError
+from oppa.regular_file import read_csv
 
 DIGITS = "%.6g"
 
@@ -20,14 +21,12 @@ def read_rows(path: Path) -> pd.DataFrame:
         InputError: the file cannot be read, or it is not CSV.
     """
     try:
-        cells = pd.read_csv(
-            path, header=None, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig", compression=None
-        )
+        cells = pd.read_csv(read_csv(path), header=None, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"`{path}` cannot be read: {error.strerror}", hint="name a CSV file") from None
     except pd.errors.EmptyDataError:
         raise InputError(f"`{path}` is empty", hint="write the names of the columns in the first line") from None
-    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of pandas, of text that is not UTF-8, and of too many columns
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         raise InputError(
             f"`{path}` is not CSV: {reason}", hint="write it as UTF-8, with as many commas in each line as in the first"

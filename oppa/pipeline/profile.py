@@ -6,11 +6,16 @@ A model is a chain of parts: what precedes the layers, each layer, and what foll
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any, Self
 
 from oppa.pipeline.costs import WEIGHT_MEMORY
 from oppa.pipeline.stage_layout import LAYERS, plain
+from oppa.problem.bounds import LARGEST
+
+_COUNTS, _MOST = {"micro_batch": 1, "pp": 1, "dp": 1, "zero_stage": 0}, 1e18
+"""Least values of whole numbers, and the largest number of seconds or bytes that is read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +146,28 @@ class PipelineProfile:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Invert `to_dict`; raises TypeError, KeyError or ValueError for other values."""
+        """Invert `to_dict`; raises TypeError, KeyError or ValueError for other values, as of a damaged file."""
         links = {name: MessageTime(**values[name]) for name in ("point_to_point", "all_reduce")}
         parts = tuple(Part(**part) for part in values["parts"])
         if len(parts) < 3 or len(values.get("letters") or parts) != len(parts):
             raise ValueError(f"{len(parts)} parts")
-        return cls(**{**values, **links, "parts": parts})
+        found = cls(**{**values, **links, "parts": parts})
+        records: tuple[PipelineProfile | MessageTime | Part, ...] = (found, found.point_to_point, found.all_reduce, *parts)
+        for record in records:
+            _require_numbers(record)
+        if not re.fullmatch(f"E[{LAYERS}L]*[{LAYERS}][{LAYERS}L]*", found.chain):
+            raise ValueError(f"`letters = {found.letters!r:.100}`")
+        return found
+
+
+def _require_numbers(record: PipelineProfile | MessageTime | Part) -> None:
+    """Raise TypeError or ValueError unless numbers are numbers, finite and within bounds; only optional ones may be None."""
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if field.name in ("parts", "letters", "point_to_point", "all_reduce") or (value is None and field.default is None):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int if field.name in _COUNTS else int | float):
+            raise TypeError(f"`{field.name} = {value!r:.100}`")
+        least, most = (_COUNTS[field.name], LARGEST) if field.name in _COUNTS else (-_MOST, _MOST)
+        if not least <= value <= most:
+            raise ValueError(f"`{field.name} = {value!r:.100}`")

@@ -12,8 +12,10 @@ from oppa.pipeline.from_configuration import shape_of
 from oppa.pipeline.graph import Schedule
 from oppa.pipeline.torch_csv import parse_schedule, to_csv
 from oppa.problem.configuration import Configuration
+from oppa.regular_file import read
 
-ORDERS = "orders"
+ORDERS, MOST_BYTES = "orders", 64 << 20
+"""Folder of the schedules, and the longest file of one."""
 
 
 def store(folder: Path, configuration: Configuration, schedule: Schedule) -> None:
@@ -31,7 +33,7 @@ def stored(folder: Path, configuration: Configuration) -> str:
     """
     path = _path(folder, configuration)
     try:
-        text = path.read_text()
+        text = read(path, limit_bytes=MOST_BYTES).decode()
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:

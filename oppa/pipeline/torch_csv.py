@@ -15,7 +15,7 @@ from oppa.pipeline.validation import violations
 
 LETTERS = {FORWARD: "F", BACKWARD: "I", WEIGHT: "W"}
 WHOLE = "B"
-_CELL = re.compile(r"(\d+)([FIBW])(\d+)")
+_CELL = re.compile(r"(\d{1,9})([FIBW])(\d{1,9})")
 
 
 def to_csv(schedule: Schedule) -> str:
@@ -44,6 +44,9 @@ def parse_schedule(text: str, where: str) -> Schedule:
     schedule = Schedule(
         shape=_shape(ranks), split=any("I" in cell or "W" in cell for row in lines for cell in row), ranks=tuple(map(tuple, ranks))
     )
+    if schedule.shape.stages * schedule.shape.micro_batches > (count := sum(map(len, ranks))):
+        size = f"{schedule.shape.stages} stages and {schedule.shape.micro_batches} micro-batches"
+        raise InputError(f"{where} is not a valid schedule: it has {count} actions for {size}", hint="write every pass of each micro-batch")
     found = schedule if schedule.split else whole(schedule)
     if wrong := violations(found):
         raise InputError(

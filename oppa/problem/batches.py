@@ -5,10 +5,11 @@ the union over all batches. Every space already has the constraint that a micro-
 """
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 from oppa.errors import InputError, JobError
+from oppa.plain_text import clipped
+from oppa.problem.bounded_text import whole_number
 from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.configuration import Value
 from oppa.problem.declaration import listing
@@ -70,11 +71,12 @@ def batches_of(space: SearchSpace) -> tuple[int, ...]:
 
 
 def _batch(text: str, whole: str) -> int:
-    if not re.fullmatch(r"\s*[0-9]+\s*", text):
-        raise InputError(f"`--global-batch {whole}`: `{text.strip()}` is not a whole number", hint=FORMS)
-    if int(text) == 0:
-        raise InputError(f"`--global-batch {whole}`: a step needs at least one sequence", hint="use at least 1")
-    return int(text)
+    number = whole_number(text.strip())
+    if number is None:
+        raise InputError(f"`--global-batch {clipped(whole)}`: `{clipped(text.strip())}` is not a whole number", hint=FORMS)
+    if number == 0:
+        raise InputError(f"`--global-batch {clipped(whole)}`: a step needs at least one sequence", hint="use at least 1")
+    return number
 
 
 def _widened(parameter: Parameter, space: SearchSpace, batches: Sequence[int]) -> Parameter:

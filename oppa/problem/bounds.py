@@ -8,6 +8,8 @@ LARGEST = 2**31 - 1
 MOST_SAMPLES = 2**53
 """Most samples of a training run, as of the protocol's messages; 15 T tokens in sequences of 4,096 are 3.7e9 samples."""
 MOST_LAYERS, MOST_HOSTS, MOST_DEVICES_PER_HOST = 1_024, 65_536, 1_024
+MOST_DEVICES = 65_536
+"""Most devices of a scale table."""
 LARGEST_STORED = 2**53
 """Bound of a number in a stored configuration, below which floats hold every whole number."""
 LARGEST_BATCH = 2**24

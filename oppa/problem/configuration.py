@@ -249,7 +249,7 @@ def parse_id(id: str, *, extras: bool = False) -> dict[str, int | str] | None:
     if extras:
         found |= {"tp": 1, "pp": 1, "zero_stage": 0, "micro_batch": 1}
     for part in id.split("_"):
-        match = re.fullmatch(r"([a-z]+)([0-9]+)", part)
+        match = re.fullmatch(r"([a-z]+)([0-9]{1,18})", part)
         if match and match[1] in SHORTS:
             found[SHORTS[match[1]]] = int(match[2])
         elif part.startswith("rc"):

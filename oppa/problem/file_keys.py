@@ -4,9 +4,10 @@ A key such as `zero_optimization.stage` has a template, or a template or value f
 file keeps what it has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from oppa.errors import InputError
 from oppa.problem.command import OTHERS, Values, value_of
 from oppa.problem.configuration import Value
 from oppa.problem.space import Keys
@@ -34,6 +35,17 @@ def nested(keys: Mapping[str, Any]) -> dict[str, Any]:
             inner = inner.setdefault(name, {})
         inner[last] = value
     return found
+
+
+def require_tables(values: Mapping[str, Any], keys: Iterable[str], *, source: str) -> None:
+    """Raise InputError for the first dotted key that leads through a value that is not a table, so that nothing can set it."""
+    for key in keys:
+        inner: Any = values
+        for name in key.split(".")[:-1]:
+            inner = inner.get(name, {}) if isinstance(inner, Mapping) else None
+        if not isinstance(inner, Mapping):
+            hint = "write a table there, or remove the value"
+            raise InputError(f"`{key}` of `{source}` leads through a value that is not a table", hint=hint)
 
 
 def at(values: Mapping[str, Any], key: str) -> Any:

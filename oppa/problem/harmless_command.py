@@ -25,6 +25,7 @@ from oppa.problem.writes import (
     require_known,
 )
 from oppa.problem.writes_file import PLAIN, UserKind, framework_of, writes
+from oppa.regular_file import is_file
 
 _HINT = "name a readable file, or declare its option under [command.paths]"
 
@@ -69,7 +70,7 @@ def _files(
     copies = dict[str, str]()
     for each in (each for each in found.files if not is_placeholder(each.path)):
         path = folder / without_escapes(each.path)
-        if each.keys == PLAIN and not (path.suffix in SUFFIXES and path.is_file()):
+        if each.keys == PLAIN and not (path.suffix in SUFFIXES and is_file(path)):
             continue
         keys = _keys(each.keys, path, paths, folder)
         if keys.keys:

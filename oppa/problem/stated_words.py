@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from oppa.problem.launch_line.starters import MODULES, PYTHON, STARTERS
 from oppa.problem.templates import without_escapes
 from oppa.problem.writes_file import OptionTable, ProgramTable, UserKind, writes
+from oppa.regular_file import exists, is_folder
 
 _OPTION = re.compile(r"-{1,2}[A-Za-z]")
 _KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/-]*=")
@@ -191,7 +192,7 @@ def _below(rest: Sequence[str], name: str) -> Sequence[str]:
 def _starts(value: str) -> bool:
     """Return whether a word is the name of a program, as after an option without a value."""
     name = PurePath(value).name
-    is_program = _exists(value) and not Path(value).is_dir() and os.access(value, os.X_OK)
+    is_program = _exists(value) and not is_folder(Path(value)) and os.access(value, os.X_OK)
     return is_program or name in STARTERS or PYTHON.fullmatch(name) is not None
 
 
@@ -201,11 +202,8 @@ def _starts_modules(name: str) -> bool:
 
 
 def _exists(value: str, folder: Path = HERE) -> bool:
-    """Return whether there is such a file or folder; a text that no file system takes as a name is none."""
-    try:
-        return (folder / value).exists()
-    except (OSError, ValueError):
-        return False
+    """Return whether there is such a file or folder."""
+    return exists(folder / value)
 
 
 def is_switch(value: str) -> bool:

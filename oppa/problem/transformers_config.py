@@ -111,8 +111,8 @@ def _computed(values: Mapping[str, Any], found: Mapping[str, Any], path: Path) -
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise JobError(f"`{name} = {value}` in `{path}` is no positive number", hint="write a number, as Transformers does")
     activation = next((values[key] for key in _ACTIVATION_KEYS if values.get(key) is not None), "gelu_new" if layer_norm else "silu")
-    activations = {} if found.get("gated", True) or activation not in _ACTIVATIONS else {"activation": _ACTIVATIONS[activation]}
-    return {**{name: float(value) for name, value in stated.items()}, **activations}
+    known = _ACTIVATIONS.get(activation) if isinstance(activation, str) and not found.get("gated", True) else None
+    return {**{name: float(value) for name, value in stated.items()}, **({"activation": known} if known else {})}
 
 
 def _consistent(found: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _consistent(found: dict[str, Any], values: Mapping[str, Any]) -> dict[str, A
     if hidden and "ffn" not in found:
         found["ffn"] = 4 * hidden
     if heads and found.get("head_width", 0) * heads == hidden:
-        del found["head_width"]
+        found.pop("head_width", None)
     if found.get("experts", 1) == 1:
         for name in ("experts", "experts_per_token", "expert_ffn", "shared_expert_ffn", "dense_layers"):
             found.pop(name, None)

@@ -22,6 +22,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
 from oppa.problem.problem import Problem
+from oppa.regular_file import read, read_json
 from oppa.report import charts, words
 from oppa.report.money import pays_sentences
 from oppa.report.record import Section
@@ -165,6 +166,10 @@ def _surrogate(problem: Problem, candidates: Candidates, trials: Sequence[Trial]
     )
 
 
+MOST_BYTES = 1 << 20
+"""Longest file of `best/` that is shown; a trial could replace it."""
+
+
 def _launch(study: Study) -> Script | None:
     """Return the script that the last session exported; None if there is none.
 
@@ -172,8 +177,8 @@ def _launch(study: Study) -> Script | None:
     """
     best = study.folder / "best"
     try:
-        text = (best / "run.sh").read_text(errors="replace")
-        configuration = Configuration.from_dict(json.loads((best / "configuration.json").read_text()))
+        text = read(best / "run.sh", limit_bytes=MOST_BYTES).decode(errors="replace")
+        configuration = Configuration.checked(read_json(best / "configuration.json", limit_bytes=MOST_BYTES))
     except (OSError, ValueError, TypeError):
         return None
     return Script(command=shlex.quote(str(best / "run.sh")), text=text, configuration_id=configuration.id)

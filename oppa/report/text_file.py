@@ -4,6 +4,7 @@ from pathlib import Path
 
 from oppa.atomic_write import write_atomically
 from oppa.errors import InputError
+from oppa.regular_file import exists, is_file
 
 
 def write_text(path: Path, text: str) -> Path:
@@ -12,7 +13,9 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file atomically; returns `path`. Raises InputError if it cannot be written."""
+    """Write a file atomically; returns `path`. Raises InputError if it cannot be written, or if something else has its name."""
+    if exists(path) and not is_file(path):  # a device, such as /dev/stdout, would be replaced
+        raise InputError(f"`{path}` is not a file", hint="name a file")
     try:
         write_atomically(path, content)
     except OSError as error:

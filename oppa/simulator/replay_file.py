@@ -17,6 +17,7 @@ from pydantic import Field
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, SpaceError, nearest, require_known
+from oppa.problem.bounded_text import read_text
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.declaration import Bytes, Count, DeclaredTable, Seconds, parse
@@ -115,8 +116,8 @@ class ReplayFile:
 def is_replay_file(path: Path) -> bool:
     """Return whether a file is TOML with a `[replay]`; False if it cannot be read, or is something else."""
     try:
-        return "replay" in parse(path.read_text(), source=path.name, error=InputError)
-    except (OSError, UnicodeDecodeError, InputError):
+        return "replay" in parse(read_text(path), source=path.name, error=InputError)
+    except InputError:
         return False
 
 
@@ -155,10 +156,7 @@ def read_replay_file(path: Path, settings: Sequence[str] = ()) -> ReplayFile:
     Args:
         settings: Changes of keys of `[replay]`, such as `replay.limits.trials=20`.
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"`{path}` cannot be read: {error}", hint="name a search space file with `[replay]`") from None
+    text = read_text(path, hint="name a search space file with `[replay]`")
     declared = parse(text, source=path.name, error=SpaceError)
     if "replay" not in declared:
         raise SpaceError(f"`{path.name}` has no `[replay]`", hint="describe the columns of the table there, as nanotron-h100.toml does")

@@ -37,6 +37,7 @@ from oppa.errors import EnvironmentLackingError, InputError
 from oppa.private_files import open_private
 from oppa.problem.declaration import DeclaredTable, parse, read
 from oppa.redaction import redacted
+from oppa.regular_file import exists, read_json
 from oppa.trials import logs
 from oppa.trials.trial_folder import write_json
 
@@ -88,15 +89,22 @@ class Environment:
     @property
     def state(self) -> State:
         """Return `ready`, `missing`, or `incomplete` if its making did not finish."""
-        if (self.path / RECORD).is_file() and self.python.exists():
+        if self._recorded is not None and exists(self.python):
             return "ready"
-        return "incomplete" if self.path.exists() else "missing"
+        return "incomplete" if exists(self.path) else "missing"
 
     @property
     def packages(self) -> dict[str, str]:
         """Return the installed versions by package name; empty unless the environment is ready."""
-        found: dict[str, str] = json.loads((self.path / RECORD).read_text())["packages"] if self.state == "ready" else {}
-        return found
+        return (self._recorded or {}) if self.state == "ready" else {}
+
+    @property
+    def _recorded(self) -> dict[str, str] | None:
+        """Return the versions that its record states; None if it has no record, or a damaged one."""
+        try:
+            return {str(name): str(version) for name, version in read_json(self.path / RECORD)["packages"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
 
     @property
     def earlier(self) -> list[Path]:

@@ -1,7 +1,6 @@
 """Predict the scale table of a run from the profile of its first steps: the fastest pipeline on each number of devices."""
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from oppa.pipeline.scaling import Entry, ScaleCandidate, ScaledJob
 from oppa.pipeline.search.scaled import searched
 from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
+from oppa.regular_file import read_json
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run.run_folder import RunSpec
 from oppa.training.run.schedule_search_process import PROFILE
@@ -143,7 +143,7 @@ class _Ways:
 
 def _job(run: Path, spec: RunSpec) -> ScaledJob:
     try:
-        profile = PipelineProfile.from_dict(json.loads((run / PROFILE).read_text()))
+        profile = PipelineProfile.from_dict(read_json(run / PROFILE))
     except FileNotFoundError:
         hint = "train a few more steps, with `profile_steps` in [train]"
         raise RunError(f"`{run}` has no profile of its first steps", hint=hint) from None

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from oppa.errors import InfeasibleError, InputError, JobError
+from oppa.plain_text import clipped
+from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.table import Origin, Table, TableRow
@@ -89,9 +91,9 @@ def measured_sizes(sizes: Sequence[int], named: str) -> list[int]:
         at = (sizes[0] * (sizes[-1] / sizes[0]) ** (step / (MEASURED - 1)) for step in range(MEASURED))
         return sorted({min(sizes, key=lambda size: abs(math.log(size / target))) for target in at})
     words = [word.strip() for word in named.split(",")]
-    if unknown := [word for word in words if not word.isdecimal() or int(word) not in sizes]:
+    if unknown := [word for word in words if whole_number(word) not in sizes]:
         some = ", ".join(map(str, sizes[:12]))
-        raise InputError(f"`--measure {named}`: `{unknown[0]}` is none of the sizes", hint=f"use some of {some}")
+        raise InputError(f"`--measure {clipped(named)}`: `{clipped(unknown[0])}` is none of the sizes", hint=f"use some of {some}")
     chosen = sorted(set(map(int, words)))
     if len(chosen) == 1 < len(sizes):
         raise InputError(f"`--measure {named}`: one size predicts no others", hint="name two or more")

@@ -114,7 +114,7 @@ def test_a_wrong_file_is_answered(text, message, write) -> None:
 
 def test_what_cannot_be_read_or_written_is_answered(write, tmp_path) -> None:
     for source in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(InputError, match=r"cannot be read: (No such file|Is a directory)"):
+        with pytest.raises(InputError, match=r"cannot be read: (No such file|Not a regular file)"):
             predict(rows=source)
     with pytest.raises(InputError, match="cannot be written"):
         predict(rows=write(TEXT), out=tmp_path / "nowhere" / "out.csv")

@@ -1,5 +1,6 @@
 """Whatever stands in braces on a launch line, it is a parameter with choices, or a clear error; what is accepted can be started."""
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable
@@ -9,14 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.faults.inputs import launch_lines
+from experiments.faults.case import Case
+from experiments.faults.inputs import launch_lines, understood_lines
 from experiments.faults.inputs.use import use
 from experiments.faults.law import judge
 from oppa.errors import InputError, JobError
 from oppa.problem.bounds import MOST_PARAMETERS
 from oppa.problem.inline_choices import read_inline_choices
 from oppa.problem.job import load_job
+from oppa.problem.launch_line.shell_lexer import Lexer
 from oppa.problem.problem import Problem
+from oppa.tuning.launch_line.line_job import load_line
 from tests.command_line import Oppa
 
 MODEL, MEGATRON = launch_lines.JOBS["with a model"].decode(), launch_lines.JOBS["of a framework"].decode()
@@ -149,5 +153,56 @@ knob = ["none", "{MARKUP}"]
 def test_hostile_launch_lines_are_accepted_or_refused() -> None:
     cases = (case for case in launch_lines.cases(seed=0) if len(json.loads(case.files["words.json"])) < 1_000)
     verdicts = [judge(case, launch_lines.read) for case in itertools.islice(cases, 200)]
+    assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
+    assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}
+
+
+@pytest.mark.parametrize("place", ["program", "file", "model", "sourced"])
+def test_a_name_that_no_file_system_takes_is_no_file(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    long = "a" * 300
+    (tmp_path / "run.sh").write_text(
+        f"if [ -f {long} ]; then x; fi\n. ./{long}.sh\ntorchrun --nproc-per-node 8 t.py --batch {{batch=1:1,2}}\n"
+    )
+    lines = {
+        "program": ["torchrun", "--nproc-per-node", "8", f"{long}.py", "--batch", "{batch=1:1,2}"],
+        "file": ["python", "train.py", "fit", "--config", long],
+        "model": ["torchrun", "--nproc-per-node", "8", "train.py", *TRAINER_WORDS, "--model_name_or_path", f"x/{long}"],
+        "sourced": ["bash", "run.sh"],
+    }
+    (tmp_path / "train.py").write_text(understood_lines.CLI if place == "file" else understood_lines.TRAINER)
+    with contextlib.suppress(InputError):
+        load_line(lines[place])
+
+
+TRAINER_WORDS = ("--per_device_train_batch_size", "4", "--max_seq_length", "64", "--output_dir", "out")
+
+
+def test_a_program_of_many_empty_lines_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    case = Case("empty lines", {"train.py": b"\n" * 200_000, "words.json": b'["torchrun", "train.py", "--batch", "{batch=1:1,2}"]'})
+    assert judge(case, understood_lines.read).answer in ("accepted", "clear")
+
+
+@pytest.mark.parametrize("blank", ["\u2028", "\x0b", "\x0c", "\xa0", "\r"])
+def test_only_the_blanks_of_a_shell_part_its_words(blank: str) -> None:
+    _, word, *_ = Lexer(f"x a{blank}b", "run.sh").tokens()
+    assert word.bare == f"a{blank}b"
+
+
+@pytest.mark.parametrize("inside", [5, "text", ["a"], None])
+@pytest.mark.parametrize(
+    ("framework", "file", "table"), [("DeepSpeed", "ds.json", "zero_optimization"), ("Accelerate", "fsdp.yaml", "fsdp_config")]
+)
+def test_a_file_in_which_trials_can_set_nothing_is_refused_before_the_search(framework: str, file: str, table: str, inside: object) -> None:
+    line, files = understood_lines.LINES[framework]
+    bodies = {name: content.encode() if isinstance(content, str) else json.dumps(content).encode() for name, content in files.items()}
+    bodies |= {file: json.dumps({**files[file], table: inside}).encode(), "words.json": json.dumps(line.split()).encode()}
+    assert judge(Case("no table", bodies), understood_lines.read).answer == "clear"
+
+
+@pytest.mark.slow
+def test_hostile_lines_and_files_are_understood_or_refused() -> None:
+    verdicts = [judge(case, understood_lines.read) for case in itertools.islice(understood_lines.cases(seed=0), 200)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
     assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}

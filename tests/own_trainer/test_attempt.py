@@ -206,3 +206,11 @@ def test_of_many_new_checkpoints_the_newest_ones_are_recorded_and_older_ones_may
     followed.attempt.read()
     recorded = [line["checkpoint"] for line in ledger.read(followed.own.run) if line["event"] == "recorded"]
     assert recorded == ["step-38", "step-39", "step-40"]
+
+
+@pytest.mark.parametrize("noise", [-8.0, 0.0, 1e-320, 1e300])
+def test_a_noise_scale_that_is_none_counts_as_not_measured(followed, noise):
+    followed.program.step(samples=8, noise={"noise_scale": noise, "health": "healthy", "variance_ratio": -1e300})
+    followed.attempt.read()
+    (line,) = followed.own.events(ledger.STEP)
+    assert line["noise_scale"] is None and line["variance_ratio"] is None and line["health"] == "not_measured"

@@ -68,11 +68,14 @@ def predict(
 
 def _predict_job(job: Path | None, command: Sequence[str], changes: Sequence[str], *, limit: int, as_json: bool) -> None:
     from oppa import api
-    from oppa.cli.views.summary import traced_and_shown, warn_of_unknown_device
+    from oppa.cli.views import style
+    from oppa.cli.views.summary import show_trace, warn_of_unknown_device
 
-    problem = traced_and_shown(problem_of(job, command, changes))
-    found = api.predict(problem)
-    ranked, candidates = found.frame, found.candidates
+    stated = problem_of(job, command, changes)
+    with style.err().status("predicting"):
+        found = api.predict(stated)
+    problem, ranked, candidates = found.problem, found.frame, found.candidates
+    show_trace(problem)
     warn_of_unknown_device(problem.cluster)
     if as_json:
         _print_json(ranked, candidates)

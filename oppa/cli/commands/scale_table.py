@@ -9,6 +9,8 @@ import typer
 
 from oppa.cli.job_options import Changes, Command
 from oppa.errors import InputError, require_known
+from oppa.plain_text import clipped
+from oppa.problem.bounds import MOST_DEVICES
 
 if TYPE_CHECKING:
     from oppa.pipeline.scaling import Entry
@@ -95,10 +97,11 @@ def _predict(
 
 
 def _range(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
+    match = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= first <= last:
-        raise InputError(f"`--devices {text}` is no range", hint="use two positive numbers, the smaller first: `--devices 2..64`")
+    if not 1 <= first <= last <= MOST_DEVICES:
+        hint = f"use two numbers from 1 to {MOST_DEVICES}, the smaller first: `--devices 2..64`"
+        raise InputError(f"`--devices {clipped(text)}` is no range", hint=hint)
     return first, last
 
 

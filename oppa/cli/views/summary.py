@@ -89,8 +89,6 @@ def warn_of_unknown_device(cluster: "Cluster") -> None:
 
 def traced_and_shown(problem: "Problem") -> "Problem":
     """Return the problem with the trace of its own module, which is described on stderr; without a module, the problem itself."""
-    from oppa.problem.describe import trace
-
     if problem.stated_model is None or not problem.stated_model.is_traceable:
         return problem
     if problem.trace is None:
@@ -98,9 +96,16 @@ def traced_and_shown(problem: "Problem") -> "Problem":
 
         with style.err().status("tracing the model"):
             problem = traced(problem)
+    show_trace(problem)
+    return problem
+
+
+def show_trace(problem: "Problem") -> None:
+    """Describe the trace of a problem's module on stderr, if it has one."""
+    from oppa.problem.describe import trace
+
     if text := trace(problem):
         style.err().print(f"[bold]model[/]  {escape(text)}")
-    return problem
 
 
 def job_line(problem: "Problem") -> str:

@@ -6,6 +6,8 @@ from typing import Literal
 
 from oppa.control.own_trainer.contract import Abilities
 from oppa.errors import InputError, JobError, TableError
+from oppa.plain_text import clipped
+from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
 from oppa.table.rows import ParallelStrategy
@@ -55,10 +57,11 @@ def frozen_ranges(text: str) -> tuple[range, ...]:
     """Return the samples of `0..2000,9000..10000`, in which nothing changes; raises JobError for another form."""
     found = []
     for part in filter(None, text.replace(" ", "").split(",")):
-        first, dots, last = part.partition("..")
-        if not (dots and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
-            raise JobError(f"`frozen = {text!r}` has `{part}`, which is no range of samples", hint='write `frozen = "0..2000,9000..10000"`')
-        found.append(range(int(first), int(last)))
+        first, last = (whole_number(each) for each in (part.partition("..")[0], part.partition("..")[2]))
+        if first is None or last is None or first >= last:
+            message = f"`frozen = {clipped(repr(text))}` has `{clipped(part)}`, which is no range of samples"
+            raise JobError(message, hint='write `frozen = "0..2000,9000..10000"`')
+        found.append(range(first, last))
     return tuple(found)
 
 

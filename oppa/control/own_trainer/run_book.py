@@ -26,6 +26,8 @@ RECORDED, LEFT_BADLY, EARLY_FAILED = "recorded", "left_badly", "early_start_fail
 """A checkpoint of the trainer, a failure of its processes after they had left, and one of ranks that had started early."""
 RESTARTED = "restarted"
 """First step of another process of oppa, with the seconds since the last step of the process before."""
+_MOST = 1e18
+"""Largest statistic that is passed on, as in `StepFacts`."""
 REPEATED = 10
 """Steps after which the same decision is written down again."""
 NOT_MEASURED = NoiseReport(health="not_measured")
@@ -74,7 +76,8 @@ class RunBook:
         self.step, self.samples = report.step + 1, checked.samples.stop
         self._elapsed[self.step] = self.elapsed_s
         self._elapsed.pop(self.step - KEPT, None)
-        healthy = noise.health == "healthy" and noise.noise_scale is not None
+        scale = _bounded(noise.noise_scale, least=1 / _MOST)
+        healthy = noise.health == "healthy" and scale is not None
         rate = report.learning_rate
         facts = StepFacts.model_construct(
             step=report.step,
@@ -82,10 +85,10 @@ class RunBook:
             configuration=configuration,
             step_time_s=report.step_time_s,
             elapsed_s=self.elapsed_s,
-            noise_scale=noise.noise_scale if healthy else None,
+            noise_scale=scale if healthy else None,
             health=noise.health if healthy or noise.health != "healthy" else NOT_MEASURED.health,
-            variance_ratio=noise.variance_ratio,
-            worker_variance_ratio=noise.worker_variance_ratio,
+            variance_ratio=_bounded(noise.variance_ratio),
+            worker_variance_ratio=_bounded(noise.worker_variance_ratio),
             loss=report.loss,
             learning_rate=self.run.problem.training.learning_rate * _factor(checked) if rate is None else rate,
         )
@@ -169,6 +172,11 @@ class RunBook:
             reason=decision.reason,
             weighed=dict(decision.weighed),
         )
+
+
+def _bounded(value: float | None, *, least: float = -_MOST) -> float | None:
+    """Return a statistic of the trainer; None if it is beyond the bounds of `StepFacts`, as nothing can be computed with it."""
+    return value if value is not None and least <= value <= _MOST else None
 
 
 def _factor(checked: CheckedStep) -> float:

@@ -31,7 +31,7 @@ from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
 from oppa.training.run.resize import ResizeRequest
 from oppa.training.run.run_controller import ControllerDecision, RunController
-from oppa.training.run.run_folder import ATTEMPTS, RunSpec, new_attempt
+from oppa.training.run.run_folder import RunSpec, attempts_of, new_attempt
 from oppa.training.run.supervision import Attempts, Ending, Outcome, RunListener
 from oppa.trials.launcher import Launcher
 from oppa.trials.trial import TrialResult, run_trial
@@ -135,10 +135,10 @@ class _Supervisor:
 
     def _catch_up(self) -> None:
         """Write down what the trainer reported after an earlier process of oppa was killed."""
-        attempts = (path.parent for path in (self._folder / ATTEMPTS).glob(f"[0-9]*/{ATTEMPT}") if path.parent.name.isdigit())
-        last = max(attempts, key=lambda path: int(path.name), default=None)
-        if last is None:
+        started = {number: path for number, path in attempts_of(self._folder).items() if (path / ATTEMPT).exists()}
+        if not started:
             return
+        last = started[max(started)]
         lines = ledger.standing(ledger.read(self._folder))
         steps = [line for line in lines if line["event"] == ledger.STEP]
         self._last_step_at = steps[-1]["time"] if steps else None

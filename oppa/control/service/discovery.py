@@ -11,6 +11,7 @@ from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.protocol.messages import Hello
+from oppa.regular_file import read_json
 
 if TYPE_CHECKING:
     from oppa.control.service.client import ControlClient
@@ -64,7 +65,7 @@ def connect(
     from oppa.control.service.client import ControlClient
 
     try:
-        values = json.loads((folder / FILE).read_text())
+        values = read_json(folder / FILE)
         if reconfiguration_s is None:
             reconfiguration_s = expected_change_s(problem.model.parameter_count, configuration.devices)
         hello = Hello(
@@ -78,5 +79,5 @@ def connect(
         return ControlClient(values["address"], values["token"], hello, through=values["through"])
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"`{folder / FILE}` is damaged: {error}", hint="remove it: `oppa train --policy` writes a new one") from None

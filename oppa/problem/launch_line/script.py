@@ -45,6 +45,7 @@ from oppa.problem.launch_line.shell_syntax import (
 from oppa.problem.launch_line.shell_values import Variables
 from oppa.problem.launch_line.starting_words import is_launcher_unknown, only_checks, starts_something
 from oppa.problem.launch_line.words import Word, first_words, texts, word
+from oppa.regular_file import is_file
 
 MOST_SCRIPTS = 8
 """Most scripts that lead from the launch line to the program."""
@@ -314,7 +315,7 @@ class _Reading:
         found = self._place.path / words[0].text
         if is_setup(words[0].text):
             return False
-        if words[0].missing or not found.is_file() or found.suffix not in (".sh", ".env", "", ".bash", ".conf"):
+        if words[0].missing or not is_file(found) or found.suffix not in (".sh", ".env", "", ".bash", ".conf"):
             self._variables.forget_all()
             return False
         self._count_script()

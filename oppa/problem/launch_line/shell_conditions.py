@@ -7,6 +7,7 @@ from pathlib import Path
 
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.launch_line.words import Word, WordPiece
+from oppa.regular_file import exists, is_file, is_folder
 
 _SET_LATER = re.compile(
     r"(SLURM|SLURMD|SRUN|PMI|PMIX|PBS|LSB|OMPI|MPI|FLUX|PALS|KUBERNETES|VC|PET|CUDA)_\w+|(LOCAL_|NODE_|GROUP_)?RANK|HOSTNAME|RANDOM"
@@ -52,11 +53,11 @@ def _holds(test: Sequence[str], folder: Path) -> bool | None:
         case ["-n", text] | [text]:
             return bool(text)
         case ["-f", path]:
-            return (folder / path).is_file() or None  # a file that is not here may be on the cluster
+            return is_file(folder / path) or None  # a file that is not here may be on the cluster
         case ["-d", path]:
-            return (folder / path).is_dir() or None
+            return is_folder(folder / path) or None
         case ["-e", path]:
-            return (folder / path).exists() or None
+            return exists(folder / path) or None
         case [left, ("=" | "=="), right]:
             return left == right if not re.search(r"[*?\[]", right) else None
         case [left, "!=", right]:

@@ -131,7 +131,7 @@ class Lexer:
             elif each == "$" or each == "`":
                 parts.append(self._expansion(quoted=False))
             else:
-                match = re.compile(r"[^\s;|&()<>\\'\"$`]+").match(self._text, self._at)
+                match = re.compile(r"[^ \t\n;|&()<>\\'\"$`]+").match(self._text, self._at)
                 assert match is not None
                 parts.append(LiteralText(text=match[0], line=self._line))
                 self._at = match.end()

@@ -72,7 +72,8 @@ class Text:
 
     def check(self, count: int) -> None:
         """Raise InputError if one of the first `count` tokens is not in the vocabulary."""
-        self._window(0, min(count, len(self)))
+        if length := min(count, len(self)):
+            self._window(0, length)
 
     def _window(self, start: int, length: int) -> Array:
         pieces, number = list[Array](), bisect.bisect_right(self._ends, start)

@@ -9,7 +9,6 @@ Documents are concatenated in their order, and a sample may begin in one and end
 """
 
 import glob
-import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError
+from oppa.regular_file import open_regular, read_json
 from oppa.training.data.text import Array, Stretch, Text
 
 HEADER_BYTES = 1024
@@ -64,12 +64,14 @@ def _paths(tokens: str) -> list[Path]:
 def _stretches(path: Path, usual: str, *, stated: bool) -> Iterator[Stretch]:
     if path.is_dir():
         yield from _of_datasets(path)
-    elif not path.is_file():
-        raise InputError(f"`{path}` is missing, but its index is there", hint="copy both files of the data")
-    elif path.with_suffix(".idx").is_file():
-        yield _of_megatron(path)
-    else:
-        yield _with_header(path) or _plain(path, usual, stated=stated)
+        return
+    try:
+        open_regular(path).close()
+        yield _of_megatron(path) if path.with_suffix(".idx").is_file() else _with_header(path) or _plain(path, usual, stated=stated)
+    except FileNotFoundError:
+        raise InputError(f"`{path}` is missing, but its index is there", hint="copy both files of the data") from None
+    except OSError as error:
+        raise InputError(f"`{path}` cannot be read: {error.strerror}", hint="name regular files that you may read") from None
 
 
 def _with_header(path: Path) -> Stretch | None:
@@ -147,19 +149,20 @@ def _of_datasets(folder: Path) -> Iterator[Stretch]:
         splits = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir()))
         raise InputError(f"`{folder}` holds several splits", hint=f"name one of them, such as `{folder.name}/SPLIT`: {splits}")
     try:
-        files = [folder / each["filename"] for each in json.loads((folder / STATE).read_text())["_data_files"]]
+        files = [folder / each["filename"] for each in read_json(folder / STATE)["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"`{folder}` is no folder that `save_to_disk` wrote: {error!r:.200}", hint=f"name one with `{STATE}`") from None
+    arrow = _pyarrow()
     for file in files:
         try:
-            yield from _of_arrow(file)
-        except (OSError, ValueError) as error:  # pyarrow's own errors are of these types
+            open_regular(file).close()  # pyarrow waits for a FIFO
+            yield from _of_arrow(arrow, file)
+        except (OSError, ValueError, arrow.ArrowException) as error:
             raise InputError(f"`{file}` cannot be read: {error}", hint=_CUT_SHORT) from None
 
 
-def _of_arrow(file: Path) -> Iterator[Stretch]:
+def _of_arrow(arrow: Any, file: Path) -> Iterator[Stretch]:
     """Yield the place of each record batch's tokens in an Arrow stream."""
-    arrow = _pyarrow()
     with arrow.memory_map(str(file)) as mapped:
         whole = mapped.read_buffer()  # the mapped file itself: nothing is read
         reader = arrow.ipc.open_stream(whole)
@@ -167,11 +170,12 @@ def _of_arrow(file: Path) -> Iterator[Stretch]:
             raise InputError(f"`{file}` has no column `{COLUMN}`", hint=f"its columns are {', '.join(reader.schema.names)}")
         for batch in reader:
             column = batch.column(COLUMN)
-            kind = getattr(column.type, "value_type", None)
-            if kind is None or not arrow.types.is_integer(kind) or column.null_count:
+            column.validate(full=True)  # lists that a damaged file places beyond its end
+            kinds = arrow.types.is_list, arrow.types.is_large_list, arrow.types.is_fixed_size_list
+            if not any(is_of(column.type) for is_of in kinds) or not arrow.types.is_integer(column.type.value_type) or column.null_count:
                 raise InputError(f"`{COLUMN}` in `{file}` is {column.type}, not lists of whole numbers", hint="write tokens as lists")
             values = column.flatten()
-            dtype = np.dtype(kind.to_pandas_dtype())
+            dtype = np.dtype(column.type.value_type.to_pandas_dtype())
             offset = values.buffers()[1].address - whole.address + values.offset * dtype.itemsize if len(values) else 0
             if values.null_count or not 0 <= offset <= whole.size - len(values) * dtype.itemsize:
                 raise InputError(f"`{COLUMN}` in `{file}` has gaps or is compressed", hint="write it again with `save_to_disk`")

@@ -5,7 +5,6 @@ refused, with the reason.
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from oppa.problem.declaration import spell
 from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.problem.transformers_config import read_config
+from oppa.regular_file import open_regular, read_json
 from oppa.training.model.weights import Pretrained
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -186,6 +186,8 @@ class PretrainedWeights:
                 tensor: Tensor = found[:, rows].T if each.transposed else found[rows]
         except (OSError, SafetensorError) as error:
             raise _wrong(self._folder, f"`{file.name}` cannot be read: {error}") from error
+        if not tensor.is_floating_point():
+            raise _wrong(self._folder, f"`{stored}` is of the type {tensor.dtype}, which no weights have")
         return tensor.to(torch.float32)
 
     def _named(self, files: Mapping[str, Path], foreign: Mapping[str, Foreign], model: Model) -> dict[str, tuple[Path, str]]:
@@ -211,7 +213,7 @@ def pretrained_of(training: Training, model: Model) -> Pretrained | None:
 def require_same(folder: Path, model: Model) -> None:
     """Raise InputError unless the `config.json` of a folder states this model."""
     stated = read_config(folder / CONFIG)
-    values = json.loads((folder / CONFIG).read_text())
+    values = read_json(folder / CONFIG)
     rotation = values.get("rope_scaling") or values.get("rope_parameters") or {}
     kind = rotation.get("rope_type", rotation.get("type", "default")) if isinstance(rotation, dict) else rotation
     gate = values.get("hidden_act", "silu")
@@ -244,12 +246,10 @@ def _usual() -> dict[str, Any]:
 def _files_by_name(folder: Path) -> dict[str, Path]:
     """Return the file of each stored tensor."""
     try:
-        if (folder / INDEX).is_file():
-            files = {Path(name).name for name in json.loads((folder / INDEX).read_text())["weight_map"].values()}
-        else:
-            files = {WEIGHTS}
+        names = read_json(folder / INDEX)["weight_map"].values() if (folder / INDEX).is_file() else [WEIGHTS]
         found: dict[str, Path] = {}
-        for name in sorted(files):
+        for name in sorted({Path(name).name for name in names}):
+            open_regular(folder / name).close()  # safetensors waits for a FIFO
             with safe_open(folder / name, "pt") as opened:
                 found |= dict.fromkeys(opened.keys(), folder / name)
         return found

@@ -1,6 +1,5 @@
 """Check the events that a ledger holds, for readers of a file that may be damaged."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +42,7 @@ _KINDS: dict[str, Any] = {
 }
 """Types of the fields that readers use."""
 _BOUNDS: dict[str, tuple[float, float]] = {"step": (0, 1e18), "global_batch": (1, 1e18), "micro_batch": (1, 1e18)}
-_BOUNDS |= {"step_time_s": (1e-9, 1e12), "elapsed_s": (0, 1e12), "time": (0, 1e12)}
+_BOUNDS |= {"step_time_s": (1e-9, 1e12), "elapsed_s": (0, 1e12), "time": (0, 1e12), "noise_scale": (1e-18, 1e18)}
 """Least and largest values of fields with which readers compute."""
 
 
@@ -66,7 +65,7 @@ def event_of(line: Any) -> Line:
         if not isinstance(value, _KINDS.get(name, object)) or not _is_bounded(value):
             raise TypeError(f"`{name} = {value!r:.100}`")
     for name, (least, most) in _BOUNDS.items():
-        if name in line and not least <= line[name] <= most:
+        if line.get(name) is not None and not least <= line[name] <= most:
             raise ValueError(f"`{name} = {line[name]}` is not between {least:g} and {most:g}")
     for name in ("configuration", "before", "after"):
         if name in line and line["event"] != STEP:  # a step has the id alone
@@ -93,7 +92,7 @@ def _require_change(line: Line) -> None:
     weighed = line.get("weighed") or {}
     options = [weighed.get("current"), weighed.get("chosen"), *(weighed.get("best") or ())]
     numbers = [line.get("samples", 0), *line.get("seconds", {}).values(), *(option.get("goodput") for option in options if option)]
-    if not all(isinstance(number, _NUMBER) and math.isfinite(number) for number in numbers):
+    if not all(isinstance(number, _NUMBER) and abs(number) <= 1e18 for number in numbers):
         raise TypeError(f"`{numbers!r:.100}` are not finite numbers")
 
 

@@ -26,6 +26,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import SAME_RESULTS
 from oppa.regular_file import read_json
+from oppa.study.stored_problem import CHANGED, sha256
 from oppa.trials.trial_folder import write_json
 
 SPEC, CHECKPOINTS, ATTEMPTS, PROFILED, LOCK = "run.json", "checkpoints", "attempts", "profiled", ".lock"
@@ -63,8 +64,9 @@ class RunSpec:
         """Create the run's folder, and write `run.json`."""
         folder.mkdir(parents=True, exist_ok=True)
         plan = [{"samples": due.samples, "configuration": due.configuration.to_dict()} for due in self.plan]
-        body = {"uuid": self.uuid, "problem": self.problem.to_dict(), "configuration": self.configuration.to_dict(), "plan": plan}
-        write_json(folder / SPEC, {"version": VERSION, **body, "policy": self.policy})
+        problem = self.problem.to_dict()
+        body = {"uuid": self.uuid, "problem": problem, "configuration": self.configuration.to_dict(), "plan": plan}
+        write_json(folder / SPEC, {"version": VERSION, **body, "policy": self.policy, "problem_sha256": sha256(problem)})
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -91,6 +93,8 @@ class RunSpec:
 
     @classmethod
     def _parsed(cls, values: Mapping[str, Any]) -> Self:
+        if values.get("problem_sha256", sha256(values["problem"])) != sha256(values["problem"]):
+            raise ValueError(f"`problem`: {CHANGED}")
         plan = ((operator.index(due["samples"]), Configuration.checked(due["configuration"])) for due in values["plan"])
         return cls(
             uuid=values["uuid"],
@@ -141,10 +145,14 @@ def steps_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
+def attempts_of(folder: Path) -> dict[int, Path]:
+    """Return the folders of a run's attempts by their numbers; any other name, which a trainer may have chosen, is none."""
+    return {int(path.name): path for path in (folder / ATTEMPTS).glob("[0-9]*") if re.fullmatch("[0-9]{1,9}", path.name)}
+
+
 def new_attempt(folder: Path) -> Path:
     """Create the folder of the next attempt, for the owner alone, and return it."""
-    numbers = [int(path.name) for path in (folder / ATTEMPTS).glob("[0-9]*") if path.name.isdigit()]
-    attempt = folder / ATTEMPTS / f"{max(numbers, default=0) + 1:04d}"
+    attempt = folder / ATTEMPTS / f"{max(attempts_of(folder), default=0) + 1:04d}"
     close_to_others(attempt)
     return attempt
 

@@ -1,5 +1,6 @@
 """Trace the module of a job in a process of its own, within limits of time and memory; the user's code runs there alone."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -13,13 +14,14 @@ from typing import Any
 from oppa.problem.devices import CPU
 from oppa.problem.problem import Problem
 from oppa.problem.trace import ModelTrace
+from oppa.regular_file import read_json
 from oppa.trials.guarded_process import GuardedProcess
 
 LONGEST_S = 60.0
 """Seconds that a trace may take; most take three, to import torch."""
 GRACE_S = 1.0
 _POLL_S = 0.02
-_MOST_CHARACTERS = 300
+_MOST_CHARACTERS, _MOST_BYTES = 300, 1 << 20
 _log = logging.getLogger(__name__)
 
 
@@ -56,9 +58,19 @@ def _answer(request: dict[str, Any], longest_s: float) -> dict[str, Any]:
             ended = _ended(process, longest_s)
         finally:
             process.close()
-        if answer.exists():
-            return dict(json.loads(answer.read_text()))
+        with contextlib.suppress(FileNotFoundError):
+            return _read(answer)
         return {"error": f"{ended or f'the trace took more than {longest_s:g} s'}{_last_line(log)}"}
+
+
+def _read(answer: Path) -> dict[str, Any]:
+    """Return what the user's process wrote, or what is wrong with it; raises FileNotFoundError if it wrote nothing."""
+    try:
+        return dict(read_json(answer, limit_bytes=_MOST_BYTES, links=False))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError) as error:
+        return {"error": f"its answer cannot be read: {error}"}
 
 
 def _ended(process: GuardedProcess, longest_s: float) -> str:

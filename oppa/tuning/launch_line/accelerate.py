@@ -12,8 +12,9 @@ from typing import Any
 from oppa.errors import InputError
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
-from oppa.problem.file_keys import at
+from oppa.problem.file_keys import at, require_tables
 from oppa.problem.launch_line.line import Stage
+from oppa.regular_file import is_file
 from oppa.tuning.formats.accelerate import stage_of
 from oppa.tuning.formats.transformers import ACCUMULATED, MICRO
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
@@ -55,7 +56,7 @@ class Effective:
 
     def __init__(self, launcher: Stage, values: Mapping[str, Any], file: str) -> None:
         self._stated = {_KEYS[name]: value for name, value in launcher.options if name in _KEYS and value is not None}
-        self._values, self._file = values, file
+        self.values, self._file = values, file
         kinds = {"use-deepspeed": "DEEPSPEED", "use-fsdp": "FSDP", "multi-gpu": "MULTI_GPU"}
         flagged = next((kind for name, kind in kinds.items() if launcher.has(name)), "")
         self.kind = flagged or str(values.get("distributed_type") or "")
@@ -71,13 +72,13 @@ class Effective:
             text = self._stated[key].text
             number = whole_number(text)
             return number if number is not None else {"true": True, "false": False}.get(text.lower(), text)
-        return at(self._values, key)
+        return at(self.values, key)
 
     def origin(self, key: str) -> str:
         """Return the origin of a key's value; empty if nothing states it."""
         if key in self._stated:
             return self._stated[key].origin
-        return self._file if at(self._values, key) is not None else ""
+        return self._file if at(self.values, key) is not None else ""
 
     def count(self, key: str, usual: int | None = None) -> int | None:
         """Return a number of a key, or the usual one."""
@@ -97,7 +98,7 @@ def effective_of(launcher: Stage, sources: LineSources) -> tuple[Effective, Path
         return Effective(launcher, sources.contents(named), PurePath(named.text).name), path
     home = sources.environment.get("HF_HOME")
     usual = Path(home, "accelerate", PurePath(DEFAULT).name) if home else Path(os.path.expanduser(DEFAULT))  # noqa: PTH111
-    if usual.is_file():
+    if is_file(usual):
         return Effective(launcher, sources.contents(str(usual)), "accelerate's default file"), usual
     return Effective(launcher, {}, ""), None
 
@@ -239,6 +240,7 @@ def _edited(
             choices["zero_stage"] = [1, 2, 3]
     if any(effective.origin(key) == "line" for key in keys):
         return (), {}, facts  # the line's own option would win over the copy
+    require_tables(effective.values, keys, source=path.name)
     present = {key: effective.get(key) for key in keys}
     return ((EditedFile(name="accelerate", path=path, keys=keys, present=present),) if keys else ()), choices, facts
 

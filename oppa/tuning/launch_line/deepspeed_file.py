@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
-from oppa.problem.file_keys import at
+from oppa.problem.file_keys import at, require_tables
 from oppa.problem.space_file import declared_keys
 from oppa.tuning.formats.deepspeed import BATCH, SPACE, key_of
 from oppa.tuning.launch_line.meaning import EditedFile
@@ -101,6 +101,7 @@ class DeepSpeedFile:
                 for key, to in declared_keys(SPACE)["micro_batch"].items()
                 if batch == "all" or self.values.get(key, "auto") != "auto"
             }
+        require_tables(self.values, keys, source=self.shown)
         declared = {key for known in declared_keys(SPACE).values() for key in known}
         present = {key: at(self.values, key) for key in {*keys, *declared}}
         return EditedFile(name="ds", path=self.sources.line.path(self.text), keys=keys, present=present)

@@ -6,6 +6,7 @@ from pathlib import Path
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
 from oppa.problem.transformers_config import read_config
+from oppa.regular_file import is_file, is_folder
 from oppa.tuning.launch_line.sources import LineSources
 
 CONFIG = "config.json"
@@ -45,8 +46,8 @@ def _config(sources: LineSources, name: str) -> Path | None:
         return None
     given = sources.line.path(name)
     for path in (given, given / CONFIG):
-        if path.name.endswith(".json") and path.is_file():
+        if path.name.endswith(".json") and is_file(path):
             return path.absolute()
     home = sources.environment.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")  # noqa: PTH111 (a text of the environment)
     folder = Path(home) / "hub" / f"models--{name.replace('/', '--')}" / "snapshots"
-    return next(iter(sorted(folder.glob(f"*/{CONFIG}"))), None) if name.count("/") == 1 and folder.is_dir() else None
+    return next(iter(sorted(folder.glob(f"*/{CONFIG}"))), None) if name.count("/") == 1 and is_folder(folder) else None

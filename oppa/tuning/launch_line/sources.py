@@ -13,6 +13,7 @@ from oppa.problem.detect import Machine
 from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.launch_line.words import Word
 from oppa.problem.settings_text import read_settings
+from oppa.regular_file import is_file
 from oppa.tuning.launch_line.meaning import LineDevices
 
 
@@ -29,7 +30,7 @@ class LineSources:
     def script(self) -> str:
         """Return the text of the program; empty if it is no file that can be read."""
         path = self.line.path(self.line.program.text)
-        if self.line.is_module or path.suffix != ".py" or not path.is_file():
+        if self.line.is_module or path.suffix != ".py" or not is_file(path):
             return ""
         try:
             return read_text(path)
@@ -43,7 +44,7 @@ class LineSources:
 
     def imports(self, pattern: str) -> bool:
         """Return whether the program imports a module or a name of a module that matches."""
-        return re.search(rf"^\s*(?:from|import)\s[^\n]*(?:{pattern})", self.script, re.MULTILINE) is not None
+        return re.search(rf"^[ \t]*(?:from|import)\s[^\n]*(?:{pattern})", self.script, re.MULTILINE) is not None
 
     def contents(self, word: Word | str) -> dict[str, Any]:
         """Return the tables of a JSON, YAML or TOML file that the line names.
@@ -65,4 +66,4 @@ class LineSources:
     def local_file(self, text: str) -> Path | None:
         """Return the path of a file that exists; None for any other name."""
         path = self.line.path(text) if text else None
-        return path if path is not None and path.is_file() else None
+        return path if path is not None and is_file(path) else None

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from oppa.errors import InputError
 from oppa.problem.configuration import Configuration, Value
+from oppa.problem.file_keys import require_tables
 from oppa.problem.settings_text import read_settings
 from oppa.study.database import disk_errors
 from oppa.tuning.launch_line.line_job import LineJob
@@ -34,13 +34,12 @@ def write_files(job: LineJob, configuration: Configuration, folder: Path) -> lis
 def rewritten(source: Path, keys: Mapping[str, Value]) -> str:
     """Return a file's text with dotted keys set; tables that are missing are added."""
     content = read_settings(source, hint=_HINT)
+    require_tables(content, keys, source=str(source))
     for key, value in keys.items():
         *tables, last = key.split(".")
         inner = content
         for name in tables:
-            inner = inner.setdefault(name, {}) if isinstance(inner, dict) else None
-        if not isinstance(inner, dict):
-            raise InputError(f"`{key}` of `{source}` leads through a value that is not a table", hint=_HINT)
+            inner = inner.setdefault(name, {})
         inner[last] = value
     if source.suffix == ".json":
         return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,85 @@
+"""Words and streams of the command line that no command can use are refused by a clear error."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oppa import cli
+from tests.command_line import Oppa
+
+JOB = """
+model = {preset = "tiny-4m"}
+batch = {global_batch = 8}
+cluster = {devices_per_host = 4, device = "H100", memory_limit = "80 GiB"}
+runner = {name = "simulated"}
+"""
+LONG = "a" * 300
+"""A name that no file system has."""
+DIGITS = "9" * 5000
+"""More digits than Python turns into a number."""
+
+
+@pytest.fixture
+def oppa(tmp_path: Path) -> Oppa:
+    (tmp_path / "job.toml").write_text(JOB)
+    return Oppa(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", LONG),
+        ("show", LONG),
+        ("verify", LONG),
+        ("export", "job.toml", "dp=4,micro_batch=2", "--out", LONG),
+        ("import", LONG, "--from", "deepspeed"),
+        ("predict", "--rows", "job.toml", "--out", LONG),
+        ("init", f"{LONG}.toml"),
+        ("cluster", "status", LONG),
+        ("plan", "--table", LONG, "--noise", "."),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_path_that_the_file_system_refuses_is_refused(words: tuple[str, ...], oppa: Oppa) -> None:
+    assert "File name too long" in oppa(*words, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("scale-table", "job.toml", "--devices", f"1..{DIGITS}"),
+        ("scale-table", "job.toml", "--devices", "1..99999999999"),
+        ("scale-table", "job.toml", "--devices", "4..8", "--measure", DIGITS),
+        ("profile", "job.toml", "--table", "t", "--global-batch", DIGITS),
+        ("export", "job.toml", f"dp{DIGITS}_tp1_pp1_z0_mbs2"),
+    ],
+    ids=lambda words: words[-1][:20],
+)
+def test_a_number_beyond_all_bounds_is_refused(words: tuple[str, ...], oppa: Oppa) -> None:
+    told = oppa(*words, code=2).stderr
+    assert "hint: " in told and len(told) < 1_000 + len(DIGITS)
+
+
+def test_a_message_quotes_no_more_than_a_screen_holds(oppa: Oppa) -> None:
+    told = oppa("explain", "job.toml", "a" * 100_000, code=2).stderr
+    assert "hint: " in told and len(told) < 25_000
+
+
+def test_an_output_in_a_narrow_encoding_is_written(oppa: Oppa, monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
+    monkeypatch.chdir(oppa.folder)
+    monkeypatch.setattr(sys, "stdout", narrow)
+    monkeypatch.setattr(sys, "argv", ["oppa", "explain", "job.toml", "dp=4"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code in (0, None) and b"dp4" in narrow.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_output_on_a_full_disk_is_no_mistake_of_oppa(oppa: Oppa) -> None:
+    with Path("/dev/full").open("w") as full:
+        words, environment = oppa.argv("schema", "job"), oppa.environment()
+        done = subprocess.run(words, cwd=oppa.folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 3 and "the output cannot be written: No space left on device" in done.stderr
