@@ -1,12 +1,14 @@
 """Train a small Llama on Python's own source text with Transformers' `Trainer`; `oppa train` changes its batch while it trains.
 
-`OppaTrainer` is the `Trainer` itself outside oppa. Only its import and the method that measures gradients are for oppa.
+`OppaTrainer` is the `Trainer` itself outside oppa. For oppa are only its import, the method that measures gradients, and the line that lets
+ranks of another layout start, import and wait while the present ones train.
 """
 
 import argparse
 import sysconfig
 from pathlib import Path
 
+import oppa_client
 import torch
 from oppa_client.transformers import OppaTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
@@ -83,4 +85,5 @@ def main(trainer=Measured):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    oppa_client.wait_for_devices()
     main()

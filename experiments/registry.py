@@ -46,6 +46,9 @@ TRAINERS = tuple(
 )
 """Programs of users, and their jobs, that are compared with themselves under `oppa train`."""
 
+ELASTIC_TRAINERS = ("own", "transformers")
+"""Those whose pause is measured when a job gets another host."""
+
 _COMMANDS = {
     name: f"experiments.{name.replace('-', '_')}.command"
     for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy", "libraries")
@@ -160,6 +163,7 @@ SUITES: Mapping[str, Suite] = {
         about="pause of an elastic job of a user's trainer on Slurm: ranks that wait, compared with a cold restart",
         run="experiments.timings.elastic_restart:elastic_restart",
         to_json="experiments.timings.elastic_restart:elastic_restart_figures",
+        tasks=ELASTIC_TRAINERS,
     ),
     "machine": Suite(about="measurements of the facts in `priors/hardware/CPU.toml`", run="experiments.timings.machine:machine"),
     "overhead": Suite(
@@ -228,7 +232,13 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         smallest="--tasks 1000",
     ),
     "ray-start-up": _with_own_record("ray-start-up", _TIMINGS["start-up"]),
-    "elastic-restart": _with_own_record("elastic-restart", Declared(files=("examples/own_trainer.py", "examples/own_trainer.toml"))),
+    "elastic-restart": _with_own_record(
+        "elastic-restart",
+        Declared(
+            files=tuple(f"examples/{name}_trainer.{kind}" for name in ELASTIC_TRAINERS for kind in ("py", "toml")), parts=ELASTIC_TRAINERS
+        ),
+        smallest="--tasks own",
+    ),
     "prior": _with_own_record("prior", PRIOR),
     "calibrate": _with_own_record("calibrate", PRIOR),
     "simulator": _with_own_record("simulator", _SIMULATOR),
