@@ -134,7 +134,7 @@ def test_a_further_part_is_an_entry() -> None:
     assert told == ["counting"]
 
 
-def test_paused_statistics_leave_no_hook_and_take_nothing_in() -> None:
+def test_paused_statistics_leave_no_hook_and_count_a_step_that_was_not_measured() -> None:
     model = nn.Linear(4, 2)
     statistics_of = GradientStatistics(model)
     statistics_of.pause()
@@ -143,7 +143,7 @@ def test_paused_statistics_leave_no_hook_and_take_nothing_in() -> None:
     assert statistics_of.step([1, 1]) == statistics_of.noise_scale and not statistics_of.norms
     statistics_of.resume()
     model(torch.ones(1, 4)).sum().backward()
-    assert statistics_of.step([1, 1]).tokens == 2 and statistics_of.norms[0].small > 0
+    assert statistics_of.step([1, 1]).tokens == 2 + 2 and statistics_of.norms[0].small > 0
 
 
 @pytest.fixture(scope="module")
