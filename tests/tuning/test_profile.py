@@ -55,6 +55,13 @@ def exhaustive(task):
     return simulate_profile(task, ExhaustiveProfiling(task.problem, task.candidates), never(task.problem.limits), seed=0)
 
 
+@pytest.fixture(scope="module")
+def profiled(task):
+    """An active profiler, and what it found."""
+    profiler = ActiveProfiling(task.problem, task.candidates, seed=0, bound=0.01)
+    return profiler, simulate_profile(task, profiler, precise(task.problem.limits), seed=0)
+
+
 @pytest.fixture
 def active(task):
     return ActiveProfiling(task.problem, task.candidates, seed=0, bound=0.01)
@@ -115,16 +122,16 @@ def test_the_first_trials_of_an_exhaustive_profile_are_the_best_of_each_batch(ta
 
 
 @pytest.mark.slow
-def test_an_active_profile_decides_as_well_with_a_third_of_the_seconds(task, exhaustive, active) -> None:
-    found = simulate_profile(task, active, precise(task.problem.limits), seed=0)
+def test_an_active_profile_decides_as_well_with_a_third_of_the_seconds(task, exhaustive, profiled) -> None:
+    active, found = profiled
     assert active.satisfied and active.loss.mean <= active.loss.worst <= 0.01
     assert found.seconds < exhaustive.seconds / 3
     assert regret(found.rows, exhaustive.rows, task.simulator.steps_per_s, BATCHES).worst < 0.02
 
 
 @pytest.mark.slow
-def test_a_table_of_an_active_profile_has_the_promising_and_nothing_that_does_not_fit(task, active) -> None:
-    found = simulate_profile(task, active, precise(task.problem.limits), seed=0)
+def test_a_table_of_an_active_profile_has_the_promising_and_nothing_that_does_not_fit(task, profiled) -> None:
+    _, found = profiled
     sources = {row.source for row in found.rows}
     assert sources == {"measured", "predicted"}
     assert all(task.simulator.steps_per_s(row.configuration) for row in found.rows)
