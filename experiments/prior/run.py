@@ -9,7 +9,8 @@ import torch
 
 from experiments import published
 from experiments.lib.prediction_error import all_reduce_section, error, skipped, task_section, task_table
-from experiments.prior.refits import after_trials, known_models, left_out
+from experiments.prior.first_trials import trial_errors
+from experiments.prior.refits import known_models, left_out
 from experiments.prior.source_errors import judge
 from experiments.prior.source_page import figures, left_out_section, memory_section, missed_section, speed_section
 from oppa.cost.beliefs import prior_beliefs
@@ -70,13 +71,13 @@ def _predicted() -> pd.DataFrame:
 
 
 @functools.cache
-def _after_trials() -> pd.DataFrame:
-    return after_trials(_predicted())
+def _trial_errors() -> pd.DataFrame:
+    return trial_errors(_predicted())
 
 
 def _with_trials(errors: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Return the errors with the medians of `time_after_trials` and `memory_after_trials` over tasks."""
-    return errors.join(_after_trials().groupby(by)[["time", "memory"]].median().add_suffix("_after_trials"))
+    """Return the errors with the medians of `trial_errors` over tasks."""
+    return errors.join(_trial_errors().groupby(by).median(numeric_only=True))
 
 
 def _tasks(runs: pd.DataFrame) -> Section:

@@ -36,16 +36,17 @@ def speed_section(errors: pd.DataFrame, *, title: str, by: str) -> Section:
             _percent(each["worst_regret"]),
             _percent(each["time"]),
             _figure(each["time_bias"], 2),
-            _percent(each["time_after_trials"]),
             _percent(each["time_coverage"]),
+            _pair(_percent(each["time_before_trials"]), _percent(each["time_after_trials"])),
+            _percent(each["coverage_after_trials"]),
         )
         for name, each in _records(errors)
     ]
     return Section(
         title=title,
         text="A task's rows are ranked by seconds per token. A first pick fails if it did not run, or if nothing is predicted to fit; its "
-        "regret is then infinite. Rank and regret are medians over tasks, and errors are medians over runs. After three trials, the "
-        "coefficients are refitted to a task's three fastest runs by prediction; its others are judged.",
+        "regret is then infinite. Rank and regret are medians over tasks, and errors are medians over runs. The surrogate of `oppa` learns "
+        "from a task's three fastest runs by prediction. Before and after that, the same other runs are judged; medians are over tasks.",
         columns=(
             by,
             ">ran",
@@ -56,8 +57,9 @@ def speed_section(errors: pd.DataFrame, *, title: str, by: str) -> Section:
             ">worst regret",
             ">error of step time",
             ">predicted / measured",
-            ">error after three trials",
             ">coverage",
+            ">error before and after three trials",
+            ">coverage after",
         ),
         rows=rows,
     )
