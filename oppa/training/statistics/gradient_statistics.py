@@ -7,7 +7,7 @@ Use it in your own training loop, under DDP, FSDP2 or DeepSpeed's ZeRO:
     noise_scale = statistics.step(tokens)   # tokens of each micro-batch; after the last backward pass, before clipping and the update
 
 `begin(plan, replicas)` before each step chooses the steps that are measured (`measurement_schedule`). With `wait=False`, the sum over ranks
-runs beside the update.
+runs during the update.
 """
 
 import dataclasses
