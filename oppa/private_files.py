@@ -1,5 +1,6 @@
 """Keep files from other users: a folder and its files belong to the user, and nobody else can enter or read them."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -40,7 +41,12 @@ def open_private(path: Path, flags: int = os.O_RDONLY) -> int:
         OSError: if the file cannot be opened.
         InputError: if it is not a regular file, or belongs to another user.
     """
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)  # a FIFO must not block
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)  # a FIFO must not block
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR):
+            raise InputError(f"`{path}` is not a regular file", hint="remove it") from None
+        raise
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):

@@ -177,7 +177,7 @@ _BOUNDS = {
 
 def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: ErrorDetails, source: str) -> tuple[str, str]:
     """Return the message and the hint for an error that pydantic found."""
-    *path, key = place = _place(tables, detail["loc"])
+    *path, key = place = _place(tables, detail["loc"], lacks=detail["type"] == "missing")
     if isinstance(key, int) and path:
         key = f"{path.pop()}[{key}]"
     known = _keys(kind, path)
@@ -229,14 +229,16 @@ def _table_in(annotation: Any) -> type[DeclaredTable] | None:
     return next(filter(None, map(_table_in, typing.get_args(annotation))), None)
 
 
-def _place(tables: Any, path: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Return the part of pydantic's path that exists in the user's file.
+def _place(tables: Any, path: tuple[int | str, ...], *, lacks: bool) -> tuple[int | str, ...]:
+    """Return the part of pydantic's path that exists in the user's file, and the key that it lacks if it lacks one.
 
     The whole path may continue into the types of a union.
     """
     for depth, step in enumerate(path):
         if not isinstance(tables, dict if isinstance(step, str) else list):
             return path[:depth]
+        if isinstance(step, str) and step not in tables:
+            return path[: depth + lacks]
         tables = _at(tables, (step,))
     return path
 

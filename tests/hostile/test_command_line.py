@@ -63,6 +63,10 @@ def test_a_number_beyond_all_bounds_is_refused(words: tuple[str, ...], oppa: Opp
     assert "hint: " in told and len(told) < 1_000 + len(DIGITS)
 
 
+def test_a_table_in_place_of_a_number_or_a_word_is_named(oppa: Oppa) -> None:
+    assert "`hosts = {}` is not a whole number" in oppa("space", "job.toml", "--set", "cluster.hosts={}", code=2).stderr
+
+
 def test_a_message_quotes_no_more_than_a_screen_holds(oppa: Oppa) -> None:
     told = oppa("explain", "job.toml", "a" * 100_000, code=2).stderr
     assert "hint: " in told and len(told) < 25_000

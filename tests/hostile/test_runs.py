@@ -19,7 +19,7 @@ from oppa.report.text_file import write_text
 from oppa.simulator import replay_file
 from oppa.table import Table
 from oppa.training.run import ledger
-from oppa.training.run.run_folder import ATTEMPTS, SPEC, RunSpec, new_attempt
+from oppa.training.run.run_folder import ATTEMPTS, LOCK, SPEC, RunSpec, held, new_attempt
 from oppa.training.run.schedule_search_process import PROFILE
 from oppa.tuning.run_scales import predict_scales
 from tests.cli.profiled_run import PRESENT, written
@@ -120,3 +120,15 @@ def test_what_stands_in_place_of_a_replay_is_none(replace: Callable[[Path], None
     replace(tmp_path / "replay.toml")
     assert not replay_file.is_replay_file(tmp_path / "replay.toml")
     assert "replay.toml" in damage.said(lambda: replay_file.read_replay_file(tmp_path / "replay.toml"))
+
+
+@pytest.mark.parametrize("replace", [damage.fifo, damage.directory, damage.device, damage.dangling], ids=lambda each: each.__name__)
+def test_a_lock_that_is_no_file_is_named(replace: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / LOCK).touch()
+    replace(tmp_path / LOCK)
+    assert f"`{tmp_path / LOCK}` is not a regular file" in damage.said(lambda: held(tmp_path).__enter__())
+
+
+def test_a_run_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be used" in damage.said(lambda: held(tmp_path / "file" / "run").__enter__())

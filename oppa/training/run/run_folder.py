@@ -166,10 +166,14 @@ def held(folder: Path, *, done: str = "trained") -> Iterator[None]:
         done: Participle of the activity, for the error message.
 
     Raises:
-        RunError: if another process holds the lock.
+        RunError: if another process holds the lock, or the folder cannot be written.
+        InputError: if the lock is not a file of the user's own.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise RunError(f"`{folder}` cannot be used: {error.strerror}", hint="name a folder that you may write to") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
