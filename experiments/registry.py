@@ -47,7 +47,7 @@ TRAINERS = tuple(
 """Programs of users, and their jobs, that are compared with themselves under `oppa train`."""
 
 ELASTIC_TRAINERS = ("own", "transformers")
-"""Those whose pause is measured when a job gets another host."""
+"""Examples whose pause is measured when a job gets another host."""
 
 _COMMANDS = {
     name: f"experiments.{name.replace('-', '_')}.command"
