@@ -15,7 +15,7 @@ def write_text(path: Path, text: str) -> Path:
 def write_bytes(path: Path, content: bytes) -> Path:
     """Write a file atomically; returns `path`. Raises InputError if it cannot be written, or if something else has its name."""
     if exists(path) and not is_file(path):  # a device, such as /dev/stdout, would be replaced
-        raise InputError(f"`{path}` is not a file", hint="name a file")
+        raise InputError(f"`{path}` cannot be written: it is not a file", hint="name a file in an existing folder")
     try:
         write_atomically(path, content)
     except OSError as error:

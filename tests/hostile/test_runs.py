@@ -110,7 +110,7 @@ def test_what_stands_in_place_of_a_stored_schedule_or_an_address_is_named(replac
 
 def test_a_device_is_not_replaced_by_a_page(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out")
-    assert "is not a file" in damage.said(lambda: write_text(tmp_path / "out", "page"))
+    assert "it is not a file" in damage.said(lambda: write_text(tmp_path / "out", "page"))
     assert (tmp_path / "out").is_fifo()
 
 
