@@ -11,6 +11,7 @@ from pathlib import Path
 
 from experiments.faults.case import Case
 from experiments.faults.inputs import mutations
+from experiments.faults.inputs.understood_lines import ACCELERATE
 
 SAMPLE = 1_200
 """Number of cases of each kind that a seed yields, of several thousand."""
@@ -147,13 +148,8 @@ def _structured() -> Iterator[Case]:
         },
         "trial.json": {"configuration": json.loads(exported("torchrun", "trial.json"))["configuration"]},
         "accelerate.yaml": {
-            "distributed_type": "FSDP",
-            "num_machines": 1,
-            "num_processes": 8,
-            "mixed_precision": "bf16",
-            "use_cpu": False,
-            "fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": True, "fsdp_activation_checkpointing": False},
-            "parallelism_config": {"parallelism_config_tp_size": 2, "parallelism_config_dp_shard_size": 4},
+            **ACCELERATE,
+            "parallelism_config": {**ACCELERATE["parallelism_config"], "parallelism_config_dp_shard_size": 4},
         },
     }
     for name, valid in tables.items():
