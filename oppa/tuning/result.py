@@ -6,7 +6,7 @@ A search reports the luckiest of many noisy trials. Only interleaved repeats sho
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from oppa.problem.candidates import Candidates
@@ -214,15 +214,17 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, basel
     tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not is_unreliable(trials, own[0].configuration)}
     offsets = drift_of(trials).offsets
     seen = [Observation.of(trial, candidates, offset=offsets.get(trial.id, 0.0)) for own in tried.values() for trial in own]
-    ranked = standings(seen)
-    fastest = [next(trial for trial in reversed(tried[candidate]) if trial.feasible) for candidate in ranked]
+    fastest = [next(trial for trial in reversed(tried[candidate]) if trial.feasible) for candidate in standings(seen)]
     if not fastest:
         return None
     usual = usual_order(candidates, baseline)
     default = next((trial for index in usual for trial in reversed(tried.get(index, ())) if _measured(trial)), None)
-    leading = (*([default] if default else []), fastest[0])
-    runner_up = _runner_up(trials, tried, seen, leading, fastest)
-    contenders = {trial.configuration: trial for trial in (*leading, *([runner_up] if runner_up else []))}
+    measured = [next(filter(_measured, reversed(tried[candidate]))) for candidate in measured_rates(seen)]
+    second = next((trial for trial in measured if trial.configuration != fastest[0].configuration), None)
+    leading = {trial.configuration: trial for trial in (*([default] if default else []), fastest[0])}
+    # Trials of one configuration differ by more than their steps show, so one that was ended early may be the fastest in the repeats.
+    runner_up = next((trial for trial in fastest[1:2] if _were_compared(trials, {*leading, trial.configuration})), second)
+    contenders = leading | ({runner_up.configuration: runner_up} if runner_up and runner_up.configuration not in leading else {})
     ran = _repeats(trials, contenders)
     result = SearchResult(
         best=fastest[0],
@@ -235,24 +237,9 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, basel
     return result if result.missing(repeats) else _judged(result, contenders)
 
 
-def _runner_up(
-    trials: Sequence[Trial],
-    tried: Mapping[int, Sequence[Trial]],
-    seen: Sequence[Observation],
-    leading: Sequence[Trial],
-    fastest: Sequence[Trial],
-) -> Trial | None:
-    """Return the trial that represents the fastest that was measured besides the best; None if there is no other.
-
-    A trial that was ended early counts as well: trials differ by more than their steps show, and the repeats run to the end. If others were
-    compared already, the next that ran to its end stays the runner-up.
-    """
-    completed = next(iter(fastest[1:]), None)
-    if completed and any(trial.pairing == pairing_of({each.configuration: each for each in (*leading, completed)}) for trial in trials):
-        return completed
-    others = (tried[candidate] for candidate in measured_rates(seen))
-    best = leading[-1].configuration
-    return next((next(filter(_measured, reversed(own))) for own in others if own[0].configuration != best), None)
+def _were_compared(trials: Sequence[Trial], contenders: Collection[Configuration]) -> bool:
+    """Return whether the study has repeats of these contenders, which it then keeps."""
+    return any(trial.pairing == pairing_of(contenders) for trial in trials)
 
 
 def _failure(trials: Sequence[Trial], baseline: Configuration | None) -> Trial | None:
@@ -273,7 +260,7 @@ def _repeats(trials: Sequence[Trial], contenders: Mapping[Configuration, Trial])
     return {each: tuple(trial for trial in ran if trial.configuration == each) for each in contenders}
 
 
-def pairing_of(contenders: Mapping[Configuration, object]) -> str:
+def pairing_of(contenders: Collection[Configuration]) -> str:
     """Return the id of a set of contenders."""
     return "|".join(sorted(each.id for each in contenders))
 
