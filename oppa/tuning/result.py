@@ -224,7 +224,7 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, basel
     leading = {trial.configuration: trial for trial in (*([default] if default else []), fastest[0])}
     # Trials of one configuration differ by more than their steps show, so one that was ended early may be the fastest in the repeats.
     runner_up = next((trial for trial in fastest[1:2] if _were_compared(trials, {*leading, trial.configuration})), second)
-    contenders = leading | ({runner_up.configuration: runner_up} if runner_up and runner_up.configuration not in leading else {})
+    contenders = leading | ({runner_up.configuration: runner_up} if runner_up else {})
     ran = _repeats(trials, contenders)
     result = SearchResult(
         best=fastest[0],
