@@ -17,12 +17,13 @@ from oppa.errors import EnvironmentLackingError
 from oppa.problem.training import Limits
 from oppa.report.record import Section
 from oppa.trials import trial
+from oppa.trials.monitor import TrialMonitor
 from oppa.trials.runner import load_runner
 
 LIMIT = 0.01
 """Largest share of a trial that it is to take."""
 STEPS = 400
-_READERS = ((trial.TrialMonitor, "poll"), (trial.TrialMonitor, "check_time"), (trial, "_verdict"))
+_READERS = ((TrialMonitor, "poll"), (TrialMonitor, "check_time"), (trial, "_verdict"))
 """The functions of a trial that read its files: its new steps, whether it is paused, and its end."""
 
 
