@@ -159,6 +159,9 @@ SUITES: Mapping[str, Suite] = {
         about="time to set up a trial on a node of a Ray cluster, compared with the local launcher",
         run="experiments.timings.ray_startup:ray_startup",
     ),
+    "trial-reading": Suite(
+        about="share of a trial that its tuner spends on reading its files", run="experiments.timings.trial_reading:trial_reading"
+    ),
     "elastic-restart": Suite(
         about="pause of an elastic job of a user's trainer on Slurm: ranks that wait, compared with a cold restart",
         run="experiments.timings.elastic_restart:elastic_restart",
@@ -232,6 +235,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         smallest="--tasks 1000",
     ),
     "ray-start-up": _with_own_record("ray-start-up", _TIMINGS["start-up"]),
+    "trial-reading": _with_own_record("trial-reading", _TIMINGS["start-up"]),
     "elastic-restart": _with_own_record(
         "elastic-restart",
         Declared(

@@ -17,6 +17,7 @@ NAMES = (
         "help",
         "start-up",
         "ray-start-up",
+        "trial-reading",
         "elastic-restart",
         "machine",
         "overhead",

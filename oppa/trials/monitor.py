@@ -1,7 +1,6 @@
 """Monitor a running trial from outside: its steps, its silences and its time."""
 
 import contextlib
-import math
 import os
 import statistics
 import time
@@ -20,6 +19,8 @@ HANG = "hang"
 HANG_S = 10.0
 HANG_STEPS = 20
 """A trial hangs if it reports no step for `HANG_S` seconds, nor for `HANG_STEPS` times its median step time."""
+PAUSE_LOOKS = 10
+"""A silent trial is asked this often in `HANG_S` whether it pauses, so that steps without silence cost no read."""
 ENDING = 6
 """Factor of `HANG_S` for a program that has taken its steps: it closes its process groups, and frees its devices."""
 FLOOD = 1000
@@ -88,13 +89,18 @@ class TrialMonitor:
 
     def check_time(self) -> None:
         """Detect that the trial exceeds its time limit, or hangs."""
-        if self._is_paused():
-            self._last_step_at = time.monotonic()
         silence_s = time.monotonic() - self._last_step_at
-        usual_s = statistics.median(self.step_times_s) if self.measurements else math.inf
         if self.seconds > self._limit_s:
             self._end("timed_out", f"took longer than its limit of {format_seconds(self._limit_s)}")
-        elif silence_s > max(self._hang_s * (ENDING if self._has_taken_its_steps() else 1), HANG_STEPS * usual_s):
+        elif silence_s > self._hang_s / PAUSE_LOOKS and self._is_paused():
+            self._last_step_at = time.monotonic()
+        elif silence_s > self._hang_s and self.measurements:
+            self._check_silence(silence_s)
+
+    def _check_silence(self, silence_s: float) -> None:
+        """End a trial that has been silent for `hang_s`, unless its steps are long or it has taken them all."""
+        usual_s = statistics.median(self.step_times_s)
+        if silence_s > max(self._hang_s * (ENDING if self._has_taken_its_steps() else 1), HANG_STEPS * usual_s):
             last = f"step {self.measurements[-1].step}; a step takes {format_seconds(usual_s)}"
             self._end("timed_out", f"{HANG}: no step for {format_seconds(silence_s)} after {last}")
 

@@ -148,11 +148,7 @@ class LineReader:
         Raises:
             MeasurementError: a line is too long, or the file is not a regular file.
         """
-        with untrusted_file.opened(self._path) as file:
-            if file is None:
-                return
-            file.seek(self._offset)
-            data = file.read(CALL_BYTES)
+        data = untrusted_file.read_from(self._path, self._offset, limit_bytes=CALL_BYTES)
         complete, newline, rest = data.rpartition(b"\n")
         if len(rest) > LINE_BYTES:
             raise MeasurementError(f"`{self._path.name}` has a line of over {LINE_BYTES} bytes")

@@ -6,6 +6,7 @@ directory; or more bytes than fit in memory.
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -35,6 +36,21 @@ def opened(path: Path, *, writing: bool = False) -> Iterator[BinaryIO | None]:
         raise MeasurementError(f"`{path.name}` {what.get(error.errno or 0, f'cannot be read: {error.strerror}')}") from error
     with file:
         yield file
+
+
+def read_from(path: Path, offset: int, *, limit_bytes: int) -> bytes:
+    """Return at most `limit_bytes` that follow an offset, in bytes; nothing if the file ends there, or is missing.
+
+    The file is opened anew, as network file systems tell only then how long it is.
+
+    Raises:
+        MeasurementError: it is no regular file, or cannot be opened.
+    """
+    with opened(path) as file:
+        if file is None:
+            return b""
+        ahead = os.fstat(file.fileno()).st_size - offset
+        return os.pread(file.fileno(), min(ahead, limit_bytes), offset) if ahead > 0 else b""
 
 
 def read(path: Path, *, limit_bytes: int) -> bytes | None:

@@ -1,9 +1,7 @@
 """A trial that writes anything in its folder is classified, and costs neither the tuner's time or memory nor the next trial."""
 
-import json
 import os
 import resource
-import statistics
 import sys
 import textwrap
 import time
@@ -21,8 +19,8 @@ from oppa.problem.model import Model
 from oppa.problem.training import Limits, Training
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
-from oppa.trials.trial import POLL_S, TrialResult, run_trial
-from oppa.trials.trial_folder import MEASUREMENTS, MeasurementReader, TrialSpec, read_report
+from oppa.trials.trial import TrialResult, run_trial
+from oppa.trials.trial_folder import TrialSpec
 from tests.sampling import sampled
 
 STUDY = f"{os.getpid():08x}-hostile"
@@ -89,18 +87,3 @@ def test_and_the_next_one_runs(kind: str, run: Callable[[str], TrialResult], tmp
 def test_what_is_unusual_is_no_failure(kind: str, run: Callable[[str], TrialResult]) -> None:
     result = run(ALLOWED[kind])
     assert (result.outcome, result.steps) == ("completed", 4), result
-
-
-def test_reading_a_trial_s_files_takes_at_most_a_hundredth_of_it(tmp_path: Path) -> None:
-    """A trial that takes a step between any two looks: each look reads a line, in processor time of this thread."""
-    reader, cost_s = MeasurementReader(tmp_path), []
-    for number in range(2_000):
-        with (tmp_path / MEASUREMENTS).open("a") as file:
-            file.write(json.dumps({"step": number, "step_time_s": 0.01, "memory_bytes": 1 << 30, "loss": 2.5}) + "\n")
-        began_s = time.thread_time()
-        assert len(list(reader.new())) == 1
-        cost_s.append(time.thread_time() - began_s)
-    began_s = time.thread_time()
-    assert read_report(tmp_path) is None
-    print(f"a look takes {statistics.mean(cost_s) / POLL_S:.2%} of the time between two, a report {time.thread_time() - began_s:.6f} s")
-    assert statistics.mean(cost_s) <= POLL_S / 100
