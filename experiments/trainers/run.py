@@ -97,15 +97,19 @@ def _present() -> list[Integration]:
             each.interpreter()
             found.append(each)
         except EnvironmentLackingError as lacking:
-            sys.stderr.write(f"{each.name} is left out: {lacking.message}; {lacking.hint}\n")
+            _tell(f"{each.name} is left out: {lacking.message}; {lacking.hint}")
     return found
+
+
+def _tell(words: str) -> None:
+    sys.stderr.write(words + "\n")
 
 
 def _sections(integration: Integration, found: TrainerComparison) -> list[Section]:
     name, value = integration.layouts[1]
     rows = [
-        ("changes of the batch between two steps", str(found.live_changes)),
-        ("changes of layout by a restart", str(found.restarts)),
+        ("changes of the batch between two steps, by the controller", str(found.live_changes)),
+        ("changes of batch and layout by a restart, by the controller", str(found.restarts)),
         ("largest difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
         (f"the same after stops, on 2, 1 and 2 ranks, the last ones with {name} = {value}", f"{found.resumed_difference:.1e}"),
         (f"client, share of a step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
@@ -147,14 +151,17 @@ def _statistics_section(integration: Integration, found: TrainerComparison) -> S
 def _compared(integration: Integration, repeats: int) -> TrainerComparison:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="oppa-trainers-") as folder:
+        _tell(f"{integration.name}: a run whose batch and layout change")
         late = ("--late-start",) if integration.early_start else ()  # so that the change of layout comes early in a short run
         changed = ExampleRun(integration, Path(folder) / "changed", *late)
         staged = changed.trained(changed.begin(0) + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
         steps, client_s = _steps(staged), changed.client_s()
+        _tell(f"{integration.name}: a run that stops twice")
         moved = ExampleRun(integration, Path(folder) / "moved")
         moved.trained(moved.begin(0), callback=StopAfter(20), finished=False)
         moved.trained("micro_batch=8", devices=1, callback=StopAfter(20), finished=False)
         resumed = _steps(moved.trained(moved.begin(1)))
+        _tell(f"{integration.name}: pauses and the cost of statistics")
         late_s, early_s = _pauses(integration, Path(folder), repeats) if integration.early_start else ((), ())
     restarts = sum("start" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
     live = sum("rebatch" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)

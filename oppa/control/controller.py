@@ -289,7 +289,7 @@ class Controller:
         assert self._first is not None
         first = throughputs.current(self._first, seen.reliable_noise_scale, None) or present
         known = throughputs.current(seen.configuration, seen.reliable_noise_scale, None) or present
-        best = float(throughputs.goodputs(seen.reliable_noise_scale).max())
+        best = throughputs.largest_goodput(seen.reliable_noise_scale)
         self.worth = GoodputAccount(
             actual=self.worth.actual + actual,
             stayed=self.worth.stayed + (first.goodput * passed_s if self.has_changed else actual + present.goodput * in_vain_s),

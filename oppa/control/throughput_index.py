@@ -1,9 +1,12 @@
 """Index the rows of a throughput table for policies, which evaluate thousands of candidates in a fraction of a millisecond.
 
-Notation (N rows; n candidates, each the fastest micro-batch of a strategy at a global batch; k = 3 best ones):
+Notation (N rows; n candidates, each the fastest micro-batch of a strategy at a global batch; m different batches):
     samples_per_s    T of COPUS eq. 3, the median of its distribution    (n,)
     batches          B_g, sequences                                      (n,)
     layouts          the number of the strategy                          (n,)
+    sizes            the different batches, ascending                    (m,)
+
+At one noise scale, goodput is T times a factor of the batch alone, so the factor is computed for m batches in place of n candidates.
 """
 
 import copy
@@ -80,7 +83,11 @@ class ThroughputIndex:
 
     def goodputs(self, noise_scale: float) -> Array:
         """Return the goodput of every candidate, shape (n,)."""
-        return self._goodput(self.samples_per_s, self.batches, noise_scale)
+        return self.samples_per_s * self._goodput(1.0, self._rows.sizes, noise_scale)[self._size_numbers]
+
+    def largest_goodput(self, noise_scale: float) -> float:
+        """Return the largest goodput of all candidates."""
+        return float((self._fastest * self._goodput(1.0, self._rows.sizes, noise_scale)).max())
 
     def measured(self, configuration: Configuration, noise_scale: float, steps_per_s: float) -> Option:
         """Return a configuration with its goodput at a measured speed, independent of the table."""
@@ -128,12 +135,13 @@ class ThroughputIndex:
 
     def _choose(self, steps_per_s: Array) -> None:
         """Choose the fastest micro-batch of each strategy at each batch; the first row wins a tie."""
-        order = np.lexsort((-steps_per_s, self._rows.groups))  # stable
-        groups = self._rows.groups[order]
-        self._chosen: Numbers = np.sort(order[np.flatnonzero(np.diff(groups, prepend=-1))])
-        self._rates = steps_per_s
+        self._rates, self._chosen = steps_per_s, self._rows.first_largest(steps_per_s)
         self.batches, self.layouts = self._rows.batches[self._chosen], self._rows.layouts[self._chosen]
         self.samples_per_s = steps_per_s[self._chosen] * self.batches
+        self._size_numbers = self._rows.size_numbers[self._chosen]
+        self._fastest = np.zeros(len(self._rows.sizes))
+        """Samples per second of the fastest candidate at each batch, shape (m,)."""
+        np.maximum.at(self._fastest, self._size_numbers, self.samples_per_s)
 
 
 class _Rows:
@@ -146,7 +154,7 @@ class _Rows:
         self.numbers = dict[ParallelStrategy, int]()
         self.batches = np.array([each.global_batch for each in self.configurations], np.float64)
         self.layouts: Numbers = np.array([self.numbers.setdefault(row.strategy, len(self.numbers)) for row in rows])
-        self.groups = self._grouped()
+        self._group()
 
     def with_strangers(self, configurations: Sequence[Configuration]) -> "_Rows":
         """Return a copy with rows appended for configurations that are not in the table; `self` if there are none."""
@@ -160,10 +168,21 @@ class _Rows:
         numbers = [made.numbers.setdefault(ParallelStrategy.of(each), len(made.numbers)) for each in configurations]
         made.batches = np.concatenate([self.batches, [float(each.global_batch) for each in configurations]])
         made.layouts = np.concatenate([self.layouts, numbers])
-        made.groups = made._grouped()
+        made._group()
         return made
 
-    def _grouped(self) -> Numbers:
-        """Return a number for each row's pair of strategy and batch, shape (N,)."""
-        _, batches = np.unique(self.batches, return_inverse=True)
-        return np.asarray(batches * len(self.numbers) + self.layouts)
+    def first_largest(self, values: Array) -> Numbers:
+        """Return the row with the largest value of each strategy at each batch, of equals the first; in ascending order, shape (n,)."""
+        ordered = values[self._order]
+        largest = np.maximum.reduceat(ordered, self._starts)[self._groups]
+        found = np.flatnonzero(ordered == largest)
+        firsts = found[np.diff(self._groups[found], prepend=-1) > 0]
+        return np.sort(self._order[firsts])
+
+    def _group(self) -> None:
+        """Number the batches, and sort the rows by their pairs of strategy and batch, so that a choice from each pair sorts nothing."""
+        self.sizes, self.size_numbers = np.unique(self.batches, return_inverse=True)
+        _, groups = np.unique(self.size_numbers * len(self.numbers) + self.layouts, return_inverse=True)
+        self._order: Numbers = np.argsort(groups, kind="stable")
+        self._groups: Numbers = groups[self._order]
+        self._starts: Numbers = np.flatnonzero(np.diff(self._groups, prepend=-1))

@@ -23,7 +23,7 @@ from oppa.units import format_seconds
 
 REFRESH_S = 0.2
 LOOK_S = 1.0
-CAUSE_WIDTH = 70
+CAUSE_WIDTH, NAME_WIDTH = 70, 36
 NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
 """Marks of trials: a configuration's first search trial, a further one, the user's baseline, the default, and a verification repeat."""
 MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT, DRIFT: AGAIN}
@@ -40,6 +40,7 @@ class PlainSearchView:
         self._best: tuple[float, str] | None = None
         ended = study.trials()
         self._shown = {trial.id for trial in ended}
+        self._name_width = NAME_WIDTH
         self._looked_at = time.monotonic()
         self._searched = {trial.configuration for trial in ended if trial.purpose == SEARCH and trial.counts}
         for trial in ended:
@@ -86,7 +87,9 @@ class PlainSearchView:
         self._searched |= {trial.configuration} if trial.purpose == SEARCH and trial.counts else set()
         outcome = style.outcome(trial.outcome) + " " * (17 - len(trial.outcome))
         mark = "   [bold green]best so far[/]" if improved else ""
-        return f"{trial.id:4} {kind} {self._name(trial.configuration):<36} {outcome}{rest}{mark}"
+        name = self._name(trial.configuration)
+        self._name_width = max(self._name_width, len(name))  # lines after a long name align with its own
+        return f"{trial.id:4} {kind} {name:<{self._name_width}} {outcome}{rest}{mark}"
 
     def _mark(self, trial: Lease | Trial) -> str:
         if trial.purpose == SEARCH and trial.configuration in self._searched:
