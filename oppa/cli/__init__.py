@@ -1,7 +1,7 @@
 """Define the command line: argv in, tables out. Only this package prints or exits; each command has a file.
 
 Exit codes: 0 success, 1 nothing feasible, no verdict or training failed, 2 wrong input, 3 environment lacking, 4 a regression,
-70 a mistake in oppa, 130 interrupted and resumable.
+70 a mistake in oppa, 130 interrupted and resumable, 141 nobody reads the output any more.
 
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
 """
@@ -40,7 +40,7 @@ from oppa.cli.commands import (
     verify,
 )
 from oppa.cli.environment import CommandGroup
-from oppa.cli.failure import INTERNAL, exit_code, full_disk, print_error, print_internal_error
+from oppa.cli.failure import INTERNAL, UNREAD, exit_code, full_disk, print_error, print_internal_error
 from oppa.cli.job_options import LaunchLineCommand
 from oppa.cli.renamed import refuse_renamed
 from oppa.errors import OppaError
@@ -104,15 +104,31 @@ def main() -> None:
     processes.own_children()
     try:
         refuse_renamed(sys.argv[1:])
-        app()
+        _run()
     except OppaError as error:
         print_error(error)
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in buffers
+        sys.exit(UNREAD)
     except Exception as error:  # noqa: BLE001 (the end of the line: every foreseen error is an OppaError)
         if (full := full_disk(error)) is not None:
             print_error(full)
             sys.exit(exit_code(full))
         print_internal_error(error)
         sys.exit(INTERNAL)
+
+
+def _run() -> None:
+    """Run the command; raises BrokenPipeError if nobody reads its output any more, which typer turns into exit code 1."""
+    try:
+        app()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        raise
+    finally:
+        if sys.stdout:  # None if the caller has closed it
+            sys.stdout.flush()

@@ -12,6 +12,8 @@ from oppa.plain_text import plain_text
 
 INTERNAL = 70
 """Exit code of a mistake in oppa itself, as EX_SOFTWARE of sysexits.h."""
+UNREAD = 141
+"""Exit code if the reader of the output has ended, as `| head` does: that of a program that SIGPIPE ends."""
 MOST_CHARACTERS = 10_000
 """Most characters of a message, which quotes what a user typed."""
 _RED, _CYAN, _PLAIN = "\033[1;31m", "\033[1;36m", "\033[0m"

@@ -20,6 +20,19 @@ def test_help_loads_nothing_heavy(oppa) -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("command", [("schema", "job"), ("--version",)], ids=["while it prints", "at its end"])
+def test_a_reader_that_has_ended_is_no_failure_of_the_search(command) -> None:
+    import os
+    import subprocess
+    import sys
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([sys.executable, "-m", "oppa", *command], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
 def test_space_counts_and_lists(oppa) -> None:
     listed = oppa("space", "job.toml", "--json").stdout.splitlines()
     said = oppa("space", "job.toml").stdout
