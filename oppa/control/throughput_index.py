@@ -67,7 +67,10 @@ class ThroughputIndex:
         places = [self._rows.places[each] for each in known]
         rates, _ = posterior(self._rates, self._rows.log_stddevs, places, [seen[each] for each in known])
         strangers = [np.exp(seen[each].mean) for each in made._rows.configurations[len(rates) :]]
-        made._choose(np.concatenate([rates, strangers]))
+        if strangers or not self._rows.keeps_choice(self._chosen, rates, places):
+            made._choose(np.concatenate([rates, strangers]))
+        else:
+            made._rate(rates)
         return made
 
     @property
@@ -135,10 +138,15 @@ class ThroughputIndex:
 
     def _choose(self, steps_per_s: Array) -> None:
         """Choose the fastest micro-batch of each strategy at each batch; the first row wins a tie."""
-        self._rates, self._chosen = steps_per_s, self._rows.first_largest(steps_per_s)
+        self._chosen = self._rows.first_largest(steps_per_s)
         self.batches, self.layouts = self._rows.batches[self._chosen], self._rows.layouts[self._chosen]
-        self.samples_per_s = steps_per_s[self._chosen] * self.batches
         self._size_numbers = self._rows.size_numbers[self._chosen]
+        self._rate(steps_per_s)
+
+    def _rate(self, steps_per_s: Array) -> None:
+        """Set the rates of all rows, which choose the same candidates as before."""
+        self._rates = steps_per_s
+        self.samples_per_s = steps_per_s[self._chosen] * self.batches
         self._fastest = np.zeros(len(self._rows.sizes))
         """Samples per second of the fastest candidate at each batch, shape (m,)."""
         np.maximum.at(self._fastest, self._size_numbers, self.samples_per_s)
@@ -179,10 +187,20 @@ class _Rows:
         firsts = found[np.diff(self._groups[found], prepend=-1) > 0]
         return np.sort(self._order[firsts])
 
+    def keeps_choice(self, chosen: Numbers, values: Array, changed: Sequence[int]) -> bool:
+        """Return whether `first_largest` still returns `chosen` after the values of a few rows changed, and all others by one factor."""
+        for place in changed:
+            start, end = np.searchsorted(self._groups, (self._numbers[place], self._numbers[place] + 1))
+            group = self._order[start:end]
+            best = group[np.argmax(values[group])]
+            if chosen[np.searchsorted(chosen, best) % len(chosen)] != best:
+                return False
+        return True
+
     def _group(self) -> None:
         """Number the batches, and sort the rows by their pairs of strategy and batch, so that a choice from each pair sorts nothing."""
         self.sizes, self.size_numbers = np.unique(self.batches, return_inverse=True)
-        _, groups = np.unique(self.size_numbers * len(self.numbers) + self.layouts, return_inverse=True)
-        self._order: Numbers = np.argsort(groups, kind="stable")
-        self._groups: Numbers = groups[self._order]
+        _, self._numbers = np.unique(self.size_numbers * len(self.numbers) + self.layouts, return_inverse=True)
+        self._order: Numbers = np.argsort(self._numbers, kind="stable")
+        self._groups: Numbers = self._numbers[self._order]
         self._starts: Numbers = np.flatnonzero(np.diff(self._groups, prepend=-1))
