@@ -67,7 +67,7 @@ class ThroughputIndex:
         places = [self._rows.places[each] for each in known]
         rates, _ = posterior(self._rates, self._rows.log_stddevs, places, [seen[each] for each in known])
         strangers = [np.exp(seen[each].mean) for each in made._rows.configurations[len(rates) :]]
-        if strangers or not self._rows.keeps_choice(self._chosen, rates, places):
+        if strangers or not self._rows.keep_choice(self._rates, rates, places):
             made._choose(np.concatenate([rates, strangers]))
         else:
             made._rate(rates)
@@ -187,13 +187,12 @@ class _Rows:
         firsts = found[np.diff(self._groups[found], prepend=-1) > 0]
         return np.sort(self._order[firsts])
 
-    def keeps_choice(self, chosen: Numbers, values: Array, changed: Sequence[int]) -> bool:
-        """Return whether `first_largest` still returns `chosen` after the values of a few rows changed, and all others by one factor."""
+    def keep_choice(self, before: Array, after: Array, changed: Sequence[int]) -> bool:
+        """Return whether both values choose the same rows; but for a few changed rows, they differ by a common factor."""
         for place in changed:
             start, end = np.searchsorted(self._groups, (self._numbers[place], self._numbers[place] + 1))
             group = self._order[start:end]
-            best = group[np.argmax(values[group])]
-            if chosen[np.searchsorted(chosen, best) % len(chosen)] != best:
+            if np.argmax(before[group]) != np.argmax(after[group]):
                 return False
         return True
 
