@@ -52,4 +52,4 @@ ZERO = (("zero_stage", 1), ("zero_stage", 2))
 ACCELERATE, LIGHTNING = (
     _integration(name, endless=("--epochs", "1000"), samples=16_000, layouts=RECOMPUTE) for name in ("accelerate", "lightning")
 )
-DEEPSPEED = _integration("deepspeed", endless=("--samples", "1000000"), samples=32_000, layouts=ZERO, interpreter=_deepspeed_python)
+DEEPSPEED = _integration("deepspeed", endless=("--samples", "10000000"), samples=32_000, layouts=ZERO, interpreter=_deepspeed_python)

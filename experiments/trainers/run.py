@@ -13,7 +13,7 @@ from typing import Any
 from experiments.trainers.classifiers import ACCELERATE, DEEPSPEED, LIGHTNING
 from experiments.trainers.example_run import ExampleRun
 from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
-from experiments.trainers.statistics_cost import MOST_COST, StatisticsCost, median
+from experiments.trainers.statistics_cost import MOST_COST, SETTLING, Spread, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter
 from experiments.trainers.torchtitan_llama import TORCHTITAN
 from oppa.control.training_session.result import TrainResult
@@ -134,17 +134,29 @@ def _statistics_section(integration: Integration, found: TrainerComparison) -> S
     """Return the cost of gradient statistics as a table."""
     rows = []
     for each in found.statistics:
-        costs = ["{:+.1%} ({:+.1%} to {:+.1%})".format(*median(values)) for values in (each.cpu, each.wall)]
-        every = f"chosen: {each.interval:.1f}" if each.every is None else str(each.every)
-        rows.append((str(each.samples), every, f"{each.step_s * 1e3:.0f} ms", *costs, str(len(each.wall))))
+        costs = [_spread(values) for values in (each.of_all(each.cpu), each.of_all(each.wall), median(each.cpu))]
+        rows.append((str(each.samples), f"{each.interval:.1f}", f"{each.step_s * 1e3:.0f} ms", *costs, str(len(each.cpu))))
     text = (
-        "Blocks of steps with and without statistics alternate in one gang of two ranks. Each cost is the median of the pairs, with its "
-        f"95% bootstrap interval. The bar is {MOST_COST:.0%} in the first row. A measured gradient is read once more, "
-        "whatever the size of the micro-batch, so the cost is larger where a micro-batch has little work. "
-        "Unless a job states which steps are measured, the statistics choose the interval by their own cost."
+        "One training of two ranks, whose statistics choose the measured steps. Each of these is compared with the others up to the next "
+        "measured one. The cost over all steps is that of a measured step over the interval. Costs are the median of the pairs, with its "
+        f"95% bootstrap interval. The bar is {MOST_COST:.0%} in the first row. The first {SETTLING} steps do not count, as the interval "
+        "settles in them. A measured gradient is read once more, whatever the size of the micro-batch, so the cost is larger where a "
+        "micro-batch has little work."
     )
-    columns = (">samples of a micro-batch", ">every n-th step", ">time of a step", ">cost, CPU time", ">cost, wall clock", ">pairs")
+    columns = (
+        ">samples of a micro-batch",
+        ">every n-th step",
+        ">time of a step",
+        ">cost, CPU time",
+        ">cost, wall clock",
+        ">cost of a measured step, CPU time",
+        ">pairs",
+    )
     return Section(title=f"Gradient statistics: {integration.name}", text=text, columns=columns, rows=rows)
+
+
+def _spread(values: Spread) -> str:
+    return "{:+.1%} ({:+.1%} to {:+.1%})".format(*values)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import pytest
 from experiments.goodput.gains import SHARES, static_targets
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
-from experiments.trainers import example_statistics
+from experiments.trainers.statistics_cost import StatisticsCost, costs
 from experiments.trainers_goodput import page, run
 from oppa import catalog
 from oppa.errors import InputError
@@ -87,7 +87,9 @@ def test_the_job_is_read_and_its_launch_line_has_the_seed() -> None:
     assert {each.recompute for each in map(candidates.configuration, range(len(candidates)))} == {"none", "full"}
 
 
-def test_the_cost_of_statistics_is_that_of_the_measured_block_of_each_pair() -> None:
-    usual = [3.0 if step % example_statistics.BLOCK == 0 else 1.0 for step in range(4 * example_statistics.BLOCK)]
-    times = [seconds * (1.1 if example_statistics.measured(step) else 1.0) for step, seconds in enumerate(usual)]
-    assert example_statistics.costs(times) == pytest.approx([0.1, 0.1])
+def test_the_cost_of_statistics_is_that_of_each_measured_step_over_the_others_up_to_the_next_one() -> None:
+    measured = [False, True, False, False, True, True, False, True]
+    seconds = [9.0, 1.1, 1.0, 1.0, 5.0, 2.4, 2.0, 7.0]
+    assert costs(seconds, measured) == pytest.approx([0.1, 0.2])
+    found = StatisticsCost(samples=8, interval=4.0, step_s=0.2, cpu=[0.04] * 9, wall=[0.08] * 9)
+    assert found.overhead == pytest.approx(0.01) and found.of_all(found.wall) == pytest.approx((0.02,) * 3)

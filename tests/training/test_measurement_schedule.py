@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -12,25 +13,32 @@ from torch import nn
 
 from oppa.errors import InputError
 from oppa.training import GradientStatistics
-from oppa.training.statistics.measurement_schedule import LONGEST, MeasurementSchedule
+from oppa.training.statistics.measurement_schedule import COMPARED, LONGEST, RECENT, MeasurementSchedule
 from oppa.training.statistics.noise_scale import NoiseScale, NoiseScaleEstimate, Smoothing
+from oppa.training.statistics.step_clock import StepClock, StepSeconds
 from tests.training.gang import Gang
 
 RELIABLE = NoiseScale(samples=1000, tokens=1e6)
 
 
+def hear(found: MeasurementSchedule, inside: float, longer: float | None = None, *, times: int = RECENT, micro_batches: int = 9) -> None:
+    """Tell a schedule of measured steps of one second: their time inside measuring, and by how much they are longer than others."""
+    for _ in range(times):
+        other = 0.0 if longer is None else 1 / (1 + longer)
+        found.took(StepSeconds(inside, 1.0, other), tokens=100, micro_batches=micro_batches)
+
+
 def schedule(share: float, *, micro_batches: int = 9, largest_share: float = 0.01) -> MeasurementSchedule:
-    """Return a schedule that has heard of measured steps which take this share of their time."""
+    """Return a schedule that has heard of measured steps which take this share of their time, and are longer by it."""
     found = MeasurementSchedule(largest_share)
-    for _ in range(5):
-        found.took(share, 1.0, tokens=100, micro_batches=micro_batches)
+    hear(found, share, share, micro_batches=micro_batches)
     return found
 
 
-@pytest.mark.parametrize(("share", "interval"), [(0.002, 1), (0.01, 1), (0.015, 2), (0.035, 4), (0.5, LONGEST)])
+@pytest.mark.parametrize(("share", "interval"), [(0.002, 1), (0.0099, 1), (0.015, 2), (0.035, 4), (0.5, LONGEST)])
 def test_the_interval_is_the_smallest_that_the_share_of_the_time_allows(share: float, interval: int) -> None:
     assert schedule(share).interval(RELIABLE) == interval
-    assert schedule(share, largest_share=share).interval(RELIABLE) == 1
+    assert schedule(share, largest_share=1.001 * share).interval(RELIABLE) == 1
 
 
 def test_each_step_is_measured_until_the_cost_is_known_and_the_estimate_reliable() -> None:
@@ -46,8 +54,22 @@ def test_an_average_holds_enough_micro_batches() -> None:
 
 def test_one_slow_step_does_not_count() -> None:
     found = schedule(0.015)
-    found.took(0.9, 1.0, tokens=100, micro_batches=9)
+    hear(found, 0.9, 0.9, times=1)
     assert found.interval(RELIABLE) == 2
+
+
+def test_the_larger_of_both_costs_counts_and_until_both_are_known_some_steps_are_not_measured() -> None:
+    found = MeasurementSchedule(0.01)
+    hear(found, 0.002)
+    assert found.interval(RELIABLE) == 2, "steps that are not measured are needed for the comparison"
+    hear(found, 0.002, 0.055, times=RECENT - 1)
+    assert found.interval(RELIABLE) == 2
+    hear(found, 0.002, 0.055, times=1)
+    assert found.interval(RELIABLE) == 6, "measuring makes the step longer than its own time"
+    hear(found, 0.002, -0.01, times=COMPARED)
+    assert found.interval(RELIABLE) == 1
+    hear(found, 0.025, -0.01, times=COMPARED)
+    assert found.interval(RELIABLE) == 3
 
 
 def due(found: MeasurementSchedule, plans: Terms, every: int | None, steps: int = 12) -> list[int]:
@@ -157,6 +179,32 @@ def test_the_cost_is_measured_on_the_way() -> None:
             model.zero_grad()
         gaps = [after - before for before, after in itertools.pairwise(measured)]
         assert gaps[0] == 1 and gaps[-1] == interval and math.isfinite(statistics.noise_scale.noise)
+
+
+def test_measured_steps_are_timed_apart_from_the_others_that_are_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, now = StepClock(torch.device("cpu")), [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def step(seconds: float, *, measured: bool, micro_batches: int = 4) -> None:
+        clock.begin()
+        with clock.measuring():
+            now[0] += 0.25 * measured
+        now[0] += seconds
+        clock.end(measured=measured)  # before its work is done, this ends nothing
+        clock.took(micro_batches)
+        clock.end(measured=measured)
+        now[0] += 100.0  # a pause between steps
+
+    step(1.0, measured=True)
+    assert clock.take() == StepSeconds(inside=0.25, measured=1.25, other=0.0)
+    step(2.0, measured=False, micro_batches=8)
+    step(3.0, measured=False)
+    step(5.0, measured=False)
+    step(1.0, measured=True)
+    assert clock.take() == StepSeconds(inside=0.25, measured=1.25, other=4.0)
+    clock.took(4)
+    clock.end(measured=False)
+    assert clock.take() == StepSeconds(), "a step that did not begin has no time"
 
 
 def test_a_checkpoint_from_before_goes_on() -> None:

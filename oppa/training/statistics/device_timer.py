@@ -17,8 +17,7 @@ class DeviceTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda, self.running = device.type == "cuda", False
-        self._taken_s = 0.0
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._taken_s, self._events = 0.0, list[tuple[torch.cuda.Event, torch.cuda.Event]]()
 
     def begin(self) -> Begin:
         """Begin a piece of work."""
@@ -36,8 +35,12 @@ class DeviceTimer:
     def take_s(self) -> float:
         """Return the seconds of all work since the last call, which the device has ended."""
         taken_s: float = self._taken_s + sum(begin.elapsed_time(end) for begin, end in self._events) / 1e3
-        self._taken_s, self._events = 0.0, []
+        self.clear()
         return taken_s
+
+    def clear(self) -> None:
+        """Forget all work so far."""
+        self._taken_s, self._events = 0.0, []
 
 
 def _recorded() -> torch.cuda.Event:

@@ -12,7 +12,6 @@ runs during the update.
 
 import dataclasses
 import math
-import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -23,13 +22,13 @@ from torch import Tensor, nn
 from oppa.errors import InputError
 from oppa.problem.training import Over
 from oppa.training.parallel.gradient_layout import GradientLayout, GradientPlacement, layout_of
-from oppa.training.statistics.device_timer import DeviceTimer
 from oppa.training.statistics.gradient_norms import GradientNorms
 from oppa.training.statistics.measurement_schedule import LARGEST_SHARE, MeasurementSchedule, PlannedStep
 from oppa.training.statistics.megatron_buffers import BufferNorms, is_megatron, layout_of_chunks
 from oppa.training.statistics.noise_scale import Health, NoiseScale, Norms, estimate_of
 from oppa.training.statistics.norm_test import variance_ratio
 from oppa.training.statistics.preconditioning import preconditioned_norm
+from oppa.training.statistics.step_clock import StepClock, StepSeconds
 
 
 class GradientStatistics:
@@ -72,11 +71,9 @@ class GradientStatistics:
                 "ZeRO keeps no gradient of a worker, and its moments in shards", hint="measure micro-batches, without Adam's denominators"
             )
         self._norm_of = None if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
-        self._timer, self._schedule = DeviceTimer(layout.device), MeasurementSchedule(largest_share)
-        self._began_s: float | None = None
-        """Time at which the present step began; None without `begin`."""
-        self._cost = (0.0, 0.0)
-        """Seconds of the last measured step that measuring took on this rank, and all of them; they go with the next step's sums."""
+        self._clock, self._schedule = StepClock(layout.device), MeasurementSchedule(largest_share)
+        self._seconds = StepSeconds()
+        """Seconds of the last measured step on this rank; they go with the next one's sums."""
         self._pending: tuple[dist.Work | None, Tensor, float] | None = None
         """Sum over ranks that is under way, and the scale of its losses."""
         self._missed = 0
@@ -116,11 +113,13 @@ class GradientStatistics:
             replicas: Number of data-parallel replicas.
         """
         self._settle()
-        if self._schedule.begin(plan, replicas, self._noise_scale):
-            self.resume()
-        else:
-            self.pause()
-        self._timer.running, self._began_s = True, time.perf_counter()
+        self._clock.begin()
+        is_due = self._schedule.begin(plan, replicas, self._noise_scale)
+        with self._clock.measuring():
+            if is_due:
+                self.resume()
+            else:
+                self.pause()
 
     def step(self, tokens: Sequence[float], *, loss_scale: float = 1.0, wait: bool = True) -> NoiseScale:
         """Process one optimizer step, and return the noise scale so far; a paused step only counts as one that was not measured.
@@ -140,13 +139,13 @@ class GradientStatistics:
         self._settle()
         if self.paused:
             self._missed += 1
-            return self._noise_scale
-        began = self._timer.begin()
-        mine = self.own(tokens)
-        mine = torch.cat((mine, mine.new_tensor(self._cost)))
-        self._timer.end(began)
-        work = None if self._layout.group is None else dist.all_reduce(mine, group=self._layout.group, async_op=True)
-        self._pending = work, mine, loss_scale
+        else:
+            with self._clock.measuring():
+                mine = self.own(tokens)
+                mine = torch.cat((mine, mine.new_tensor(dataclasses.astuple(self._seconds))))
+            work = None if self._layout.group is None else dist.all_reduce(mine, group=self._layout.group, async_op=True)
+            self._pending = work, mine, loss_scale
+        self._clock.took(len(tokens))
         return self.noise_scale if wait else self._noise_scale
 
     def own(self, tokens: Sequence[float]) -> Tensor:
@@ -197,17 +196,18 @@ class GradientStatistics:
         return self._noise_scale
 
     def _settle(self) -> None:
-        """Process the step whose sum over ranks is under way, if there is one."""
+        """End a step that has done its work; process the sum over ranks that is under way, if there is one."""
         if self._pending is None:
+            self._clock.end(measured=False)
             return
         (work, total, loss_scale), self._pending = self._pending, None
         if work is not None:
             work.wait()
-        *sums, cost_s, step_s = total.tolist()
+        self._clock.end(measured=True)
+        *sums, inside_s, measured_s, other_s = total.tolist()
         self.take_in(torch.tensor(sums, dtype=torch.float64), loss_scale=loss_scale)
-        self._schedule.took(cost_s, step_s, tokens=sums[-2], micro_batches=round(sums[-1]))
-        if self._began_s is not None:
-            self._cost = self._timer.take_s(), time.perf_counter() - self._began_s
+        self._schedule.took(StepSeconds(inside_s, measured_s, other_s), tokens=sums[-2], micro_batches=round(sums[-1]))
+        self._seconds = self._clock.take()
 
     @property
     def finite(self) -> bool:
@@ -257,9 +257,9 @@ class GradientStatistics:
 
     def _measuring(self, module: nn.Module, placements: dict[str, GradientPlacement]) -> GradientNorms | BufferNorms:
         if self._in_buffers:
-            return BufferNorms(module, placements, timer=self._timer)
+            return BufferNorms(module, placements, timer=self._clock.inside)
         averaged, pools = self._layout.averaged, self._layout.pools
-        return GradientNorms(module, placements, pools, self._norm_of, timer=self._timer, added_up=self._workers, averaged=averaged)
+        return GradientNorms(module, placements, pools, self._norm_of, timer=self._clock.inside, added_up=self._workers, averaged=averaged)
 
 
 def _layout_of(model: nn.Module | Sequence[nn.Module] | GradientLayout) -> GradientLayout:

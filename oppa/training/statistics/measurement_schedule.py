@@ -1,11 +1,16 @@
 """Choose the steps whose gradients are measured: as many as the estimate needs, and no more than may be paid for.
 
 A measured gradient is read once more from memory, which is a fixed cost of each micro-batch. The noise scale is an average over many steps,
-so not every step has to be measured. With every n-th one, the average spans as many steps, and its variance is n times as large.
+so not every step has to be measured. With every n-th one, the average spans as many steps, and its variance is n times as large. Seconds
+inside measuring leave out what it takes from the rest of the step, such as caches and the threads of a collective. A comparison with other
+steps has all of it, but varies as steps do.
 
-    affordable     share of a measured step's time that measuring takes, over the share that it may take
+    cost           share by which a measured step is longer: the larger of its seconds inside measuring, over all its seconds, and of its
+                   seconds over those of the other steps since the last measured one, minus 1
+    affordable     cost over the share of all time that measuring may take
     enough         steps whose plain mean varies as the average does, times micro-batches of a step but one, over `enough_samples`
-    n              the smaller of both, from 1 to `LONGEST`; 1 until the average has `enough_samples`
+    n              the smaller of both, from 1 to `LONGEST`; 1 until the average has `enough_samples`, and then 2 or more until `RECENT`
+                   measured steps are compared
 """
 
 import math
@@ -14,13 +19,16 @@ from collections import deque
 from typing import Protocol
 
 from oppa.training.statistics.noise_scale import NoiseScale
+from oppa.training.statistics.step_clock import StepSeconds
 
 LARGEST_SHARE = 0.01
 """Share of the training's time that measuring may take."""
 LONGEST = 8
 """Largest interval of measured steps."""
 RECENT = 5
-"""Measured steps whose median cost counts: the first ones of a process are slow."""
+"""Measured steps whose median time inside measuring counts: the first ones of a process are slow."""
+COMPARED = 31
+"""Measured steps whose median comparison with other steps counts; from `RECENT` on, it does."""
 
 
 class PlannedStep(Protocol):
@@ -49,33 +57,40 @@ class MeasurementSchedule:
     """
 
     def __init__(self, largest_share: float) -> None:
-        self._largest_share, self._shares = largest_share, deque[float](maxlen=RECENT)
+        self._largest_share, self._inside, self._longer = largest_share, deque[float](maxlen=RECENT), deque[float](maxlen=COMPARED)
         self._tokens, self._micro_batches = 0.0, 0
         self._since = math.inf
         """Steps since the last one that was measured, which counts."""
 
-    def took(self, cost_s: float, step_s: float, *, tokens: float, micro_batches: int) -> None:
+    def took(self, seconds: StepSeconds, *, tokens: float, micro_batches: int) -> None:
         """Record a measured step.
 
         Args:
-            cost_s: Seconds that measuring took on all ranks, in this step or an earlier one; 0 if that is not known.
-            step_s: Seconds of that step on all ranks.
+            seconds: Seconds of that step or an earlier one, as sums over all ranks.
             tokens: Tokens of the step.
             micro_batches: Its micro-batches over all replicas.
         """
-        if cost_s > 0 and step_s > 0:
-            self._shares.append(cost_s / step_s)
+        if seconds.inside > 0 and seconds.measured > 0:
+            self._inside.append(seconds.inside / seconds.measured)
+        if seconds.other > 0 and seconds.measured > 0:
+            self._longer.append(seconds.measured / seconds.other - 1)
         self._tokens, self._micro_batches = tokens, micro_batches
 
     def interval(self, known: NoiseScale) -> int:
         """Return the present interval of measured steps."""
         smoothing, others = known.smoothing, self._micro_batches - 1
-        if not self._shares or (others > 0 and known.samples < smoothing.enough_samples):
+        if not self._inside or (others > 0 and known.samples < smoothing.enough_samples):
             return 1
-        affordable = math.ceil(statistics.median(self._shares) / self._largest_share)
         keep = smoothing.keeps(self._tokens, known.tokens)
         enough = (1 + keep) / (1 - keep) * others / smoothing.enough_samples if others > 0 and keep < 1 else math.inf
-        return max(1, int(min(affordable, enough, LONGEST)))
+        return max(1, int(min(self._affordable(), enough, LONGEST)))
+
+    def _affordable(self) -> int:
+        """Return the smallest interval that the costs so far allow."""
+        cost, least = statistics.median(self._inside), 2
+        if len(self._longer) >= RECENT:
+            cost, least = max(cost, statistics.median(self._longer)), 1
+        return max(least, math.ceil(cost / self._largest_share))
 
     def begin(self, plan: PlannedStep, replicas: int, known: NoiseScale) -> bool:
         """Begin a step; return True if it is to be measured. A step with an empty micro-batch, which has no gradient, is not."""

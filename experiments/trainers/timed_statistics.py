@@ -1,0 +1,38 @@
+"""Gradient statistics that read the clocks when each step begins, for a comparison of measured steps with the others."""
+
+import itertools
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+from oppa.training import GradientStatistics
+
+LONGEST_RUN = 9
+"""Steps that are measured in a row before one is left out, if all are cheap enough: without others there is no comparison."""
+
+
+class TimedStatistics(GradientStatistics):
+    """Choose the measured steps as always, but never more than LONGEST_RUN in a row."""
+
+    begins: ClassVar[list[tuple[float, float]]] = []
+    """CPU seconds and seconds of the wall clock at the beginning of each step."""
+    measured: ClassVar[list[bool]] = []
+    """States for each step if it was measured."""
+
+    def begin(self, plan: Any, replicas: int) -> None:
+        """Begin a step."""
+        self.begins.append((time.process_time(), time.perf_counter()))
+        super().begin(plan, replicas)
+        if all(self.measured[-LONGEST_RUN:]) and len(self.measured) >= LONGEST_RUN:
+            self.pause()
+        self.measured.append(not self.paused)
+
+
+def write_times() -> None:
+    """Write the seconds of this rank's steps but the last into a file of the trial's folder, and which of them were measured."""
+    steps = [(after[0] - begin[0], after[1] - begin[1]) for begin, after in itertools.pairwise(TimedStatistics.begins)]
+    cpu, wall = zip(*steps, strict=True)
+    found = {"cpu": cpu, "wall": wall, "measured": TimedStatistics.measured[:-1]}
+    Path(os.environ["OPPA_TRIAL"], f"times-{os.environ['RANK']}.json").write_text(json.dumps(found))
