@@ -16,7 +16,7 @@ def command(
     run: Annotated[bool, typer.Option("--run", help=RUN)] = False,
     tasks: Annotated[str | None, typer.Option(metavar="A,B,C", help=TASKS)] = None,
     trials: Annotated[int, typer.Option(min=1, help=TRIALS)] = 20,
-    rounds: Annotated[int, typer.Option(min=1, help=ROUNDS)] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help=ROUNDS)] = 5,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:

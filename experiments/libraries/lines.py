@@ -79,7 +79,7 @@ class Library:
 LIBRARIES: Mapping[str, Library] = {
     "transformers": Library(
         line=(
-            "torchrun --nproc_per_node 2 hf.py --output_dir canary/out --save_steps 20 --max_steps 60 --report_to none --width 256"
+            "torchrun --nproc_per_node 2 hf.py --output_dir canary/out --save_steps 40 --max_steps 120 --report_to none --width 1024"
             " --per_device_train_batch_size 1 --gradient_accumulation_steps 8 --ddp_bucket_cap_mb 25 --dataloader_num_workers 0"
             " --export canary/export"
         ),
@@ -94,8 +94,8 @@ LIBRARIES: Mapping[str, Library] = {
     ),
     "accelerate": Library(
         line=(
-            "accelerate launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no accelerated.py --steps 60"
-            " --project_dir canary/logs --output_dir canary/out --checkpointing_steps 20 --with_tracking --width 256"
+            "accelerate launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no accelerated.py --steps 120"
+            " --project_dir canary/logs --output_dir canary/out --checkpointing_steps 40 --with_tracking --width 1024"
             " --batch {micro_batch=1:1,2,4,8} --accumulate {num_microbatches} --threads {threads=1:1,2}"
         ),
         settings=(BATCH,),
@@ -104,7 +104,7 @@ LIBRARIES: Mapping[str, Library] = {
     ),
     "lightning": Library(
         line=(
-            "python cli.py fit --trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp --trainer.max_steps 60"
+            "python cli.py fit --trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp --trainer.max_steps 120"
             " --trainer.default_root_dir canary/root --model.width 256 --data.batch_size 1 --data.num_workers 0"
             " --trainer.accumulate_grad_batches 8"
         ),
@@ -113,14 +113,14 @@ LIBRARIES: Mapping[str, Library] = {
         install="lightning 'jsonargparse[signatures]'",
     ),
     "deepspeed": Library(
-        line="torchrun --nproc_per_node 2 zero.py --steps 60 --width 256 --save_dir canary/out --deepspeed --deepspeed_config ds.json",
+        line="torchrun --nproc_per_node 2 zero.py --steps 120 --width 1024 --save_dir canary/out --deepspeed --deepspeed_config ds.json",
         packages=("deepspeed",),
         files={"ds.json": {"gradient_accumulation_steps": 4}},
     ),
     "plain": Library(
         line=(
-            "torchrun --nproc_per_node 2 ddp.py --steps 60 --save-dir canary/out --log-dir=canary/logs --weights canary/weights.pt"
-            " --width 256 --batch {micro_batch=1:1,2,4,8} --accumulate {num_microbatches} --threads {threads=1:1,2}"
+            "torchrun --nproc_per_node 2 ddp.py --steps 120 --save-dir canary/out --log-dir=canary/logs --weights canary/weights.pt"
+            " --width 1024 --batch {micro_batch=1:1,2,4,8} --accumulate {num_microbatches} --threads {threads=1:1,2}"
         ),
         settings=(BATCH, 'command.paths."--weights"=redirect'),
     ),

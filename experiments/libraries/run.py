@@ -31,7 +31,7 @@ MOST = 12
 """Most configurations of a line."""
 REPEATS = 5
 """Runs of each contender at the end of a search."""
-WARM_UP = 10
+WARM_UP = 20
 """First steps of a run by hand that do not count."""
 LIMIT_S = 900.0
 """Longest run by hand."""

@@ -33,12 +33,13 @@ for step in range(given.steps):
     optimizer.zero_grad()
     writing.end_step()
     if os.environ["RANK"] == "0":
+        print(f"step {step} {1e3 * (time.perf_counter() - began):.3f} ms", flush=True)
+    if os.environ["RANK"] == "0" and step % 40 == 0:
         given.save_dir.mkdir(parents=True, exist_ok=True)
         given.log_dir.mkdir(parents=True, exist_ok=True)
         torch.save(model.state_dict(), given.save_dir / "last.pt")
         torch.save(model.state_dict(), given.weights)
         (given.log_dir / "log.txt").write_text(f"{step}")
-        print(f"step {step} {1e3 * (time.perf_counter() - began):.3f} ms", flush=True)
 dist.barrier()
 del model, optimizer  # they keep a reference to the group
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A loop around DeepSpeed, whose JSON file enables monitors, and which saves a checkpoint after each step."""
+"""A loop around DeepSpeed, whose JSON file enables monitors, and which saves a checkpoint after every 40th step."""
 
 import argparse
 import os
@@ -28,6 +28,7 @@ for step in range(given.steps):
         engine.backward(engine(torch.randn(engine.train_micro_batch_size_per_gpu(), 4)).pow(2).mean())
         engine.step()
     writing.end_step()
-    engine.save_checkpoint(given.save_dir, tag=f"step{step}")
     if os.environ["RANK"] == "0":
         print(f"step {step} {1e3 * (time.perf_counter() - began):.3f} ms", flush=True)
+    if step % 40 == 0:
+        engine.save_checkpoint(given.save_dir, tag=f"step{step}")
