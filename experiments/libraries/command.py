@@ -8,7 +8,7 @@ import typer
 RUN = "First tune and run what is not recorded, which takes an hour on an idle machine. Interrupted, the same command continues."
 TASKS = "Libraries; all by default."
 TRIALS = "Limit of each search."
-ROUNDS = "Runs of each configuration by hand."
+ROUNDS = "Runs by hand of a configuration that may be the fastest."
 OUT = "Folder of the record; results/libraries by default."
 
 

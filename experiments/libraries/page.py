@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from experiments.libraries.run import Found
+from experiments.libraries.run import CONTENDS, EVERY_ROUNDS, Found
 from oppa.report.record import Section
 
 CLOSE = 0.03
@@ -14,7 +14,8 @@ def sections(found: Sequence[Found]) -> list[Section]:
     """Return the tables of the record."""
     text = (
         "Each line is tuned without a job file, in a folder with canaries: files that trials must not change."
-        f" Then every configuration runs by hand, in turn. A winner counts as found within {CLOSE:.0%} of the fastest."
+        f" Then every configuration runs by hand, in turn: {EVERY_ROUNDS} times, and those up to {CONTENDS:g} times as slow as the fastest"
+        f" more often. A winner counts as found within {CLOSE:.0%} of the fastest."
     )
     rows = [
         (

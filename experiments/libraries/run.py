@@ -33,6 +33,8 @@ REPEATS = 5
 """Runs of each contender at the end of a search."""
 WARM_UP = 20
 """First steps of a run by hand that do not count."""
+EVERY_ROUNDS, CONTENDS = 2, 1.3
+"""First rounds, in which every configuration runs by hand, and the ratio to the fastest up to which one runs in the others, too."""
 LIMIT_S = 900.0
 """Longest run by hand."""
 TIMES, CANARIES, STUDY = "times.json", "canaries.json", "study"
@@ -64,6 +66,13 @@ class Found:
         kept = {name: [each for each in times if each is not None] for name, times in self.step_times_s.items()}
         return {name: statistics.median(times) for name, times in kept.items() if times and len(times) == len(self.step_times_s[name])}
 
+    def runs_in(self, number: int, name: str) -> bool:
+        """Return whether a configuration runs in a round: in the first ones each does, and then those that may be the fastest."""
+        if number < EVERY_ROUNDS or name in (self.winner, self.baseline):
+            return True
+        medians = self.medians_s
+        return name in medians and medians[name] <= CONTENDS * medians[self.best]
+
     @property
     def best(self) -> str:
         """Return the configuration that is the fastest by hand; empty if none ran."""
@@ -88,7 +97,7 @@ def measure(names: Sequence[str], *, trials: int, rounds: int, folder: Path, wor
 
     Args:
         trials: Limit of a search.
-        rounds: Runs of every configuration by hand; each round runs all of them in turn.
+        rounds: Runs of a configuration by hand, in turn. After the first ones, those that are far from the fastest stop.
         folder: Folder of the record.
         work: Folder of the programs and studies.
 
@@ -153,11 +162,11 @@ def _tuned(name: str, library: Library, place: Path, trials: int) -> Found:
 def _run_all(
     found: Found, library: Library, job: LineJob, everything: Sequence[Configuration], *, rounds: int, folder: Path, tell: Tell
 ) -> None:
-    """Run each configuration by hand as often as there are rounds, all of them in each round; the winner's printed line first."""
+    """Run configurations by hand, in rounds: every one in the first rounds, and then those that may be the fastest."""
     for number in range(rounds):
         for configuration in everything:
             times = found.step_times_s.setdefault(configuration.id, [])
-            if len(times) > number:
+            if len(times) > number or not found.runs_in(number, configuration.id):
                 continue
             tell(f"{found.name}, round {number + 1} of {rounds}: {configuration.id}")
             line = changed_line(job, configuration).line

@@ -1,6 +1,7 @@
 """The benchmark of real libraries: its lines, its figures, and a short run of the plain program."""
 
 import contextlib
+import dataclasses
 
 import pytest
 
@@ -27,6 +28,13 @@ def test_the_winner_is_compared_with_the_fastest_that_never_failed() -> None:
     assert (found["worst_loss"], found["canaries_changed"], found["lines_that_run"]) == (FOUND.loss, 0, 1)
 
 
+def test_after_the_first_rounds_only_those_that_may_be_the_fastest_run_and_both_that_are_compared() -> None:
+    assert all(FOUND.runs_in(1, name) for name in "abcd")
+    assert [name for name in "abcd" if FOUND.runs_in(2, name)] == ["a", "b", "c"]
+    lost = dataclasses.replace(FOUND, step_times_s={"a": [None], "b": [None], "c": [None]})
+    assert [name for name in "abc" if lost.runs_in(2, name)] == ["a", "b"]
+
+
 def test_the_page_has_losses_and_failures() -> None:
     summary, runs = sections([FOUND])
     assert summary.rows[0][-2:] == ("+5.0%", "no")
@@ -51,7 +59,7 @@ def test_a_line_has_few_configurations_and_a_baseline(name: str, tmp_path) -> No
 
 SHORT = Library(
     line=LIBRARIES["plain"]
-    .line.replace("--steps 60", "--steps 15")
+    .line.replace("--steps 120", "--steps 30")
     .replace("1:1,2,4,8", "1:1,8")
     .replace(" --threads {threads=1:1,2}", ""),
     settings=(*LIBRARIES["plain"].settings, "limits.device_lock=false", "limits.q_min=3", "limits.q_max=4"),
