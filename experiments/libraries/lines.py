@@ -105,7 +105,7 @@ LIBRARIES: Mapping[str, Library] = {
     "lightning": Library(
         line=(
             "python cli.py fit --trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp --trainer.max_steps 120"
-            " --trainer.default_root_dir canary/root --model.width 256 --data.batch_size 1 --data.num_workers 0"
+            " --trainer.default_root_dir canary/root --model.width 1024 --data.batch_size 1 --data.num_workers 0"
             " --trainer.accumulate_grad_batches 8"
         ),
         settings=("space.parameters.num_workers=[0, 2]",),

@@ -83,7 +83,7 @@ def costs(seconds: Sequence[float], measured: Sequence[bool]) -> list[float]:
 
 def loop_costs(repeats: int) -> tuple[StatisticsCost, ...]:
     """Return the costs in a loop of one's own under FSDP2, for each of SIZES; raises EnvironmentLackingError if the ranks fail."""
-    return tuple(_measured("statistics_ranks.py", [], samples, repeats) for samples in SIZES)
+    return tuple(_measured("statistics_ranks.py", ("--samples", "{samples}", "--steps", "{steps}"), each, repeats) for each in SIZES)
 
 
 def example_costs(
@@ -106,7 +106,7 @@ def _measured(program: str, words: Sequence[str], micro_batch: int, repeats: int
     steps = SETTLING + STEPS_PER_REPEAT * repeats
     with tempfile.TemporaryDirectory(prefix="oppa-statistics-") as name:
         write_json(Path(name, SPEC), {"configuration": configuration.to_dict(), "steps": steps})
-        given = [word.format(folder=name) for word in words] or ["--samples", str(micro_batch), "--steps", str(steps)]
+        given = [word.format(folder=name, samples=micro_batch, steps=steps) for word in words]
         _ran(program, *given, environment={"OPPA_TRIAL": name}, interpreter=interpreter)
         ranks = [json.loads(path.read_text()) for path in Path(name).glob("times-*.json")]
     measured = ranks[0]["measured"][SETTLING:]

@@ -25,7 +25,7 @@ class TimedStatistics(GradientStatistics):
         """Begin a step."""
         self.begins.append((time.process_time(), time.perf_counter()))
         super().begin(plan, replicas)
-        if all(self.measured[-LONGEST_RUN:]) and len(self.measured) >= LONGEST_RUN:
+        if self.measured[-LONGEST_RUN:] == [True] * LONGEST_RUN:
             self.pause()
         self.measured.append(not self.paused)
 
@@ -33,6 +33,5 @@ class TimedStatistics(GradientStatistics):
 def write_times() -> None:
     """Write the seconds of this rank's steps but the last into a file of the trial's folder, and which of them were measured."""
     steps = [(after[0] - begin[0], after[1] - begin[1]) for begin, after in itertools.pairwise(TimedStatistics.begins)]
-    cpu, wall = zip(*steps, strict=True)
-    found = {"cpu": cpu, "wall": wall, "measured": TimedStatistics.measured[:-1]}
+    found = {"cpu": [cpu for cpu, _ in steps], "wall": [wall for _, wall in steps], "measured": TimedStatistics.measured[:-1]}
     Path(os.environ["OPPA_TRIAL"], f"times-{os.environ['RANK']}.json").write_text(json.dumps(found))
