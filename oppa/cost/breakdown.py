@@ -6,7 +6,7 @@ from torch import Tensor
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.layers import layer_time, layer_times
 from oppa.cost.memory import PhaseMemory, buffers, first_stage, in_passes, in_update, last_stage
-from oppa.cost.step_time import exchange_times, head_time, optimizer_time, stage_contents, stage_time, step_time, transfers_time
+from oppa.cost.step_time import exchange_times, head_time, loss_time, optimizer_time, stage_contents, stage_time, step_time, transfers_time
 from oppa.cost.workload import Workload
 
 TIMES = {
@@ -53,7 +53,7 @@ def times(work: Workload, c: Coefficients) -> dict[str, Tensor]:
     layout, layer, stage = work.layout, layer_times(work, c), stage_time(work, c)
     layers, heads = stage_contents(work)
     count, idle, transfers = layout.num_microbatches, c["bubble"] * layout.bubble, transfers_time(work, c)
-    output = heads * head_time(work, c)
+    output = heads * head_time(work, c) + loss_time(work, c)
     gradients, parameters = exchange_times(work, stage, c)
     update, whole, offloaded = optimizer_time(work, c), step_time(work, c), layout.offload_optimizer > 0
     parts = {

@@ -59,7 +59,9 @@ class StageMemory(Columns):
     loss: Tensor
     """The tensors of torch's own loss; 0 under a fused one."""
     gathered_logits: Tensor
-    """The logits of other tensor-parallel ranks."""
+    """The logits of other tensor-parallel ranks; 0 under torch's own loss."""
+    gathered_loss: Tensor
+    """What torch's own loss keeps of them; 0 under a fused one."""
     communicators: Tensor
     """Kinds of groups in which a rank communicates: a number, not bytes."""
 
@@ -132,7 +134,8 @@ def in_passes(stage: StageMemory, c: Coefficients) -> PhaseMemory:
         gradients=c["state"] * (stage.gradients + c["whole_gradients"] * stage.waiting_gradients),
         optimizer=c["state"] * stage.optimizer,
         activations=c["activation"] * (stage.sharded_activations + c["replicated"] * stage.replicated_activations),
-        logits=c["logit_copies"] * (stage.logits + c["whole_logits"] * stage.gathered_logits) + c["activation"] * stage.loss,
+        logits=c["logit_copies"] * (stage.logits + c["whole_logits"] * stage.gathered_logits)
+        + c["activation"] * (stage.loss + c["whole_logits"] * stage.gathered_loss),
     )
 
 
@@ -167,6 +170,8 @@ def _stage(work: Workload, *, ends: Tensor, in_flight: Tensor, logits: Tensor) -
     updated = torch.where(layout.zero_stage >= 1, shared, held)
     activations = _activations(work, layers, in_flight)
     fused, loss = _at_loss(work, logits, activations.at_work)
+    of_all = _at_loss(work, layout.tp * logits, activations.at_work)
+    gathered_logits, gathered_loss = of_all[0] - fused, of_all[1] - loss
     loss = torch.maximum(loss, _frozen_inputs(work, layers) - FUSED_LOSS_COPIES * fused)
     freed = activations.sharded + activations.replicated + fused + loss
     freed = torch.where((formats.gradient_buffer > 0) | (layout.num_microbatches > 1), 0.0, freed)
@@ -180,7 +185,8 @@ def _stage(work: Workload, *, ends: Tensor, in_flight: Tensor, logits: Tensor) -
         replicated_activations=activations.replicated,
         logits=fused,
         loss=loss,
-        gathered_logits=(layout.tp - 1) * logits * formats.element_bytes,
+        gathered_logits=gathered_logits,
+        gathered_loss=gathered_loss,
         communicators=_communicators(work),
     )
 

@@ -43,7 +43,7 @@ WORDS: dict[str, tuple[Sequence[str], str]] = {
     "weights": (tuple(FROZEN_BYTES), "16-bit"),
     "cp_mode": ((*CP_MODES, *ALSO), ""),
     "attention": (ATTENTIONS, "flash"),
-    "loss": (LOSSES, "fused"),
+    "loss": (LOSSES, ""),
     "residuals": (RESIDUALS, "16-bit"),
     "expert_products": (EXPERT_PRODUCTS, "grouped"),
     "offload": (OFFLOADS, "none"),
@@ -78,6 +78,8 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         checked[name] = _flags(given[name], default=flag) if name in given else flag
     for name, (known, word) in WORDS.items():
         checked[name] = _words(given[name], known, default=word) if name in given else word
+    unnamed = load_framework(DEFAULT).usual("loss")
+    checked["loss"] = np.where(checked["loss"] != "", checked["loss"], np.where(checked["framework"] == DEFAULT, unnamed, "fused"))
     for name, number in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
         checked[name] = _whole_numbers(given[name], least=min(number, 1), default=number) if name in given else number
     return pd.DataFrame(checked)

@@ -24,6 +24,12 @@ UNSURE = 0.2
 
 Chosen on nanotron's runs, the only ones that stall, among 0.05 to 0.3; errors from 0.05 to 0.2 differ by less than half a percent.
 """
+LOSS_PASSES = 9
+"""Passes of torch's own cross-entropy over the logits of a vocabulary that exceeds a thread block's memory.
+
+`log_softmax` reads them for the maximum, the sum and the result, which it writes. The backward pass writes zeros for `nll_loss`, reads them
+for a sum and for the result, and reads the log-softmax and writes the gradient (torch's SoftMax.cu).
+"""
 OPTIMIZER_PASSES = 3
 """Passes over gradients, weights and moments: the norm for clipping, the update, the copy to the format in use."""
 
@@ -36,22 +42,39 @@ def step_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def head_time(work: Workload, c: Coefficients) -> Tensor:
-    """Return the seconds of the output projection and the loss on one micro-batch, forward and backward, shape (n,)."""
+    """Return the seconds of the output projection and a fused loss on one micro-batch, forward and backward, shape (n,)."""
     shape, layout, machine = work.shape, work.layout, work.machine
     tokens = work.tokens
     matmul = 6 * tokens * shape.head_parameters / layout.tp / (machine.attention_flops_per_s * c["matmul_efficiency"])
     loss = c["logit_bytes"] * tokens * shape.vocab / layout.tp / (machine.memory_bandwidth * c["memory_efficiency"])
-    return matmul + loss + weight_passes_time(shape.head_parameters, work)
+    return matmul + torch.where(layout.loss_bytes > 0, 0.0, loss) + weight_passes_time(shape.head_parameters, work)
+
+
+def loss_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds of torch's own loss on one micro-batch, forward and backward, shape (n,); 0 if the loss is fused.
+
+    It needs all logits of a token. Unless a framework splits it over the vocabulary, tensor-parallel ranks gather them, and each computes
+    the whole loss.
+    """
+    layout, machine = work.layout, work.machine
+    logits, wide, narrow = work.tokens * work.shape.vocab, layout.loss_bytes, work.formats.element_bytes
+    converted = torch.where(wide > narrow, 2 * (wide + narrow), 0.0)  # to fp32, and the gradient back
+    computed = logits * (1 / layout.tp + c["whole_loss"] * (1 - 1 / layout.tp))
+    group = CollectiveGroup.of(layout.tp, torch.ones_like(layout.tp), machine, work.devices)
+    gathered = c["whole_loss"] * gather_time(group, logits * narrow, machine, c)
+    moved = computed * (LOSS_PASSES * wide + converted) / (machine.memory_bandwidth * c["memory_efficiency"])
+    return torch.where(wide > 0, moved + gathered, 0.0)
 
 
 def stage_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds of the slowest stage on one micro-batch, shape (n,).
 
-    It is the last stage, with the output projection. If stages are balanced, they are as even as whole layers allow.
+    It is the last stage, with the output projection and the loss. If stages are balanced, they are as even as whole layers allow, but for
+    torch's own loss.
     """
     layer, head = layer_time(work, c), head_time(work, c)
     layers, heads = stage_contents(work)
-    return torch.maximum(layers * layer + heads * head, torch.maximum(layer, head))
+    return torch.maximum(layers * layer + heads * head, torch.maximum(layer, head)) + loss_time(work, c)
 
 
 def stage_contents(work: Workload) -> tuple[Tensor, Tensor]:

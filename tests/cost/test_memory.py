@@ -115,10 +115,21 @@ def test_tied_embeddings_are_held_once_and_so_they_are_on_the_two_ends_of_a_pipe
     assert tied < alone and piped == both
 
 
+def test_without_a_framework_every_tensor_parallel_rank_keeps_the_loss_of_all_logits() -> None:
+    alone = {"tp": 8, "dp": 1, "pp": 4, "mbs": 2, "vocab": 128000}
+    unnamed, named = (last_stage(work_of({**alone, "framework": name})) for name in ("", "megatron"))
+    logits, numbers = 2 * ROW["seq_len"] * 128000, 2 + 3 * 4  # a 16-bit logit, and three in fp32
+    assert (unnamed.loss + unnamed.gathered_loss).item() == pytest.approx(numbers * logits)
+    assert unnamed.loss.item() == pytest.approx(numbers * logits / 8)
+    assert named.loss.item() == named.gathered_loss.item() == 0
+    assert unnamed.logits.item() == unnamed.gathered_logits.item() == 0 < named.logits.item()
+
+
 def test_the_formula_reads_the_coefficients_that_are_declared_and_no_others() -> None:
     beliefs = load_beliefs("memory")
     c = {name: value.requires_grad_() for name, value in medians(beliefs).items()}
-    memory(work_of({"zero": 2}, {"pp": 1, "mbs": 4}), c).sum().backward()
+    at_the_loss = {"pp": 1, "mbs": 4}
+    memory(work_of({"zero": 2}, at_the_loss, {**at_the_loss, "loss": "fused"}), c).sum().backward()
     assert {name for name, value in c.items() if value.grad} == set(beliefs)
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.facts import workload_of
+from oppa.cost.framework import DEFAULT, frameworks
 from oppa.cost.hardware import load_hardware
 from oppa.cost.stages import stage_parameters
-from oppa.cost.step_time import stalled_probability, step_time
+from oppa.cost.step_time import loss_time, stalled_probability, step_time
 from tests.cost.conftest import rows_of, work_of
 
 C = prior_beliefs(load_hardware("H100"))
@@ -83,11 +84,25 @@ def test_large_matrix_products_take_what_the_peak_allows() -> None:
     assert step_time(work, C).item() == pytest.approx(ideal, rel=0.1)
 
 
+def test_torch_s_own_loss_is_computed_by_every_tensor_parallel_rank_unless_it_is_split() -> None:
+    alone, tensor_parallel = ({"dp": 1, "tp": tp, "pp": 1, "loss": "plain"} for tp in (1, 8))
+    whole, gathered, fused = loss_time(work_of(alone, tensor_parallel, {**tensor_parallel, "loss": "fused"}), C).tolist()
+    split = C | {"whole_loss": torch.tensor(0.0, dtype=torch.float64)}
+    assert loss_time(work_of(tensor_parallel), split).item() == pytest.approx(whole / 8)
+    assert fused == 0 and gathered > whole
+
+
+def test_an_unnamed_trainer_s_rows_have_torch_s_own_loss_and_others_a_fused_one() -> None:
+    times = {name: loss_time(work_of({"framework": name}), C).item() for name in ("", *frameworks())}
+    assert times.pop("") == times.pop(DEFAULT) > 0
+    assert not any(times.values())
+
+
 def test_the_formula_reads_the_coefficients_that_are_declared_and_no_others() -> None:
     beliefs = load_beliefs("step_time")
     c = {name: value.requires_grad_() for name, value in medians(beliefs).items()}
     layouts = [{"dp": dp, "pp": pp, "tp": tp, "zero": 0} for dp, pp, tp in ((32, 1, 1), (8, 1, 16), (1, 4, 8), (16, 2, 2))]
-    experts = {"experts": 8, "experts_per_token": 2, "ep": 8, "precision": "fp8"}
+    experts = {"experts": 8, "experts_per_token": 2, "ep": 8, "precision": "fp8", "loss": "fused"}
     step_time(work_of(*layouts, experts, {"device": "CPU"}), c).sum().backward()
     assert {name for name, value in c.items() if value.grad} == set(beliefs)
 
