@@ -61,7 +61,7 @@ class StageMemory(Columns):
     gathered_logits: Tensor
     """The logits of other tensor-parallel ranks; 0 under torch's own loss."""
     gathered_loss: Tensor
-    """What torch's own loss keeps of them; 0 under a fused one."""
+    """The tensors that torch's own loss has of them; 0 under a fused one."""
     communicators: Tensor
     """Kinds of groups in which a rank communicates: a number, not bytes."""
 
