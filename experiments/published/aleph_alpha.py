@@ -20,7 +20,8 @@ def aleph_alpha_rows() -> pd.DataFrame:
         framework    none: the file names no trainer. ZeRO 1 in every run is assumed, as the file's `zero` column is.
         attention    flash: the abstract names it among the optimizations of the study; 8,192 tokens hardly fit otherwise.
         parallelism  `-sp` is sequence parallel; the others are not.
-        kernels      `-rms` has a fused RMS norm; it is a task of its own.
+        norms        of `-rms` fused, of the others separate operations of torch.
+        kernels      `-rms` is a task of its own.
     """
     replayed = read_replay_file(catalog.data_folder() / ALEPH_ALPHA_MODELS)
     models = {name: replayed.model(name) for name in replayed.replay.models}
@@ -35,6 +36,7 @@ def aleph_alpha_rows() -> pd.DataFrame:
         framework="",
         precision="bf16",
         sequence_parallel=runs["model"].str.endswith("-sp"),
+        norms=runs["model"].str.contains("-rms").map({True: "fused", False: "plain"}),
         kernels=runs["model"].str.contains("-rms").map({True: "rms", False: ""}),
         status=runs["status"].map({"ok": RAN, "oom": OUT_OF_MEMORY}),
     )

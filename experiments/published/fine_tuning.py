@@ -14,6 +14,7 @@ loss           torch's own, but for `foak`, whose cross-entropy is fused. Logits
                except SantaCoder's (`modeling_gpt_bigcode.py`), where only autocast does, which the runs on quantised weights have.
 residuals      of one device with `baseline-peft-bnb` in fp32: TRL calls PEFT's `prepare_model_for_kbit_training`, which casts norms and
                embeddings, unless the quantised weights are sharded; the accelerated runs do without.
+norms          separate operations (`MistralRMSNorm`), but for `foak`, whose norm is fused, and SantaCoder, whose norm is torch's own.
 kernels        `foak` (fused operators and kernels) and the like are tasks of their own, because no column of `predict_rows` states them.
 out of memory  runs without throughput: nvidia-smi shows 77.7e3 MiB and more of 81,920 in each.
 """
@@ -71,6 +72,7 @@ def fine_tuning_rows() -> pd.DataFrame:
         loss=_loss(config).mask(
             runs["model_name_or_path"].str.contains("santacoder") & ~quantised & ~config.str.contains("foak"), "plain-16-bit"
         ),
+        norms=_norms(config).mask(runs["model_name_or_path"].str.contains("santacoder"), "fused"),
         residuals=(config.eq("baseline-peft-bnb") & (runs["num_gpus"] == 1)).map({True: "32-bit", False: "16-bit"}),
         trained=lora.map({True: "lora", False: "all"}),
         weights=quantised.map({True: "4-bit", False: "16-bit"}),
@@ -107,6 +109,7 @@ def expert_fine_tuning_rows() -> pd.DataFrame:
         kernels=config.str.replace(r"-ep\d+", "", regex=True),
         expert_products=config.eq("none").map({True: "loop", False: "grouped"}),
         loss=_loss(config),
+        norms=_norms(config),
         status=RAN,
         memory_bytes=(runs["mem_nvidia_mem_reserved"] * MIB).where(runs["per_device_train_batch_size"] == 1),
         memory_kind=DEVICE,
@@ -117,6 +120,11 @@ def expert_fine_tuning_rows() -> pd.DataFrame:
 def _loss(config: pd.Series) -> pd.Series:
     """Return the column `loss` for options of the framework."""
     return config.str.contains("foak").map({True: "fused", False: "plain"})
+
+
+def _norms(config: pd.Series) -> pd.Series:
+    """Return the column `norms` for options of the framework."""
+    return _loss(config)  # one option fuses both
 
 
 def _on_devices(runs: pd.DataFrame, seq_len: pd.Series) -> pd.DataFrame:

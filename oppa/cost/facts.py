@@ -79,7 +79,7 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
     Args:
         columns: Values or arrays of shape (n,) by name. Optional are `schedule`, the overlaps, `stage_layout`, the bucket sizes, and the
             degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `shard`, `sequence_parallel`, `recompute_layers`,
-            `attention`, `loss`, `residuals`, `expert_products`, `offload`, `overlap_tp` and `compiled`.
+            `attention`, `loss`, `residuals`, `norms`, `expert_products`, `offload`, `overlap_tp` and `compiled`.
         framework: Decides what an absent column means.
         balanced: Stages are cut so that the output projection gets its share of the time.
     """
@@ -106,6 +106,7 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
         "flash": np.asarray(np.asarray(columns.get("attention", "flash")) != "plain", dtype=np.float64),
         "loss_bytes": _loss_bytes(columns),
         "wide_residuals": np.asarray(np.asarray(columns.get("residuals", "16-bit")) == "32-bit", dtype=np.float64),
+        "plain_norms": (np.asarray(columns.get("norms", "fused")) == "plain") * (1 - _flags(columns, "compiled")),
         "expert_loop": np.asarray(np.asarray(columns.get("expert_products", "grouped")) == "loop", dtype=np.float64),
         "offload_activations": np.asarray(offload == "activations", dtype=np.float64),
         "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),

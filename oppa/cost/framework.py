@@ -25,7 +25,7 @@ MODELS = ("step_time", "memory")
 """Names of the files under `priors/` whose coefficients a device or a framework may override."""
 COLUMNS = (
     *("cp", "cp_mode", "etp", "shard", "sequence_parallel", "recompute_layers"),
-    *("attention", "loss", "residuals", "expert_products", "offload", "precision"),
+    *("attention", "loss", "residuals", "norms", "expert_products", "offload", "precision"),
     *("overlap_tp", "compiled"),
 )
 """Columns of the cost model that a search space may have as parameters of its own, besides those that are fields of a configuration."""

@@ -50,6 +50,12 @@ MOVED_SCORE_BYTES = 40
 
 Scores, probabilities, mask and dropped probabilities are written and read once each; the backward pass moves twice as much.
 """
+PLAIN_NORM_BYTES, PLAIN_NORM_FORWARD_BYTES = 136, 56
+"""Bytes that two norms as separate operations move for each number of their input, less those of fused ones: in all, and forward alone.
+
+`LlamaRMSNorm` of Transformers converts to fp32, squares, averages, multiplies, converts back, and multiplies by its weights: 36 bytes
+forward and 56 backward. 8 and 16 of them are counted as for fused norms.
+"""
 COMPILED_SHARE = 0.4
 """Bytes that a compiler's fused element-wise operations move, against separate ones.
 
@@ -210,6 +216,8 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
     moved = moved * torch.where(layout.compiled > 0, COMPILED_SHARE, 1.0)
     looped = work.layout.expert_loop * work.formats.trained * INDEXED_GRADIENT_MOVES * work.shape.experts / work.layout.ep * experts
     moved = moved + looped * work.formats.element_bytes
+    normed = layout.plain_norms * (PLAIN_NORM_BYTES + PLAIN_NORM_FORWARD_BYTES * recomputed(work)) * work.shape.hidden * work.tokens
+    moved = moved + normed * torch.where(layout.sequence_parallel > 0, 1 / layout.tp, 1.0)
     quantised = QUANTISED_BYTES * work.machine.eight_bit * passes * activation_elements(work) / layout.tp * work.tokens
     return (moved + quantised) / (work.machine.memory_bandwidth * c["memory_efficiency"])
 

@@ -22,6 +22,7 @@ from oppa.cost.stages import (
     first_ends,
     held_per_layer,
     layers_per_stage,
+    norm_copies,
     replicated_elements,
 )
 from oppa.cost.workload import Columns, Workload
@@ -234,17 +235,18 @@ def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> _Activati
     linear = 1 - work.machine.eight_bit * EIGHT_BIT_SAVING
     scores = torch.where(layout.flash > 0, 0.0, KEPT_SCORE_BYTES / formats.element_bytes * shape.heads * shape.seq_len)
     wide = layout.wide_residuals
-    everything = (activation_elements(work) + wide * replicated_elements(work) + scores) * linear
+    copies = norm_copies(work)
+    everything = (activation_elements(work) + wide * replicated_elements(work) + copies + scores) * linear
     attention = 3 * shape.query_width + 2 * shape.kv_width
     again = recomputed(work)
-    selective = torch.where(layout.recompute == 1, (activation_elements(work) - attention).clamp_min(0) * linear, everything)
+    selective = torch.where(layout.recompute == 1, (activation_elements(work) + copies - attention).clamp_min(0) * linear, everything)
     ring = torch.where(layout.cp_mode == 0, (layout.cp - 1) * shape.query_width, 0.0)  # each step's output, as Transformer Engine needs
     kept = again * (1 + wide) * shape.hidden + (1 - again) * (selective + ring)
     kept = torch.where(layout.offload_activations > 0, 0.0, kept)
     computes = (layout.recompute > 0) | (layout.offload_activations > 0)
     gradients = torch.where(shape.gated > 0, 2.0, 1.0) * shape.ffn  # beyond the activations that their computation has freed by then
     at_work = torch.where(computes, token_bytes * (everything + gradients) / layout.tp, 0.0)
-    alike = replicated_elements(work) * torch.where(layout.recompute == 2, again / 4 + (1 - again), 1.0)
+    alike = replicated_elements(work) * torch.where(layout.recompute == 2, again / 4 + (1 - again), 1.0) + (1 - again) * copies
     alike = torch.where(layout.offload_activations > 0, 0.0, alike) * (1 - 1 / layout.tp)
     alike = token_bytes * layers * in_flight * alike
     divided = token_bytes * layers * in_flight * kept / layout.tp + at_work + (1 - layout.sequence_parallel) * alike

@@ -31,6 +31,7 @@ OFFLOADS = ("none", "activations", "optimizer", "parameters")
 ATTENTIONS = ("flash", "plain")
 LOSSES = ("fused", "plain", "plain-16-bit")
 RESIDUALS = ("16-bit", "32-bit")
+NORMS = ("fused", "plain")
 EXPERT_PRODUCTS = ("grouped", "loop")
 ALSO = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather", "allgather": "all-gather"}
 """Megatron-LM's names of ways to exchange in context parallelism."""
@@ -45,10 +46,13 @@ WORDS: dict[str, tuple[Sequence[str], str]] = {
     "attention": (ATTENTIONS, "flash"),
     "loss": (LOSSES, ""),
     "residuals": (RESIDUALS, "16-bit"),
+    "norms": (NORMS, ""),
     "expert_products": (EXPERT_PRODUCTS, "grouped"),
     "offload": (OFFLOADS, "none"),
 }
 """Optional words: those that are accepted, and the default."""
+FUSED = ("loss", "norms")
+"""Optional words whose default is `fused` if a framework is named, and torch's own operations otherwise."""
 OPTIONAL = ("framework", "sequence_parallel", *FLAGS, *WORDS, *COUNTS, *WIDTHS)
 LARGEST = 10**9
 
@@ -78,8 +82,9 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         checked[name] = _flags(given[name], default=flag) if name in given else flag
     for name, (known, word) in WORDS.items():
         checked[name] = _words(given[name], known, default=word) if name in given else word
-    unnamed = load_framework(DEFAULT).usual("loss")
-    checked["loss"] = np.where(checked["loss"] != "", checked["loss"], np.where(checked["framework"] == DEFAULT, unnamed, "fused"))
+    for name in FUSED:
+        usual_word = np.where(checked["framework"] == DEFAULT, load_framework(DEFAULT).usual(name), "fused")
+        checked[name] = np.where(checked[name] != "", checked[name], usual_word)
     for name, number in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
         checked[name] = _whole_numbers(given[name], least=min(number, 1), default=number) if name in given else number
     return pd.DataFrame(checked)
@@ -131,7 +136,8 @@ def _model(*, head_dim: int, expert_ffn: int, **dimensions: Any) -> Model:
 def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
     names = ("dp", "tp", "pp", "model_chunks", "recompute", "cp", "ep", "etp", "shard", "recompute_layers", "attention", "loss", "offload")
     columns = {
-        name: rows[name].to_numpy() for name in (*names, "sequence_parallel", "residuals", "expert_products", "overlap_tp", "compiled")
+        name: rows[name].to_numpy()
+        for name in (*names, "sequence_parallel", "residuals", "norms", "expert_products", "overlap_tp", "compiled")
     }
     alone = rows["dp"] * rows["cp"] == 1  # a single replica has nothing to shard
     columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}

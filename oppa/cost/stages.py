@@ -79,6 +79,15 @@ def dispatched_elements(work: Workload) -> Tensor:
     return work.shape.routed * work.shape.hidden * copies
 
 
+def norm_copies(work: Workload) -> Tensor:
+    """Return how many more activations per token the two norms keep if they are separate operations of torch, shape (n,).
+
+    Each keeps its input in fp32 in place of 16 bits, and its output before the multiplication with its weights (`LlamaRMSNorm` of
+    Transformers).
+    """
+    return work.layout.plain_norms * 4 * work.shape.hidden
+
+
 def replicated_elements(work: Workload) -> Tensor:
     """Return how many of them tensor parallelism alone does not divide, shape (n,): inputs and outputs of the two norms."""
     return 4 * work.shape.hidden

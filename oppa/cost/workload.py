@@ -96,6 +96,8 @@ class ConfigurationFacts(Columns):
     """Bytes per number in torch's own cross-entropy, which keeps copies of the logits; 0 if the loss is fused."""
     wide_residuals: Tensor
     """1 if residuals, and inputs and outputs of norms, have twice the bytes of other activations; 0 otherwise."""
+    plain_norms: Tensor
+    """1 if norms are separate operations of torch in fp32; 0 if they are fused, by a kernel or by a compiler."""
     expert_loop: Tensor
     """1 if a loop indexes stacked weights expert by expert; 0 if their matrix products are grouped."""
     offload_activations: Tensor

@@ -30,6 +30,8 @@ VALUES = {
     "recompute_layers": [0, 1],
     "attention": ["flash", "plain"],
     "loss": ["fused", "plain"],
+    "norms": ["fused", "plain"],
+    "compiled": [False, True],
     "offload": ["none", "activations", "optimizer"],
     "precision": ["fp32", "bf16", "fp8"],
     "optimizer": ["adamw", "adamw-bf16", "muon"],

@@ -94,6 +94,7 @@ def test_an_unknown_framework_is_answered_with_those_that_there_are() -> None:
         ("accelerate", "fsdp_offload", [False, True], "offload", {"none", "parameters"}),
         ("accelerate", "dp_replicate", [1, 2, 4], "shard", {2, 4, 8, 16}),
         ("transformers", "use_liger_kernel", [False, True], "loss", {"fused", "plain"}),
+        ("transformers", "use_liger_kernel", [False, True], "norms", {"fused", "plain"}),
         ("deepspeed", "sp", [1, 2, 4], "cp", {1, 2, 4}),
         ("deepspeed", "offload_optimizer", ["none", "cpu"], "offload", {"none", "optimizer"}),
         ("torch-long-context", "dp_shard", [0, 2, 4], "shard", {0, 2, 4}),
@@ -124,6 +125,7 @@ def test_without_a_job_s_choices_every_column_has_a_value_that_the_cost_model_kn
         "cp_mode": CP_MODES,
         "attention": ("flash", "plain"),
         "loss": ("fused", "plain"),
+        "norms": ("fused", "plain"),
         "offload": ("none", "optimizer", "parameters"),
         "precision": ("",),
     }

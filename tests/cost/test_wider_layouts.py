@@ -15,6 +15,7 @@ from oppa.cost.framework import frameworks
 from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE
 from oppa.cost.memory import first_stage
 from oppa.cost.prediction import predict_rows
+from oppa.cost.stages import norm_copies
 from oppa.cost.step_time import step_time
 from tests.cost.conftest import ROW, work_of
 
@@ -211,6 +212,28 @@ def test_residuals_in_fp32_keep_twice_the_inputs_of_layers() -> None:
     narrow, wide = predicted(alone, {**alone, "residuals": "32-bit"})[[MEMORY, TIME]].to_numpy(dtype=float)
     inputs = 4 * ROW["seq_len"] * ROW["hidden"] * 2 * ROW["layers"]
     assert wide[0] - narrow[0] > 0.99 * inputs and wide[1] > narrow[1]
+
+
+def test_norms_as_separate_operations_keep_and_move_more_unless_they_are_compiled() -> None:
+    alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "other", "mbs": 4, "gbs": 8, "loss": "fused"}
+    fused, plain, compiled, both = predicted(
+        *({**alone, "norms": norms, "compiled": compiled} for compiled in (False, True) for norms in ("fused", "plain"))
+    )[[MEMORY, TIME]].to_numpy(dtype=float)
+    copies = 4 * ROW["seq_len"] * ROW["layers"] * 4 * ROW["hidden"] * 2
+    assert plain[0] - fused[0] == pytest.approx(copies, rel=0.3) and plain[1] > fused[1]
+    assert (both == compiled).all()
+
+
+@pytest.mark.slow
+def test_the_copies_of_a_norm_are_those_that_transformers_keeps() -> None:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    x, kept = torch.randn(64, 128).to(torch.bfloat16).requires_grad_(), {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor):
+        LlamaRMSNorm(128).to(torch.bfloat16)(x)
+    copies = norm_copies(work_of({"hidden": 128, "norms": "plain"})).item() / 2  # of each of a layer's two norms
+    of_a_fused_norm = x.nbytes
+    assert sum(tensor.nbytes for tensor in kept.values() if tensor.shape == x.shape) == of_a_fused_norm + 64 * copies * x.itemsize
 
 
 def test_a_loop_over_stacked_experts_moves_the_gradients_of_all_of_them_for_each() -> None:

@@ -39,6 +39,7 @@ DEFAULTS: Mapping[str, Any] = {
     "attention": "flash",
     "loss": "",
     "residuals": "",
+    "norms": "",
     "expert_products": "",
     "optimizer": "",
     "offload": "",

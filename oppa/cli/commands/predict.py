@@ -46,8 +46,8 @@ def predict(
     framework  megatron, fsdp, deepspeed, colossalai, nanotron, torch or other
     layout     cp, cp_mode, sequence_parallel, ep, etp, shard,
                recompute_layers, offload, overlap_tp, compiled
-    model      gated, tied, head_dim, attention, loss, residuals, experts,
-               experts_per_token, expert_ffn, shared_expert_ffn,
+    model      gated, tied, head_dim, attention, loss, residuals, norms,
+               experts, experts_per_token, expert_ffn, shared_expert_ffn,
                expert_products, dense_layers
     training   precision, optimizer, trained, weights
 
