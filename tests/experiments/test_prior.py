@@ -44,7 +44,9 @@ def test_a_perfect_prediction_is_judged_so() -> None:
 
 def test_a_fit_finds_the_coefficient_that_runs_tell() -> None:
     beliefs = load_beliefs("step_time")
-    work = work_of(*({"dp": dp, "tp": tp, "pp": 1, "mbs": mbs} for dp in (1, 8) for tp in (1, 8) for mbs in (4, 8, 16)))
+    work = work_of(
+        *({"framework": "torch", "dp": dp, "tp": tp, "pp": 1, "mbs": mbs} for dp in (1, 8) for tp in (1, 8) for mbs in (4, 8, 16))
+    )
     truth = {**medians(beliefs), "matmul_efficiency": torch.tensor(0.45, dtype=torch.float64)}
     measured = pd.Series(step_time(work, truth).numpy())
     found = fit(step_time, work, measured, beliefs)
