@@ -1,10 +1,11 @@
 """Train a tiny Llama with `OppaTrainer` on any number of ranks; each sample takes as long as stated, so that more ranks are faster.
 
-Rank r appends the numbers of its samples to a file of its own.
+Rank r appends its attempt, and the numbers of its samples, to a file of its own.
 """
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class Logged(OppaTrainer):
         numbers = [number for part in plan.micro_batches(rank, ranks) for number in part]
         time.sleep(options.sample_s * len(numbers))
         with (options.output / f"samples-{rank}.jsonl").open("a") as log:
-            log.write(json.dumps([plan.step, numbers]) + "\n")
+            log.write(json.dumps([Path(os.environ["OPPA_TRIAL"]).name, plan.step, numbers]) + "\n")
         return super()._take_step(model, run)
 
 

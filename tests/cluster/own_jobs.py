@@ -71,10 +71,15 @@ class Job:
         return self.spool
 
     def taken(self) -> list[int]:
-        """Return the numbers of the samples of all valid steps, as the ranks logged them; a step that was taken again counts once."""
-        logs = [dict(json.loads(line) for line in path.read_text().splitlines()) for path in self.output.glob("samples-*.jsonl")]
-        steps = sorted(set().union(*logs))
-        return sorted({number for step in steps for log in logs for number in log.get(step, [])})
+        """Return the numbers of the samples of all valid steps, in order, as the ranks of the newest attempt logged each step.
+
+        A sample that two ranks took is there twice.
+        """
+        logged = [json.loads(line) for path in self.output.glob("samples-*.jsonl") for line in path.read_text().splitlines()]
+        newest: dict[int, str] = {}
+        for attempt, step, _ in logged:
+            newest[step] = max(attempt, newest.get(step, ""))
+        return sorted(number for attempt, step, numbers in logged if attempt == newest[step] for number in numbers)
 
     def unscaled(self) -> dict[int, float]:
         """Return the losses of the same job on one host from its first step to its last."""

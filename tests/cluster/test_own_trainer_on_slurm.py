@@ -19,6 +19,8 @@ from tests.launchers.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(900)]
 
+KILLS = 20
+
 
 def test_from_the_profile_to_the_last_sample(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(slurm, tmp_path, 8 * 1500)
@@ -74,13 +76,14 @@ def test_a_node_that_dies_while_the_job_grows_loses_no_sample(seed: int, slurm: 
 
 
 @pytest.mark.nightly
-def test_a_controller_that_is_killed_loses_no_sample(slurm: SlurmCluster, tmp_path: Path) -> None:
-    kills, chance = int(os.environ.get("OPPA_FAULT_REPEATS", "4")), random.Random(int(os.environ.get("OPPA_FAULT_SEED", "0")))
-    job = Job(slurm, tmp_path, 8 * (500 + 80 * kills))
+@pytest.mark.parametrize("program", [PLAIN, TRANSFORMERS])
+def test_a_controller_that_is_killed_20_times_loses_no_sample(program: str, slurm: SlurmCluster, tmp_path: Path) -> None:
+    chance = random.Random(f"{program} {os.environ.get('OPPA_FAULT_SEED', '0')}")
+    job = Job(slurm, tmp_path, 8 * (500 + 80 * KILLS), program)
     job.write_table()
     controlled = Controlled(job.submit(), slurm, "--set", "scaling.threshold=0")
     try:
-        for _ in range(kills):
+        for _ in range(KILLS):
             time.sleep(chance.uniform(0.2, 6.0))
             if chance.random() < 0.2:
                 slurm.submit("sleep 3", "--nodes=3", "--exclusive")
