@@ -80,7 +80,7 @@ def load_line(
     here, given = machine or this_machine(), parse_settings(settings)
     line, meaning = understand(words, environment=environment, settings=given, machine=here)
     meaning = _with_model(meaning, given)
-    command = command_of(line, meaning)
+    command = command_of(line, meaning, environment)
     _require_stated(command)
     _require_batch(command, meaning, given)
     device = table(given, "cluster").get("device", "")
