@@ -7,6 +7,7 @@ import numpy as np
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Value
+from oppa.problem.model import MODEL_OPTION
 from oppa.problem.problem import Problem
 from oppa.problem.templates import without_escapes
 from oppa.units import format_bytes, format_count
@@ -81,10 +82,10 @@ def unknown(problem: Problem, candidates: Candidates, known: Collection[str] = (
     Args:
         known: Names of parameters of the space's own that the cost model reads.
     """
-    if problem.stated_model is None:
-        return "none, as no [model] is stated: trials alone decide"
-    if not problem.has_prior:
+    if not problem.objective.is_throughput:
         return f"none, as the objective is in {problem.objective.unit}: trials alone decide"
+    if problem.stated_model is None:
+        return f"none, as no [model] is stated: trials alone decide; {MODEL_OPTION} states it"
     names = [name for name in varying(candidates) if candidates.space[name].is_extra and name not in known]
     return f"it knows nothing of {', '.join(names)}: trials alone decide on them" if names else ""
 

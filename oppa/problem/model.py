@@ -19,6 +19,8 @@ HEAD_DIM = "head_dim"
 """Key of `head_width` in a job, as the field calls it."""
 MODEL_HINT = "add `[model]` with `preset = ...`, or with its dimensions"
 """Hint of an error for want of a model."""
+MODEL_OPTION = "`--model layers=32,hidden=4096,...` or `--model config.json`"
+"""Options that state a model on the command line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,9 @@
 import math
 from typing import TYPE_CHECKING
 
+from oppa.problem.problem import Problem
 from oppa.tuning.break_even import REFERENCES, BreakEven
+from oppa.tuning.device_budget import CONTENDERS, total_s
 from oppa.tuning.spending import gpu_hours, in_words, priced, unit
 from oppa.tuning.verification import Interval
 from oppa.units import format_hours, format_seconds
@@ -26,6 +28,15 @@ def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
     interval = f"[{gain.low:.2f} - {gain.high:.2f}]"
     lines.append(("gain", f"{gain.value:.2f}x {interval} over {REFERENCES[known.usual]}, by the prior"))
     return [*lines, *pays_lines(known)]
+
+
+def most_lines(problem: Problem, configurations: int) -> list[tuple[str, str]]:
+    """Return a line with the cost of a search whose every trial takes its whole time, for a job without a prediction."""
+    limits = problem.limits
+    trials, repeats = min(configurations, limits.trials or configurations), CONTENDERS * limits.repeats
+    seconds = min((trials + repeats) * limits.trial_time_s, total_s(problem) or math.inf)
+    counted = f"{trials} trials and {repeats} repeats of up to {format_seconds(limits.trial_time_s)}"
+    return [("cost", f"up to {in_words(problem.cluster, limits, seconds)}: {counted}")]
 
 
 def _hours_in_words(known: BreakEven, seconds: Interval) -> str:

@@ -65,9 +65,9 @@ def remedy(trial: Trial, problem: Problem) -> str:
         return "if the program reports to oppa, write `import oppa_client` in place of `import report`"
     if problem.command is None or not _is_silent(trial):
         return "correct what fails there, or exclude the values that cannot run under [space.parameters]"
+    late = "; raise `limits.trial_time` if it takes longer to start" if trial.outcome == "timed_out" else ""
     if problem.command.steps is None:
-        return f"report each step with `trial.step(...)`, or state the pattern of its output: `{PATTERN}`"
-    late = "; raise `trial_time` if it takes longer to start" if trial.outcome == "timed_out" else ""
+        return f"report each step with `trial.step(...)`, or state the pattern of its output: `{PATTERN}`{late}"
     return f"correct [command.steps], and let the program print every step, unbuffered{late}"
 
 

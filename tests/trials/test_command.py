@@ -215,7 +215,9 @@ def test_a_program_whose_steps_cannot_be_read_is_told_so(act, program, cause, li
 
 
 def test_a_program_that_never_reports_is_told_so(act):
-    assert act("print('done')").cause.startswith("no step was reported: the program never called `trial.step(...)`")
+    cause = act("print('done')").cause
+    assert cause.startswith("no step was reported: the program never called `trial.step(...)`")
+    assert f"no known format ({', '.join(formats())})" in cause
 
 
 @pytest.mark.parametrize("pattern", [None, "took (?P<ms>[0-9.]+) ms"])

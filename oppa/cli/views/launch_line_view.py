@@ -89,12 +89,13 @@ def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
 
 
 def _remarks(job: "LineJob") -> list[tuple[str, list[str], str]]:
-    """Return titled lines: what varies, what is kept, what trials add, conflicts, notes and hints."""
+    """Return titled lines: what varies, what is kept, which files are copied, what trials add, conflicts, notes and hints."""
     meaning = job.meaning
     added = " ".join(meaning.added).replace("{steps}", "STEPS")
     return [
         ("varies", varying_words(job), ""),
         ("kept", kept_words(job), ""),
+        ("trials", [f"{file.path.name}: a copy with {', '.join(file.rewritten)}" for file in meaning.files], ""),
         ("added", [f"{added}: trials report every step"] if added else [], "dim"),
         ("conflict", [f"{each.about}: {each.taken} counts, not {each.other}" for each in meaning.conflicts], "yellow"),
         ("note", list(job.notes), "dim"),
@@ -115,7 +116,8 @@ def varying_words(job: "LineJob") -> list[str]:
 def kept_words(job: "LineJob") -> list[str]:
     """Return what trials keep of the line: variables, binding, containers, wrappers."""
     line = job.line
-    kept = [f"{name}={word.text}" for name, word in line.environment if _ENVIRONMENT.fullmatch(name) and not word.missing]
+    stated = [(name, word.text) for name, word in line.environment if not word.missing and name not in job.command.withheld]
+    kept = [f"{name}={text}" for name, text in stated if _ENVIRONMENT.fullmatch(name)]
     kept += [f"{name} of the environment" for name in _inherited(line.environment)]
     for stage in line.stages:
         if stage.kind == "wrapper":

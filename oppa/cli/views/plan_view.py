@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from oppa.cli.views import style
 from oppa.cli.views.summary import problem_lines, transfer_lines, warn_if_it_does_not_pay, warn_of_unknown_device
-from oppa.report.money import expected_lines
+from oppa.report.money import expected_lines, most_lines
 from oppa.tuning.device_budget import limit_in_words
 from oppa.tuning.plan import TunePlan
 from oppa.tuning.spending import unit
@@ -26,7 +26,10 @@ def print_plan(plan: TunePlan) -> None:
     rows = {"runs": plan.launcher, "budget": ", ".join(budget) or "none: the search ends when every configuration was tried"}
     if plan.first is not None:
         rows["first"] = plan.first.id + (", the baseline" if plan.first == problem.baseline else "")
-    rows |= dict(expected_lines(plan.expected)) if plan.expected else {}
+    if plan.expected:
+        rows |= dict(expected_lines(plan.expected))
+    elif problem.command is not None:
+        rows |= dict(most_lines(problem, len(plan.candidates)))
     rows = _with_proxy(rows, plan, plan.proxy) if plan.proxy else rows
     lines = [
         problem_lines(problem, plan.candidates),

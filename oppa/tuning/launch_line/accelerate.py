@@ -162,7 +162,7 @@ def _with_trainer(meaning: Meaning, sources: LineSources) -> Meaning:
     )
     if trainer.is_on("gradient_checkpointing"):
         meaning = _with_setting(meaning, "recompute", "full", trainer.origins["recompute"])
-    if not trainer.states_batch:
+    if not trainer.states(MICRO):
         return meaning
     (micro, origin), (accumulated, _) = trainer.number(MICRO), trainer.number(ACCUMULATED)
     dp = meaning.settings.get("dp")

@@ -5,9 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 
+from oppa.errors import InputError
 from oppa.problem.launch_line.line import LaunchLine, Stage
 from oppa.problem.launch_line.starters import name_of
 from oppa.problem.launch_line.words import Word
+from oppa.redaction import redacted
 from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.templates_of import literal, template, templates
 
@@ -27,6 +29,8 @@ _BY_OPPA = frozenset(
     ]
 )
 """Options of launchers that oppa sets itself on several hosts."""
+_DISABLED = re.compile(r"(WANDB|COMET|NEPTUNE|CLEARML|SWANLAB|TRACKIO|MLFLOW_TRACKING|HF|HUGGING_?FACE(_HUB)?)_\w+")
+"""Variables of trackers, which are off in trials, and of the hub, to which trials push nothing."""
 _CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")
 
 
@@ -38,12 +42,21 @@ class LineCommand:
     keeps_step: bool
     """True if the line's own step of Slurm starts the ranks."""
     notes: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
+    """Variables with a secret that a script sets, and that the command does not have."""
     missing: tuple[str, ...] = ()
     """Expansions that nothing states, though the command needs it."""
 
 
-def command_of(line: LaunchLine, meaning: Meaning) -> LineCommand:
-    """Return the command: environment, stages and program of the line. `[command] framework` makes it harmless in trials."""
+def command_of(line: LaunchLine, meaning: Meaning, environment: Mapping[str, str]) -> LineCommand:
+    """Return the command: environment, stages and program of the line. `[command] framework` makes it harmless in trials.
+
+    Args:
+        environment: Variables that trials inherit.
+
+    Raises:
+        InputError: a word of the command has a secret of a script, which oppa would store.
+    """
     step = line.stage("step")
     keeps_step = step is not None and (line.stage("launcher") is None or _has_container(step) or step.name != "srun")
     notes: list[str] = []
@@ -58,11 +71,34 @@ def command_of(line: LaunchLine, meaning: Meaning) -> LineCommand:
         stated, lacking = _stage_words(stage, meaning, by_oppa=several)
         words += _on_each_host(stated) if several and stage.name == "accelerate" else stated
         missing += lacking
-    variables, dropped = _variables(line)
+    secrets = _withheld(line, environment)
+    variables, dropped = _variables(line, secrets)
     notes += [f"`{name}` is not known here, so trials do not set it" for name in dropped]
+    notes += [f"`{name}` of the script is a secret that the study does not keep: trials take it from your environment" for name in secrets]
     program = [*templates(line.python), *(["-m"] if line.is_module and line.python else []), template(line.program)]
     argv = (*variables, *words, *program, *meaning.words, *meaning.added)
-    return LineCommand(argv=argv, keeps_step=keeps_step, notes=tuple(notes), missing=(*missing, *meaning.missing))
+    _require_without(argv, secrets)
+    return LineCommand(argv=argv, keeps_step=keeps_step, notes=tuple(notes), withheld=tuple(secrets), missing=(*missing, *meaning.missing))
+
+
+def _withheld(line: LaunchLine, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the secrets that a script sets and trials can do without: a tracker's or the hub's, or one that they inherit."""
+    return {
+        name: word.text
+        for name, word in line.environment
+        if word.text
+        and not (word.missing or word.is_typed)
+        and redacted([f"{name}={word.text}"]) != [f"{name}={word.text}"]
+        and (_DISABLED.fullmatch(name) or environment.get(name) == word.text)
+    }
+
+
+def _require_without(argv: Sequence[str], secrets: Mapping[str, str]) -> None:
+    """Raise InputError if a word has a secret's text."""
+    for name, text in secrets.items():
+        if any(literal(text) in word for word in argv):
+            hint = "let the program read the variable, which trials inherit and oppa does not store"
+            raise InputError(f"a word of the launch line has the value of `{name}`, a secret, which oppa would store", hint=hint)
 
 
 def _on_each_host(words: Sequence[str]) -> list[str]:
@@ -76,9 +112,9 @@ def _has_container(step: Stage) -> bool:
     return any(_CONTAINER.fullmatch(name) for name, _ in step.options)
 
 
-def _variables(line: LaunchLine) -> tuple[list[str], list[str]]:
-    """Return `env` with the folder and the variables that the line sets, and the variables whose value is missing."""
-    known = [(name, word) for name, word in line.environment if not word.missing]
+def _variables(line: LaunchLine, secrets: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return `env` with the folder and the variables that the line sets, without secrets, and the variables whose value is missing."""
+    known = [(name, word) for name, word in line.environment if not word.missing and name not in secrets]
     dropped = [
         name for name, word in line.environment if word.missing and line.program.text not in word.text and "torchrun" not in word.text
     ]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def load_line(
     here, given = machine or this_machine(), parse_settings(settings)
     line, meaning = understand(words, environment=environment, settings=given, machine=here)
     meaning = _with_model(meaning, given)
-    command = command_of(line, meaning)
+    command = command_of(line, meaning, environment)
     _require_stated(command)
     _require_batch(command, meaning, given)
     device = table(given, "cluster").get("device", "")
@@ -173,6 +174,6 @@ def _baseline(problem: Problem, meaning: Meaning, command: LineCommand) -> tuple
 
 
 def _reason(message: str) -> str:
-    """Return why a configuration is not legal, on one line."""
+    """Return why a configuration is not legal, on one line: the reason, the rule, and the values that break it."""
     _, _, reasons = message.partition("\n")
-    return " ".join((reasons or message).split())
+    return re.sub(r"\n  (.*?)   here ", r": `\1`, here ", reasons).replace("\n", "; ") or message

@@ -21,7 +21,7 @@ def local_model(sources: LineSources, name: str, seq_len: int | None) -> tuple[d
     """
     path = _config(sources, name)
     if path is None:
-        return {}, "", ["`--model layers=32,hidden=4096,...` or `--model config.json` gives the search its prior"]
+        return {}, "", []
     try:
         read_config(path)
     except InputError as error:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from oppa.problem.configuration import Value
+from oppa.problem.declaration import spell
+from oppa.tuning.launch_line.templates_of import placeholders
 
 TITLES: Mapping[str, str] = {
     "megatron": "Megatron-LM",
@@ -58,6 +60,15 @@ class EditedFile:
     """Templates or choices by dotted key, as `[command.files]` has them."""
     present: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The file's present values of these keys."""
+
+    @property
+    def rewritten(self) -> list[str]:
+        """Return what trials rewrite: the parameters by which keys vary, and the keys that have one value in all trials."""
+        varied: list[str] = []
+        for to in self.keys.values():
+            varied += to if isinstance(to, Mapping) else sorted(placeholders(to)) if isinstance(to, str) else []
+        fixed = [f"{key} = {spell(to)}" for key, to in self.keys.items() if not isinstance(to, str | Mapping)]
+        return [*dict.fromkeys(varied), *fixed]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from oppa.tuning.formats import megatron, space_words
 from oppa.tuning.formats.format import mebibytes
 from oppa.tuning.formats.megatron_command import model_facts, states_architecture
 from oppa.tuning.launch_line.meaning import ASSUMED, Arguments, LineConflict, LineDevices, Meaning
+from oppa.tuning.launch_line.megatron_rules import require_compatible
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
@@ -46,6 +47,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     devices = _devices(sources, options)
     model, assumed, notes = _model(options, sources)
     settings = _settings(options, devices, model)
+    require_compatible(options, settings)
     micro = int(settings.get("micro_batch", 1))
     dp = int(settings.get("dp", 1))
     stated = options.number(_GLOBAL)

@@ -3,8 +3,9 @@
 Marks of two frameworks in one line are refused: no search space would be right for both.
 """
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from oppa.errors import InputError
 from oppa.problem.launch_line.words import Word
@@ -30,6 +31,17 @@ _MEGATRON_ALONE = ("--tensor-model-parallel-size", "--pipeline-model-parallel-si
 _BRIDGE = re.compile(r"(model\.\w+_model_parallel_size|train\.(global|micro)_batch_size|checkpoint\.\w+|logger\.\w+|scheduler\.\w+)=")
 _TRAINER = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "model_name_or_path", "output_dir")
 _OPTION = re.compile(r"--[A-Za-z][\w.-]*")
+_SOLE = {
+    "megatron": re.compile(rf"({'|'.join(_MEGATRON_ALONE)})(?==|$)"),
+    "megatron-bridge": re.compile(r"(model\.\w+_model_parallel_size|train\.(global|micro)_batch_size)="),
+    "torchtitan": re.compile(r"--(job\.config_file|parallelism\.\w+_degree)(?==|$)"),
+    "transformers": re.compile(r"--per[_-]device[_-]train[_-]batch[_-]size(?==|$)"),
+    "deepspeed": re.compile(r"--deepspeed_config(?==|$)"),
+    "lightning": re.compile(r"--trainer\.\w+"),
+}
+"""Words that programs of one framework alone have. One does not show the framework, but it contradicts the marks of another."""
+_COMBINED = frozenset(["accelerate", "transformers", "deepspeed"])
+"""Frameworks whose marks stand in one line: accelerate starts the Trainer, and both use DeepSpeed."""
 
 
 def recognised(sources: LineSources) -> tuple[str, str]:
@@ -44,11 +56,23 @@ def recognised(sources: LineSources) -> tuple[str, str]:
             del found[inner]
     if "transformers" in found and "deepspeed" in found:
         del found["deepspeed" if _hands_over_file(sources) else "transformers"]
-    if len(found) > 1:
-        (first, one), (second, other) = list(found.items())[:2]
-        message = f"the launch line has the marks of {TITLES[first]} ({one}) and of {TITLES[second]} ({other})"
-        raise InputError(message, hint="write a job file that names the search space: `[space] name = ...`")
+    _require_one(found | {name: word for name, word in _sole_words(sources).items() if name not in found})
     return next(iter(found.items()), ("plain", "without a mark of a framework; what you name in braces varies"))
+
+
+def _sole_words(sources: LineSources) -> dict[str, str]:
+    """Return the first word of each framework that programs of this one alone have."""
+    words = [word.text for word in sources.line.arguments]
+    first = {name: next((match[0] for text in words if (match := sole.match(text))), "") for name, sole in _SOLE.items()}
+    return {name: word for name, word in first.items() if word}
+
+
+def _require_one(marks: Mapping[str, str]) -> None:
+    """Raise InputError if there are marks of two frameworks that do not work in one program."""
+    for (first, one), (second, other) in itertools.combinations(marks.items(), 2):
+        if not {first, second} <= _COMBINED:
+            message = f"the launch line has the marks of {TITLES[first]} ({one}) and of {TITLES[second]} ({other})"
+            raise InputError(message, hint="write a job file that names the search space: `[space] name = ...`")
 
 
 def trainer_options(sources: LineSources) -> Options:

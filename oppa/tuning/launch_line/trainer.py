@@ -9,6 +9,8 @@ from typing import Any
 from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json
 from oppa.problem.configuration import Value
+from oppa.problem.declaration import spell
+from oppa.problem.file_keys import at
 from oppa.tuning.formats.deepspeed import BATCH, key_of
 from oppa.tuning.formats.transformers import ACCUMULATED, DEFAULTS, MICRO, stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
@@ -26,6 +28,13 @@ TRAINER_ADDED, TRAINER_STEPS = ("--logging_steps", "1"), {"format": "hf-trainer"
 """Words that let the Trainer print each step, and the format of its steps."""
 _RECOMPUTE = {"none": ["--gradient_checkpointing", "false"], "full": ["--gradient_checkpointing", "true"]}
 _MEASURED = ("logging_steps", "logging_strategy")
+_PRECISIONS = ("bf16", "fp16")
+_REMOVE = "remove one of the two"
+_READ = (
+    *(MICRO, ACCUMULATED, *_PRECISIONS, "deepspeed", "fsdp", "fsdp_config", "gradient_checkpointing", "activation_checkpointing"),
+    *("torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
+)
+"""Arguments that decide what is understood."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +48,9 @@ class TrainerArguments:
 
     @classmethod
     def of(cls, sources: LineSources) -> "TrainerArguments":
-        """Return the arguments of a line; raises InputError if one is stated twice."""
+        """Return the arguments of a line; raises InputError if one is stated twice, or if two exclude each other."""
         options = trainer_options(sources)
-        require_consistent(options, [MICRO, ACCUMULATED, "bf16", "fp16", "deepspeed"])
+        require_consistent(options, _READ)
         named = options.get("config")
         values: Mapping[str, Any] = {}
         if named and named.values and PurePath(named.text).suffix in (".yaml", ".yml", ".json") and sources.local_file(named.text):
@@ -49,7 +58,10 @@ class TrainerArguments:
         elif (positional := positional_file(options, sources)) is not None:
             values = sources.contents(positional)
         shown = named.text if named else positional_file(options, sources)
-        return cls(options=options, values=values, file=PurePath(shown if isinstance(shown, str) else shown.text if shown else "").name)
+        found = cls(options=options, values=values, file=PurePath(shown if isinstance(shown, str) else shown.text if shown else "").name)
+        if found.text("deepspeed") and found.is_sharded_by_torch:
+            raise InputError("the launch line contradicts itself: Transformers refuses `--fsdp` with `--deepspeed`", hint=_REMOVE)
+        return found
 
     def number(self, name: str) -> tuple[int, str]:
         """Return a number with its origin: the line, the file, or the default of Transformers."""
@@ -79,10 +91,15 @@ class TrainerArguments:
             found = sources.contents(option.values[0]) if is_file else _json(option.text)
         return found if isinstance(found, Mapping) else {}
 
+    def states(self, name: str) -> bool:
+        """Return whether the line or the file states an argument."""
+        return name in self.options or name in self.values
+
     @property
-    def states_batch(self) -> bool:
-        """Return whether the line or the file states the micro-batch."""
-        return MICRO in self.options or MICRO in self.values
+    def is_sharded_by_torch(self) -> bool:
+        """Return whether `--fsdp` is on, which may have no value."""
+        option = self.options.get("fsdp")
+        return (option is not None and not option.values) or self.text("fsdp").lower() not in ("", "false")
 
     @property
     def origins(self) -> dict[str, str]:
@@ -94,14 +111,14 @@ class TrainerArguments:
             "fsdp_offload": ("fsdp",),
         }
         named |= {"dp_bucket_mb": ("ddp_bucket_cap_mb",), "dataloader_num_workers": ("dataloader_num_workers",), "bf16": ("bf16",)}
-        stated = {ours: next((name for name in names if name in self.options or name in self.values), "") for ours, names in named.items()}
+        stated = {ours: next((name for name in names if self.states(name)), "") for ours, names in named.items()}
         return {ours: self.options.origin(name) or self.file for ours, name in stated.items() if name}
 
     @property
     def precision(self) -> str:
         """Return the precision; raises InputError if two are on."""
         if self.is_on("bf16") and self.is_on("fp16"):
-            raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint="remove one of the two")
+            raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint=_REMOVE)
         return "bf16" if self.is_on("bf16") else "fp16" if self.is_on("fp16") else "fp32"
 
     def model(self, sources: LineSources) -> tuple[dict[str, Value], str, list[str]]:
@@ -212,6 +229,8 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         stated = file.values.get(key, "auto")
         if stated not in ("auto", value) and value is not None:
             conflicts.append(LineConflict(about=key, taken=f"{value} (the arguments)", other=f"{stated} ({file.shown})"))
+    _require_one_precision(arguments, file)
+    by_file = file.precision if meaning.precision == "fp32" else ""
     edited = file.edited(batch="all but auto")
     words = [
         re.sub(re.escape(file.text) + "$", "{ds}", each) if file.text in each else each
@@ -219,9 +238,9 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
     ]
     return dataclasses.replace(
         meaning,
-        precision=meaning.precision if meaning.precision != "fp32" else file.precision or "fp32",
+        precision=by_file or meaning.precision,
         settings={**meaning.settings, **file.settings},
-        origins={**meaning.origins, **dict.fromkeys(file.settings, file.shown)},
+        origins={**meaning.origins, **dict.fromkeys([*file.settings, *(["precision"] if by_file else [])], file.shown)},
         space="deepspeed" if meaning.model else "",
         words=tuple(words),
         arguments={**BATCH_WORDS, "recompute": _RECOMPUTE},
@@ -229,3 +248,17 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         choices={"recompute": ["none", "full"], **({"zero_stage": file.stages} if len(file.stages) > 1 else {})},
         conflicts=tuple(conflicts),
     )
+
+
+def _require_one_precision(arguments: TrainerArguments, file: DeepSpeedFile) -> None:
+    """Raise InputError if the file states another precision than the arguments, which Transformers refuses.
+
+    The program may set what the arguments leave open. Source: HfTrainerDeepSpeedConfig.fill_match (Transformers 5.23).
+    """
+    for name in _PRECISIONS:
+        enabled = at(file.values, f"{name}.enabled")
+        is_open = arguments.precision == "fp32" and not arguments.states(name)
+        if isinstance(enabled, bool) and not is_open and enabled != (arguments.is_on(name) or arguments.is_on(f"{name}_full_eval")):
+            stated = f"`{name}.enabled = {spell(enabled)}` ({file.shown}), and {arguments.precision} ({arguments.origins['precision']})"
+            hint = f'write `"enabled": "auto"` in {file.shown}, so that the arguments decide'
+            raise InputError(f"the launch line contradicts itself: {stated}, which Transformers refuses", hint=hint)

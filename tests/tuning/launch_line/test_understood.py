@@ -54,6 +54,8 @@ def test_a_published_line_is_understood_or_refused_and_never_wrong(file, tmp_pat
         ("torchrun train.py --output_dir out --lr 3", "plain"),
         ("torchrun bert.py --hidden-size 8 --num-attention-heads 2 --max-position-embeddings 8 --micro-batch-size 1", "plain"),
         (f"{TRAINER.replace('train.py', 'run_clm_no_trainer.py')} --gradient_accumulation_steps 2", "plain"),
+        ("python train.py --tensor-model-parallel-size 4 --output_dir out --deepspeed_port 3", "plain"),
+        (f"accelerate launch {TRAINER.partition('8 ')[2]} --deepspeed_config ds.json", "accelerate"),
         ("python nemo.py model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2", "plain"),
     ],
 )
@@ -74,9 +76,22 @@ def test_the_imports_of_a_program_are_marks(tmp_path, monkeypatch) -> None:
     [
         (f"{MEGATRON} --per_device_train_batch_size 4 --output_dir out", "marks of Megatron-LM .* and of Transformers"),
         (f"{MEGATRON} --deepspeed --deepspeed_config ds.json", "marks of Megatron-LM .* and of DeepSpeed"),
+        (f"{MEGATRON} --per_device_train_batch_size 4", "marks of Megatron-LM .* and of Transformers"),
+        (f"{MEGATRON} --trainer.strategy=ddp", "marks of Megatron-LM .* and of LightningCLI"),
+        (f"{TRAINER} --trainer.strategy ddp", "marks of Transformers .* and of LightningCLI"),
+        (f"{TRAINER} --parallelism.tensor_parallel_degree=2", "marks of torchtitan .* and of Transformers"),
+        (f"{TRAINER} train.micro_batch_size=2", "marks of Transformers .* and of Megatron-Bridge"),
+        (
+            "python pretrain_gpt.py --tensor-model-parallel-size 8 --per-device-train-batch-size 4",
+            r"marks of Megatron-LM \(--tensor-model-parallel-size\) and of Transformers Trainer \(--per-device-train-batch-size\)",
+        ),
+        ("accelerate launch x.py --tensor-model-parallel-size 8", "marks of accelerate .* and of Megatron-LM"),
         (f"{MEGATRON} --micro-batch-size 4", "contradicts itself"),
         (f"{MEGATRON} --fp16", "contradicts itself: `--bf16` and `--fp16`"),
         (f"{TRAINER} --bf16 --fp16", "contradicts itself"),
+        (f"{TRAINER} --gradient_checkpointing true --gradient_checkpointing false", "`gradient_checkpointing` is `true` .* and `false`"),
+        (f"{TRAINER} --fsdp full_shard --deepspeed ds.json", "refuses `--fsdp` with `--deepspeed`"),
+        (f"{TRAINER} --fsdp --deepspeed ds.json", "refuses `--fsdp` with `--deepspeed`"),
         (f"{MEGATRON} --tensor-model-parallel-size 16", "needs 16 ranks, and the launch line starts 8"),
         (f"{MEGATRON} --tensor-model-parallel-size two", "`--tensor-model-parallel-size two` .* is not a number"),
         ("torchrun --nnodes 1:4 train.py", "elastic"),
@@ -91,6 +106,65 @@ def test_a_line_that_has_no_one_meaning_is_refused(line, message, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         understand(shlex.split(line), environment={}, machine=CPUS)
+
+
+LAYERS_30 = MEGATRON.replace("--num-layers 8", "--num-layers 30")
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        (
+            f"{LAYERS_30} --pipeline-model-parallel-size 4",
+            "`--num-layers 30` (line) is not a multiple of pp 4",
+            "all stages hold equally many layers: use a multiple of 4",
+        ),
+        (
+            f"{MEGATRON} --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3",
+            "`--num-layers 8` (line) is not a multiple of pp 2 x --num-layers-per-virtual-pipeline-stage 3 = 6",
+            "use a multiple of 6",
+        ),
+        (
+            MEGATRON.replace("--micro-batch-size 2 --global-batch-size 32", "--micro-batch-size 4 --global-batch-size 8"),
+            "`--global-batch-size 8` (line) is not a multiple of micro_batch 4 x dp 8 = 32",
+            "whole micro-batches of the global batch: use a multiple of 32",
+        ),
+        (
+            MEGATRON.replace("--num-attention-heads 8", "--num-attention-heads 4") + " --tensor-model-parallel-size 8",
+            "`--num-attention-heads 4` (line) is not a multiple of tp 8",
+            "equally many attention heads",
+        ),
+        (f"{MEGATRON} --num-experts 6 --expert-model-parallel-size 4", "`--num-experts 6` (line) is not a multiple of ep 4", "experts"),
+        (
+            f"{MEGATRON} --expert-model-parallel-size 2",
+            "`--expert-model-parallel-size 2` (line) needs `--num-experts`",
+            "state the experts",
+        ),
+    ],
+)
+def test_options_that_break_a_rule_of_megatron_are_refused_with_the_rule(line, message, hint) -> None:
+    with pytest.raises(InputError) as refused:
+        understand(shlex.split(line), environment={}, machine=CPUS)
+    assert message in refused.value.message and hint in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{LAYERS_30} --pipeline-model-parallel-size 4 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+        f"{LAYERS_30} --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6",
+        f"{MEGATRON.replace('batch-size 32', 'batch-size 8')} --decrease-batch-size-if-needed",
+        f"{MEGATRON} --expert-model-parallel-size 1",
+    ],
+)
+def test_a_rule_of_megatron_has_its_exceptions(line) -> None:
+    assert understand(shlex.split(line), environment={}, machine=CPUS)[1].framework == "megatron"
+
+
+def test_a_present_configuration_that_is_no_candidate_has_the_rule_that_it_breaks(job) -> None:
+    made = job(f"{MEGATRON.replace('--bf16', '--bf16 --group-query-attention --num-query-groups 2')} --tensor-model-parallel-size 4")
+    assert made.problem.baseline is None
+    assert any("equally many key and value heads: `kv_heads % tp == 0`, here kv_heads = 2, tp = 4" in note for note in made.notes)
 
 
 @pytest.mark.parametrize("line", ["torchrun train.py", "python train.py --lr 1", "accelerate launch --num_processes 2 train.py"])
@@ -236,3 +310,42 @@ def test_a_strategy_with_arguments_stays_as_the_file_has_it(job) -> None:
 def test_a_trainer_whose_ranks_train_apart_gets_a_hint(words, machine, hinted) -> None:
     _, found = understand(shlex.split(f"{TRAINER} {words}"), environment={}, machine=machine)
     assert any("--use_cpu" in hint for hint in found.hints) is hinted
+
+
+def by_deepspeed(words: str, values: dict[str, object], folder: Path):
+    """Return the meaning of a line of the Trainer with a file of DeepSpeed."""
+    (folder / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, **values}))
+    return understand(shlex.split(f"{TRAINER} --deepspeed ds.json {words}"), environment={}, machine=CPUS)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("--fp16", {"bf16": {"enabled": True}}),
+        ("--bf16", {"fp16": {"enabled": True}}),
+        ("--bf16", {"bf16": {"enabled": False}}),
+        ("--bf16 false", {"bf16": {"enabled": True}}),
+    ],
+)
+def test_a_file_of_deepspeed_with_another_precision_than_the_arguments_is_refused(words, values, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"`\w+.enabled = \w+` \(ds.json\), and \w+ \(line\), which Transformers refuses") as refused:
+        by_deepspeed(words, values, tmp_path)
+    assert '"enabled": "auto"' in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "values", "precision", "origin"),
+    [
+        ("", {"bf16": {"enabled": True}}, "bf16", "ds.json"),
+        ("--bf16", {"bf16": {"enabled": True}}, "bf16", "line"),
+        ("--bf16", {"bf16": {"enabled": "auto"}, "fp16": {"enabled": False}}, "bf16", "line"),
+        ("--fp16", {}, "fp16", "line"),
+        ("--fsdp '' --bf16_full_eval --fp16 false", {"bf16": {"enabled": True}}, "bf16", "ds.json"),
+        ("", {"bf16": {"enabled": "auto"}}, "fp32", None),
+    ],
+)
+def test_the_precision_is_that_of_the_arguments_or_of_the_file(words, values, precision, origin, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = by_deepspeed(words, values, tmp_path)
+    assert (found.precision, found.origins.get("precision")) == (precision, origin)

@@ -1,0 +1,85 @@
+"""What is printed of a launch line: copies of files, and how a model is stated."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from oppa.cli.views.launch_line_view import print_understood
+from oppa.problem.describe import unknown
+from oppa.report.money import most_lines
+from oppa.tuning.repeated_failures import remedy
+from tests.tuning.conftest import trial_of
+from tests.tuning.launch_line.conftest import CPUS
+from tests.tuning.launch_line.examples import FSDP
+
+DEEPSPEED = '{"train_batch_size": 64, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 2}}'
+TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --output_dir out"
+
+
+def shown(made) -> str:
+    """Return what is printed of a job."""
+    text = io.StringIO()
+    print_understood(made, Console(file=text, width=200))
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "text", "row"),
+    [
+        ("accelerate launch --config_file fsdp.yaml sft.py", "fsdp.yaml", FSDP, "fsdp.yaml: a copy with zero_stage"),
+        (
+            f"{TRAINER} --deepspeed ds.json",
+            "ds.json",
+            DEEPSPEED,
+            "ds.json: a copy with zero_stage, global_batch, num_microbatches\n",
+        ),
+        (
+            "torchrun --nproc-per-node 8 train.py --deepspeed --deepspeed_config ds.json",
+            "ds.json",
+            DEEPSPEED,
+            "ds.json: a copy with zero_stage, steps_per_print = 1\n",
+        ),
+    ],
+)
+def test_a_copy_of_a_file_has_its_row(line, name, text, row, job) -> None:
+    assert f"trials    {row}" in shown(job(line, {name: text}))
+
+
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        (TRAINER, {}),
+        ("accelerate launch --config_file fsdp.yaml sft.py", {"fsdp.yaml": FSDP}),
+        ("torchrun --nproc-per-node 8 train.py --deepspeed --deepspeed_config ds.json", {"ds.json": DEEPSPEED}),
+        ("python train.py fit --trainer.devices 8 --trainer.strategy ddp --data.batch_size 16", {}),
+        ("torchrun --nproc-per-node 8 run_recipe.py train.global_batch_size=8 model.tensor_model_parallel_size=2", {}),
+        ("torchrun --nproc-per-node 8 train.py --batch {batch=2:1,2}", {}),
+    ],
+)
+def test_without_a_model_the_prior_states_what_gives_one(line, files, job) -> None:
+    made = job(line, files)
+    prior = unknown(made.problem, made.problem.candidates())
+    assert prior.startswith("none") and "`--model layers=32,hidden=4096,...` or `--model config.json`" in prior
+    assert not any("--model layers" in hint for hint in made.meaning.hints)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cost"),
+    [
+        ((), "up to 2.2 device-hours: 24 trials and 9 repeats of up to 2 min 00 s"),
+        (("limits.max_gpu_hours=1",), "up to 1 device-hours: 24 trials and 9 repeats of up to 2 min 00 s"),
+        (("limits.trials=500",), "up to 2.2 device-hours: 24 trials and 9 repeats of up to 2 min 00 s"),
+    ],
+)
+def test_without_a_prediction_the_cost_has_an_upper_bound(settings, cost, job) -> None:
+    made = job("torchrun --nproc-per-node 2 train.py --batch {batch=1:1,2,3,4} --k {k=0:0,1,2,3,4,5}", machine=CPUS, settings=settings)
+    assert most_lines(made.problem, len(made.problem.candidates())) == [("cost", cost)]
+
+
+@pytest.mark.parametrize(("outcome", "is_hinted"), [("timed_out", True), ("failed", False)])
+def test_a_trial_that_hangs_before_its_first_step_has_a_hint_at_its_time_limit(outcome, is_hinted, job) -> None:
+    problem = job("torchrun --nproc-per-node 8 train.py --batch {batch=1:1,2}").problem
+    silent = trial_of(0, problem.candidates().configuration(0), 1.0, outcome, cause="no step was reported: x", step_times_s=())
+    assert ("raise `limits.trial_time` if it takes longer to start" in remedy(silent, problem)) is is_hinted
+    assert "command.steps.pattern" in remedy(silent, problem)
