@@ -205,6 +205,10 @@ class PlainRunView(RunCallback):
         """Return True if the user asked to stop, by a signal or a file."""
         return self._interruption.asked or (self._folder / STOP).exists()
 
+    def is_preempted(self) -> bool:
+        """Return True if the stop was requested by SIGTERM."""
+        return self._interruption.is_preempted
+
     def _look(self) -> None:
         for line in self._tail.new():
             if line["event"] == ledger.STEP:
