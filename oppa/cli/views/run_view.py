@@ -103,8 +103,7 @@ ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOK
 
 def print_advice(advice: "Advice") -> None:
     """Print what advice that was not followed would have been worth, and how to follow it, to stderr."""
-    gain = "of unknown worth" if advice.gain is None else f"{advice.gain:+.1%} goodput, by the table"
-    style.err().print(f"[bold]advice[/]  {escape(_layout(advice.last))}: {gain}; nothing was changed")
+    style.err().print(f"[bold]advice[/]  {escape(_layout(advice.last))}: {advice.worth}; nothing was changed")
     style.err().print("        let the policy act: `--set train.advise=false`", markup=False)
 
 
