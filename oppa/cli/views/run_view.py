@@ -33,7 +33,7 @@ from oppa.units import format_batch, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
     from oppa.control.own_trainer.advice import Advice
-    from oppa.problem.training import RunOptions
+    from oppa.problem.problem import Problem
     from oppa.table.refinement import StepTimeObservation
     from oppa.table.table import Table
 
@@ -50,7 +50,7 @@ def print_run(run: RunSpec, folder: Path) -> None:
     style.err().print(
         f"{job_line(run.problem)}\n"
         f"[bold]layout[/] {escape(_layout(run.configuration))}\n"
-        f"[bold]train[/]  {_options_line(run.problem.run_options, run.problem.training.learning_rate)}\n"
+        f"[bold]train[/]  {_options_line(run.problem)}\n"
         f"[bold]run[/]    {escape(str(folder))}{saved}{_advises(run)}\n"
     )
 
@@ -326,9 +326,18 @@ def _layout(configuration: Configuration, local_batches: Sequence[int] = ()) -> 
     return f"{configuration.id}, {format_batch(configuration.global_batch, local_batches)}"
 
 
-def _options_line(run_options: "RunOptions", learning_rate: float) -> str:
+def _options_line(problem: "Problem") -> str:
+    run_options = problem.run_options
     length = f"{run_options.samples:,} samples" if run_options.samples else "one epoch"
     warmup = f", warm-up over {run_options.warmup_samples:,}" if run_options.warmup_samples else ""
     decay = f", {run_options.decay} decay to {run_options.final_share:.0%}" if run_options.decay != "none" else ""
-    scaling = f" ({run_options.scaling} scaling)" if run_options.scaling != "none" else ""
-    return f"{length}, learning rate {learning_rate:g} at batch {run_options.reference_batch}{scaling}{warmup}{decay}"
+    return f"{length}{_learning_rate(problem)}{warmup}{decay}"
+
+
+def _learning_rate(problem: "Problem") -> str:
+    """Return how the learning rate follows the batch; its value only for the built-in trainer, because other trainers have their own."""
+    batch, scaling = problem.run_options.reference_batch, problem.run_options.scaling
+    rule = f" ({scaling} scaling)" if scaling != "none" else ""
+    if problem.command is None:
+        return f", learning rate {problem.training.learning_rate:g} at batch {batch}{rule}"
+    return f", reference batch {batch}{rule}" if rule else ""
