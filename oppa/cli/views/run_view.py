@@ -59,7 +59,7 @@ def _advises(run: RunSpec) -> str:
     """Return the line that a policy only advises; empty if it acts."""
     if not run.problem.run_options.advise:
         return ""
-    return "\n[bold]policy[/] advises, and changes nothing; `--set train.advise=false` lets it act"
+    return "\n[bold]policy[/] advises, and changes nothing; `--no-advise` lets it act"
 
 
 def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None:
@@ -104,7 +104,7 @@ ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOK
 def print_advice(advice: "Advice") -> None:
     """Print what advice that was not followed would have been worth, and how to follow it, to stderr."""
     style.err().print(f"[bold]advice[/]  {escape(_layout(advice.last))}: {advice.worth}; nothing was changed")
-    style.err().print("        let the policy act: `--set train.advise=false`", markup=False)
+    style.err().print("        let the policy act: `--no-advise`", markup=False)
 
 
 def print_ended(result: TrainResult) -> int:
