@@ -1,11 +1,11 @@
 """Read the input of a command: a job file, or the user's own launch line after `--`, or both.
 
-Without a job file, the launch line itself states what may vary (oppa.tuning.launch_line). `--model` is short for `--set model...`, so
-that a command has one option for everything that a job file would state.
+Without a job file, the launch line itself states what may vary (oppa.tuning.launch_line). `--model` is short for `--set model...`, and
+`--advise` of `oppa train` for `--set train.advise=true`, so that a command has one option for everything that a job file would state.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +28,8 @@ Job = Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_defaul
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)]
 Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)]
 _MODEL = "--model"
+SHORT_FORMS = {"train": {"--advise": "train.advise=true", "--no-advise": "train.advise=false"}}
+"""Words that are short for a setting, by command."""
 
 
 class LaunchLineCommand(typer.core.TyperCommand):
@@ -37,10 +39,15 @@ class LaunchLineCommand(typer.core.TyperCommand):
         """Parse the words before `--`, and keep those after it as the launch line."""
         at = args.index("--") if "--" in args else len(args)
         own, line = args[:at], args[at + 1 :]
-        rest = super().parse_args(ctx, list(_with_model(own)))
+        rest = super().parse_args(ctx, list(_with_model(_with_settings(own, SHORT_FORMS.get(self.name or "", {})))))
         if line:
             ctx.params["command"] = [*(ctx.params.get("command") or ()), *line]
         return rest
+
+
+def _with_settings(words: Sequence[str], short_forms: Mapping[str, str]) -> Sequence[str]:
+    """Return the words with short forms as settings: `--set train.advise=true`."""
+    return [each for word in words for each in (("--set", short_forms[word]) if word in short_forms else (word,))]
 
 
 def _with_model(words: Sequence[str]) -> Sequence[str]:

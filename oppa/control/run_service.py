@@ -84,5 +84,5 @@ class RunService:
         grace_s, log = self.run.problem.limits.grace_s, self.folder / "tunnel.log"
         with self.backend.reached(service.port, grace_s=grace_s, log=log) as port:
             own, through = f"{LOOPBACK}:{service.port}", f"{LOOPBACK}:{port}"
-            with discovery.advertise(self.folder, address=own, through=through, job=service.job, token=service.token):
+            with discovery.advertise(self.folder, address=own, through=through, job=service.job, token=service.token, run=self.run.uuid):
                 yield

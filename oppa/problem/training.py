@@ -254,6 +254,8 @@ class RunOptions:
     """Number of checkpoints that are kept, the newest ones."""
     leave_timeout_s: float = 600.0
     """Seconds within which a user's own trainer has to save and leave when asked."""
+    preemption_grace_s: float | None = None
+    """Seconds from SIGTERM within which it has to do so, because the site then ends all processes; None: `leave_timeout_s`."""
     advise: bool | None = None
     """Log what the policy of a user's own trainer would do, and change nothing; None: in the trainer's first run."""
     least_batch: int | None = None

@@ -65,6 +65,10 @@ def _has_files(pattern: str) -> bool:
     return Path(pattern).is_file() or any(glob.glob(f"{pattern}{suffix}") for suffix in ("", ".bin"))  # noqa: PTH207 - an absolute path
 
 
+_IN_SECONDS = ("leave_timeout", "preemption_grace")
+"""Keys of `[train]` whose field has the same name with the unit."""
+
+
 class TrainTable(DeclaredTable):
     """Validates `[train]`: the options of `oppa train`."""
 
@@ -85,6 +89,7 @@ class TrainTable(DeclaredTable):
     checkpoint_every: Seconds | None = None
     keep: JobCount | None = None
     leave_timeout: Seconds | None = None
+    preemption_grace: Seconds | None = None
     advise: bool | None = None
     least_batch: JobCount | None = None
     largest_batch: JobCount | None = None
@@ -93,7 +98,7 @@ class TrainTable(DeclaredTable):
 
     def record(self, optimizer: Optimizer) -> RunOptions:
         """Return the run options; raises JobError if the warm-up is longer than the training."""
-        names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s", "leave_timeout": "leave_timeout_s"}
+        names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s", **{name: f"{name}_s" for name in _IN_SECONDS}}
         usual = RunOptions(scaling=USUAL_SCALING[optimizer])
         run_options = dataclasses.replace(
             usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()}

@@ -3,11 +3,13 @@
 All data come from the run's ledger, and from the table that its configurations are chosen from, in the run's folder (`PROFILED`).
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa.control.own_trainer.advice import Advice
 from oppa.control.own_trainer.run_book import ADVISED, HELD_BACK
 from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
@@ -41,9 +43,9 @@ def render(folder: Path) -> str:
         "kind": "a run by oppa",
         "about": [job(run.problem), _ending(events, steps)],
         "headings": ("Progress", "Curves"),
-        "facts": _facts(run, steps, validated) if steps else [],
+        "facts": [*_facts(run, steps, validated), *_advised(events)] if steps else [],
         "charts": _charts(steps, validated) if steps else [],
-        "sections": [_changes(events), _speeds(events, table)] if steps else [],
+        "sections": [_changes(events), *_advice(events), _speeds(events, table)] if steps else [],
     }
     return environment().get_template("sections.html.j2").render(facts)
 
@@ -127,7 +129,7 @@ def _speed(steps: Sequence[Line], configuration: str) -> Series:
 
 def _changes(events: Sequence[Line]) -> Section:
     """Return the section on the changes of batch and layout, and their reasons."""
-    shown = (ledger.CHANGED, ledger.ROLLED_BACK, ledger.UNDONE, ledger.REFUSED, ADVISED, HELD_BACK)
+    shown = (ledger.CHANGED, ledger.ROLLED_BACK, ledger.UNDONE, ledger.REFUSED, HELD_BACK)
     rows = [
         (
             line["step"],
@@ -135,7 +137,7 @@ def _changes(events: Sequence[Line]) -> Section:
             line["event"].replace("_", " "),
             _named(line["before"]),
             _named(line["after"], line.get("local_batches", ())),
-            format_seconds(math.fsum(line["seconds"].values())),
+            format_seconds(math.fsum(line["seconds"].values())) if line["seconds"] else "",
             _worth(line.get("weighed") or {}),
             line.get("failure") or line.get("reason") or "",
         )
@@ -150,6 +152,28 @@ def _changes(events: Sequence[Line]) -> Section:
     )
     text = changes if rows else "The configuration did not change."
     return Section(title="Changes", text=text, columns=(">step", ">samples", "what", "from", "to", ">took", ">goodput", "why"), rows=rows)
+
+
+def _advised(events: Sequence[Line]) -> list[tuple[str, str]]:
+    """Return the row of progress that states what all advice would have been worth; empty without advice."""
+    advice = Advice.of(events)
+    return [("advice", f"{_named(advice.last.to_dict())}: {advice.worth}; nothing was changed")] if advice else []
+
+
+def _advice(events: Sequence[Line]) -> list[Section]:
+    """Return the section on decisions that were not followed, a row for each that differs from the one before; none without advice."""
+    pieces = itertools.groupby((line for line in events if line["event"] == ADVISED), key=lambda line: (line["before"], line["after"]))
+    rows = [_piece(list(lines)) for _, lines in pieces]
+    text = "The policy would have made these changes. Goodput and reason are those of the last time."
+    columns = (">step", ">last step", ">times", "from", "to", ">goodput", "why")
+    return [Section(title="Advice that was not followed", text=text, columns=columns, rows=rows)] if rows else []
+
+
+def _piece(lines: Sequence[Line]) -> tuple[object, ...]:
+    """Return the row of one decision that was advised in several lines."""
+    first, last = lines[0], lines[-1]
+    named = _named(last["before"]), _named(last["after"], last.get("local_batches", ()))
+    return first["step"], last["step"], len(lines), *named, _worth(last["weighed"] or {}), last["reason"]
 
 
 def _worth(weighed: Mapping[str, Any]) -> str:

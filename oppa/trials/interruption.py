@@ -20,6 +20,8 @@ class Interruption:
 
     def __init__(self) -> None:
         self.asked = False
+        self.is_preempted = False
+        """True if the first signal was SIGTERM, which a site sends before it takes the devices away."""
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
@@ -47,7 +49,7 @@ class Interruption:
         """Handle a signal: record the first one, and raise KeyboardInterrupt for the second."""
         if self.asked:
             interrupt(number, frame)
-        self.asked = True
+        self.asked, self.is_preempted = True, number == signal.SIGTERM
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if the user requested a stop."""

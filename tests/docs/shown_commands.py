@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from oppa.cli import app
-from oppa.cli.job_options import LaunchLineCommand
+from oppa.cli.job_options import SHORT_FORMS, LaunchLineCommand
 
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`(oppa [^`]+)`")
@@ -42,7 +42,7 @@ def unknown(words: list[str]) -> list[str]:
             return [] if not rest[0].islower() or "|" in rest[0] else [rest[0]]
         command = command.commands[rest.pop(0)]
     known = HELP | {option for parameter in command.params for option in parameter.opts}
-    known |= {"--", "--model"} if isinstance(command, LaunchLineCommand) else set()
+    known |= {"--", "--model", *SHORT_FORMS.get(command.name or "", ())} if isinstance(command, LaunchLineCommand) else set()
     return [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]
 
 

@@ -178,3 +178,5 @@ def test_bounds_that_are_none_or_have_no_effect_are_refused():
         require_bounds(RunOptions(least_batch=9, largest_batch=8), own=True)
     with pytest.raises(InputError, match="no effect on the built-in trainer"):
         require_bounds(RunOptions(changes_per_hour=1), own=False)
+    with pytest.raises(InputError, match=r"`preemption_grace` in \[train\] has no effect on the built-in trainer"):
+        require_bounds(RunOptions(preemption_grace_s=60.0), own=False)

@@ -100,3 +100,36 @@ def test_a_run_without_a_step_or_a_table_has_a_page_too(run) -> None:
     assert "has not taken a step yet" in render(run)
     with pytest.raises(RunError, match="is not a run"):
         render(run / "nowhere")
+
+
+@pytest.fixture
+def advised(run):
+    def weighed(current, chosen) -> dict:
+        return {name: {"goodput": goodput} for name, goodput in (("current", current), ("chosen", chosen))}
+
+    advice = {"event": "advised", "before": BEGIN.to_dict(), "seconds": {}, "received_bytes": 0, "failure": ""}
+    larger = dataclasses.replace(BEGIN, global_batch=16)
+    pieces = {4: (larger, 11.0), 8: (larger, 12.0), 12: (LATER, 15.0), 16: (larger, 14.0)}
+    lines = [{"event": ledger.STARTED, "step": 0, "samples": 0, "configuration": BEGIN.to_dict()}]
+    for number in range(20):
+        if (piece := pieces.get(number)) is not None:
+            after, goodput = piece
+            facts = {"step": number, "samples": 8 * number, "after": after.to_dict(), "weighed": weighed(10.0, goodput)}
+            lines.append({**advice, **facts, "reason": f"reason at {number}"})
+        lines.append(step(number, 8 * number, BEGIN, 0.1))
+    (run / ledger.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+def test_advice_has_a_total_and_a_row_for_each_decision_that_differs(advised) -> None:
+    text = render(advised)
+    assert "+24.0% goodput, by the table; nothing was changed" in text  # 0, 10, 20, 50 and 40% over four steps each
+    section = text.partition("Advice that was not followed")[2].partition("<h2")[0]
+    assert [number for number in range(20) if f"reason at {number}<" in section] == [8, 12, 16], "repeats are folded"
+    assert "10.0 → 12.0" in section and "took" not in section and "0 ms" not in section
+    changes = text.partition(">Changes<")[2].partition("<h2")[0]
+    assert "The configuration did not change." in changes and "advised" not in changes
+
+
+def test_a_run_without_advice_has_no_section_of_it(trained) -> None:
+    assert "dvice" not in render(trained)

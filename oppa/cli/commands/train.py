@@ -41,7 +41,7 @@ def train(
     """Train a job to its end; restart ranks that die from the newest checkpoint.
 
     With a launch line after `--`, train your own trainer, which opens its run with `oppa_client`. In its first run a policy only advises;
-    `--set train.advise=false` lets it act.
+    `--no-advise` lets it act, and `--advise` asks for advice again. They are short for `--set train.advise=false` and `=true`.
 
     Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once. The same command with --run resumes.
 

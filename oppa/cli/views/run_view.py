@@ -33,7 +33,7 @@ from oppa.units import format_batch, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
     from oppa.control.own_trainer.advice import Advice
-    from oppa.problem.training import RunOptions
+    from oppa.problem.problem import Problem
     from oppa.table.refinement import StepTimeObservation
     from oppa.table.table import Table
 
@@ -50,7 +50,7 @@ def print_run(run: RunSpec, folder: Path) -> None:
     style.err().print(
         f"{job_line(run.problem)}\n"
         f"[bold]layout[/] {escape(_layout(run.configuration))}\n"
-        f"[bold]train[/]  {_options_line(run.problem.run_options, run.problem.training.learning_rate)}\n"
+        f"[bold]train[/]  {_options_line(run.problem)}\n"
         f"[bold]run[/]    {escape(str(folder))}{saved}{_advises(run)}\n"
     )
 
@@ -59,7 +59,7 @@ def _advises(run: RunSpec) -> str:
     """Return the line that a policy only advises; empty if it acts."""
     if not run.problem.run_options.advise:
         return ""
-    return "\n[bold]policy[/] advises, and changes nothing; `--set train.advise=false` lets it act"
+    return "\n[bold]policy[/] advises, and changes nothing; `--no-advise` lets it act"
 
 
 def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None:
@@ -103,9 +103,8 @@ ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOK
 
 def print_advice(advice: "Advice") -> None:
     """Print what advice that was not followed would have been worth, and how to follow it, to stderr."""
-    gain = "of unknown worth" if advice.gain is None else f"{advice.gain:+.1%} goodput, by the table"
-    style.err().print(f"[bold]advice[/]  {escape(_layout(advice.last))}: {gain}; nothing was changed")
-    style.err().print("        let the policy act: `--set train.advise=false`", markup=False)
+    style.err().print(f"[bold]advice[/]  {escape(_layout(advice.last))}: {advice.worth}; nothing was changed")
+    style.err().print("        let the policy act: `--no-advise`", markup=False)
 
 
 def print_ended(result: TrainResult) -> int:
@@ -204,6 +203,10 @@ class PlainRunView(RunCallback):
     def stop_requested(self) -> bool:
         """Return True if the user asked to stop, by a signal or a file."""
         return self._interruption.asked or (self._folder / STOP).exists()
+
+    def is_preempted(self) -> bool:
+        """Return True if the stop was requested by SIGTERM."""
+        return self._interruption.is_preempted
 
     def _look(self) -> None:
         for line in self._tail.new():
@@ -323,9 +326,18 @@ def _layout(configuration: Configuration, local_batches: Sequence[int] = ()) -> 
     return f"{configuration.id}, {format_batch(configuration.global_batch, local_batches)}"
 
 
-def _options_line(run_options: "RunOptions", learning_rate: float) -> str:
+def _options_line(problem: "Problem") -> str:
+    run_options = problem.run_options
     length = f"{run_options.samples:,} samples" if run_options.samples else "one epoch"
     warmup = f", warm-up over {run_options.warmup_samples:,}" if run_options.warmup_samples else ""
     decay = f", {run_options.decay} decay to {run_options.final_share:.0%}" if run_options.decay != "none" else ""
-    scaling = f" ({run_options.scaling} scaling)" if run_options.scaling != "none" else ""
-    return f"{length}, learning rate {learning_rate:g} at batch {run_options.reference_batch}{scaling}{warmup}{decay}"
+    return f"{length}{_learning_rate(problem)}{warmup}{decay}"
+
+
+def _learning_rate(problem: "Problem") -> str:
+    """Return how the learning rate follows the batch; its value only for the built-in trainer, because other trainers have their own."""
+    batch, scaling = problem.run_options.reference_batch, problem.run_options.scaling
+    rule = f" ({scaling} scaling)" if scaling != "none" else ""
+    if problem.command is None:
+        return f", learning rate {problem.training.learning_rate:g} at batch {batch}{rule}"
+    return f", reference batch {batch}{rule}" if rule else ""

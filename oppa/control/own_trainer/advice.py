@@ -47,6 +47,11 @@ class Advice:
             return None
         return cls(pieces=pieces, gain=worth / seconds - 1 if known and seconds else None, last=last)
 
+    @property
+    def worth(self) -> str:
+        """Return the gain as text."""
+        return "of unknown worth" if self.gain is None else f"{self.gain:+.1%} goodput, by the table"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as they are written to JSON."""
         return {"pieces": self.pieces, "gain": self.gain, "last": self.last.to_dict(), "id": self.last.id}

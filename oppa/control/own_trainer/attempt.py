@@ -24,6 +24,8 @@ MOST_READS = 64
 """Most reads of new lines at once, each of at most `trial_folder.CALL_BYTES`."""
 MOST_STATES = 64
 """Most checkpoints that are recorded at once, each with a write to disk."""
+PREEMPTION = "preemption"
+"""Reason to leave if the site is about to take the devices away."""
 EARLIER = "asked for by an earlier process of oppa"
 """Reason of a change that this process has not asked for."""
 
@@ -58,6 +60,8 @@ class OwnAttempt:
         """Reason for which it was asked to leave; empty if it was not."""
         self.leaving_s = 0.0
         """Monotonic seconds at which it was asked to leave, or had taken all samples."""
+        self.leave_limit_s = terms.leave_timeout_s
+        """Seconds from then on within which it has to leave."""
         self.left_s = 0.0
         """Monotonic seconds at which it was seen to have left; its processes may still end their work."""
         self._book, self._seen, self._on_first = book, seen, on_first
@@ -138,8 +142,16 @@ class OwnAttempt:
 
     def ask_to_leave(self, reason: str) -> None:
         """Ask the trainer to save and leave."""
-        self.leaving, self.leaving_s = reason, self.leaving_s or time.monotonic()
-        contract.ask_to_leave(self.folder, reason, self.terms.leave_timeout_s)
+        now, limit_s = time.monotonic(), self._limit_s(reason)
+        if not self.leaving_s:
+            self.leaving_s, self.leave_limit_s = now, limit_s
+        self.leaving, self.leave_limit_s = reason, min(self.leave_limit_s, now - self.leaving_s + limit_s)
+        contract.ask_to_leave(self.folder, reason, limit_s)
+
+    def _limit_s(self, reason: str) -> float:
+        """Return the seconds that the trainer has to leave for a reason."""
+        grace_s = self._book.run.problem.run_options.preemption_grace_s
+        return grace_s if reason == PREEMPTION and grace_s is not None else self.terms.leave_timeout_s
 
     def require_answers(self) -> None:
         """Raise TrainingError if the trainer has not answered a request, or not left, in its time."""
@@ -149,11 +161,12 @@ class OwnAttempt:
         if number > self.plan.number and waited:
             message = f"the trainer was asked for plan {number} at step {step}, and has not taken it up at step {self._check.step}"
             raise TrainingError(message, hint="call `run.step` on rank 0 after each optimizer step")
-        if self.leaving_s and self.left is None and time.monotonic() > self.leaving_s + self.terms.leave_timeout_s:
-            limit = format_seconds(self.terms.leave_timeout_s)
+        if self.leaving_s and self.left is None and time.monotonic() > self.leaving_s + self.leave_limit_s:
+            limit = format_seconds(self.leave_limit_s)
             why = f"it was asked to leave ({self.leaving})" if self.leaving else "all samples were taken"
+            key = "preemption_grace" if self.leaving == PREEMPTION else "leave_timeout"
             message = f"the trainer saved nothing within {limit} after {why}; it has taken {self._check.step} steps"
-            raise TrainingError(message, hint="save and call `run.leave` if `run.leaving`, or raise `leave_timeout` in [train]")
+            raise TrainingError(message, hint=f"save and call `run.leave` if `run.leaving`, or raise `{key}` in [train]")
 
     def _take(self, report: StepReport) -> None:
         checked = self._check.taken(report)

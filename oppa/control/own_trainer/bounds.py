@@ -79,7 +79,7 @@ def require_bounds(options: RunOptions, *, own: bool) -> None:
     if least is not None and most is not None and least > most:
         raise JobError(f"`least_batch = {least}` is more than `largest_batch = {most}`", hint="exchange them")
     given = {name: getattr(options, name) for name in ("advise", "least_batch", "largest_batch", "changes_per_hour")}
-    given |= {"frozen": options.frozen or None}
+    given |= {"frozen": options.frozen or None, "preemption_grace": options.preemption_grace_s}
     named = [name for name, value in given.items() if value is not None]
     if named and not own:
         hint = "remove it, or give the launch line of your own trainer after `--`"

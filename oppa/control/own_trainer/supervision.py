@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from oppa.control.own_trainer.attempt import OwnAttempt
+from oppa.control.own_trainer.attempt import PREEMPTION, OwnAttempt
 from oppa.control.own_trainer.bounds import ChangeLimits, way_of
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord, newest_record
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms
@@ -248,7 +248,7 @@ class _Supervisor:
         self._require_start(attempt)
         attempt.require_answers()
         if attempt.left is not None:
-            limit_s = attempt.terms.leave_timeout_s
+            limit_s = attempt.leave_limit_s
             if time.monotonic() > attempt.left_s + (min(limit_s, ENDING_S) if attempt.left.reason == "layout" else limit_s):
                 raise _OverError
             return
@@ -267,7 +267,7 @@ class _Supervisor:
 
     def _stop(self, attempt: OwnAttempt) -> None:
         self._is_last = True
-        attempt.ask_to_leave("stop")
+        attempt.ask_to_leave(PREEMPTION if self._listener.is_preempted() else "stop")
 
     def _resize(self, request: ResizeRequest, attempt: OwnAttempt) -> None:
         """Start ranks on the requested number of hosts; if that is not possible while this run trains, stop it."""

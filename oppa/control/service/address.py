@@ -1,15 +1,29 @@
 """Name a control service that runs already, as `oppa train --control` does."""
 
+import contextlib
 import dataclasses
+import http
 import os
 import re
+from collections.abc import Iterator
 
-from oppa.errors import InputError
+from oppa.errors import InputError, RunError
 from oppa.launchers.network import LOOPBACK
 from oppa.protocol.messages import NAME
 
 TOKEN = "OPPA_CONTROL_TOKEN"
 """Environment variable with the token of a running control service."""
+RUN = "Oppa-Run"
+"""Header with the UUID of the run that a connection belongs to; a service that does not know it ignores it."""
+TAKEN = 1008
+"""Code with which the service closes the connection of a run that holds a name of another run."""
+_ANSWER_S = 10.0
+"""Timeout in seconds for the service to answer a request."""
+
+
+def in_use(job: str) -> str:
+    """Return the words for a job name under which another run is connected."""
+    return f"another run is connected to the control service as `{job}`"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,3 +44,35 @@ class ServiceAddress:
         if not (token := os.environ.get(TOKEN, "").strip()):
             raise InputError(f"`--control {text}` needs a token", hint=f"set {TOKEN}=`oppa control --table T --token {match['job']}`")
         return cls(match["job"], int(match["port"]), token)
+
+    @contextlib.contextmanager
+    def held(self, run: str) -> Iterator[None]:
+        """Hold the job's name for a run inside the context, also before its ranks connect; without the service, hold nothing.
+
+        Args:
+            run: UUID of the run.
+
+        Raises:
+            RunError: if another run holds the name, or is connected under it.
+        """
+        from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+        from websockets.sync.client import connect
+
+        url, headers = f"ws://{LOOPBACK}:{self.port}/job/{self.job}/hold", {"Authorization": f"Bearer {self.token}", RUN: run}
+        with contextlib.ExitStack() as opened:
+            try:
+                line = opened.enter_context(connect(url, additional_headers=headers, open_timeout=_ANSWER_S, close_timeout=1.0, proxy=None))
+                line.recv(timeout=_ANSWER_S)
+            except InvalidStatus as error:  # an older service does not know the path, and training goes on without one that refuses
+                if error.response.status_code == http.HTTPStatus.CONFLICT:
+                    raise self._taken() from None
+            except ConnectionClosed as error:
+                if error.rcvd is not None and error.rcvd.code == TAKEN:
+                    raise self._taken() from None
+            except (OSError, WebSocketException):
+                pass
+            yield
+
+    def _taken(self) -> RunError:
+        hint = f"name another job, such as `--control {self.job}-2@{LOOPBACK}:{self.port}` with its own token, or end the other run"
+        return RunError(in_use(self.job), hint=hint)

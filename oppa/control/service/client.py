@@ -9,6 +9,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import http
 import itertools
 import logging
 import threading
@@ -16,8 +17,9 @@ import time
 
 from pydantic import ValidationError
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
+from oppa.control.service.address import RUN, in_use
 from oppa.errors import ProtocolError
 from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
@@ -70,12 +72,16 @@ class ControlClient:
         token: Token of this job.
         hello: First message of each connection, which describes the job.
         through: Address of the local end of a tunnel, if the service is on another machine.
+        run: UUID of the run; the service refuses a second run under the name of a connected one. Empty: any run replaces another one.
     """
 
-    def __init__(self, address: str, token: str, hello: Hello, *, through: str = "") -> None:
+    def __init__(self, address: str, token: str, hello: Hello, *, through: str = "", run: str = "") -> None:
         self._host, _, port = (through or address).partition(":")
         self._port = int(port)
         self._url, self._token, self._hello = f"ws://{address}/job/{hello.job}", token, hello
+        self._headers = {"Authorization": f"Bearer {token}"} | ({RUN: run} if run else {})
+        self._is_refused = False
+        """True while another run is connected under the job's name."""
         self._waiting = collections.deque[_Outgoing]()
         self._decided: Decided | None = None
         self._newest = 0
@@ -166,9 +172,18 @@ class ControlClient:
             try:
                 await self._converse()
             except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, ProtocolError) as error:
-                _log.info("the control service is not reachable: %s", self._words(error))
+                self._note(error)
             wait_s = FIRST_S if time.monotonic() - begin_s > LONGEST_S else min(2 * wait_s, LONGEST_S)
             await asyncio.sleep(wait_s)
+
+    def _note(self, error: Exception) -> None:
+        """Log why there is no connection: as a warning, once, if another run has taken the name."""
+        is_refused = isinstance(error, InvalidStatus) and error.response.status_code == http.HTTPStatus.CONFLICT
+        if is_refused and not self._is_refused:
+            _log.warning("%s: this run trains on without decisions until the other one ends", in_use(self._hello.job))
+        else:
+            _log.info("the control service is not reachable: %s", self._words(error))
+        self._is_refused = is_refused
 
     def _words(self, error: Exception) -> str:
         """Return an error's message for a log: it may quote the token, and what the other end said."""
@@ -179,7 +194,7 @@ class ControlClient:
             self._url,
             host=self._host,
             port=self._port,
-            additional_headers={"Authorization": f"Bearer {self._token}"},
+            additional_headers=self._headers,
             max_size=MAX_BYTES,
             compression=None,
             logger=_quiet(),

@@ -32,7 +32,7 @@ def expected_change_s(parameters: int, devices: int) -> float:
 
 
 @contextlib.contextmanager
-def advertise(folder: Path, *, address: str, through: str, job: str, token: str) -> Iterator[None]:
+def advertise(folder: Path, *, address: str, through: str, job: str, token: str, run: str = "") -> Iterator[None]:
     """Write `control.json` into a run's folder for the duration of a `with` block.
 
     Args:
@@ -41,9 +41,10 @@ def advertise(folder: Path, *, address: str, through: str, job: str, token: str)
         through: Address from which rank 0 reaches it, such as the local end of a tunnel.
         job: Name of the job.
         token: Token of the job.
+        run: UUID of the run.
     """
     path = folder / FILE
-    values = {"address": address, "through": through, "job": job, "token": token}
+    values = {"address": address, "through": through, "job": job, "token": token, "run": run}
     write_atomically(path, json.dumps(values).encode(), private=True)
     try:
         yield
@@ -76,7 +77,7 @@ def connect(
             scaling=problem.run_options.scaling,
             reconfiguration_s=reconfiguration_s,
         )
-        return ControlClient(values["address"], values["token"], hello, through=values["through"])
+        return ControlClient(values["address"], values["token"], hello, through=values["through"], run=values.get("run", ""))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

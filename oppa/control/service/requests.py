@@ -7,14 +7,18 @@ from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from oppa.control.service.address import RUN
 from oppa.control.service.tokens import Tokens
 from oppa.launchers.network import LOOPBACK
 from oppa.protocol.messages import NAME
 
 JOB = re.compile(f"/job/({NAME})")
 """Path of a job's connection."""
+HOLD = re.compile(f"/job/({NAME})/hold")
+"""Path on which a run holds a job's name."""
 WATCH = "/watch"
 """Path of the live page's connection."""
+_UUID = re.compile("[0-9a-f-]{36}")
 
 
 def is_from_here(connection: ServerConnection, request: Request) -> bool:
@@ -27,6 +31,12 @@ def is_from_here(connection: ServerConnection, request: Request) -> bool:
 def may_speak(request: Request, job: str, tokens: Tokens) -> bool:
     """Return True if a request has the job's token, and comes from no browser."""
     return not request.headers.get_all("Origin") and tokens.is_of_job(_bearer(request), job)
+
+
+def run_of(request: Request) -> str:
+    """Return the UUID of the run that a request belongs to; empty if it states none, as older clients do."""
+    words = request.headers.get_all(RUN)
+    return words[0] if len(words) == 1 and _UUID.fullmatch(words[0]) else ""
 
 
 def may_watch(request: Request, tokens: Tokens) -> bool:

@@ -4,10 +4,13 @@
     GET /healthz      health check
     GET /metrics      metrics for Prometheus; requires the watcher's token
     WS  /job/NAME     connection of a job; requires its own token
+    WS  /job/NAME/hold    connection of a run that holds the name of a job; requires the same token
     WS  /watch        the live page's data; the first message is the watcher's token
 
 Tokens are sent in the header `Authorization: Bearer TOKEN`, never in a URL. The service listens only on loopback; other hosts reach it
 through an SSH tunnel. A foreign page may direct a browser on the same machine to the service, so Host and Origin are checked, too.
+
+While a run holds a name, or is connected under it, the service refuses other runs of that name (409). They would mix their steps.
 
 The service decides on a message at once, and acknowledges it when it is on disk. No connection waits for another. The service
 reads more slowly from a job that sends too fast, refuses damaged messages, and closes a connection that does not read its answers.
@@ -29,8 +32,10 @@ from typing import Any, cast
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 
 from oppa.atomic_write import write_atomically
+from oppa.control.service.address import TAKEN, in_use
 from oppa.control.service.burst_log import BurstLog
 from oppa.control.service.connections import ACCEPTED, BoundedConnection, ConnectionLimit
 from oppa.control.service.factory import ControllerFactory
@@ -40,7 +45,7 @@ from oppa.control.service.job_store import JobStore
 from oppa.control.service.live_feed import answer_watcher
 from oppa.control.service.metrics import CONTENT_TYPE, exposition
 from oppa.control.service.page import LIVE_PAGE, page, policy_of_page
-from oppa.control.service.requests import JOB, WATCH, answer, is_from_here, may_speak, may_watch
+from oppa.control.service.requests import HOLD, JOB, WATCH, answer, is_from_here, may_speak, may_watch, run_of
 from oppa.control.service.tokens import Tokens
 from oppa.errors import ProtocolError
 from oppa.launchers.network import LOOPBACK
@@ -72,6 +77,7 @@ class Service:
         self._limit = ConnectionLimit(self._bursts)
         self._store = JobStore(folder, control, self._bursts)
         self._speaking: dict[str, ServerConnection] = {}
+        self._holding: dict[str, ServerConnection] = {}
         self._closing = set[asyncio.Task[None]]()
         self.refused = 0
         """Number of damaged messages and of refused connections and requests."""
@@ -145,10 +151,12 @@ class Service:
                 return self._refusal(http.HTTPStatus.UNAUTHORIZED, "the watcher's token is required")
             metrics = exposition(self.jobs.values(), taken=self.taken, refused=self.refused)
             return answer(http.HTTPStatus.OK, metrics, kind=CONTENT_TYPE)
-        if (match := JOB.fullmatch(request.path)) and not may_speak(request, match[1], self.tokens):
+        if (match := JOB.fullmatch(request.path) or HOLD.fullmatch(request.path)) and not may_speak(request, match[1], self.tokens):
             return self._refusal(http.HTTPStatus.UNAUTHORIZED, f"the token of `{match[1]}` is required")
         if not match and request.path != WATCH:
             return answer(http.HTTPStatus.NOT_FOUND, "this page does not exist")
+        if match and self._is_of_another_run(match[1], request):
+            return self._refusal(http.HTTPStatus.CONFLICT, in_use(match[1]))
         if not self._limit.admits(connection):
             return self._refusal(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{self._limit.most} connections are open, the maximum")
         return None
@@ -165,6 +173,8 @@ class Service:
         try:
             if match := JOB.fullmatch(connection.request.path):
                 await self._listen(connection, match[1])
+            elif match := HOLD.fullmatch(connection.request.path):
+                await self._hold(connection, match[1])
             else:
                 await self._show(connection)
         except (ConnectionClosed, TimeoutError):
@@ -184,11 +194,14 @@ class Service:
         await answer_watcher(connection, self.jobs, self._titles)
 
     async def _listen(self, connection: ServerConnection, name: str) -> None:
-        """Serve one job until its connection ends; a newer connection of the job replaces an older one."""
-        if (older := self._speaking.get(name)) is not None:
-            self._dismiss(older)
-        self._speaking[name] = connection
+        """Serve one job until its connection ends; a newer connection of the same run replaces an older one."""
+        assert connection.request is not None
         try:
+            if self._is_of_another_run(name, connection.request):  # both were admitted at the same moment
+                raise ProtocolError(in_use(name))
+            if (older := self._speaking.get(name)) is not None:
+                self._dismiss(older)
+            self._speaking[name] = connection
             async with asyncio.timeout(PATIENCE_S):
                 hello = from_job(await connection.recv())
             if not isinstance(hello, Hello) or hello.job != name:
@@ -204,6 +217,26 @@ class Service:
         finally:
             if self._speaking.get(name) is connection:
                 del self._speaking[name]
+
+    async def _hold(self, connection: ServerConnection, name: str) -> None:
+        """Keep a job's name for a run until the connection ends."""
+        assert connection.request is not None
+        if self._is_of_another_run(name, connection.request):
+            await close(connection, TAKEN, "another run holds the name")
+            return
+        self._holding[name] = connection
+        try:
+            await send(connection, "held")
+            await connection.wait_closed()
+        finally:
+            if self._holding.get(name) is connection:
+                del self._holding[name]
+
+    def _is_of_another_run(self, name: str, request: Request) -> bool:
+        """Return True if an open connection of the name belongs to another run than a request; False if one of them states no run."""
+        opened = [each for each in (self._speaking.get(name), self._holding.get(name)) if each and each.state is State.OPEN]
+        runs = {run_of(each.request) for each in opened if each.request is not None} - {"", run_of(request)}
+        return bool(runs and run_of(request))
 
     def _dismiss(self, older: ServerConnection) -> None:
         """Close a connection in the background: the other end may have vanished, and nobody waits for it."""

@@ -40,6 +40,7 @@ class _Stoppable(RunCallback):
     def __init__(self, callback: RunCallback, folder: Path, interruption: Interruption) -> None:
         self._callback, self._file, self._interruption, self._steps = callback, folder / STOP, interruption, 0
         self.failed, self.controlled = callback.failed, callback.controlled  # type: ignore[method-assign]
+        self.is_preempted = callback.is_preempted  # type: ignore[method-assign]
 
     def waiting(self) -> None:
         self._interruption.check()

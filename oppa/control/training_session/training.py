@@ -53,6 +53,7 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
             stored_schedules.copy(options.schedules, folder)
         end_orphans(run.uuid)
         with (
+            options.control.held(run.uuid) if options.control else contextlib.nullcontext(),
             watched(RunSession(run=run, folder=folder), callback) as watcher,
             open_backend(options.request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=watcher.waiting) as backend,
             backend.launcher(options.runner, study=run.uuid, grace_s=grace_s) as ranks,

@@ -63,6 +63,10 @@ class RunListener:
         """Return whether to end at the next step boundary; called at every tick until it returns true."""
         return False
 
+    def is_preempted(self) -> bool:
+        """Return whether the requested stop is a pre-emption, after which the site ends all processes."""
+        return False
+
 
 class Attempts:
     """Counts the attempts at a run, and decides when the run is given up.
