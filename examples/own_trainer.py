@@ -1,4 +1,4 @@
-"""Train with a loop of your own, under DDP or, with `--shard`, FSDP2; `oppa train` changes its batch and its layout while it trains.
+"""Train with a loop of your own, under DDP, FSDP2 or HSDP; `oppa train` changes its batch and its layout while it trains.
 
 The lines for oppa are those with `run` and `plan`. Outside oppa the loop trains with its options.
 """
@@ -24,7 +24,8 @@ from oppa.training.statistics.noise_scale import NoiseScale
 parser = argparse.ArgumentParser()
 parser.add_argument("--global-batch", type=int, default=32)
 parser.add_argument("--micro-batch", type=int, default=8)
-parser.add_argument("--shard", action="store_true")
+parser.add_argument("--shard", action="store_true", help="FSDP2 in place of DDP")
+parser.add_argument("--replicate", type=int, default=1, help="copies of the shards, each in a group of ranks of its own (HSDP)")
 parser.add_argument("--samples", type=int, default=6400)
 parser.add_argument("--width", type=int, default=64)
 parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
@@ -42,7 +43,9 @@ data = torch.randn(1000, 32)
 labels = (data @ torch.randn(32, 10) + torch.randn(1000, 10)).argmax(dim=1)
 width = options.width
 model = nn.Sequential(nn.Linear(32, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 10))
-model = fully_shard(model) if options.shard else DistributedDataParallel(model)
+sizes = (options.replicate, ranks // options.replicate)
+mesh = dist.init_device_mesh("cpu", sizes, mesh_dim_names=("replicas", "shards")) if options.replicate > 1 else None
+model = fully_shard(model, mesh=mesh) if options.shard else DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 alone = oppa_client.Plan(  # the plan outside oppa
     number=1,
@@ -128,5 +131,5 @@ if run:
     run.leave(save(plan.step, model, optimizer) if run.leaving.save else None)
 statistics.close()
 dist.barrier()
-del model, optimizer  # they keep a reference to the group
+del model, optimizer, mesh  # they keep a reference to the group
 dist.destroy_process_group()

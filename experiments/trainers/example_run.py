@@ -44,10 +44,10 @@ class ExampleRun:
         wrapper: Sequence[str] = (),
     ) -> None:
         example = catalog.root() / "examples" / integration.example
-        self.folder, self._job, self._layouts, self._ranks = folder, example.with_suffix(".toml"), integration.layouts, ranks
+        self.folder, self.job, self._layouts, self._ranks = folder, example.with_suffix(".toml"), integration.layouts, ranks
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"] if ranks > 1 else []
         program = [*wrapper, str(example.with_suffix(".py")), *integration.words, *words]
-        self._command = [*_paths(integration), integration.interpreter(), *launch, *program]
+        self.command = [*_paths(integration), integration.interpreter(), *launch, *program]
         self.settings = [f"train.samples={samples or integration.samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
         self.settings.append("limits.device_lock=false")  # losses and the client's own seconds do not depend on other trials
         """Settings of the job, to which others may be added."""
@@ -55,7 +55,7 @@ class ExampleRun:
     def train(self, setting: str, *, devices: int | None = None, **options: Any) -> TrainResult:
         """Train on, and return how that ended."""
         settings = [*self.settings, f"cluster.devices_per_host={devices or self._ranks}"]
-        return api.train(self._job, setting, run=self.folder, settings=settings, command=self._command, **options)
+        return api.train(self.job, setting, run=self.folder, settings=settings, command=self.command, **options)
 
     def trained(self, setting: str, *, finished: bool = True, **options: Any) -> TrainResult:
         """Train on; raise EnvironmentLackingError unless it ends as expected."""
@@ -79,7 +79,7 @@ class ExampleRun:
     def table(self, stages: Mapping[tuple[int, int], float]) -> Path:
         """Write a table with these steps per second by batch and number of the layout, and return its folder."""
         settings = [*self.settings, f"cluster.devices_per_host={self._ranks}"]
-        problem = load_job(self._job, settings=settings, argv=self._command)
+        problem = load_job(self.job, settings=settings, argv=self.command)
         rows = tuple(
             TableRow(
                 configuration=Configuration(dp=self._ranks, global_batch=batch, micro_batch=8, **dict([self._layouts[layout]])),

@@ -10,6 +10,32 @@ from oppa.training.run.ledger import Line
 DATA, INPUTS, CLASSES = 1000, 32, 10
 
 
+class Reference:
+    """Holds the data, the model and the optimizer of the example.
+
+    Args:
+        width: Hidden width of the model.
+    """
+
+    def __init__(self, width: int) -> None:
+        torch.manual_seed(0)
+        self.data = torch.randn(DATA, INPUTS)
+        self._labels = (self.data @ torch.randn(INPUTS, CLASSES) + torch.randn(DATA, CLASSES)).argmax(dim=1)
+        self.model = nn.Sequential(nn.Linear(INPUTS, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, CLASSES))
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def step(self, numbers: range, learning_rate: float) -> torch.Tensor:
+        """Take an optimizer step on these samples; return the loss of each of them."""
+        own = [place(number) for number in numbers]
+        losses = nn.functional.cross_entropy(self.model(self.data[own]), self._labels[own], reduction="none")
+        self.optimizer.zero_grad()
+        losses.mean().backward()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        return losses.detach()
+
+
 def reference_losses(steps: Sequence[Line], width: int, *, of_first_rank: bool = False) -> list[float]:
     """Return the loss of each step over the samples and with the learning rate that a ledger states.
 
@@ -18,21 +44,10 @@ def reference_losses(steps: Sequence[Line], width: int, *, of_first_rank: bool =
         width: Hidden width of the model.
         of_first_rank: Return the mean over the samples of rank 0, which are the first ones of a step, and not over all.
     """
-    torch.manual_seed(0)
-    data = torch.randn(DATA, INPUTS)
-    labels = (data @ torch.randn(INPUTS, CLASSES) + torch.randn(DATA, CLASSES)).argmax(dim=1)
-    model = nn.Sequential(nn.Linear(INPUTS, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, CLASSES))
-    optimizer = torch.optim.AdamW(model.parameters())
-    losses = []
+    reference, losses = Reference(width), []
     for line in steps:
-        own = [place(number) for number in range(*line["samples"])]
-        each = nn.functional.cross_entropy(model(data[own]), labels[own], reduction="none")
-        optimizer.zero_grad()
-        each.mean().backward()
-        for group in optimizer.param_groups:
-            group["lr"] = line["learning_rate"]
-        optimizer.step()
-        shown = -(-len(own) // replicas(line)) if of_first_rank else len(own)
+        each = reference.step(range(*line["samples"]), line["learning_rate"])
+        shown = -(-len(each) // replicas(line)) if of_first_rank else len(each)
         losses.append(each[:shown].mean().item())
     return losses
 

@@ -1,5 +1,6 @@
 """`OppaTrainer` on several ranks: the batch changes in mid-epoch, and another number of ranks goes on from the checkpoint."""
 
+import itertools
 import json
 
 import pytest
@@ -25,7 +26,7 @@ def taken(ranks):
 def test_ranks_train_on_the_batches_of_one(tmp_path, ranks, parallel):
     folder = prepare(tmp_path / "run", ranks=ranks, statistics_every=1)
     # Of 5 samples in micro-batches of 1, one of two ranks has 3 and the other 2: one of its micro-batches is empty.
-    seen = run_ranks(folder, ranks, asked={1: (12, 2), 3: (5, 1), 5: (9, 3)}, measured=True, **parallel)
+    seen = run_ranks(folder, ranks, asked={1: (12, 2), 3: (5, 1), 5: (9, 3)}, kind="measured", **parallel)
     sizes = [line["samples"] for line in reported(folder)]
     full = full_batches(folder)
     assert full[:9] == [8, 8, 8, 12, 12, 5, 5, 9, 9] and sum(sizes) == TOTAL
@@ -68,3 +69,21 @@ def test_other_numbers_of_ranks_go_on_in_mid_epoch(tmp_path, layouts):
     assert steps == [order(numbers) for numbers in batches(sizes)]
     for rank in seen:
         require_same(rank, sizes, full)
+
+
+EVERY, MEASURED = 3, (0, 3)
+"""Interval of the measured steps, and those of six."""
+
+
+@pytest.mark.parametrize(("parallel", "asked"), [({}, {1: (12, 2)}), (WHOLE, {})], ids=["ddp", "fsdp2"])
+def test_the_client_adds_no_collective_to_a_step(tmp_path, parallel, asked):
+    counts = {}
+    for kind in ("plain", "measured"):
+        folder = prepare(tmp_path / kind, ranks=2, statistics_every=EVERY)
+        options = {"eval_strategy": "no", "logging_strategy": "no", "gradient_accumulation_steps": 2}
+        seen = run_ranks(folder, 2, kind=kind, asked=asked if kind == "measured" else {}, **options, **parallel)
+        begun = [[step["collectives"] for step in rank["steps"][:7]] for rank in seen]
+        counts[kind] = [after - before for before, after in itertools.pairwise(begun[0])]
+        assert begun[0] == begun[1]
+    added = [ours - plain for ours, plain in zip(counts["measured"], counts["plain"], strict=True)]
+    assert min(counts["plain"]) > 0 and added == [1 if step in MEASURED else 0 for step in range(6)], counts

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import ParallelismConfig
 from oppa_client import run_files
 from oppa_client.transformers import OppaTrainer
@@ -99,7 +100,8 @@ class Requests(TrainerCallback):
         trainer.steps = []
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.trainer.steps.append({"step": state.global_step, "samples": [], "rate": self.trainer.optimizer.param_groups[0]["lr"]})
+        rate = self.trainer.optimizer.param_groups[0]["lr"]
+        self.trainer.steps.append({"step": state.global_step, "samples": [], "rate": rate, "collectives": collectives()})
         folder = os.environ.get("OPPA_TRIAL")
         if folder is None or args.process_index:
             return
@@ -110,6 +112,11 @@ class Requests(TrainerCallback):
             run_files.write(Path(folder), run_files.ASKED.format(number), request)
         if state.global_step == self.leave_at:
             run_files.write(Path(folder), run_files.LEAVE, {"reason": "layout", "deadline_s": 60.0})
+
+
+def collectives() -> int:
+    """Return how many collectives this rank has begun in the default group, those of DDP and FSDP included."""
+    return dist.group.WORLD._get_sequence_number_for_group() if dist.is_initialized() else 0
 
 
 def trainer(
@@ -168,7 +175,7 @@ def main() -> None:
     given = parser.parse_args()
     layout = {"per_device_train_batch_size": given.micro_batch, "activation_checkpointing": given.recompute == "full"}
     options = {**layout, **given.options}
-    kind = Measured if options.pop("measured", False) else Watched
+    kind = {"plain": Trainer, "watched": Watched, "measured": Measured}[options.pop("kind", "watched")]
     if "fsdp_config" in options:
         fsdp_on_cpu.allow()
         options["fsdp"] = True

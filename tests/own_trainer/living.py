@@ -5,12 +5,12 @@ import time
 import psutil
 
 
-def of_run(folder):
-    """Return the processes of a trainer whose data are in this folder."""
+def of_run(folder, program="plain.py"):
+    """Return the processes of a trainer that runs a program, and whose data are in this folder."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if str(folder) in words and "plain.py" in " ".join(words) and "oppa" not in words:
+        if any(word.startswith(str(folder)) for word in words) and program in " ".join(words) and "oppa" not in words:
             found.append(process)
     return found
 

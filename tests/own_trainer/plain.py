@@ -1,7 +1,7 @@
 """Train a model of one number with plain Python ranks, as a user's own trainer does: no torch, and a start of a tenth of a second.
 
 Each sample n pulls the weight towards a target of its own; ranks add up their gradients in a shared array, in the order of ranks. With
-`--misbehave` it breaks its contract. It logs the numbers of the samples that each rank takes.
+`--misbehave` it breaks its contract, and with `--empty` it writes an unreadable checkpoint. It logs the samples of each rank.
 """
 
 import argparse
@@ -30,6 +30,7 @@ def arguments():
     parser.add_argument("--early-start", action="store_true")
     parser.add_argument("--own-end", type=int, default=None)
     parser.add_argument("--misbehave", default="")
+    parser.add_argument("--empty", default="", help="the step of the checkpoints that are empty, or why the trainer leaves with one")
     return parser.parse_args()
 
 
@@ -69,6 +70,13 @@ def fail_in_new_layout(options, rank, steps):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def fail_resumed(options):
+    """Fail in the first N attempts that resume, as on a machine that breaks and is repaired."""
+    name, _, most = options.misbehave.partition(":")
+    if name == "fails-resumed" and any(once(options, f"fail-{number}") for number in range(int(most))):
+        raise SystemExit("the device is gone")
+
+
 def train(rank, options, barrier, shares):
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
     if options.misbehave.endswith("-if-early") and (Path(os.environ["OPPA_TRIAL"]) / "hold.json").exists():
@@ -83,6 +91,7 @@ def train(rank, options, barrier, shares):
     if options.misbehave == "not-in-full" and options.recompute == "full":
         raise SystemExit("this layout is not built")
     if options.misbehave != "no-resume" and run.resume:
+        fail_resumed(options)
         state = json.loads(Path(run.resume.checkpoint).read_text())
         weight, samples_seen = state["weight"], state["samples"]
         assert samples_seen == run.resume.samples
@@ -131,8 +140,9 @@ def train(rank, options, barrier, shares):
 
 def save(options, rank, weight, run):
     path = options.folder / f"checkpoint-{run.plan.step}.json"
+    is_empty = options.empty in (str(run.plan.step), run.leaving and run.leaving.reason)
     if rank == 0:
-        path.write_text(json.dumps({"weight": weight, "samples": run.plan.progress}))
+        path.write_text("" if is_empty else json.dumps({"weight": weight, "samples": run.plan.progress}))
     return path
 
 

@@ -310,6 +310,13 @@ def _event(line: Line) -> str:
             return f"{where} [yellow]{escape(_after(line))} is held back[/]: {escape(line['failure'])}"
         case "left_badly":
             return f"{where} [yellow]the trainer failed after it had left[/]: {escape(line['failure'])}; its checkpoint is complete"
+        case "passed_over":
+            place, earlier = escape(line["place"]), escape(line["earlier"])
+            return f"{where} [yellow]warning[/] no step was taken after resuming {place}; the run resumes {earlier}"
+        case "unreadable":
+            return (
+                f"{where} [yellow]warning[/] the checkpoint {escape(line['place'])} is unreadable: an earlier one was resumed in its place"
+            )
         case "recorded":
             return f"{where} the trainer saved {escape(line['place'])}"
         case "saved":

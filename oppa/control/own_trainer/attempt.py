@@ -238,7 +238,7 @@ class OwnAttempt:
         if state.step >= self._seen or state.step == self.terms.step:
             self._book.saved(state, self._configurations.get(state.plan.number, self.configuration))
         if before != state.step:
-            self._book.replaced(before)
+            self._book.dropped(before)
             message = f"the trainer stated `{state.checkpoint}` after {state.step} steps, which held the state after {before} steps"
             raise TrainingError(message, hint="give each checkpoint a path of its own")
 

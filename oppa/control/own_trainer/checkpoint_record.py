@@ -4,6 +4,7 @@ oppa never removes a trainer's checkpoints. It keeps the newest records, and lea
 """
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from pydantic import ConfigDict, ValidationError
@@ -14,7 +15,7 @@ from oppa.errors import CheckpointError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import AnySetting
 from oppa.regular_file import read
-from oppa.training.run.run_folder import CHECKPOINTS, checkpoint_of, checkpoints
+from oppa.training.run.run_folder import CHECKPOINTS, checkpoint_of, checkpoints, steps_of
 
 FILE = "own.json"
 
@@ -48,14 +49,18 @@ class CheckpointRecord(SavedState):
             shutil.rmtree(old, ignore_errors=True)
 
 
-def newest_record(run: Path) -> CheckpointRecord | None:
+def newest_record(run: Path, *, passed: Collection[int] = ()) -> CheckpointRecord | None:
     """Return the newest record whose checkpoint is present; None if the run has no record.
+
+    Args:
+        run: Folder of the run.
+        passed: Steps of records that are left out.
 
     Raises:
         CheckpointError: a record is damaged, or no checkpoint is present; whether to start again is the user's decision.
     """
     gone = ""
-    for folder in checkpoints(run):
+    for folder in (each for each in checkpoints(run) if steps_of(each) not in passed):
         try:
             record = CheckpointRecord.model_validate_json(read(folder / FILE, limit_bytes=1 << 20))
         except FileNotFoundError:  # oppa was killed before it wrote the record

@@ -24,6 +24,8 @@ ADVISED, HELD_BACK = "advised", "held_back"
 """Events of the ledger: a decision that was only advised, and one that a bound of the user held back."""
 RECORDED, LEFT_BADLY, EARLY_FAILED = "recorded", "left_badly", "early_start_failed"
 """A checkpoint of the trainer, a failure of its processes after they had left, and one of ranks that had started early."""
+PASSED_OVER, UNREADABLE = "passed_over", "unreadable"
+"""A checkpoint from which attempts took no step, and the same once an earlier one was resumed: its record is removed."""
 RESTARTED = "restarted"
 """First step of another process of oppa, with the seconds since the last step of the process before."""
 _MOST = 1e18
@@ -65,9 +67,13 @@ class RunBook:
 
     def started(self, configuration: Configuration, record: CheckpointRecord | None) -> None:
         """Begin an attempt at a checkpoint, or at the beginning; the steps after it are void."""
-        self.step, self.samples, self.elapsed_s = (record.step, record.samples, record.elapsed_s) if record else (0, 0, 0.0)
+        self.go_to(record)
         name = checkpoint_of(self.folder, record.step).name if record else None
         self.note(ledger.STARTED, checkpoint=name, configuration=configuration.to_dict())
+
+    def go_to(self, record: CheckpointRecord | None) -> None:
+        """Count from a checkpoint on, or from the beginning; the ledger stays as it is."""
+        self.step, self.samples, self.elapsed_s = (record.step, record.samples, record.elapsed_s) if record else (0, 0, 0.0)
 
     def stepped(self, checked: CheckedStep, configuration: Configuration) -> None:
         """Write down a step, and report it to the controller."""
@@ -146,8 +152,8 @@ class RunBook:
         record.write(self.folder, keep=self.run.problem.run_options.keep)
         self.note(RECORDED, checkpoint=checkpoint_of(self.folder, state.step).name, place=state.checkpoint)
 
-    def replaced(self, step: int) -> None:
-        """Remove the record of a checkpoint in whose place the trainer has written another one."""
+    def dropped(self, step: int) -> None:
+        """Remove the record of a checkpoint that is unreadable, or in whose place the trainer has written another one."""
         shutil.rmtree(checkpoint_of(self.folder, step), ignore_errors=True)
 
     def ended(self, *, finished: bool) -> None:

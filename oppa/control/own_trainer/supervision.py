@@ -3,7 +3,7 @@
 A batch changes between two steps if the trainer can. Another layout is another attempt: the trainer saves and leaves, and resumes under the
 launch line of the new layout, whose ranks may have started meanwhile (`early_start`). If the trainer dies before it has left, or the new
 layout fails before its first step, the layout before resumes the newest checkpoint, and the new one is not tried again. A rank that dies or
-hangs ends the attempt, and the next one resumes the newest checkpoint.
+hangs ends the attempt, and the next one resumes the newest checkpoint, or an earlier one if that is unreadable (`resumption`).
 
 A request for another number of hosts is a change of layout, too (`resizing`). Ranks start on granted hosts while the present ones train. If
 the hosts are refused, the present ranks train on. If ranks cannot start so, the run saves and stops, for the next process to begin on the
@@ -19,11 +19,12 @@ from typing import Protocol
 
 from oppa.control.own_trainer.attempt import PREEMPTION, OwnAttempt
 from oppa.control.own_trainer.bounds import ChangeLimits, way_of
-from oppa.control.own_trainer.checkpoint_record import CheckpointRecord, newest_record
+from oppa.control.own_trainer.checkpoint_record import CheckpointRecord
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms
 from oppa.control.own_trainer.layout_move import LayoutMove, UndoneMove
 from oppa.control.own_trainer.rank_launchers import RankLaunchers, spec_of
 from oppa.control.own_trainer.resizing import Resizing
+from oppa.control.own_trainer.resumption import Resumption
 from oppa.control.own_trainer.run_book import LEFT_BADLY, RESTARTED, RunBook
 from oppa.errors import MeasurementError, TrainingError
 from oppa.launchers.elastic_hosts import ElasticHosts
@@ -95,6 +96,7 @@ class _Supervisor:
     ) -> None:
         self._book, self._listener, self._open, self._resizing = book, listener, open_controller, resizing
         self._ranks = RankLaunchers(launcher, book, resizing)
+        self._resumption = Resumption(book)
         self._folder, self._run = book.folder, book.run
         self._limits = ChangeLimits(book.run.problem.run_options)
         self._move: LayoutMove | None = None
@@ -115,19 +117,23 @@ class _Supervisor:
         attempts = Attempts(self._folder)
         while True:
             attempts.begin()
-            record = newest_record(self._folder)
+            record, is_usual = self._resumption.choose(), asked is None and self._move is None
             attempt, asked = self._new(record, asked), None
             self._listener.began(attempt.folder)
             result = self._supervised(attempt)
             ending = self._ending(attempt, result)
             if ending is None and result.outcome == "completed":  # it has left for another layout
-                attempts.succeeded()
+                attempts.forget_failures()
             elif ending is None:
                 self._listener.failed(attempt.folder, result)
                 ending = attempts.failed(result, has_trained=record is not None or attempt.steps > 0, is_last=self._is_last)
                 ending = None if self._undo(result) else ending
+                if is_usual and self._goes_back(attempt, result):
+                    attempts.forget_failures()
+                    ending = None
             if ending is not None:
-                return Outcome(ending=ending, attempts=attempts.count, last=result, folder=attempt.folder)
+                last = self._resumption.explained(result)
+                return Outcome(ending=ending, attempts=attempts.count, last=last, folder=attempt.folder)
 
     def close(self) -> None:
         """End all ranks that are left."""
@@ -169,7 +175,7 @@ class _Supervisor:
             leave_timeout_s=options.leave_timeout_s,
         )
         folder = self._folder_for(terms)
-        self._book.started(configuration, record)
+        self._resumption.begin(configuration)
         if self._undone is not None:  # noted after the start, which voids what was noted at its step before
             undone, self._undone = self._undone, None
             self._book.changed(undone.move.before, undone.move.decision, undone.seconds, undone.failure)
@@ -317,6 +323,7 @@ class _Supervisor:
     def _proved(self, attempt: OwnAttempt) -> None:
         """Handle the first step of an attempt: a change of layout has succeeded, and the controller of the run can be connected."""
         now_s = time.monotonic()
+        self._resumption.proved(attempt.configuration)
         if (move := self._move) is not None:
             self._move = None
             self._book.changed(move.before, move.decision, move.seconds(now_s))
@@ -326,6 +333,11 @@ class _Supervisor:
         if not self._is_connected and attempt.abilities is not None:
             self._is_connected = True
             self._book.controller = self._open(attempt.configuration, attempt.abilities, now_s - self._began_s)
+
+    def _goes_back(self, attempt: OwnAttempt, result: TrialResult) -> bool:
+        """Return True if an attempt has failed before its first step, and an earlier checkpoint comes next."""
+        may_be_unreadable = not attempt.steps and not self._is_last and result.outcome != "interrupted"
+        return may_be_unreadable and self._resumption.failed(result.cause)
 
     def _undo(self, result: TrialResult) -> bool:
         """Return True if a change of layout has failed with the attempt: the next one returns to the layout before."""

@@ -85,8 +85,8 @@ class Attempts:
         """Count an attempt that begins."""
         self.count, self._newest = self.count + 1, checkpoints(self._folder)[:1]
 
-    def succeeded(self) -> None:
-        """Forget the failures before: the attempt has reached its end."""
+    def forget_failures(self) -> None:
+        """Count failures anew: an attempt has reached its end, or the next one resumes an earlier checkpoint."""
         self._fruitless = 0
 
     def failed(self, result: TrialResult, *, has_trained: bool, is_last: bool) -> Ending | None:
