@@ -1,10 +1,12 @@
 """Train with a loop of your own around HF Accelerate; `oppa train` changes its batch while it trains.
 
-The lines for oppa are those with `training`. Outside oppa the same loop trains with the batch of its options.
+The lines for oppa are those with `training`, and `wait_for_devices`, which lets ranks of another layout start while the present ones train.
+Outside oppa the same loop trains with the batch of its options.
 """
 
 import argparse
 
+import oppa_client
 import torch
 from accelerate import Accelerator
 from oppa_client.accelerate import OppaTraining
@@ -66,4 +68,5 @@ def main():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    oppa_client.wait_for_devices()
     main()

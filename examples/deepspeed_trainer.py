@@ -1,6 +1,7 @@
 """Train a small model with a DeepSpeed engine; `oppa train` changes its batch while it trains, and its ZeRO stage by a restart.
 
-The lines for oppa are those with `EngineLoop` and `GradientStatistics`. Outside oppa the loop trains with the engine's own batch.
+The lines for oppa are those with `EngineLoop`, `GradientStatistics` and `wait_for_devices`. Outside oppa the loop trains with
+the engine's own batch.
 """
 
 import argparse
@@ -13,6 +14,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else
 os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 import deepspeed
+import oppa_client
 from deepspeed.accelerator import get_accelerator
 from deepspeed.ops import __compatible_ops__
 from oppa_client.deepspeed import EngineLoop
@@ -73,4 +75,5 @@ def main():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    oppa_client.wait_for_devices()
     main()

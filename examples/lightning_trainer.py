@@ -1,12 +1,14 @@
 """Train with Lightning; `oppa train` changes the batch while it trains.
 
-`OppaTrainer` is Lightning's `Trainer` itself outside oppa. Only its import and the method that measures gradients are for oppa.
+`OppaTrainer` is Lightning's `Trainer` itself outside oppa. For oppa are only its import, the method that measures gradients, and the line
+that lets ranks of another layout start, import and wait while the present ones train.
 """
 
 import argparse
 import os
 
 import lightning
+import oppa_client
 import torch
 from oppa_client.lightning import OppaTrainer
 from torch import nn
@@ -60,7 +62,6 @@ def main():
     labels = (data @ torch.randn(32, 10) + torch.randn(options.data, 10)).argmax(dim=1)
     trainer = Measured(
         accelerator="cpu" if not torch.cuda.is_available() else "auto",
-        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         strategy="ddp" if "RANK" in os.environ else "auto",
         max_epochs=options.epochs,
         default_root_dir=options.checkpoints,
@@ -75,4 +76,5 @@ def main():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    oppa_client.wait_for_devices()
     main()

@@ -1,12 +1,13 @@
 """Train a small Llama with torchtitan; `oppa train` changes the batch while it trains, and how parameters are sharded by a restart.
 
-The lines for oppa are those with `OppaTrainer` and `GradientStatistics`. Outside oppa it trains with the batch of its configuration. It
-runs on CPUs as well, with `partial_dtensor`, float32 and plain attention.
+The lines for oppa are those with `OppaTrainer`, `GradientStatistics` and `wait_for_devices`. Outside oppa it trains with the batch of
+its configuration. It runs on CPUs as well, with `partial_dtensor`, float32 and plain attention.
 """
 
 import argparse
 from dataclasses import dataclass
 
+import oppa_client
 import torch
 from oppa_client.torchtitan import OppaTrainer
 from torch.distributed.tensor import distribute_tensor
@@ -108,4 +109,5 @@ def main():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    oppa_client.wait_for_devices()
     main()

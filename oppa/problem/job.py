@@ -20,6 +20,7 @@ from oppa.problem.harmless_command import harmless_command
 from oppa.problem.infeasibility import require_some
 from oppa.problem.inline_choices import InlineChoices, read_inline_choices
 from oppa.problem.job_file import JobFile, SearchSpaceTable
+from oppa.problem.launch_line.one_host import require_all_hosts
 from oppa.problem.launch_line.starters import launcher_options_at
 from oppa.problem.model import MODEL_HINT
 from oppa.problem.problem import Problem, facts_of
@@ -65,6 +66,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         experts = model is not None and model.experts > 1
         command = harmless_command(command, space, framework=job.command.framework, paths=job.command.paths, experts=experts)
     if command:
+        require_all_hosts(command.argv, cluster.hosts)
         _check_launcher(command, space)
         if job.space.name and not command.named_beside(own):
             _check_words(space)

@@ -13,6 +13,7 @@ from oppa.errors import InfeasibleError, InputError, JobError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Configuration
+from oppa.problem.launch_line.one_host import require_all_hosts
 from oppa.problem.problem import Problem
 from oppa.table import Origin, Table, TableRow
 from oppa.table.scaling_law import ScalingLaw
@@ -67,9 +68,11 @@ def problems_of(problem: Problem, first: int, last: int, at: Callable[[int], Pro
         at: Returns the job on a number of hosts.
 
     Raises:
-        InputError: there is none between `first` and `last`.
+        InputError: there is none between `first` and `last`, or the launch line is for one host alone.
     """
     each, found = problem.cluster.devices_per_host, dict[int, Problem]()
+    if problem.command is not None:
+        require_all_hosts(problem.command.argv, last // each)
     for hosts in range(math.ceil(first / each), last // each + 1):
         try:
             found[hosts * each] = at(hosts)

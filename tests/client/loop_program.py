@@ -152,7 +152,6 @@ def with_lightning(folder: Path, watcher: Watcher, *, measured: bool = False, dr
     lightning.seed_everything(SEED, verbose=False)
     options: dict[str, Any] = {
         "accelerator": "cpu",
-        "devices": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         "strategy": "ddp" if "RANK" in os.environ else "auto",
         "max_epochs": 2,
         "gradient_clip_val": 1.0,

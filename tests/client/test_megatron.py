@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from oppa_client import ContractError, run_files
+from oppa_client import ContractError, early_start, run_files, wait_for_devices
 from oppa_client.megatron import programs, supervise
 
 from oppa.training.statistics.noise_scale import NoiseScale
@@ -169,6 +169,17 @@ def test_a_batch_that_the_loop_refuses_ends_the_attempt_which_is_why_only_growth
         train(loop)
     able = run_files.read(folder, run_files.ABILITIES)["abilities"]
     assert able["batch"] == "up" and able["whole_steps"] and not able["micro_batch"] and not able["restart"]
+
+
+@needs_core
+def test_a_program_that_waits_for_its_devices_declares_the_early_start(loop, monkeypatch, tmp_path):
+    folder = prepare(monkeypatch, tmp_path / "run")
+    sys.argv += ["--dist-ckpt-optim-fully-reshardable"]
+    monkeypatch.setattr(early_start, "_declared", False)
+    wait_for_devices()
+    train(loop)
+    able = run_files.read(folder, run_files.ABILITIES)["abilities"]
+    assert able["restart"] and able["elastic"] and able["early_start"]
 
 
 @needs_core

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oppa.cluster.elastic_jobs.spool import JOB, META, ElasticJob, folders
-from oppa.errors import InputError, RunError, TableError
+from oppa.errors import InputError, JobError, RunError, TableError
 from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.stored_schedules import store, stored
 from oppa.problem.configuration import Configuration
@@ -82,6 +82,19 @@ def test_a_scale_table_of_another_program_is_refused(own_scales: Path) -> None:
     with pytest.raises(TableError, match=r"for another program: it was made with `command.argv = .*train.py.* has .*other.py") as refusal:
         put(own_scales, command=("python", "other.py", "--micro-batch", "{micro_batch}"))
     assert "oppa scale-table" in refusal.value.hint and not (own_scales.parent / "spool").exists()
+
+
+def test_a_launch_line_for_one_host_is_refused_if_the_scale_table_has_more(own_scales: Path) -> None:
+    job, line = own_scales.parent / "job.toml", ("torchrun", "--standalone", *LINE[1:])
+    job.write_text(job.read_text().replace("hosts = 2, ", ""))
+    table = Table.read(own_scales)
+    own = dataclasses.replace(table.origin, problem=decisive(load_job(job, argv=line)))
+    Table(rows=table.rows[:1], origin=own).write(own_scales)
+    assert [*put(own_scales, command=line).sizes] == [1]
+    Table(rows=table.rows, origin=own).write(own_scales)
+    with pytest.raises(JobError, match="one host alone, and the job runs on up to 4 hosts") as refusal:
+        put(own_scales, command=line, name="other")
+    assert "remove `--standalone`" in refusal.value.hint
 
 
 def test_a_job_whose_files_are_beside_it_is_refused(own_scales: Path) -> None:

@@ -26,9 +26,9 @@ ARGV = ["train", "--mbs={micro_batch}", "--accumulate", "{num_microbatches}", "{
 
 @pytest.fixture
 def load(tmp_path):
-    def write_and_load(more="", argv=()):
+    def write_and_load(more="", argv=(), hosts=1):
         (tmp_path / "job.toml").write_text(JOB + more)
-        return load_job(tmp_path / "job.toml", argv=argv)
+        return load_job(tmp_path / "job.toml", argv=argv, settings=[f"cluster.hosts={hosts}"])
 
     return write_and_load
 
@@ -127,6 +127,21 @@ def test_what_is_wrong_is_said(load, more, argv, message, hint):
     with pytest.raises(OppaError) as error:
         load(more, argv=argv)
     assert message in error.value.message and hint in error.value.hint
+
+
+STANDALONE = ["--standalone", "--nproc-per-node", "4", "train.py", "{micro_batch}"]
+
+
+@pytest.mark.parametrize("torchrun", [["torchrun"], ["python", "-m", "torch.distributed.run", "--max-restarts=0"]])
+def test_a_launch_line_for_one_host_is_refused_for_several(load, torchrun):
+    assert load(argv=[*torchrun, *STANDALONE]).cluster.hosts == 1
+    with pytest.raises(JobError, match=r"connects the ranks of one host alone, and the job runs on up to 2 hosts") as error:
+        load(argv=[*torchrun, *STANDALONE], hosts=2)
+    assert error.value.hint.startswith("remove `--standalone`")
+
+
+def test_an_option_of_the_program_with_the_name_of_torchruns_is_its_own(load):
+    assert load(argv=["torchrun", "--nproc-per-node", "4", "train.py", "--standalone", "{micro_batch}"], hosts=2).cluster.hosts == 2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oppa.errors import InfeasibleError, InputError
+from oppa.errors import InfeasibleError, InputError, JobError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
@@ -54,6 +54,14 @@ def test_sizes_are_whole_hosts_that_divide_the_batch(problems: dict[int, Problem
 def test_no_size_is_wrong_input(problems: dict[int, Problem]) -> None:
     with pytest.raises(InputError, match=r"`--devices 3..3` has no number of hosts of 2 devices"):
         problems_of(problems[2], 3, 3, lambda _: problems[2])
+
+
+def test_a_launch_line_for_one_host_has_no_size_of_several(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    problem = load_job(tmp_path / "job.toml", argv=("torchrun", "--standalone", "train.py", "{micro_batch}"))
+    assert [*problems_of(problem, 1, 2, lambda _: problem)] == [2]
+    with pytest.raises(JobError, match="one host alone, and the job runs on up to 4 hosts"):
+        problems_of(problem, 1, 8, lambda _: problem)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import lightning
 
 from oppa_client.lightning.callback import FollowPlan
 from oppa_client.lightning.loader import PlannedLoader
+from oppa_client.lightning.ranks import with_ranks
 from oppa_client.loop.support import ABILITIES
 from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
@@ -17,6 +18,8 @@ from oppa_client.run_files import ContractError
 
 class OppaTrainer(lightning.Trainer):  # type: ignore[misc,unused-ignore]
     """Follows the plan of a run under oppa; outside oppa it is the `Trainer` itself. See docs/how-to/lightning.md.
+
+    Under torchrun, `devices` and `num_nodes` are those that torchrun started.
 
     Args:
         arguments: Arguments of `Trainer`.
@@ -29,7 +32,7 @@ class OppaTrainer(lightning.Trainer):  # type: ignore[misc,unused-ignore]
     _loader: PlannedLoader
 
     def __init__(self, *arguments: Any, save_every: int | None = None, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **with_ranks(options))
         self._save_every = save_every
 
     def gradient_statistics(self, model: Any) -> Any:

@@ -36,6 +36,7 @@ from oppa.pipeline import stored_schedules
 from oppa.private_files import require_own
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
+from oppa.problem.launch_line.one_host import require_all_hosts
 from oppa.regular_file import read_json
 from oppa.table import Table
 from oppa.table.files import META
@@ -288,7 +289,8 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
         command: Launch line of the user's own trainer, which starts in the present folder; it replaces that of the file's `[command]`.
 
     Raises:
-        InputError: the name is invalid or taken, the table has no size of whole hosts, or the job names files relative to its folder.
+        InputError: the name is invalid or taken, the table has no size of whole hosts, the job names files relative to its folder, or its
+            launch line is for one host alone.
         TableError: the table does not exist, was altered, or belongs to another model or another program.
     """
     problem = load_job(job, argv=command)
@@ -301,6 +303,8 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
     if not best:
         hint = f"run `oppa scale-table RUN --devices {each}..{8 * each}` with a run at this batch"
         raise InputError(f"`{table}` has no sizes of whole hosts of {each} devices at a batch of {problem.global_batch}", hint=hint)
+    if problem.command is not None:
+        require_all_hosts(problem.command.argv, max(best))
     asked = hosts or min(best)
     if asked not in best:
         raise InputError(f"`--hosts {asked}` is not in the scale table", hint=f"use one of {', '.join(map(str, sorted(best)))}")
