@@ -51,7 +51,7 @@ ELASTIC_TRAINERS = ("own", "transformers")
 
 _COMMANDS = {
     name: f"experiments.{name.replace('-', '_')}.command"
-    for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy", "libraries")
+    for name in ("control", "faults", "service", "schedule", "cluster-sim", "proxy", "libraries", "trainers")
 }
 SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
@@ -220,11 +220,6 @@ SUITES: Mapping[str, Suite] = {
         to_json="experiments.policies.simulated:to_json",
         tasks=DYNAMIX,
     ),
-    "trainers": Suite(
-        about="trainers of users under `oppa train`, compared with the same training without it",
-        run="experiments.trainers.run:trainers",
-        to_json="experiments.trainers.run:trainer_figures",
-    ),
 }
 """The experiments that run with a number of repeats."""
 BENCHMARKS: Mapping[str, Benchmark] = {
@@ -331,7 +326,14 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "policies-simulated": _with_own_record(
         "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
     ),
-    "trainers": _with_own_record("trainers", Declared(files=TRAINERS)),
+    "trainers": with_own_command(
+        "trainers of users under `oppa train`, compared with the same training without it",
+        Declared(files=TRAINERS),
+        "trainers",
+        "trainers --out results/trainers",
+        "trainers --short --json",
+        repeats=7,
+    ),
     "libraries": with_own_command(
         "launch lines of real libraries: winners among all configurations, and what trials write",
         Declared(parts=LIBRARIES),

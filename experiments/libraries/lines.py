@@ -17,7 +17,7 @@ from oppa.trials.environments import environment
 
 PYTHON = "LIBRARIES_PYTHON"
 """Variable that names an interpreter with the libraries, if they are in an environment apart; by default it is oppa's own."""
-PACKAGES = ("torch", "transformers", "accelerate", "lightning", "deepspeed")
+PACKAGES = ("torch", "transformers", "accelerate", "lightning", "deepspeed", "torchtitan")
 BATCH = "batch.global_batch=16"
 STARTERS: Mapping[str, tuple[str, ...]] = {
     "torchrun": ("-m", "torch.distributed.run"),
@@ -44,13 +44,13 @@ class Library:
     @property
     def is_installed(self) -> bool:
         """Return whether the line can be started."""
-        return Path(self.interpreter).is_file() and all(_has(self.interpreter, each) for each in self.packages)
+        return Path(self.interpreter).is_file() and all(has(self.interpreter, each) for each in self.packages)
 
     @property
     def interpreter(self) -> str:
         """Return the Python that has the library; empty if an environment is missing."""
         if "deepspeed" not in self.packages:
-            return os.environ.get(PYTHON, sys.executable)
+            return libraries_python()
         made = environment(catalog.root() / "runners" / "deepspeed")  # oppa makes that one
         return str(made.python) if made is not None and made.state == "ready" else ""
 
@@ -63,10 +63,7 @@ class Library:
     @property
     def versions(self) -> dict[str, str]:
         """Return the versions of the packages that the line runs on."""
-        listed = f"{{each.name: each.version for each in distributions() if each.name in {PACKAGES}}}"
-        code = f"import json; from importlib.metadata import distributions; print(json.dumps({listed}))"
-        done = subprocess.run([self.interpreter, "-c", code], capture_output=True, text=True, check=True)
-        return dict(sorted(json.loads(done.stdout).items()))
+        return versions(self.interpreter)
 
     def fill(self, folder: Path) -> None:
         """Write the programs, their files and the canaries into a folder."""
@@ -128,8 +125,21 @@ LIBRARIES: Mapping[str, Library] = {
 """Launch lines by library."""
 
 
+def libraries_python() -> str:
+    """Return the Python that the variable names, and by default that of oppa."""
+    return os.environ.get(PYTHON, sys.executable)
+
+
+def versions(interpreter: str) -> dict[str, str]:
+    """Return the versions of the libraries that an interpreter has."""
+    listed = f"{{each.name: each.version for each in distributions() if each.name in {PACKAGES}}}"
+    code = f"import json; from importlib.metadata import distributions; print(json.dumps({listed}))"
+    done = subprocess.run([interpreter, "-c", code], capture_output=True, text=True, check=True)
+    return dict(sorted(json.loads(done.stdout).items()))
+
+
 @functools.cache
-def _has(interpreter: str, module: str) -> bool:
+def has(interpreter: str, module: str) -> bool:
     """Return whether an interpreter finds a module."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     return subprocess.run([interpreter, "-c", code], check=False).returncode == 0

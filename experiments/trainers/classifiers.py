@@ -1,8 +1,9 @@
 """Describe the integrations of Accelerate, Lightning and DeepSpeed, whose examples train the same small classifier."""
 
-import sys
 from collections.abc import Callable, Sequence
 
+from experiments.libraries.lines import libraries_python
+from experiments.trainers.extent import Extent
 from experiments.trainers.integrations import WIDTH, Integration, Layouts
 from experiments.trainers.reference import reference_losses
 from experiments.trainers.statistics_cost import StatisticsCost, example_costs
@@ -11,7 +12,7 @@ from oppa.trials.runner import load_runner
 
 
 def _integration(
-    name: str, *, endless: Sequence[str], samples: int, layouts: Layouts, interpreter: Callable[[], str] = lambda: sys.executable
+    name: str, *, endless: Sequence[str], samples: int, layouts: Layouts, interpreter: Callable[[], str] = libraries_python
 ) -> Integration:
     """Return an integration.
 
@@ -26,8 +27,8 @@ def _integration(
     # In a small model most of a step is no computation: this one's takes about 200 ms.
     timed = ("--checkpoints", "{folder}", "--width", "1024", "--data", "65536", *endless)
 
-    def statistics(repeats: int) -> tuple[StatisticsCost, ...]:
-        return example_costs(repeats, example=example, words=timed, micro_batches=(512, 64), interpreter=interpreter())
+    def statistics(extent: Extent, python: str) -> tuple[StatisticsCost, ...]:
+        return example_costs(extent, python, example=example, words=timed, micro_batches=(512, 64))
 
     return Integration(
         name=name,

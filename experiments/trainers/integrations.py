@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from experiments.libraries.lines import libraries_python
+from experiments.trainers.extent import Extent
 from experiments.trainers.reference import reference_losses, replicas
 from experiments.trainers.statistics_cost import StatisticsCost, example_costs, loop_costs
 from oppa import catalog
@@ -36,9 +38,9 @@ class Integration:
     """The two layouts between which it restarts."""
     early_start: bool
     """True if the ranks of another layout may start while the ones before train; its program then has the option `--late-start`."""
-    statistics: Callable[[int], tuple[StatisticsCost, ...]]
-    """Returns the cost of gradient statistics, from so many repeats."""
-    interpreter: Callable[[], str] = lambda: sys.executable
+    statistics: Callable[[Extent, str], tuple[StatisticsCost, ...]]
+    """Returns the cost of gradient statistics under the Python of its program."""
+    interpreter: Callable[[], str] = libraries_python
     """Returns the Python of its program; raises EnvironmentLackingError if that is missing."""
     losses: Callable[[Sequence[Line]], list[float]]
     """Returns the loss of each step without oppa, on one process."""

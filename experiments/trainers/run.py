@@ -1,19 +1,19 @@
 """Compare trainers under `oppa train` with the same training without changes, stops or oppa."""
 
 import dataclasses
-import functools
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.libraries.lines import versions
 from experiments.trainers.classifiers import ACCELERATE, DEEPSPEED, LIGHTNING
 from experiments.trainers.example_run import ExampleRun
+from experiments.trainers.extent import Extent
 from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
-from experiments.trainers.statistics_cost import MOST_COST, SETTLING, Spread, StatisticsCost, median
+from experiments.trainers.statistics_cost import MOST_COST, Spread, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter
 from experiments.trainers.torchtitan_llama import TORCHTITAN
 from oppa.control.training_session.result import TrainResult
@@ -22,6 +22,7 @@ from oppa.report.record import Section
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
 
+Tell = Callable[[str], None]
 STEP_S, MOST_OVERHEAD = 0.2, 0.005
 """Seconds of the step to which the client's cost is related, and the largest share of it."""
 CLOSE = 1e-4
@@ -35,6 +36,8 @@ They are far below measured ones, so that a restart pays within a run of seconds
 """
 RESTARTS = {(16, 0): 1.0, (32, 1): 0.9, (64, 0): 0.8}
 """The same of a table in which each larger batch requires another layout."""
+LIVE = {(16, 1): 1.0, (32, 1): 0.9, (64, 1): 0.8}
+"""The same of a table in which the second layout has every batch."""
 STOPPED = 200_000
 """Samples of a run that is stopped after its restarts."""
 
@@ -59,6 +62,9 @@ class TrainerComparison:
     """The same if they start while the ones before still train; each run of these follows or precedes one of the others."""
     statistics: tuple[StatisticsCost, ...]
     seconds: float
+    extent: Extent
+    software: Mapping[str, str]
+    """Versions of the libraries that the trainer ran on."""
 
     @property
     def client_overhead(self) -> float:
@@ -76,33 +82,39 @@ class TrainerComparison:
             "loss_equal": self.loss_difference <= CLOSE,
             "resumed_equal": self.resumed_difference <= CLOSE,
             "seconds": self.seconds,
+            "software": dict(self.software),
         }
 
 
-def trainer_figures(repeats: int) -> dict[str, Any]:
+Comparisons = Mapping[Integration, TrainerComparison]
+Trained = tuple[ExampleRun, TrainResult, TrainResult]
+"""A run whose batch changes, its result, and that of a run that was stopped and resumed."""
+
+
+def compare(extent: Extent, tell: Tell) -> Comparisons:
+    """Compare each trainer whose environment is there with itself, and tell the steps."""
+    return {each: _compared(each, extent, tell) for each in _present(extent, tell)}
+
+
+def to_json(found: Comparisons) -> dict[str, Any]:
     """Return the comparisons as JSON values."""
-    return {"integrations": {each.name: _compared(each, repeats).to_dict() for each in _present()}}
+    return {"integrations": {each.name: comparison.to_dict() for each, comparison in found.items()}}
 
 
-def trainers(repeats: int) -> list[Section]:
+def sections(found: Comparisons) -> list[Section]:
     """Return two tables for each trainer."""
-    return [section for each in _present() for section in _sections(each, _compared(each, repeats))]
+    return [section for each, comparison in found.items() for section in _sections(each, comparison)]
 
 
-def _present() -> list[Integration]:
-    """Return the trainers whose environment is there; the others are named on stderr."""
-    found = []
-    for each in INTEGRATIONS:
+def _present(extent: Extent, tell: Tell) -> Iterator[Integration]:
+    """Yield the trainers whose environment is there, and tell which are left out."""
+    for each in filter(lambda each: extent.includes(each.name), INTEGRATIONS):
         try:
             each.interpreter()
-            found.append(each)
         except EnvironmentLackingError as lacking:
-            _tell(f"{each.name} is left out: {lacking.message}; {lacking.hint}")
-    return found
-
-
-def _tell(words: str) -> None:
-    sys.stderr.write(words + "\n")
+            tell(f"{each.name} is left out: {lacking.message}; {lacking.hint}")
+        else:
+            yield each
 
 
 def _sections(integration: Integration, found: TrainerComparison) -> list[Section]:
@@ -111,7 +123,7 @@ def _sections(integration: Integration, found: TrainerComparison) -> list[Sectio
         ("changes of the batch between two steps, by the controller", str(found.live_changes)),
         ("changes of batch and layout by a restart, by the controller", str(found.restarts)),
         ("largest difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
-        (f"the same after stops, on 2, 1 and 2 ranks, the last ones with {name} = {value}", f"{found.resumed_difference:.1e}"),
+        (f"the same after stops, on {found.extent.ranks} ranks, the last ones with {name} = {value}", f"{found.resumed_difference:.1e}"),
         (f"client, share of a step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
     ]
     if found.early_pauses_s:
@@ -122,6 +134,7 @@ def _sections(integration: Integration, found: TrainerComparison) -> list[Sectio
             ("ratio of both medians", f"{early_s / late_s:.2f}"),
         ]
     text = f"Losses count as equal up to {CLOSE:g}. The client may take {MOST_OVERHEAD:.1%} of a step. Pauses: median, and least to most."
+    text += f" The trainer ran on {', '.join(f'{name} {version}' for name, version in found.software.items())}."
     compared = Section(title=f"An own trainer: {integration.name}", text=text, columns=("figure", ">value"), rows=rows)
     return [compared, _statistics_section(integration, found)]
 
@@ -139,9 +152,9 @@ def _statistics_section(integration: Integration, found: TrainerComparison) -> S
     text = (
         "One training of two ranks, whose statistics choose the measured steps. Each of these is compared with the others up to the next "
         "measured one. The cost over all steps is that of a measured step over the interval. Costs are the median of the pairs, with its "
-        f"95% bootstrap interval. The bar is {MOST_COST:.0%} in the first row. The first {SETTLING} steps do not count, as the interval "
-        "settles in them. A measured gradient is read once more, whatever the size of the micro-batch, so the cost is larger where a "
-        "micro-batch has little work."
+        f"95% bootstrap interval. The bar is {MOST_COST:.0%} in the first row. The first {found.extent.settling} steps do not count, as "
+        "the interval settles in them. A measured gradient is read once more, whatever the size of the micro-batch, so the cost is larger "
+        "where a micro-batch has little work."
     )
     columns = (
         ">samples of a micro-batch",
@@ -159,35 +172,53 @@ def _spread(values: Spread) -> str:
     return "{:+.1%} ({:+.1%} to {:+.1%})".format(*values)
 
 
-@functools.cache
-def _compared(integration: Integration, repeats: int) -> TrainerComparison:
-    began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="oppa-trainers-") as folder:
-        _tell(f"{integration.name}: a run whose batch and layout change")
-        late = ("--late-start",) if integration.early_start else ()  # so that the change of layout comes early in a short run
-        changed = ExampleRun(integration, Path(folder) / "changed", *late)
-        staged = changed.trained(changed.begin(0) + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
-        steps, client_s = _steps(staged), changed.client_s()
-        _tell(f"{integration.name}: a run that stops twice")
-        moved = ExampleRun(integration, Path(folder) / "moved")
-        moved.trained(moved.begin(0), callback=StopAfter(20), finished=False)
-        moved.trained("micro_batch=8", devices=1, callback=StopAfter(20), finished=False)
-        resumed = _steps(moved.trained(moved.begin(1)))
-        _tell(f"{integration.name}: pauses and the cost of statistics")
-        late_s, early_s = _pauses(integration, Path(folder), repeats) if integration.early_start else ((), ())
+def _compared(integration: Integration, extent: Extent, tell: Tell) -> TrainerComparison:
+    began_s, interpreter = time.monotonic(), integration.interpreter()
+    with tempfile.TemporaryDirectory(prefix="oppa-trainers-") as name:
+        folder, trained = Path(name), _trained_briefly if extent.short else _trained
+        changed, staged, resumed = trained(integration, folder, extent, tell)
+        client_s = changed.client_s()
+        tell(f"{integration.name}: pauses and the cost of statistics")
+        measures_pauses = integration.early_start and not extent.short
+        late_s, early_s = _pauses(integration, folder, extent.repeats) if measures_pauses else ((), ())
     restarts = sum("start" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
     live = sum("rebatch" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
+    difference = _difference(integration, _steps(staged))
     return TrainerComparison(
         live_changes=live,
         restarts=restarts,
-        loss_difference=_difference(integration, steps),
-        resumed_difference=_difference(integration, resumed),
+        loss_difference=difference,
+        resumed_difference=difference if resumed is staged else _difference(integration, _steps(resumed)),
         client_s=client_s,
         late_pauses_s=late_s,
         early_pauses_s=early_s,
-        statistics=integration.statistics(repeats),
+        statistics=integration.statistics(extent, interpreter),
         seconds=time.monotonic() - began_s,
+        extent=extent,
+        software=versions(interpreter),
     )
+
+
+def _trained(integration: Integration, folder: Path, extent: Extent, tell: Tell) -> Trained:
+    """Train with changes of batch and layout; and train on two ranks, then on one, and then on two in the other layout."""
+    tell(f"{integration.name}: a run whose batch and layout change")
+    late = ("--late-start",) if integration.early_start else ()  # so that the change of layout comes early in a short run
+    changed = ExampleRun(integration, folder / "changed", *late, samples=extent.samples(integration.samples))
+    staged = changed.trained(changed.begin(0) + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
+    tell(f"{integration.name}: a run that stops twice")
+    moved = ExampleRun(integration, folder / "moved", samples=extent.samples(integration.samples))
+    moved.trained(moved.begin(0), callback=StopAfter(20), finished=False)
+    moved.trained("micro_batch=8", devices=1, callback=StopAfter(20), finished=False)
+    return changed, staged, moved.trained(moved.begin(1))
+
+
+def _trained_briefly(integration: Integration, folder: Path, extent: Extent, tell: Tell) -> Trained:
+    """Train on one rank, and then on two in the other layout, where the batch changes: one run is both."""
+    tell(f"{integration.name}: a run that stops once, and whose batch changes")
+    run = ExampleRun(integration, folder / "changed", samples=extent.samples(integration.samples))
+    run.trained("micro_batch=8", devices=1, callback=StopAfter(10), finished=False)
+    staged = run.trained(run.begin(1) + ",global_batch=16", table=run.table(LIVE), policy="stagewise")
+    return run, staged, staged
 
 
 def _medians(**values: Sequence[float]) -> dict[str, float]:

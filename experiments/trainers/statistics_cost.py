@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
+from experiments.trainers.extent import Extent
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
@@ -21,8 +21,6 @@ from oppa.trials.trial_folder import SPEC, write_json
 
 SIZES = (512, 32)
 """Samples of a micro-batch. The first is that of a step of about 200 ms."""
-SETTLING, STEPS_PER_REPEAT = 100, 100
-"""Steps in which the interval settles, which do not count, and those that count."""
 MOST_COST = 0.02
 """Largest relative cost."""
 DRAWS = 2000
@@ -81,36 +79,37 @@ def costs(seconds: Sequence[float], measured: Sequence[bool]) -> list[float]:
     return [first / float(np.mean(others)) - 1 for first, others in pairs]
 
 
-def loop_costs(repeats: int) -> tuple[StatisticsCost, ...]:
+def loop_costs(extent: Extent, interpreter: str) -> tuple[StatisticsCost, ...]:
     """Return the costs in a loop of one's own under FSDP2, for each of SIZES; raises EnvironmentLackingError if the ranks fail."""
-    return tuple(_measured("statistics_ranks.py", ("--samples", "{samples}", "--steps", "{steps}"), each, repeats) for each in SIZES)
+    words = ("--samples", "{samples}", "--steps", "{steps}")
+    return tuple(_measured(extent, interpreter, "statistics_ranks.py", words, each) for each in extent.micro_batches(SIZES))
 
 
 def example_costs(
-    repeats: int, *, example: str, words: Sequence[str], micro_batches: Sequence[int], interpreter: str = sys.executable
+    extent: Extent, interpreter: str, *, example: str, words: Sequence[str], micro_batches: Sequence[int]
 ) -> tuple[StatisticsCost, ...]:
     """Return the costs in an example of a trainer, by micro-batch; raises EnvironmentLackingError if the ranks fail.
 
     Args:
-        repeats: Repeats of so many steps.
+        interpreter: Python of the example.
         example: Name of the example.
         words: Its arguments, in which `{folder}` is a folder for what it saves.
         micro_batches: Samples of a micro-batch, of which each of two ranks has four in a step; the first is that of a step of about 200 ms.
-        interpreter: Python of the example.
     """
-    return tuple(_measured("example_statistics.py", [example, *words], each, repeats, interpreter) for each in micro_batches)
+    program, sizes = "example_statistics.py", extent.micro_batches(micro_batches)
+    return tuple(_measured(extent, interpreter, program, [example, *words], each) for each in sizes)
 
 
-def _measured(program: str, words: Sequence[str], micro_batch: int, repeats: int, interpreter: str = sys.executable) -> StatisticsCost:
+def _measured(extent: Extent, interpreter: str, program: str, words: Sequence[str], micro_batch: int) -> StatisticsCost:
     configuration = Configuration(dp=2, global_batch=8 * micro_batch, micro_batch=micro_batch)
-    steps = SETTLING + STEPS_PER_REPEAT * repeats
+    steps = extent.settling + extent.timed_steps
     with tempfile.TemporaryDirectory(prefix="oppa-statistics-") as name:
         write_json(Path(name, SPEC), {"configuration": configuration.to_dict(), "steps": steps})
         given = [word.format(folder=name, samples=micro_batch, steps=steps) for word in words]
         _ran(program, *given, environment={"OPPA_TRIAL": name}, interpreter=interpreter)
         ranks = [json.loads(path.read_text()) for path in Path(name).glob("times-*.json")]
-    measured = ranks[0]["measured"][SETTLING:]
-    cpu_s, wall_s = (np.mean([rank[clock] for rank in ranks], axis=0)[SETTLING:].tolist() for clock in ("cpu", "wall"))
+    measured = ranks[0]["measured"][extent.settling :]
+    cpu_s, wall_s = (np.mean([rank[clock] for rank in ranks], axis=0)[extent.settling :].tolist() for clock in ("cpu", "wall"))
     return StatisticsCost(
         samples=micro_batch,
         interval=len(measured) / max(1, sum(measured)),

@@ -2,13 +2,12 @@
 
 import argparse
 import functools
-import importlib.util
-import sys
 from collections.abc import Sequence
 
 import torch
 from torch.nn.functional import cross_entropy
 
+from experiments.libraries.lines import has, libraries_python
 from experiments.trainers.integrations import EPSILON, RATE, Integration, program_of
 from experiments.trainers.reference import place
 from experiments.trainers.statistics_cost import example_costs
@@ -19,10 +18,10 @@ OPTIONS = ("--learning-rate", str(RATE))
 
 
 def _python() -> str:
-    """Return this Python; raise EnvironmentLackingError if it has no torchtitan."""
-    if importlib.util.find_spec("torchtitan") is None:
+    """Return the Python of the libraries; raise EnvironmentLackingError if it has no torchtitan."""
+    if not has(python := libraries_python(), "torchtitan"):
         raise EnvironmentLackingError("torchtitan is not installed", hint="read docs/how-to/torchtitan.md, which has the packages")
-    return sys.executable
+    return python
 
 
 def losses(steps: Sequence[Line]) -> list[float]:

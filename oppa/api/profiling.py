@@ -19,7 +19,7 @@ def profile(
     job: str | Path | Problem,
     *,
     global_batch: str | Sequence[int],
-    table: str | Path,
+    table: str | Path | None = None,
     exhaustive: bool = False,
     loss: float = 0.01,
     trials: int | None = None,
@@ -34,7 +34,7 @@ def profile(
     Args:
         job: A job file, or a problem.
         global_batch: Global batches in sequences: `"16..1024"` doubles, `"16,24,32"` lists, as a list does.
-        table: Folder of the table and of its study: an existing one is resumed.
+        table: Folder of the table and of its study: an existing one is resumed. None: a new one below `tables/`.
         exhaustive: Measure every configuration that may fit, instead of those that could change a decision.
         loss: Share of goodput; the profile ends when the expected loss is below it at every noise scale.
         trials: Largest number of trials of the whole table. None: no limit; the job's own limit is for `tune`.
@@ -55,14 +55,15 @@ def profile(
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import make_profiler
     from oppa.tuning.profile import profile as measure
-    from oppa.tuning.session import SessionOptions, Setup, open_session, with_limits
+    from oppa.tuning.session import SessionOptions, Setup, new_folder, open_session, with_limits
 
     if not 0 < loss < 1:
         raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
     problem = with_limits(_over_batches(job, global_batch), trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
     require_trackers(problem.tracking)
     setup = Setup.of(problem, None, alone=resume is None)
-    problem, candidates, folder = setup.problem, setup.candidates, Path(table)
+    problem, candidates = setup.problem, setup.candidates
+    folder = Path(table) if table is not None else new_folder(problem.name, among="tables")
     facts = session_facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
     again = resume(folder) if resume else ()
     watched = tracked(problem, callback)

@@ -14,13 +14,17 @@ from oppa.bench.registry import benchmarks
 from oppa.catalog import data_folder
 from oppa.report.inputs import Inputs
 
-SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name != "ci"]
-"""`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command."""
+SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name not in ("ci", "trainers")]
+"""`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command. A test of its own runs `trainers`."""
 LONG = (
     *("calibrate", "cluster-sim", "control", "faults", "goodput-pollux", "goodput-simulated", "overhead", "policies-simulated", "prior"),
-    *("profile", "proxy", "schedule", "service", "start-up", "stopping", "trainers", "transfer"),
+    *("profile", "proxy", "schedule", "service", "start-up", "stopping", "transfer"),
 )
 """Those that take over ten seconds of a processor. What they compute is tested in `tests/experiments`."""
+
+
+COMPARED = {"changes", "client_overhead", "statistics_overhead", "loss_equal", "resumed_equal", "seconds"}
+"""Figures of each trainer."""
 
 
 @pytest.mark.slow
@@ -35,11 +39,30 @@ def test_every_benchmark_starts(name, benchmark, tmp_path) -> None:
         pytest.skip(f"NOT TESTED: `oppa bench {name}` needs the package ray")
     if name == "elastic-restart":
         pytest.skip("NOT TESTED here, as it needs a Slurm: see tests/cluster/test_own_trainer_on_slurm.py")
-    command = [sys.executable, "-m", "oppa", "bench", *benchmark.smallest.split()]
-    command += ["--out", str(tmp_path)] if name in SUITES else []
-    done = subprocess.run(command, cwd=catalog.root(), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0 and "Traceback" not in done.stderr, f"`oppa bench {benchmark.smallest}`: {done.stderr[-3000:]}"
+    run(benchmark.smallest, *(["--out", str(tmp_path)] if name in SUITES else []))
     if name in SUITES:
         known = Inputs.read(tmp_path)
         assert known and known.digest == json.loads((tmp_path / "inputs.json").read_text())["digest"]
         assert known.digest in (tmp_path / "table.md").read_text().partition("\n## ")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "words", [benchmarks()["trainers"].smallest, pytest.param("trainers --repeats 1 --json --out {folder}", marks=pytest.mark.nightly)]
+)
+def test_trainers_learn_the_same_under_oppa(words, tmp_path) -> None:
+    found = json.loads(run(words.format(folder=tmp_path)))["integrations"]
+    assert found.keys() >= {"transformers", "fsdp2"}
+    for name, figures in found.items():
+        assert figures.keys() >= COMPARED and figures["loss_equal"] and figures["resumed_equal"], name
+        assert sum(figures["changes"].values()) > 0 and figures["software"]["torch"], name
+    assert (tmp_path / "table.md").exists() == ("--out" in words)
+
+
+def run(words: str, *more: str) -> str:
+    """Run a benchmark as one types it, and return what it prints."""
+    command = [sys.executable, "-m", "oppa", "bench", *words.split(), *more]
+    done = subprocess.run(command, cwd=catalog.root(), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0 and "Traceback" not in done.stderr, f"`oppa bench {words}`: {done.stderr[-3000:]}"
+    return done.stdout

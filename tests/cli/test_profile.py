@@ -133,3 +133,12 @@ def test_what_cannot_be_meant_is_named_and_nothing_is_begun(arguments, message, 
     run = oppa("profile", "job.toml", *arguments, code=2)
     assert message in run.stderr and "hint" in run.stderr and "Traceback" not in run.stderr
     assert not (oppa.folder / "T").exists()
+
+
+@pytest.mark.slow
+def test_without_a_folder_each_profile_has_a_new_table_which_is_printed(oppa) -> None:
+    for number in ("001", "002"):
+        done = oppa("profile", "job.toml", "--global-batch", "64", "--trials", "2", "--json")
+        folder = json.loads(done.stdout)["table"]
+        assert folder == f"tables/job-{number}" and f"table   {folder}\n" in done.stderr
+        assert Table.read(oppa.folder / folder).rows

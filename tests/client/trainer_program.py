@@ -17,7 +17,7 @@ from oppa_client.transformers import OppaTrainer
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-from oppa.training import GradientStatistics
+from oppa.training import GradientStatistics, check_gradient_statistics
 from tests.client import fsdp_on_cpu
 
 SIZE, LENGTH, SEED = 50, 8, 3
@@ -79,9 +79,13 @@ class Watched(OppaTrainer):
 
 
 class Measured(Watched):
-    """Measures the gradient noise scale."""
+    """Measures the gradient noise scale, after a check on the wrapped model."""
 
     def gradient_statistics(self, model: Any) -> GradientStatistics:
+        own = [self.args.process_index, 7, 11], [13 + self.args.process_index]
+        micro_batches = [torch.utils.data.default_collate([Samples()[index] for index in each]) for each in own]
+        losses = [lambda each=each: model(**each).loss * len(each["labels"]) / 4 for each in micro_batches]
+        check_gradient_statistics(model, losses, [3, 1], tolerance=1e-4)
         return GradientStatistics(model)
 
 

@@ -201,5 +201,11 @@ def test_the_lines_that_report_are_those_of_the_program_that_is_tested(folder):
         assert line.split("  #")[0].removesuffix("open_trial()") in program or line == "..."
 
 
+def test_the_check_of_gradient_statistics_runs_as_it_is_shown(capsys):
+    (example,) = [each for each in blocks("own-trainer", "python") if "check_gradient_statistics" in each]
+    exec(example, {})
+    assert float(capsys.readouterr().out.removeprefix("squared norms differ by ")) < 1e-4
+
+
 def test_nothing_of_the_tests_own_environment_is_needed():
     assert "TELL" not in os.environ

@@ -1,10 +1,16 @@
 """Trainers of users: the page of their runs, the runs that it is made of, and the cost of statistics, on numbers that are made up."""
 
+import sys
+
 import pytest
 
 from experiments.goodput.gains import SHARES, static_targets
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
+from experiments.libraries.lines import PYTHON
+from experiments.trainers.command import command
+from experiments.trainers.extent import Extent
+from experiments.trainers.run import INTEGRATIONS, TrainerComparison, sections, to_json
 from experiments.trainers.statistics_cost import StatisticsCost, costs
 from experiments.trainers_goodput import page, run
 from oppa import catalog
@@ -93,3 +99,46 @@ def test_the_cost_of_statistics_is_that_of_each_measured_step_over_the_others_up
     assert costs(seconds, measured) == pytest.approx([0.1, 0.2])
     found = StatisticsCost(samples=8, interval=4.0, step_s=0.2, cpu=[0.04] * 9, wall=[0.08] * 9)
     assert found.overhead == pytest.approx(0.01) and found.of_all(found.wall) == pytest.approx((0.02,) * 3)
+
+
+def test_a_short_form_writes_no_record(tmp_path) -> None:
+    with pytest.raises(InputError, match="too little for a record"):
+        command(short=True, out=tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_short_form_times_one_micro_batch_of_fewer_trainers_and_steps() -> None:
+    short, whole = Extent(repeats=7, short=True), Extent(repeats=7)
+    assert [each.name for each in INTEGRATIONS if short.includes(each.name)] == ["transformers", "fsdp2"]
+    assert all(whole.includes(each.name) for each in INTEGRATIONS)
+    assert (whole.samples(8000), whole.micro_batches((32, 8)), whole.settling, whole.timed_steps) == (8000, (32, 8), 100, 700)
+    assert (short.samples(8000), short.micro_batches((32, 8)), short.settling, short.timed_steps) == (1600, (8,), 10, 30)
+
+
+def test_the_tables_have_the_ranks_and_the_libraries_of_a_comparison() -> None:
+    cost = StatisticsCost(samples=8, interval=4.0, step_s=0.2, cpu=[0.04] * 9, wall=[0.08] * 9)
+    found = TrainerComparison(
+        live_changes=1,
+        restarts=0,
+        loss_difference=1e-6,
+        resumed_difference=1e-2,
+        client_s=2e-4,
+        late_pauses_s=(),
+        early_pauses_s=(),
+        statistics=(cost,),
+        seconds=1.0,
+        extent=Extent(repeats=1, short=True),
+        software={"torch": "2.13.0"},
+    )
+    compared, timed = sections({INTEGRATIONS[0]: found})
+    assert "ran on torch 2.13.0." in compared.text and any("on 1 and 2 ranks" in label for label, _ in compared.rows)
+    assert all(len(row) == len(timed.columns) for row in timed.rows) and "The first 10 steps do not count" in timed.text
+    (figures,) = to_json({INTEGRATIONS[0]: found})["integrations"].values()
+    assert figures["loss_equal"] and not figures["resumed_equal"]
+
+
+def test_a_named_interpreter_runs_the_trainers(monkeypatch) -> None:
+    named = [each for each in INTEGRATIONS if each.name not in ("deepspeed", "torchtitan")]
+    assert {each.interpreter() for each in named} == {sys.executable}
+    monkeypatch.setenv(PYTHON, "/env/bin/python")
+    assert {each.interpreter() for each in named} == {"/env/bin/python"}

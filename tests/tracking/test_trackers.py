@@ -6,6 +6,7 @@ import pytest
 
 from oppa.tracking.tracker import TrackedRun, Tracker
 
+LACKING = "NOT TESTED here: run `pip install --editable '.[{}]'`, and `pytest tests/tracking`"
 WHOLE = TrackedRun(id="11111111-2222", name="bert-001", parameters={"job": "bert", "devices": 8})
 TRIAL = TrackedRun(id="11111111-2222-1", name="0001_dp8", parent=WHOLE.id, parameters={"dp": 8, "schedule": "1f1b", "overlap": True})
 
@@ -31,7 +32,7 @@ def two_sessions(sessions: tuple[Tracker, Tracker], file: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_has_the_trial_below_the_study(tmp_path: Path) -> None:
-    mlflow = pytest.importorskip("mlflow")
+    mlflow = pytest.importorskip("mlflow", reason=LACKING.format("mlflow"))
     from oppa.tracking.mlflow_tracker import ID, PARENT, MlflowTracker
 
     two_sessions((MlflowTracker("bert", tmp_path), MlflowTracker("bert", tmp_path)), tmp_path / "best.json")
@@ -50,7 +51,7 @@ def test_mlflow_has_the_trial_below_the_study(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_keeps_its_runs_on_this_machine(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
+    pytest.importorskip("wandb", reason=LACKING.format("wandb"))
     from oppa.tracking.wandb_tracker import WandbTracker
 
     two_sessions((WandbTracker("bert", tmp_path), WandbTracker("bert", tmp_path)), tmp_path / "best.json")
@@ -64,7 +65,7 @@ def test_wandb_keeps_its_runs_on_this_machine(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_tensorboard_has_a_folder_of_each_trial_in_that_of_the_study(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason=LACKING.format("tensorboard"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from oppa.tracking.tensorboard_tracker import TensorboardTracker
@@ -82,7 +83,7 @@ def test_tensorboard_has_a_folder_of_each_trial_in_that_of_the_study(tmp_path: P
 @pytest.mark.parametrize("sessions", [1, 2])
 def test_a_step_that_a_run_repeats_replaces_the_steps_after_it(sessions: int, tmp_path: Path) -> None:
     """The step may be repeated in the same session, or in the next one."""
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason=LACKING.format("tensorboard"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from oppa.tracking.tensorboard_tracker import TensorboardTracker

@@ -33,13 +33,18 @@ class OwnLoop:
         self, model: nn.Module, step: int, rank: int, world: int, local: Callable[[Any], AbstractContextManager[None]] = nullcontext
     ) -> tuple[int, ...]:
         """Of one rank; the tokens of its micro-batches. All but the last run within `local`."""
-        sizes = SIZES[rank % 2]
+        losses = self.losses(model, step, rank, world)
+        for loss in losses:
+            with nullcontext() if loss is losses[-1] else local(model):
+                loss().backward()
+        return SIZES[rank % 2]
+
+    def losses(self, model: nn.Module, step: int, rank: int, world: int) -> list[Callable[[], Tensor]]:
+        """Of one rank; the loss of each micro-batch."""
         total = sum(sum(SIZES[peer % 2]) for peer in range(world))
-        for index, size in enumerate(sizes):
-            with nullcontext() if index == len(sizes) - 1 else local(model):
-                # Replicas are averaged, not summed: hence times their number.
-                (self.mean_loss(model, step, rank, index) * size * world / total).backward()
-        return sizes
+        # Replicas are averaged, not summed: hence times their number.
+        factors = [size * world / total for size in SIZES[rank % 2]]
+        return [lambda index=index: self.mean_loss(model, step, rank, index) * factors[index] for index in range(len(factors))]
 
     def mean_loss(self, model: nn.Module, step: int, rank: int, index: int) -> Tensor:
         generator = torch.Generator().manual_seed(100 * step + 10 * rank + index)

@@ -17,11 +17,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.nn.parallel import DistributedDataParallel
 
 from oppa.errors import InputError
-from oppa.training import GradientStatistics
+from oppa.training import GradientStatistics, check_gradient_statistics
 from oppa.training.data.sources import source_of
 from oppa.training.replica import Replica
 from oppa.trials.trial_folder import TrialSpec
-from tests.training.gradient_loop import OwnLoop
+from tests.training.gradient_loop import SIZES, OwnLoop
 from tests.training.noise_scale_selftest import self_test
 
 
@@ -80,6 +80,14 @@ def looped(wrapped, over, rank, world):
         found.append([dataclasses.asdict(norms) for norms in statistics.norms])
         model.zero_grad()
     return found
+
+
+def checked(wrapped, rank, world):
+    """The norms of a step by the statistics and directly, of a loop of one's own around a model that is `wrapped`."""
+    own = OwnLoop()
+    model = wrapped(own.model)
+    found = check_gradient_statistics(model, own.losses(model, 0, rank, world), SIZES[rank % 2], tolerance=1e-4)
+    return [[dataclasses.asdict(found.measured)], [dataclasses.asdict(found.direct)]]
 
 
 def scheduled(wrapped, rank, world):
@@ -169,6 +177,8 @@ FRESH = {
     "fsdp": joined(functools.partial(looped, sharded, "micro-batches")),
     "fsdp, recomputed": joined(functools.partial(looped, recomputed, "micro-batches")),
     "fsdp, workers": joined(functools.partial(looped, sharded, "workers")),
+    "ddp, checked": joined(functools.partial(checked, DistributedDataParallel)),
+    "fsdp, checked": joined(functools.partial(checked, sharded)),
     "ddp, scheduled": joined(functools.partial(scheduled, DistributedDataParallel)),
     "fsdp, scheduled": joined(functools.partial(scheduled, sharded)),
     "ddp, averaged at once": joined(functools.partial(astray, DistributedDataParallel, contextlib.nullcontext)),

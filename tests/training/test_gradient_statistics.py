@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training import GradientStatistics
+from oppa.training import GradientStatistics, check_gradient_statistics
 from oppa.training.data.sources import source_of
 from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice, cross_entropy
@@ -200,6 +200,13 @@ def test_a_loop_of_ones_own_with_a_smaller_last_micro_batch(program: str, world:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "fsdp"])
+@pytest.mark.parametrize("world", [1, 2])
+def test_the_check_of_a_loop_of_ones_own_finds_both_norms(program: str, world: int, gang: Gang) -> None:
+    assert_same(of_json(gang.agreed(f"{program}, checked", world)), [own_reference(world)[0]] * 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["ddp", "fsdp"])
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int, gang: Gang) -> None:
     assert_same(of_json(gang.agreed(f"{program}, workers", world)), own_reference(world, of_workers=True))
@@ -313,3 +320,43 @@ def test_refusals() -> None:
         statistics.step([2, 0])
     with pytest.raises(InputError, match="second moments"):
         GradientStatistics(model, preconditioned_by=torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def losses(model: nn.Module, sizes: Sequence[int]) -> list[Callable[[], Tensor]]:
+    """Of micro-batches of random samples, which count alike in the mean."""
+    batches = [torch.randn(size, 4, dtype=torch.float64) for size in sizes]
+    return [lambda batch=batch: model(batch).square().sum() / sum(sizes) for batch in batches]
+
+
+def test_the_check_leaves_a_model_and_random_numbers_as_they_were() -> None:
+    model = nn.Sequential(linear(), nn.Dropout())
+    weights, given = copy.deepcopy(model.state_dict()), losses(model, [5, 3, 1])
+    state = torch.get_rng_state()
+    assert check_gradient_statistics(model, given, [5, 3, 1]).error < 1e-9
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_check_knows_micro_batches_that_count_alike() -> None:
+    model, sizes = linear(), [5, 3, 1]
+    batches = [torch.randn(size, 4, dtype=torch.float64) for size in sizes]
+    each = [lambda batch=batch: model(batch).square().mean() / 3 for batch in batches]
+    assert check_gradient_statistics(model, each, sizes, weighting="equally").error < 1e-9
+
+
+def test_the_check_finds_a_hook_that_changes_gradients() -> None:
+    model, doubled = linear(), []
+
+    def loss() -> Tensor:
+        doubled or doubled.append(model.weight.register_hook(lambda gradient: 2 * gradient))
+        return model(torch.ones(2, 4, dtype=torch.float64)).square().mean()
+
+    with pytest.raises(InputError, match="gradient statistics of this model are wrong: squared norms") as caught:
+        check_gradient_statistics(model, [loss, loss], [2, 2])
+    assert "hook" in caught.value.hint
+
+
+def test_the_check_refuses_losses_without_tokens() -> None:
+    with pytest.raises(InputError, match="ranks have"):
+        check_gradient_statistics(model := linear(), losses(model, [2, 2]), [2])

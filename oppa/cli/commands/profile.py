@@ -1,4 +1,4 @@
-"""`oppa profile JOB --global-batch 16..1024 --table FOLDER`: measure throughput at every batch size by short real trials."""
+"""`oppa profile JOB --global-batch 16..1024`: measure throughput at every batch size by short real trials."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from oppa.cli.job_options import Changes, Command, Job, problem_of
 
 BATCH = "Global batch sizes in sequences: `16..1024` doubles from the first to the last, `16,24,32` lists."
-TABLE = "Folder of the table and of its study: an existing one is resumed."
+TABLE = "Folder of the table and of its study: an existing one is resumed. The default is a new one below tables/."
 EXHAUSTIVE = "Measure every configuration that may fit, instead of those that could change a decision."
 LOSS = "Stop when the expected loss of goodput is below this share at every noise scale."
 TRIALS = "Largest number of trials of the whole table."
@@ -19,7 +19,7 @@ def profile(
     command: Command = None,
     *,
     global_batch: Annotated[str, typer.Option(metavar="FIRST..LAST", help=BATCH)],
-    table: Annotated[Path, typer.Option(metavar="FOLDER", help=TABLE)],
+    table: Annotated[Path | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help=EXHAUSTIVE)] = False,
     loss: Annotated[float, typer.Option(metavar="SHARE", help=LOSS)] = 0.01,
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+
 from oppa.cli.views import style
 from oppa.cli.views.search_view import LiveSearchView, PlainSearchView
 from oppa.problem.configuration import Configuration
@@ -87,7 +89,7 @@ def make_profile_view(study: Study, interruption: Interruption, problem: Problem
 
 
 def print_table(found: "ProfileResult") -> None:
-    """Print the fastest configuration at each batch, and the trials and seconds that the profile took, to stderr."""
+    """Print the fastest configuration at each batch, what the profile took, and the folder of the table, to stderr."""
     made = style.table((">batch", "fastest", ">sequences/s", ">steps/s", ">peak", "source"))
     for row in found.fastest:
         rate = f"{style.number(row.samples_per_s)} ± {row.log_stddev:.1%}"
@@ -107,4 +109,4 @@ def _facts(found: "ProfileResult") -> list[str]:
     ]
     if found.exhaustive_s is not None:
         lines.append(f"[bold]saved[/]   trials of all configurations would take about {format_seconds(found.exhaustive_s)}")
-    return lines
+    return [*lines, f"[bold]table[/]   {escape(str(found.folder))}"]

@@ -1,0 +1,42 @@
+"""`oppa bench trainers`: compare trainers of users under `oppa train` with the same training without it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+REPEATS = "Pairs of restarts, and hundreds of steps whose statistics are timed."
+SHORT = "Compare two trainers in short trainings, in a minute. The figures are rough, so no record is written."
+OUT = "Folder in which to write table.md."
+
+
+def command(
+    repeats: Annotated[int, typer.Option(min=1, help=REPEATS)] = 7,
+    short: Annotated[bool, typer.Option("--short", help=SHORT)] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
+) -> None:
+    """Compare trainers of users under `oppa train` with the same training without it: losses, restarts and the cost of statistics.
+
+    The variable LIBRARIES_PYTHON names an interpreter with the trainers' libraries, if they are in an environment without oppa.
+    """
+    from experiments.trainers.extent import Extent
+    from experiments.trainers.run import compare, sections, to_json
+    from oppa.bench.registry import inputs
+    from oppa.cli.views import style
+    from oppa.cli.views.status import showing_status
+    from oppa.errors import InputError
+    from oppa.report.record import provenance, write_record
+
+    if short and out:
+        raise InputError("`--short` measures too little for a record", hint="leave out `--short`, or `--out`")
+    with showing_status() as tell:
+        found = compare(Extent(repeats=repeats, short=short), tell)
+    if as_json:
+        style.print_json({**to_json(found), "environment": provenance()})
+    else:
+        for section in sections(found):
+            style.print_section(section)
+    if out:
+        written = write_record(out, "Benchmarks", sections(found), inputs=inputs("trainers", None, repeats=repeats))
+        style.err().print(f"written: {written}", markup=False)
