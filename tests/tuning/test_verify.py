@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import time
 
 import pytest
@@ -122,6 +123,16 @@ def test_wrong_arguments_and_unfinished_studies_are_refused(study, tmp_path) -> 
     (tmp_path / "new" / "table.csv").touch()
     with pytest.raises(InputError, match="holds a table"):
         oppa.verify(tmp_path / "new")
+
+
+def test_more_steps_cost_more_and_must_fit_into_their_time_limit(study) -> None:
+    usual = api.plan_verification(study)
+    more = api.plan_verification(study, settings=["limits.q_max=3000", "limits.trial_time=1 d"])
+    assert more.seconds > 10 * usual.seconds
+    with pytest.raises(InputError, match=r"`q_max = 30000` steps of .* take .*, but `trial_time` is 2 min") as refusal:
+        api.plan_verification(study, settings=["limits.q_max=30000", "limits.trial_time=120 s"])
+    proposed = re.search(r"limits\.trial_time=\w+", refusal.value.hint)[0]
+    assert api.plan_verification(study, settings=["limits.q_max=30000", proposed]).seconds > more.seconds
 
 
 @pytest.fixture

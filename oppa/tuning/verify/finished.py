@@ -75,9 +75,9 @@ class FinishedStudy:
         ran = [trial for own in self.found.repeats.values() for trial in own] or list(self.contenders.values())
         return tuple(sorted({host for trial in ran for host in trial.hosts}))
 
-    def round_s(self) -> float:
-        """Return the expected seconds of one round: a trial of each configuration."""
-        return sum(repeat_s(trial, self.problem) for trial in self.contenders.values())
+    def round_s(self, problem: Problem) -> float:
+        """Return the expected seconds of one round, which is a trial of each configuration, within the limits of a problem."""
+        return sum(repeat_s(trial, problem) for trial in self.contenders.values())
 
 
 def require_idle(study: Study, name: str) -> None:
