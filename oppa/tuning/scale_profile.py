@@ -69,15 +69,16 @@ def problems_of(problem: Problem, first: int, last: int, at: Callable[[int], Pro
     Raises:
         InputError: there is none between `first` and `last`.
     """
-    each, found = problem.cluster.devices_per_host, dict[int, Problem]()
+    each, found, refused = problem.cluster.devices_per_host, dict[int, Problem](), ""
+    hint = f"use multiples of {each}"
     for hosts in range(math.ceil(first / each), last // each + 1):
         try:
             found[hosts * each] = at(hosts)
-        except JobError:  # the batch does not divide
-            continue
+        except JobError as error:  # the batch does not divide
+            refused, hint = f": {error.message}", error.hint
     if not found:
         message = f"`--devices {first}..{last}` has no number of hosts of {each} devices on which the job has a configuration"
-        raise InputError(message, hint=f"use multiples of {each}, and a global batch that they divide")
+        raise InputError(message + refused, hint=hint)
     return found
 
 
