@@ -8,13 +8,15 @@ from oppa.study import Trial
 from oppa.trials.runner import load_runner
 from oppa.tuning.longer_trials import proposed_trial_time
 
-STEPS = 500
-"""Steps of a trial that is proposed to measure a router that has learned to balance its load."""
+STEPS, SETTLE = 500, 300
+"""Steps of a trial that is proposed to measure a router that has learned to balance its load, and the first of them that do not count."""
 BALANCED = "balanced in trials by {option}; the winner's script routes as your line does, and its fullest expert may need more memory"
 UNTRAINED = (
     "trials measure an untrained router, which sends some experts more tokens than later; "
-    "measure more steps after the search: oppa verify STUDY --set limits.q_max={steps} --set limits.trial_time={trial_time}"
+    "measure more steps after the search: "
+    "oppa verify STUDY --set limits.q_max={steps} --set limits.settle={settle} --set limits.trial_time={trial_time}"
 )
+SETTLED = "trials leave out their first {settle} steps, in which an untrained router learns to balance its load"
 LATER = "TIME, which oppa show STUDY computes from the measured steps"
 
 
@@ -30,7 +32,9 @@ def routing(problem: Problem, contenders: Collection[Trial] = ()) -> str:
     option = _forced(problem)
     if option:
         return BALANCED.format(option=option)
-    return UNTRAINED.format(steps=STEPS, trial_time=proposed_trial_time(contenders, STEPS) if contenders else LATER)
+    if problem.limits.settle:
+        return SETTLED.format(settle=problem.limits.settle)
+    return UNTRAINED.format(steps=STEPS, settle=SETTLE, trial_time=proposed_trial_time(contenders, STEPS) if contenders else LATER)
 
 
 def _forced(problem: Problem) -> str:

@@ -46,7 +46,14 @@ def test_measured_steps_have_the_time_limit_of_the_advice(load):
     assert "--set limits.trial_time=TIME" in routing(problem)
     configuration = problem.candidates().configuration(0)
     slow = trial_of(1, configuration, 0.5, seconds=70.0, setup_s=10.0, step_times_s=(2.0,) * 30)
-    assert routing(problem, [slow]).endswith("--set limits.q_max=500 --set limits.trial_time=26min"), "1.5 times 1010 s"
+    assert routing(problem, [slow]).endswith("--set limits.q_max=500 --set limits.settle=300 --set limits.trial_time=26min"), (
+        "1.5 times 1010 s"
+    )
+
+
+def test_trials_that_leave_out_the_first_steps_need_no_advice(load):
+    problem = load("limits = { settle = 200, q_max = 300 }\n", line="torchrun train.py --mbs {micro_batch}")
+    assert routing(problem).startswith("trials leave out their first 200 steps")
 
 
 def test_a_dense_model_has_no_routing(load):

@@ -135,6 +135,14 @@ def test_more_steps_cost_more_and_must_fit_into_their_time_limit(study) -> None:
     assert api.plan_verification(study, settings=["limits.q_max=30000", proposed]).seconds > more.seconds
 
 
+def test_a_verification_leaves_out_the_first_steps(study) -> None:
+    wrong = ["limits.settle=300", "limits.q_max=301"]
+    with pytest.raises(InputError, match="after `settle = 300`"):
+        api.plan_verification(study, settings=wrong)
+    planned = api.plan_verification(study, settings=["limits.settle=300", "limits.q_max=500", "limits.trial_time=1 d"])
+    assert planned.setup.problem.limits.settle == 300
+
+
 @pytest.fixture
 def opened(tmp_path, study):
     """Begin a verification in an empty folder, and return its number; it stays unfinished."""
