@@ -14,7 +14,7 @@ BALANCED = "balanced in trials by {option}; the winner's script routes as your l
 UNTRAINED = (
     "trials measure an untrained router, which sends some experts more tokens than later; "
     "measure more steps after the search: "
-    "oppa verify STUDY --set limits.q_max={steps} --set limits.settle={settle} --set limits.trial_time={trial_time}"
+    "oppa verify STUDY --runner-up --set limits.q_max={steps} --set limits.settle={settle} --set limits.trial_time={trial_time}"
 )
 SETTLED = "trials leave out their first {settle} steps, in which an untrained router learns to balance its load"
 LATER = "TIME, which oppa show STUDY computes from the measured steps"
