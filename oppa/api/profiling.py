@@ -101,12 +101,13 @@ def profile_scales(
     Raises:
         InputError: the job, the range or `measure` is wrong.
         InfeasibleError: no configuration of a size could run.
-        EnvironmentLackingError: a program, a package or hosts are missing.
+        EnvironmentLackingError: a program or a package is missing, or the hosts of a size, which are checked before the first trial.
         KeyboardInterrupt: the user stopped it; the same call resumes it.
     """
     from oppa.problem.settings import parse_settings
     from oppa.table import Table
     from oppa.tuning.scale_profile import ScaleProfile, measured_sizes, origin_of, problems_of, scale_entries
+    from oppa.tuning.session import require_hosts
 
     def on(hosts: int) -> Problem:
         return load_job(job, settings=[*settings, f"cluster.hosts={hosts}"], command=command)
@@ -114,8 +115,10 @@ def profile_scales(
     problem, folder = load_job(job, settings=settings, command=command), Path(table)
     problems, limits = problems_of(problem, *devices, on), parse_settings(settings).get("limits", {})
     trials, wall_s = problem.limits.trials, problem.limits.wall_time_s
-    tables = {}
-    for size in measured_sizes([*problems], measure):
+    sizes, tables = measured_sizes([*problems], measure), {}
+    for size in sizes:
+        require_hosts(problems[size])
+    for size in sizes:
         tables[size] = profile(
             problems[size],
             global_batch=[problem.global_batch],

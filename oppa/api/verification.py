@@ -16,6 +16,7 @@ def verify(
     rounds: int | None = None,
     margin: float | None = None,
     max_gpu_hours: float | None = None,
+    runner_up: bool = False,
     settings: Sequence[str] = (),
     callback: "Callback | None" = None,
 ) -> "VerifyResult":
@@ -26,6 +27,7 @@ def verify(
         rounds: Trials of each configuration, which take turns. None: the repeats of the study.
         margin: Largest change, as a share of the throughput, that does not count. None: 0.05.
         max_gpu_hours: Hours of all devices together that the verification may take. None: those of the whole study.
+        runner_up: Measure the runner-up of the search as well, as where other limits may change the order.
         settings: Changes of the study's limits or launcher, such as `limits.trial_time=5 min`.
         callback: Watches the session.
 
@@ -36,7 +38,7 @@ def verify(
     """
     from oppa.tuning.verify.run import run_verification
 
-    planned = plan_verification(study, rounds=rounds, margin=margin, max_gpu_hours=max_gpu_hours, settings=settings)
+    planned = plan_verification(study, rounds=rounds, margin=margin, max_gpu_hours=max_gpu_hours, runner_up=runner_up, settings=settings)
     return run_verification(planned, callback)
 
 
@@ -46,6 +48,7 @@ def plan_verification(
     rounds: int | None = None,
     margin: float | None = None,
     max_gpu_hours: float | None = None,
+    runner_up: bool = False,
     settings: Sequence[str] = (),
 ) -> "VerifyPlan":
     """Return the plan of a verification with the arguments of `verify`, and raise its errors; start nothing, and make no folder."""
@@ -55,7 +58,7 @@ def plan_verification(
     from oppa.tuning.verify.finished import FinishedStudy
     from oppa.tuning.verify.plan import VerifyPlan
 
-    finished = FinishedStudy.read(Path(study))
+    finished = FinishedStudy.read(Path(study), runner_up=runner_up)
     problem = with_limits(with_changes(finished.problem, settings), max_gpu_hours=max_gpu_hours)
     setup = Setup.of(problem, None, alone=True)
     return VerifyPlan.of(finished, setup, rounds=rounds, margin=margin, facts=provenance(setup.problem.software))

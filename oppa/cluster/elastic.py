@@ -59,13 +59,14 @@ def of_table(folder: Path, *, start_s: float) -> tuple[int, Elasticity]:
         TableError: there is no table, or it was altered (its SHA-256 differs).
         InputError: the table has no rows.
     """
-    rows = Table.read(folder).rows
+    hint = "make one: `oppa scale-table RUN --devices 2..64`"
+    rows = Table.read(folder, hint=hint).rows
     rates: dict[int, float] = {}
     for row in rows:
         devices = row.configuration.devices
         rates[devices] = max(rates.get(devices, 0.0), row.samples_per_s)
     if not rates:
-        raise InputError(f"the scale table `{folder}` has no rows", hint="make one: `oppa scale-table RUN --devices 2..64`")
+        raise InputError(f"the scale table `{folder}` has no rows", hint=hint)
     fewest = min(rates)
     speedups = ((devices, rate / rates[fewest]) for devices, rate in rates.items())
     return fewest, Elasticity(table=ScaleTable.of(fewest, speedups), save_s=0.0, start_s=start_s)

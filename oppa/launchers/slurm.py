@@ -116,14 +116,19 @@ def nodes(job: str, *, without: str = "") -> tuple[SlurmNode, ...]:
     shares = {
         name: (_count(cpus), _gpus(gres), int(memory))
         for listed, cpus, memory, gres in re.findall(r" Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+) GRES=(\S*)", detailed)
-        for name in _hostnames(listed)
+        for name in hostnames(listed)
     }
-    excluded = _hostnames(without) if without else []
+    excluded = hostnames(without)
     return tuple(
         SlurmNode(name=name, address=_address(name), cpus=shares[name][0], gpus=shares[name][1], memory_mib=shares[name][2])
-        for name in _hostnames(_facts(detailed)["NodeList"])
+        for name in hostnames(_facts(detailed)["NodeList"])
         if name not in excluded
     )
+
+
+def hostnames(listed: str) -> list[str]:
+    """Return the names in a list of hosts as Slurm writes it: `n[1-3],n7`; none if it is empty."""
+    return ask("scontrol", "show", "hostnames", listed).split() if listed else []
 
 
 def require_fitting(cluster: Cluster, allocated: tuple[SlurmNode, ...], job: str) -> None:
@@ -318,10 +323,6 @@ def _facts(line: str) -> dict[str, str]:
     for key, value in re.findall(r"(\S+?)=(\S*)", line):
         facts.setdefault(key, value)
     return facts
-
-
-def _hostnames(listed: str) -> list[str]:
-    return ask("scontrol", "show", "hostnames", listed).split()
 
 
 def _address(node: str) -> str:

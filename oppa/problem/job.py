@@ -91,6 +91,11 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     )
 
 
+def has_command(path: Path) -> bool:
+    """Return whether a job file has a `[command]`; raises JobError if it cannot be read."""
+    return "command" in parse(read_job(path), source=path.name, error=JobError)
+
+
 def _declared(path: Path, text: str | None, settings: Sequence[str]) -> JobFile:
     """Return the validated tables of a job file with changed keys, as `load_job` describes them."""
     declared = parse(read_job(path) if text is None else text, source=path.name, error=JobError)

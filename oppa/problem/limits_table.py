@@ -21,6 +21,7 @@ class LimitsTable(DeclaredTable):
     trial_time: Seconds | None = None
     q_min: int | None = Field(default=None, ge=2, le=MOST_STEPS)
     q_max: int | None = Field(default=None, ge=3, le=MOST_STEPS)
+    settle: int | None = Field(default=None, ge=0, le=MOST_STEPS)
     repeats: int | None = Field(default=None, ge=3, le=MOST_REPEATS)
     grace: Seconds | None = None
     device_lock: bool | None = None
@@ -33,12 +34,19 @@ class LimitsTable(DeclaredTable):
         """Return the limits.
 
         Raises:
-            JobError: `q_max` is below `q_min`, or there is a currency without a price.
+            JobError: `q_max` leaves fewer than `q_min` steps, or there is a currency without a price.
         """
         given = {f"{key}_s" if key in DURATIONS else key: value for key, value in self.model_dump(exclude_none=True).items()}
         limits = Limits(**given)
-        if limits.q_max < limits.q_min:
-            raise JobError(f"`q_max = {limits.q_max}` is below `q_min = {limits.q_min}`", hint=f"use at least {limits.q_min}")
+        require_steps(limits)
         if self.currency is not None and self.price_per_gpu_hour is None:
             raise JobError(f"`currency = {spell(self.currency)}` has no effect without a price", hint="add `price_per_gpu_hour = ...`")
         return limits
+
+
+def require_steps(limits: Limits) -> None:
+    """Raise JobError if a complete trial measures fewer than `q_min` steps."""
+    least = limits.settle + limits.q_min
+    if limits.q_max < least:
+        after = f" after `settle = {limits.settle}`" if limits.settle else ""
+        raise JobError(f"`q_max = {limits.q_max}` is below `q_min = {limits.q_min}`{after}", hint=f"use at least {least}")

@@ -9,7 +9,7 @@ from pydantic import Field
 from oppa.errors import InputError
 from oppa.problem.declaration import DeclaredTable
 from oppa.problem.job_file import DesignerTable, LauncherTable
-from oppa.problem.limits_table import LimitsTable
+from oppa.problem.limits_table import LimitsTable, require_steps
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.tracking_table import TrackingTable
@@ -53,9 +53,11 @@ def with_changes(problem: Problem, words: Sequence[str]) -> Problem:
     if run_options.samples is not None and run_options.samples < run_options.warmup_samples:
         message = f"`samples = {run_options.samples}` is less than the warm-up of {run_options.warmup_samples} samples"
         raise InputError(message, hint="train on more samples, or set a shorter `train.warmup`")
+    limits = _changed(problem.limits, tables.limits.record(), given.get("limits", {}))
+    require_steps(limits)
     return dataclasses.replace(
         problem,
-        limits=_changed(problem.limits, tables.limits.record(), given.get("limits", {})),
+        limits=limits,
         search_options=_changed(problem.search_options, tables.designer.record(), _implied(given.get("designer", {}))),
         run_options=run_options,
         launcher=_changed(problem.launcher, tables.launcher.record(), given.get("launcher", {})),

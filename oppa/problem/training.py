@@ -21,8 +21,8 @@ Over = Literal["micro-batches", "workers"]
 
 COLLECTIVE_TIMEOUT_S = 300.0
 
-MONEY = ("max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s")
-"""Fields of the limits that concern the devices' hours and their price."""
+LATER = ("max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s", "settle")
+"""Fields of the limits that stored problems have only where they are stated: the devices' hours, their price, and steps to drop."""
 SAME_RESULTS = ("reduce_in_rank_order", "collective_timeout_s")
 """Fields that change no result beyond rounding; a run may continue with other values."""
 _LATER = ("weight_decay", "decay_all", "tokens", "token_dtype", "init_from")
@@ -118,6 +118,8 @@ class Limits:
     """Steps of every trial before early termination is considered (OPPA eq. 5)."""
     q_max: int = 30
     """Steps of a complete trial, the first (warm-up) included (OPPA Table 2)."""
+    settle: int = 0
+    """First steps of each trial that are not measured, such as those of a router that is not yet balanced."""
     repeats: int = 3
     """Runs of the winner and of the default configuration at the end, interleaved."""
     grace_s: float = 5.0
@@ -136,9 +138,9 @@ class Limits:
     """Seconds that the training run takes in its present configuration; None: unknown."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as they are written to JSON; what is not stated about money is omitted, as before these fields existed."""
+        """Return plain values, as they are written to JSON; later fields are omitted unless they are stated, as before they existed."""
         usual = Limits()
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in MONEY or value != getattr(usual, name)}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in LATER or value != getattr(usual, name)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,16 +8,17 @@ from pathlib import Path
 from oppa.problem.training import Limits
 from oppa.simulator.trial_simulator import SimulatedTrial, TrialSimulator
 from oppa.trials.monitor import StopRule, writable
-from oppa.trials.throughput import estimate
+from oppa.trials.throughput import estimate, settled
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import MEASUREMENTS, Measurement, TrialSpec
 from oppa.units import format_seconds
 
 
-def run_simulated(simulated_trial: SimulatedTrial, stop_rule: StopRule | None = None) -> TrialResult:
+def run_simulated(simulated_trial: SimulatedTrial, stop_rule: StopRule | None = None, *, settle: int = 0) -> TrialResult:
     """Return the result of a trial, which stops after the first step at which `stop_rule` returns an outcome.
 
-    Without a rule it runs all its steps. The rule gets the times of all steps so far, from the second step on.
+    Without a rule it runs all its steps. The rule gets the times of all steps so far, from the second step on. The first `settle` steps
+    are not measured.
     """
     times = simulated_trial.step_times_s
     if simulated_trial.outcome != "completed" or len(times) < 2:
@@ -27,7 +28,7 @@ def run_simulated(simulated_trial: SimulatedTrial, stop_rule: StopRule | None = 
     return TrialResult(
         outcome=outcome,
         step_times_s=times[:stop],
-        estimate=estimate(times[:stop]),
+        estimate=estimate(settled(times[:stop], settle)),
         memory_bytes=simulated_trial.memory_bytes,
         seconds=simulated_trial.setup_s + sum(times[:stop]),
         setup_s=simulated_trial.setup_s,
@@ -60,7 +61,7 @@ class SimulatedExecutor:
         """
         on_tick()
         simulated_trial = self._simulator.simulate_trial(spec.configuration, steps=spec.steps, seed=self._seed + spec.trial)
-        result = within(run_simulated(simulated_trial, stop_rule), limits.trial_time_s)
+        result = within(run_simulated(simulated_trial, stop_rule, settle=limits.settle), limits.trial_time_s, settle=limits.settle)
         measured = [
             Measurement(step=step, step_time_s=time_s, memory_bytes=result.memory_bytes) for step, time_s in enumerate(result.step_times_s)
         ]
@@ -73,7 +74,7 @@ class SimulatedExecutor:
         return result
 
 
-def within(result: TrialResult, limit_s: float) -> TrialResult:
+def within(result: TrialResult, limit_s: float, *, settle: int = 0) -> TrialResult:
     """Return the result of a trial that is ended after `limit_s` seconds, as `timed_out` if it takes longer."""
     if result.seconds <= limit_s:
         return result
@@ -89,6 +90,6 @@ def within(result: TrialResult, limit_s: float) -> TrialResult:
         outcome="timed_out",
         cause=f"took longer than its limit of {format_seconds(limit_s)}",
         step_times_s=times,
-        estimate=estimate(times) if len(times) > 2 else None,
+        estimate=estimate(settled(times, settle)) if len(times) > settle + 2 else None,
         seconds=limit_s,
     )

@@ -54,17 +54,18 @@ def write_files(folder: Path, rows: Sequence[TableRow], origin: Origin) -> None:
         _settle(folder)
 
 
-def read_files(folder: Path) -> tuple[tuple[TableRow, ...], Origin]:
+def read_files(folder: Path, *, hint: str) -> tuple[tuple[TableRow, ...], Origin]:
     """Return what was written last, migrated if an earlier version of oppa wrote it.
+
+    Args:
+        hint: How to make the table, if there is none.
 
     Raises:
         TableError: there is no table, it is not what was written, or a later version of oppa wrote it.
     """
     with _disk_errors(folder):
         if not (folder / META).exists() and not (folder / CSV).exists():
-            raise TableError(
-                f"`{folder}` does not contain a table", hint="make one: `oppa profile JOB --global-batch FIRST..LAST --table FOLDER`"
-            )
+            raise TableError(f"`{folder}` does not contain a table", hint=hint)
         while True:
             meta = _bytes(folder / META)
             body = _body(folder / META, meta)

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,6 +21,9 @@ from oppa.problem.problem import Problem
 
 SCHEMA_VERSION = 3
 """Version of the files that hold a table; `oppa.table.files` migrates those of earlier versions."""
+
+SCALE_TABLE = "make one for this job: `oppa scale-table JOB --devices FIRST..LAST -- COMMAND`"
+"""Hint of errors on the scale table of an elastic job."""
 
 Method = Literal["active", "exhaustive", "predicted"]
 
@@ -149,7 +153,14 @@ class Origin:
         ours, theirs = ({name: value for name, value in each.items() if name != "cluster"} for each in (self.problem, decisive(problem)))
         for name, own, other in _differences(ours, theirs):
             message = f"the table is for another program: it was made with `{name} = {own}`, but this job has {other}"
-            raise TableError(message, hint="make one for this job: `oppa scale-table JOB --devices FIRST..LAST -- COMMAND`")
+            raise TableError(message, hint=SCALE_TABLE)
+
+    def require_launch_line(self, *, is_given: bool) -> None:
+        """Raise TableError if the table is that of a launch line, and a job has none."""
+        if "command" in self.problem and not is_given:
+            line = shlex.join(self.problem["command"]["argv"])
+            message = f"the table is for another program: it was made with the launch line `{line}`, but this job has none"
+            raise TableError(message, hint="repeat the launch line after `--`")
 
     def _require_problem(self, problem: Problem) -> None:
         for name, ours, theirs in _differences(self.problem, decisive(problem)):

@@ -2,6 +2,9 @@
 
 Model: t(n) = a / n + b + c log2 n, with a, b, c >= 0: work that devices share, work that each repeats, and messages in log n rounds.
 
+Few sizes do not determine the three terms. The error of a prediction therefore reaches to all laws that explain the measurements within
+their noise. The least and the largest time that these laws predict are linear programs in a, b and c.
+
 Notation:
     n      number of devices
     t      seconds per optimizer step, all at one global batch
@@ -13,9 +16,15 @@ from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
-from scipy.optimize import nnls
+from numpy.typing import NDArray
+from scipy.optimize import linprog, nnls
 
 from oppa.errors import MeasurementError
+
+WITHIN = 2.0
+"""Standard deviations by which a law that explains a measurement may miss it."""
+LARGEST = 9.0
+"""Largest error that is stated, as a logarithm."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,12 +35,18 @@ class ScalingLaw:
     """a, b and c, in seconds."""
     log_stddev: float
     """Root mean square of log(predicted / measured), when each measured size is left out of the fit in turn."""
+    explained_s: tuple[tuple[int, float, float], ...]
+    """Each measured number of devices, with the least and the largest step time of a law that explains its measurement."""
 
     @classmethod
-    def fit(cls, step_times_s: Mapping[int, float]) -> Self:
+    def fit(cls, step_times_s: Mapping[int, float], noise: Mapping[int, float] | None = None) -> Self:
         """Fit the law to step times by number of devices, by relative least squares.
 
-        The law has its first two terms, and the third one from four sizes on.
+        The law has its first two terms, and the third one from four sizes on. It explains the measurements itself: what it misses counts
+        as noise.
+
+        Args:
+            noise: Standard deviation of the logarithm of each time; 0 unless given.
 
         Raises:
             MeasurementError: there are fewer than two sizes, whose prediction would have no error, or a time is not positive.
@@ -43,11 +58,34 @@ class ScalingLaw:
         for left_out, time in step_times_s.items():
             others = {devices: each for devices, each in step_times_s.items() if devices != left_out}
             errors.append(math.log(_step_s(_coefficients(others), left_out) / time))
-        return cls(_coefficients(step_times_s), math.sqrt(math.fsum(error**2 for error in errors) / len(errors)))
+        found = _coefficients(step_times_s)
+        explained = []
+        for devices, time in step_times_s.items():
+            within = WITHIN * (noise or {}).get(devices, 0.0) + abs(math.log(_step_s(found, devices) / time))
+            explained.append((devices, time * math.exp(-within), time * math.exp(within)))
+        return cls(found, math.sqrt(math.fsum(error**2 for error in errors) / len(errors)), tuple(explained))
 
     def step_s(self, devices: int) -> float:
         """Return the predicted seconds per step on a number of devices."""
         return _step_s(self.coefficients, devices)
+
+    def log_error(self, devices: int) -> float:
+        """Return the error of the logarithm of a prediction: `log_stddev`, or the distance to the farthest of the laws, if that is more."""
+        least, largest = self._extremes(devices)
+        farthest = max(math.log(largest), -math.log(max(least, math.exp(-LARGEST))))  # the solver may round the least one to 0
+        return min(LARGEST, max(self.log_stddev, farthest))
+
+    def _extremes(self, devices: int) -> tuple[float, float]:
+        """Return the least and the largest time of the laws that explain the measurements, divided by the prediction."""
+        unit_s = self.explained_s[0][1]  # coefficients are of order one in this unit
+        rows, bounds = list[NDArray[np.float64]](), list[float]()
+        for each, least_s, largest_s in self.explained_s:
+            terms = np.array(_terms(each)) * unit_s
+            rows += [terms / largest_s, -terms / least_s]
+            bounds += [1.0, -1.0]
+        ratio = np.array(_terms(devices)) * unit_s / self.step_s(devices)
+        least, largest = (linprog(sign * ratio, A_ub=rows, b_ub=bounds).fun for sign in (1, -1))
+        return least, -largest
 
 
 def _coefficients(step_times_s: Mapping[int, float]) -> tuple[float, float, float]:

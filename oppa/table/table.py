@@ -9,6 +9,8 @@ from oppa.table.files import read_files, write_files
 from oppa.table.origin import HardwareFingerprint, Origin
 from oppa.table.rows import ParallelStrategy, TableRow
 
+PROFILE = "make one: `oppa profile JOB --global-batch FIRST..LAST --table FOLDER`"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -18,13 +20,16 @@ class Table:
     origin: Origin
 
     @classmethod
-    def read(cls, folder: str | Path) -> Self:
+    def read(cls, folder: str | Path, *, hint: str = PROFILE) -> Self:
         """Return the table in a folder as it was written. While another process writes, it is the table before or after that write.
+
+        Args:
+            hint: How to make the table, if there is none.
 
         Raises:
             TableError: if there is none, it was truncated or altered, or is of another schema version.
         """
-        rows, origin = read_files(Path(folder))
+        rows, origin = read_files(Path(folder), hint=hint)
         return cls(rows=rows, origin=origin)
 
     def write(self, folder: str | Path) -> None:

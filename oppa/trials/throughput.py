@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.errors import MeasurementError
+from oppa.trials.verdict import FEWEST
 
 CLEARLY_SLOWER = 1.2
 """Factor over the usual step time. Early steps that are slower than that, plus the usual spread, are warm-up."""
@@ -48,6 +49,11 @@ def estimate(step_times_s: Sequence[float]) -> ThroughputEstimate:
     return ThroughputEstimate(
         steps_per_s=float(len(t) / t.sum()), variance=float(np.var(1 / t, ddof=min(1, len(t) - 1)) / len(t)), kept=len(t)
     )
+
+
+def settled(step_times_s: Sequence[float], settle: int) -> Sequence[float]:
+    """Return the times of the steps after the first `settle`; the last three if fewer would be left, as of a trial with other limits."""
+    return step_times_s[min(settle, max(0, len(step_times_s) - FEWEST)) :]
 
 
 def paper_estimate(step_times_s: Sequence[float]) -> ThroughputEstimate:

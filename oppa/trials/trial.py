@@ -15,7 +15,7 @@ from oppa.problem.trial_values import CACHES
 from oppa.trials import logs, output, trial_folder
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.monitor import HANG_S, StopRule, TrialMonitor, writable
-from oppa.trials.throughput import ThroughputEstimate, estimate
+from oppa.trials.throughput import ThroughputEstimate, estimate, settled
 from oppa.trials.trial_folder import Measurement, Outcome, TrialSpec
 from oppa.trials.verdict import TrialVerdict, kernel_oom_kills, verdict
 
@@ -76,7 +76,7 @@ def run_trial(
         prepare(folder, spec)
     with launcher.devices(spec, on_tick) if limits.device_lock else contextlib.nullcontext():
         monitor = TrialMonitor(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step)
-        result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick))
+        result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick), limits.settle)
     if result.outcome == "failed":
         _check_space(folder)
     return result
@@ -132,7 +132,7 @@ def _verdict(folder: Path, spec: TrialSpec, monitor: TrialMonitor, exit: Exit, *
         monitor.must_end,
         steps=len(monitor.measurements),
         wanted=spec.steps,
-        enough=limits.q_min,
+        enough=limits.settle + limits.q_min,
         stopped_as=monitor.stopped_as,
         kernel_oom=kernel_oom,
         last_words=logs.last_words(folder / logs.STDERR),
@@ -146,14 +146,14 @@ def _verdict(folder: Path, spec: TrialSpec, monitor: TrialMonitor, exit: Exit, *
     return output.with_output(ended, folder, spec.command, silent=silent, limit_s=limits.trial_time_s)
 
 
-def _result(monitor: TrialMonitor, ended: TrialVerdict) -> TrialResult:
+def _result(monitor: TrialMonitor, ended: TrialVerdict, settle: int) -> TrialResult:
     times = monitor.step_times_s
     memory = [measurement.memory_bytes for measurement in monitor.measurements if measurement.memory_bytes is not None]
     return TrialResult(
         **dataclasses.asdict(ended),
         step_times_s=times,
         losses=tuple(measurement.loss for measurement in monitor.measurements if measurement.loss is not None),
-        estimate=estimate(times) if len(times) > 2 else None,
+        estimate=estimate(settled(times, settle)) if len(times) > settle + 2 else None,
         memory_bytes=max(memory, default=None),
         seconds=monitor.seconds,
         setup_s=monitor.setup_s,

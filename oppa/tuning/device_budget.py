@@ -118,5 +118,5 @@ def worthwhile_s(prediction: Prediction | None, trials: Sequence[Trial], problem
     """
     limits, measured = problem.limits, sorted(trial.steps_per_s for trial in trials if trial.steps_per_s)
     if prediction is not None:
-        return (limits.q_max if measured else limits.q_min + 1) / prediction.steps_per_s
+        return (limits.q_max if measured else limits.settle + limits.q_min + 1) / prediction.steps_per_s
     return limits.q_max / measured[len(measured) // 2] if measured else 0.0

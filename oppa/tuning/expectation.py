@@ -178,8 +178,8 @@ def _trial_s(draws: _Draws, limits: Limits, stopping: str) -> NDArray[np.float64
     One that does not fit takes its start alone. One that is clearly slower than the best ends after its first steps.
     """
     seconds, starts, best_s = draws.step_s[:, 1:], draws.start_s[:, None], draws.best_s[:, None]
-    complete = min(limits.q_max, max(limits.q_min, PRECISE) + 1) if stopping == "precise" else limits.q_max
-    steps = complete if stopping == "never" else np.where(seconds <= CLOSE * best_s, complete, limits.q_min + 2)
+    complete = min(limits.q_max, limits.settle + max(limits.q_min, PRECISE) + 1) if stopping == "precise" else limits.q_max
+    steps = complete if stopping == "never" else np.where(seconds <= CLOSE * best_s, complete, limits.settle + limits.q_min + 2)
     trial_s = np.minimum(limits.trial_time_s, starts + steps * seconds)
     return np.asarray(np.where(draws.fits[:, 1:], trial_s, starts).mean(axis=1))
 

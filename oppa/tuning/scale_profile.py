@@ -70,17 +70,18 @@ def problems_of(problem: Problem, first: int, last: int, at: Callable[[int], Pro
     Raises:
         InputError: there is none between `first` and `last`, or the launch line is for one host alone.
     """
-    each, found = problem.cluster.devices_per_host, dict[int, Problem]()
+    each, found, refused = problem.cluster.devices_per_host, dict[int, Problem](), ""
+    hint = f"use multiples of {each}"
     if problem.command is not None:
         require_all_hosts(problem.command.argv, last // each)
     for hosts in range(math.ceil(first / each), last // each + 1):
         try:
             found[hosts * each] = at(hosts)
-        except JobError:  # the batch does not divide
-            continue
+        except JobError as error:  # the batch does not divide
+            refused, hint = f": {error.message}", error.hint
     if not found:
         message = f"`--devices {first}..{last}` has no number of hosts of {each} devices on which the job has a configuration"
-        raise InputError(message, hint=f"use multiples of {each}, and a global batch that they divide")
+        raise InputError(message + refused, hint=hint)
     return found
 
 
@@ -115,9 +116,7 @@ def scale_entries(problems: Mapping[int, Problem], tables: Mapping[int, Table]) 
         MeasurementError: a single size predicts no others.
     """
     measured = {devices: _fastest(table, devices) for devices, table in tables.items()}
-    law = (
-        ScalingLaw.fit({devices: 1 / row.steps_per_s for devices, row in measured.items()}) if measured.keys() != problems.keys() else None
-    )
+    law = _law(measured) if measured.keys() != problems.keys() else None
     rows = {devices: measured.get(devices) or _predicted(problems[devices], measured, law) for devices in sorted(problems)}
     found, fastest = list[ScaleEntry](), (0, 0.0)
     first = next(iter(rows.values()))
@@ -126,6 +125,11 @@ def scale_entries(problems: Mapping[int, Problem], tables: Mapping[int, Table]) 
         found.append(ScaleEntry(devices=devices, row=row, speedup=row.steps_per_s / first.steps_per_s, left_out=left_out))
         fastest = max(fastest, (devices, row.steps_per_s), key=lambda each: each[1])
     return found, law
+
+
+def _law(measured: Mapping[int, TableRow]) -> ScalingLaw:
+    times_s = {devices: 1 / row.steps_per_s for devices, row in measured.items()}
+    return ScalingLaw.fit(times_s, {devices: row.log_stddev for devices, row in measured.items()})
 
 
 def _fastest(table: Table, devices: int) -> TableRow:
@@ -144,7 +148,7 @@ def _predicted(problem: Problem, measured: Mapping[int, TableRow], law: ScalingL
     return TableRow(
         configuration=_most_like(problem, like.configuration),
         steps_per_s=1 / law.step_s(devices),
-        log_stddev=math.hypot(law.log_stddev, noise),
+        log_stddev=math.hypot(law.log_error(devices), noise),
         memory_bytes=like.memory_bytes,
         source="predicted",
     )

@@ -125,10 +125,19 @@ class Setup:
             from oppa.simulator.simulator import Simulator
 
             Simulator.of(problem)  # refuses what it does not simulate, before there is a study
-        request = LaunchRequest.of(problem.launcher, launcher=launcher or AUTO, parallel=1 if alone else None)
-        request = request if runner.in_process else request.resolve(problem.cluster)
+        request = _resolved(problem, runner, launcher or AUTO, alone=alone)
         problem = traced(with_software(problem, runner))
         return cls(problem=problem, runner=runner, candidates=problem.candidates(), request=request, simulator=simulator)
+
+
+def require_hosts(problem: Problem) -> None:
+    """Refuse a problem whose launcher can never grant its hosts; raises EnvironmentLackingError or InputError as `Setup.of` does."""
+    _resolved(problem, load_runner(problem.runner), AUTO, alone=True)
+
+
+def _resolved(problem: Problem, runner: Runner, launcher: str, *, alone: bool) -> LaunchRequest:
+    request = LaunchRequest.of(problem.launcher, launcher=launcher, parallel=1 if alone else None)
+    return request if runner.in_process else request.resolve(problem.cluster)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

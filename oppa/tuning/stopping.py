@@ -19,7 +19,7 @@ from scipy.special import chdtri, stdtrit  # quantiles; scipy.stats takes a seco
 from oppa.errors import require_known
 from oppa.problem.training import Limits
 from oppa.trials.monitor import StopRule
-from oppa.trials.throughput import SEEN, ThroughputEstimate, estimate, paper_estimate, warm_up_steps
+from oppa.trials.throughput import SEEN, ThroughputEstimate, estimate, paper_estimate, settled, warm_up_steps
 from oppa.trials.trial_folder import Outcome
 from oppa.tuning.designer import Observation, incumbent
 
@@ -152,9 +152,16 @@ RULES = {"precise": precise, "sure": sure, "paper": paper, "paper-bound": paper_
 
 
 def make_rule(name: str, limits: Limits) -> StopTest:
-    """Return the rule of that name; raises InputError for an unknown one."""
+    """Return the rule of that name, which gets no step before `settle`; raises InputError for an unknown one."""
     require_known(name, RULES, f"`stopping = {name}` is unknown")
-    return RULES[name](limits)
+    rule, settle = RULES[name](limits), limits.settle
+    if not settle:
+        return rule
+    return StopTest(
+        lambda step_times_s, incumbent: rule.stops(step_times_s[settle:], incumbent),
+        lambda step_times_s: rule.estimate(settled(step_times_s, settle)),
+        lambda step_times_s: rule.completes(step_times_s[settle:]),
+    )
 
 
 def against(rule: StopTest, observations: Iterable[Observation]) -> StopRule:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oppa.cluster.elastic_jobs.spool import JOB, META, ElasticJob, folders
+from oppa.cluster.elastic_jobs.spool import JOB, META, ElasticJob, folders, submit
 from oppa.errors import InputError, JobError, RunError, TableError
 from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.stored_schedules import store, stored
@@ -95,6 +95,18 @@ def test_a_launch_line_for_one_host_is_refused_if_the_scale_table_has_more(own_s
     with pytest.raises(JobError, match="one host alone, and the job runs on up to 4 hosts") as refusal:
         put(own_scales, command=line, name="other")
     assert "remove `--standalone`" in refusal.value.hint
+
+
+def test_a_launch_line_that_is_left_out_is_another_program(own_scales: Path) -> None:
+    with pytest.raises(TableError, match=r"for another program: .* `python train.py --micro-batch .*this job has none") as refusal:
+        put(own_scales)
+    assert refusal.value.hint == "repeat the launch line after `--`"
+
+
+def test_a_missing_scale_table_is_made_by_its_own_command(scales: Path) -> None:
+    with pytest.raises(TableError, match="does not contain a table") as refusal:
+        submit(scales.parent / "spool", scales.parent / "job.toml", scales.parent / "nothing")
+    assert "oppa scale-table JOB" in refusal.value.hint
 
 
 def test_a_job_whose_files_are_beside_it_is_refused(own_scales: Path) -> None:

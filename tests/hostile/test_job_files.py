@@ -31,6 +31,7 @@ COUNTED = {
     "limits.trials": bounds.LARGEST,
     "limits.q_min": bounds.MOST_STEPS,
     "limits.q_max": bounds.MOST_STEPS,
+    "limits.settle": bounds.MOST_STEPS,
     "limits.repeats": bounds.MOST_REPEATS,
     "train.samples": bounds.MOST_SAMPLES,
     "train.profile_steps": bounds.MOST_STEPS,

@@ -66,7 +66,7 @@ def test_money_is_read_and_changes_no_fingerprint(write_job: WriteJob) -> None:
     known = stated.limits
     assert (known.max_gpu_hours, known.price_per_gpu_hour, known.currency, known.run_length_s) == (100, 2.5, "EUR", 14 * 86400)
     assert stated.fingerprint == usual.fingerprint and type(stated).from_dict(stated.to_dict()) == stated
-    assert not {"max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s"} & usual.to_dict()["limits"].keys()
+    assert not {"max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s", "settle"} & usual.to_dict()["limits"].keys()
 
 
 def test_a_setting_that_names_another_launcher_drops_the_options_of_the_file_s(write_job: WriteJob) -> None:
@@ -159,6 +159,7 @@ MISTAKES = {
     "optimizer": (TRAINING, TRAINING + "optimizer = 'lion'", '`optimizer = "lion"` is not legal', '"adamw" or "sgd"'),
     "learning rate": (TRAINING, TRAINING + "learning_rate = inf", "`learning_rate = Infinity` is not finite", "finite"),
     "corpus": (TRAINING, TRAINING + "corpus = 'no'", '`corpus = "no"` is not a folder', "relative to the job file"),
+    "settling": (LIMITS, LIMITS + "settle = 26\n", "`q_max = 30` is below `q_min = 5` after `settle = 26`", "use at least 31"),
     "steps": (LIMITS, LIMITS + "q_max = 3\n", "`q_max = 3` is below `q_min = 5`", "use at least 5"),
     "stopping": (
         LIMITS,

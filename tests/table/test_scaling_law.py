@@ -25,6 +25,28 @@ def test_the_error_is_that_of_sizes_that_were_left_out() -> None:
     assert 0.1 < slow.log_stddev < 0.5
 
 
+@pytest.mark.parametrize("planted", [(0.1, 0.0, 0.005), (0.1, 0.005, 0.002), (8.0, 0.5, 0.0), (1.0, 0.0, 0.0)])
+@pytest.mark.parametrize("sizes", [(1, 2), (1, 4, 8), (1, 2, 4, 8), (8, 64), (2, 6, 20, 64)])
+def test_the_truth_lies_within_the_stated_error_at_any_distance(sizes: tuple[int, ...], planted: tuple[float, float, float]) -> None:
+    found = ScalingLaw.fit({devices: law(devices, *planted) for devices in sizes}, dict.fromkeys(sizes, 0.005))
+    for devices in (1, 3, 16, 64, 1024):
+        assert abs(math.log(found.step_s(devices) / law(devices, *planted))) <= found.log_error(devices) + 1e-6
+
+
+def test_the_error_grows_outside_the_measured_range() -> None:
+    few = ScalingLaw.fit({devices: law(devices, 0.1, 0.0, 0.005) for devices in (1, 2)})
+    assert few.log_stddev < 0.1 < 1.0 < few.log_error(64), "11.4 ms are predicted, and 31.6 ms are true"
+    many = ScalingLaw.fit({devices: law(devices) for devices in (2, 4, 8, 16)}, dict.fromkeys((2, 4, 8, 16), 0.01))
+    errors = [many.log_error(devices) for devices in (16, 32, 64, 256)]
+    assert errors == sorted(errors) and many.log_error(6) < 0.1 < errors[-1]
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e4])
+def test_the_error_is_that_of_any_unit_of_time(unit: float) -> None:
+    one, other = (ScalingLaw.fit({1: 1.0 * scale, 2: 0.6 * scale, 4: 0.5 * scale}) for scale in (1.0, unit))
+    assert one.log_error(64) == pytest.approx(other.log_error(64), rel=1e-5)
+
+
 def test_devices_that_make_a_step_slower_are_predicted_to_be_no_faster() -> None:
     found = ScalingLaw.fit({1: 1.0, 2: 1.5})
     assert found.step_s(4) > 1.0 and found.log_stddev > 0.5

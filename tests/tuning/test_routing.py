@@ -7,6 +7,7 @@ import pytest
 from oppa.problem.job import load_job
 from oppa.tuning.formats import export
 from oppa.tuning.routing import routing
+from tests.tuning.conftest import trial_of
 
 JOB = """
 batch.global_batch = 8
@@ -38,6 +39,21 @@ def test_megatrons_trials_are_balanced_and_its_winner_is_not(load):
 @pytest.mark.parametrize("line", ["torchrun train.py --mbs {micro_batch}", ""])
 def test_a_program_that_cannot_be_balanced_measures_an_untrained_router(load, line):
     assert "untrained router" in routing(load(line=line)) and "--set limits.q_max=500" in routing(load(line=line))
+
+
+def test_measured_steps_have_the_time_limit_of_the_advice(load):
+    problem = load(line="torchrun train.py --mbs {micro_batch}")
+    assert "--set limits.trial_time=TIME" in routing(problem)
+    configuration = problem.candidates().configuration(0)
+    slow = trial_of(1, configuration, 0.5, seconds=70.0, setup_s=10.0, step_times_s=(2.0,) * 30)
+    assert routing(problem, [slow]).endswith("--set limits.q_max=500 --set limits.settle=300 --set limits.trial_time=26min"), (
+        "1.5 times 1010 s"
+    )
+
+
+def test_trials_that_leave_out_the_first_steps_need_no_advice(load):
+    problem = load("limits = { settle = 200, q_max = 300 }\n", line="torchrun train.py --mbs {micro_batch}")
+    assert routing(problem).startswith("trials leave out their first 200 steps")
 
 
 def test_a_dense_model_has_no_routing(load):

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from oppa.errors import InfeasibleError, InputError, JobError
+from oppa.api.profiling import profile_scales
+from oppa.errors import EnvironmentLackingError, InfeasibleError, InputError, JobError
+from oppa.problem.allocation import NETLAB
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
@@ -62,6 +64,25 @@ def test_a_launch_line_for_one_host_has_no_size_of_several(tmp_path: Path) -> No
     assert [*problems_of(problem, 1, 2, lambda _: problem)] == [2]
     with pytest.raises(JobError, match="one host alone, and the job runs on up to 4 hosts"):
         problems_of(problem, 1, 8, lambda _: problem)
+
+
+def test_a_batch_that_no_size_divides_is_named(problems: dict[int, Problem]) -> None:
+    def refuse(hosts: int) -> Problem:
+        raise JobError(f"16 sequences have no share on {hosts} hosts", hint="use 2 or 4")
+
+    with pytest.raises(InputError, match=r"`--devices 3..9` has no number.*: 16 sequences have no share on 4 hosts") as refusal:
+        problems_of(problems[2], 3, 9, refuse)
+    assert refusal.value.hint == "use 2 or 4"
+
+
+def test_hosts_of_every_measured_size_are_checked_before_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", NETLAB):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "job.toml").write_text(JOB)
+    line = ("python", "train.py", "{micro_batch}")
+    with pytest.raises(EnvironmentLackingError, match="needs 2 hosts"):
+        profile_scales(tmp_path / "job.toml", devices=(1, 8), table=tmp_path / "scales", measure="2,4", command=line)
+    assert not (tmp_path / "scales").exists(), "nothing was measured"
 
 
 @pytest.mark.parametrize(

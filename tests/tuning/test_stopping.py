@@ -46,6 +46,16 @@ def test_sure_stops_what_takes_30_percent_longer_as_soon_as_it_may(noise) -> Non
     assert np.median([n or math.inf for n in stopped]) == LIMITS.q_min + 1  # the first step is no measurement
 
 
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_sees_no_step_before_the_program_has_settled(name) -> None:
+    settling = make_rule(name, dataclasses.replace(LIMITS, settle=20, q_max=50))
+    usual, later = make_rule(name, LIMITS), [0.01] * 20
+    for times in ([3.0] + [1.3, 1.31] * 15, [3.0] + [1.0] * 30):
+        found, expected = stopped_at(settling, later + times), stopped_at(usual, times)
+        assert found == (None if expected is None else 20 + expected)
+    assert settling.estimate([*later, 3.0, 1.0, 1.0]).steps_per_s == 1.0
+
+
 @pytest.mark.parametrize("slow", [1.3, 2.0, 10.0])
 @pytest.mark.parametrize("warm_up", [1, 2, 3, 4])
 def test_sure_waits_for_a_warm_up_shorter_than_q_min(warm_up, slow) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import time
 
 import pytest
@@ -16,6 +17,7 @@ from oppa.tuning.verification import Interval
 from oppa.tuning.verify.changes import moved
 from oppa.tuning.verify.finished import FinishedStudy
 from oppa.tuning.verify.past import VERDICT, open_folder, past
+from oppa.tuning.verify.run import run_verification
 from oppa.tuning.verify.verdict import judge, verdict_on
 from tests.tuning.conftest import trial_of
 
@@ -122,6 +124,36 @@ def test_wrong_arguments_and_unfinished_studies_are_refused(study, tmp_path) -> 
     (tmp_path / "new" / "table.csv").touch()
     with pytest.raises(InputError, match="holds a table"):
         oppa.verify(tmp_path / "new")
+
+
+def test_more_steps_cost_more_and_must_fit_into_their_time_limit(study) -> None:
+    usual = api.plan_verification(study)
+    more = api.plan_verification(study, settings=["limits.q_max=3000", "limits.trial_time=1 d"])
+    assert more.seconds > 10 * usual.seconds
+    with pytest.raises(InputError, match=r"`q_max = 30000` steps of .* take .*, but `trial_time` is 2 min") as refusal:
+        api.plan_verification(study, settings=["limits.q_max=30000", "limits.trial_time=120 s"])
+    proposed = re.search(r"limits\.trial_time=\w+", refusal.value.hint)[0]
+    assert api.plan_verification(study, settings=["limits.q_max=30000", proposed]).seconds > more.seconds
+
+
+@pytest.mark.slow
+def test_a_runner_up_is_measured_again_if_that_is_asked_for(study) -> None:
+    assert "runner-up" not in api.plan_verification(study).finished.roles.values()
+    plan = api.plan_verification(study, runner_up=True)
+    assert {*plan.finished.roles.values()} == {"winner", "runner-up", "default"}
+    found = run_verification(plan)
+    assert found.status == "passed" and found.runner_up.role == "runner-up" and found.lead is not None
+    swapped = dataclasses.replace(plan.finished.found, best=plan.finished.found.default, runner_up=plan.finished.found.best)
+    overtaken = run_verification(dataclasses.replace(plan, finished=dataclasses.replace(plan.finished, found=swapped)))
+    assert overtaken.regressions[0].startswith("the runner-up is now faster than the winner by")
+
+
+def test_a_verification_leaves_out_the_first_steps(study) -> None:
+    wrong = ["limits.settle=300", "limits.q_max=301"]
+    with pytest.raises(InputError, match="after `settle = 300`"):
+        api.plan_verification(study, settings=wrong)
+    planned = api.plan_verification(study, settings=["limits.settle=300", "limits.q_max=500", "limits.trial_time=1 d"])
+    assert planned.setup.problem.limits.settle == 300
 
 
 @pytest.fixture

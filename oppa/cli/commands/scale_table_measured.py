@@ -29,6 +29,8 @@ def measure_scales(
 
 
 def _section(found: "ScaleProfile") -> "Section":
+    import math
+
     from oppa.report.record import Section
     from oppa.units import format_seconds
 
@@ -38,7 +40,7 @@ def _section(found: "ScaleProfile") -> "Section":
             entry.row.configuration.id,
             entry.row.source,
             format_seconds(1 / entry.row.steps_per_s),
-            f"{entry.row.log_stddev:.1%}",
+            f"{math.expm1(entry.row.log_stddev):.1%}",
             f"{entry.speedup:.2f}",
             entry.left_out,
         )
@@ -46,6 +48,10 @@ def _section(found: "ScaleProfile") -> "Section":
     ]
     text = "All sizes were measured."
     if found.law is not None:
-        text = f"The law of the predicted sizes misses a measured size by {found.law.log_stddev:.1%}, if it is fitted to the others."
+        missed = math.expm1(found.law.log_stddev)
+        text = (
+            f"The law of the predicted sizes misses a measured size by {missed:.1%}, if it is fitted to the others. "
+            "An error is at least that, and reaches to the farthest law that explains the measurements: it grows outside their range."
+        )
     columns = (">devices", "configuration", "source", ">step", ">error", ">speed-up", "left out")
     return Section(title="Scale table", text=text, columns=columns, rows=rows)

@@ -174,8 +174,10 @@ class VerifyOutput(Output):
     changed: list[ChangeOutput]
     winner: VerdictOutput
     reference: VerdictOutput | None
+    runner_up: VerdictOutput | None
     gain_then: Interval | None
     gain: Interval | None
+    lead: Interval | None
     equivalence: EquivalenceOutput | None
     spent: SpendingOutput
     trials: list[TrialOutput]

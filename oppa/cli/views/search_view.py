@@ -15,7 +15,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Lease, Study, Trial
 from oppa.study.records import BASELINE, DRIFT, MEASURED, SEARCH, VERIFICATION
 from oppa.trials.interruption import Interruption
-from oppa.trials.throughput import estimate
+from oppa.trials.throughput import estimate, settled
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement
 from oppa.tuning.spending import Spending, spending, spent_in_words
@@ -186,7 +186,7 @@ class LiveSearchView(PlainSearchView):
         if lease is None:
             return "choosing the next configuration"
         seconds = format_seconds(time.monotonic() - self._started_at)
-        speed = f"   {self._speed(estimate(self._times).steps_per_s)}" if len(self._times) > 1 else ""
+        speed = f"   {self._speed(estimate(settled(self._times, self._problem.limits.settle)).steps_per_s)}" if len(self._times) > 1 else ""
         what = f"{WORDS[self._mark(lease)]}[cyan]{self._name(lease.configuration)}[/]"
         return f"{lease.trial}  {what}   step {len(self._times)}{speed}   {seconds}"
 

@@ -14,7 +14,7 @@ from oppa.report.study import facts, failures, on_slow_nodes, ranked, slow_node_
 from oppa.report.surrogate import LENGTHSCALES, sections
 from oppa.study import Study, Trial
 from oppa.tuning.equivalence import equivalence
-from oppa.tuning.result import break_even, current
+from oppa.tuning.result import break_even, contenders, current
 from oppa.tuning.routing import routing
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.surrogate_summary import SurrogateSummary
@@ -24,12 +24,14 @@ from oppa.tuning.verify.past import past
 def print_study(study: Study, problem: Problem, *, limit: int) -> None:
     """Print a study's facts, its fastest trials up to `limit`, what failed, and the winner."""
     trials, spent, slow = study.trials(), spending(study, problem), slow_nodes_of(problem)
-    style.out().print(_facts(problem, trials, spent, slow), _trials(problem, ranked(trials)[:limit], slow))
+    result = current(trials, problem.candidates(), problem.limits.repeats, problem.baseline)
+    routes = routing(problem, contenders(result) if result else ())
+    style.out().print(_facts(problem, trials, spent, slow, routes), _trials(problem, ranked(trials)[:limit], slow))
     if failed := failures(trials):
         style.out().print("\n".join(f"[bold]failed[/]   {escape(line)}" for line in failed))
     for number, fault in study.damaged().items():
         style.out().print(f"[bold]damaged[/]  trial {number}, which is left out: {escape(plain_text(fault))}")
-    if result := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
+    if result:
         pays = break_even(result, spent, problem)
         print_result(result, equivalence(study, result, problem), objective=problem.objective, break_even=pays, console=style.out())
     print_past(past(study.folder))
@@ -45,12 +47,12 @@ def print_surrogate(learned: Mapping[str, SurrogateSummary]) -> None:
         style.out().print(f"\n[bold]{section.title}[/]", escape(section.text), *([table] if section.rows else []), sep="\n")
 
 
-def _facts(problem: Problem, trials: Sequence[Trial], spent: Spending, slow_nodes: Collection[str]) -> Table:
+def _facts(problem: Problem, trials: Sequence[Trial], spent: Spending, slow_nodes: Collection[str], routes: str) -> Table:
     table = style.table(("fact", "value"))
-    routes = [("routing", text)] if (text := routing(problem)) else []
+    routing_facts = [("routing", routes)] if routes else []
     software = problem.software.facts if problem.software else []
     of_trials = [*facts(trials, problem.objective), *slow_node_facts(trials, slow_nodes), *spending_facts(spent)]
-    for cells in [*of_trials, *routes, *software]:
+    for cells in [*of_trials, *routing_facts, *software]:
         table.add_row(*map(escape, cells))
     return table
 

@@ -53,7 +53,7 @@ class PlainVerifyView(PlainSearchView):
         self._plan = plan
 
     def _name(self, configuration: Configuration) -> str:
-        return f"{self._plan.finished.roles[configuration]:<9}{configuration.id}"
+        return f"{self._plan.finished.roles[configuration]:<10}{configuration.id}"
 
 
 class LiveVerifyView(PlainVerifyView, LiveSearchView):

@@ -35,11 +35,12 @@ from oppa.errors import InputError, RunError, TableError, nearest
 from oppa.pipeline import stored_schedules
 from oppa.private_files import require_own
 from oppa.problem.configuration import Configuration
-from oppa.problem.job import load_job
+from oppa.problem.job import has_command, load_job
 from oppa.problem.launch_line.one_host import require_all_hosts
 from oppa.regular_file import read_json
 from oppa.table import Table
 from oppa.table.files import META
+from oppa.table.origin import SCALE_TABLE
 from oppa.training.run.resize import PresentSize, ResizeRequest
 from oppa.training.run.run_folder import STOP
 from oppa.trials.trial_folder import write_json
@@ -293,8 +294,10 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
             launch line is for one host alone.
         TableError: the table does not exist, was altered, or belongs to another model or another program.
     """
+    known = Table.read(table, hint=SCALE_TABLE)
+    known.origin.require_launch_line(is_given=bool(command) or has_command(job))
     problem = load_job(job, argv=command)
-    each, known = problem.cluster.devices_per_host, Table.read(table)
+    each = problem.cluster.devices_per_host
     known.origin.require_program_of(problem)
     rows = tuple(
         row for row in known.rows if row.configuration.global_batch == problem.global_batch and not row.configuration.devices % each

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from oppa.cluster.scheduler import QueuedJob, QueueSnapshot
 from oppa.errors import EnvironmentLackingError
-from oppa.launchers.slurm import ask
+from oppa.launchers.slurm import ask, hostnames
 
 OWN = "oppa-elastic:"
 """Prefix of the comment of Slurm jobs that hold hosts for an elastic job; the token of that job follows."""
@@ -14,8 +14,16 @@ LIMITS = ("Limit", "Max")
 """Substrings of the reasons that name a limit of an account, a user or a partition."""
 
 
-def take_snapshot(partition: str = "") -> QueueSnapshot:
-    """Query Slurm; raises EnvironmentLackingError if it does not answer."""
+def take_snapshot(partition: str = "", *, without: str = "") -> QueueSnapshot:
+    """Query Slurm.
+
+    Args:
+        partition: Name of the partition that counts; all if it is empty.
+        without: Hosts that do not count as idle, as Slurm lists them: `n[1-3],n7`.
+
+    Raises:
+        EnvironmentLackingError: Slurm does not answer.
+    """
     words = [f"--partition={partition}"] if partition else []
     listed = ask("squeue", "--noheader", "--sort=-p,i", "--format=%i|%T|%D|%r", *words)
     # Comments are free text, so only those of our own jobs are read, never those of other users.
@@ -23,6 +31,7 @@ def take_snapshot(partition: str = "") -> QueueSnapshot:
     tokens = {number.strip(): comment.removeprefix(OWN) for number, _, comment in comments if comment.startswith(OWN)}
     states = ask("sinfo", "--noheader", "--Node", "--format=%N|%t", *words)
     idle = {line.partition("|")[0] for line in states.splitlines() if line.partition("|")[2].strip() == "idle"}
+    idle -= set(hostnames(without))
     return QueueSnapshot(idle=len(idle), jobs=[_job(line, tokens) for line in listed.splitlines() if line.strip()])
 
 

@@ -16,7 +16,8 @@ class SlurmScheduler:
     """The scheduler `slurm`.
 
     Args:
-        options: Options of sbatch for the jobs that hold hosts; `partition` also selects the nodes and the queue that count.
+        options: Options of sbatch for the jobs that hold hosts; `partition` also selects the nodes and the queue that count. Nodes
+            of `exclude` do not count as idle.
     """
 
     options = OPTIONS
@@ -25,8 +26,8 @@ class SlurmScheduler:
         self._options = options
 
     def snapshot(self) -> QueueSnapshot:
-        """Return the idle nodes and the queue of the partition, or of all partitions."""
-        return take_snapshot(str(self._options.get("partition", "")))
+        """Return the idle nodes and the queue of the partition, or of all partitions, without the nodes that `exclude` names."""
+        return take_snapshot(str(self._options.get("partition", "")), without=str(self._options.get("exclude", "")))
 
     def start(self, job: ElasticJob, hosts: int) -> Supervisor:
         """Start a supervisor, which requests the hosts by a job whose comment has the token of the elastic job."""

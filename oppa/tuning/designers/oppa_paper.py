@@ -20,7 +20,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
-from oppa.trials.throughput import paper_estimate
+from oppa.trials.throughput import paper_estimate, settled
 from oppa.tuning.acquisition import bound, constrained_ucb_sampled
 from oppa.tuning.designer import Observation, at_random, free
 from oppa.tuning.designers.random_search import RandomSearch
@@ -43,6 +43,7 @@ class OppaPaper:
         torch.set_num_threads(1)
         self._work, self._points = workload_of(problem, candidates), torch.from_numpy(encode(candidates))
         self._limit = float(problem.cluster.usable_bytes)
+        self._settle = problem.limits.settle
         self._beta = problem.search_options.beta
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
@@ -80,7 +81,7 @@ class OppaPaper:
         return at_random(self._seen, first=RANDOM - 1, failures=FAILURES_IN_A_ROW)
 
     def _fit_rate(self) -> PaperProcess:
-        seen = [(o.candidate, paper_estimate(o.step_times_s)) for o in self._seen if o.measured]
+        seen = [(o.candidate, paper_estimate(settled(o.step_times_s, self._settle))) for o in self._seen if o.measured]
         rows = torch.tensor([candidate for candidate, _ in seen])
         rate = column([each.steps_per_s for _, each in seen])
         self._scale = float(rate.max())

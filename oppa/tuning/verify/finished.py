@@ -12,9 +12,9 @@ from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.table.files import CSV
 from oppa.trials.software import require_folder
-from oppa.tuning.result import SearchResult, current, repeat_s
+from oppa.tuning.result import SearchResult, contenders, current, repeat_s
 
-WINNER, DATE = "winner", "%Y-%m-%d %H:%M UTC"
+WINNER, RUNNER_UP, DATE = "winner", "runner-up", "%Y-%m-%d %H:%M UTC"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,11 @@ class FinishedStudy:
     """Facts of the session that measured the winner last: its command, versions and hardware; empty if it recorded none."""
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path, *, runner_up: bool = False) -> Self:
         """Read the study in a folder.
+
+        Args:
+            runner_up: The runner-up is measured again, too.
 
         Raises:
             StudyError: the folder has no study, a trial of the study runs, or its launch line names files in another folder.
@@ -46,22 +49,20 @@ class FinishedStudy:
             found = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
         if found is None:
             raise InputError(f"the study `{folder}` has no completed trial", hint="finish it first: `oppa tune` with this study")
-        read = cls(folder=folder, problem=problem, found=_compared(found), facts={})
+        read = cls(folder=folder, problem=problem, found=found if runner_up else _without_runner_up(found), facts={})
         begun = [facts for facts in sessions if facts.get("date", "") <= read.date]
         return dataclasses.replace(read, facts=(begun or [{}])[-1])
 
     @property
     def roles(self) -> dict[Configuration, str]:
-        """Return the names of the configurations that are measured again: the winner, and its reference if that is another one."""
-        reference = self.found.default
-        named = {} if reference is None else {reference.configuration: self.found.usual}
-        return {**named, self.found.best.configuration: WINNER}
+        """Return the names of the configurations that are measured again: the winner last, before it those that it is compared with."""
+        named = ((self.found.runner_up, RUNNER_UP), (self.found.default, self.found.usual), (self.found.best, WINNER))
+        return {trial.configuration: name for trial, name in named if trial is not None}
 
     @property
     def contenders(self) -> dict[Configuration, Trial]:
         """Return the trials that represent these configurations."""
-        trials = [trial for trial in (self.found.default, self.found.best) if trial is not None]
-        return {trial.configuration: trial for trial in trials}
+        return {trial.configuration: trial for trial in reversed(contenders(self.found))}
 
     @property
     def date(self) -> str:
@@ -75,9 +76,9 @@ class FinishedStudy:
         ran = [trial for own in self.found.repeats.values() for trial in own] or list(self.contenders.values())
         return tuple(sorted({host for trial in ran for host in trial.hosts}))
 
-    def round_s(self) -> float:
-        """Return the expected seconds of one round: a trial of each configuration."""
-        return sum(repeat_s(trial, self.problem) for trial in self.contenders.values())
+    def round_s(self, problem: Problem) -> float:
+        """Return the expected seconds of one round, which is a trial of each configuration, within the limits of a problem."""
+        return sum(repeat_s(trial, problem) for trial in self.contenders.values())
 
 
 def require_idle(study: Study, name: str) -> None:
@@ -88,7 +89,7 @@ def require_idle(study: Study, name: str) -> None:
         raise StudyError(f"{name} is in use: trial {trials} is running", hint="run this command again when it has ended, or stop it")
 
 
-def _compared(found: SearchResult) -> SearchResult:
-    """Return the result without the runner-up, which a verification leaves out."""
+def _without_runner_up(found: SearchResult) -> SearchResult:
+    """Return the result without the runner-up, which a verification leaves out unless it is asked for."""
     kept = {trial.configuration for trial in (found.best, found.default) if trial}
     return dataclasses.replace(found, runner_up=None, repeats={each: own for each, own in found.repeats.items() if each in kept})

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from oppa.errors import InputError
+from oppa.tuning.longer_trials import require_fitting
 from oppa.tuning.session import Setup
 from oppa.tuning.spending import gpu_hours
 from oppa.tuning.verify.changes import EnvironmentChange, changes
@@ -34,12 +35,13 @@ class VerifyPlan:
         """Return the plan with these rounds and this margin, or with the usual ones.
 
         Raises:
-            InputError: there are too few rounds, or the margin is no share.
+            InputError: there are too few rounds, the margin is no share, or a trial does not fit into its time limit.
         """
         if rounds is not None and rounds < LEAST_ROUNDS:
             raise InputError(f"`rounds = {rounds}` is too small", hint=f"use at least {LEAST_ROUNDS}")
         if margin is not None and not 0 <= margin < 1:
             raise InputError(f"`margin = {margin:g}` is not a share", hint="use a number from 0 to 1, such as 0.05 for 5%")
+        require_fitting([*finished.contenders.values()], setup.problem.limits)
         return cls(
             finished=finished,
             setup=setup,
@@ -62,7 +64,7 @@ class VerifyPlan:
     @property
     def seconds(self) -> float:
         """Return the expected seconds of all rounds."""
-        return self.rounds * self.finished.round_s()
+        return self.rounds * self.finished.round_s(self.setup.problem)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""

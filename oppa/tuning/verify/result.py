@@ -16,7 +16,7 @@ from oppa.tuning.result import SearchResult, trial_json
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.verification import SpeedUp
 from oppa.tuning.verify.changes import EnvironmentChange, moved
-from oppa.tuning.verify.finished import DATE, WINNER, FinishedStudy
+from oppa.tuning.verify.finished import DATE, RUNNER_UP, WINNER, FinishedStudy
 from oppa.tuning.verify.plan import VerifyPlan
 from oppa.tuning.verify.verdict import ConfigurationVerdict, difference, judge, overtaken
 
@@ -27,7 +27,7 @@ OPEN = ("unclear", "not_compared")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """Holds the verdicts on the winner of a study and its reference, both measured again in turn."""
+    """Holds the verdicts on the winner of a study and what it is compared with, all measured again in turn."""
 
     study: Path
     number: int
@@ -41,10 +41,14 @@ class VerifyResult:
     winner: ConfigurationVerdict
     reference: ConfigurationVerdict | None
     """The verdict on the baseline, or on the default where the job has no baseline; None if the winner is the reference."""
+    runner_up: ConfigurationVerdict | None
+    """The verdict on the runner-up; None if it was not measured again."""
     speed_up_then: SpeedUp | None
     """The winner's speed-up over the reference in the study."""
     speed_up: SpeedUp | None
     """The same in the verification; None if either has fewer than two repeats."""
+    lead: SpeedUp | None
+    """The winner's speed-up over the runner-up in the verification."""
     changes: tuple[EnvironmentChange, ...]
     recorded: bool
     """False if the study did not record its software, so that most changes are unknown."""
@@ -66,8 +70,7 @@ class VerifyResult:
             then = finished.found.repeats[configuration]
             return judge(finished.roles[configuration], configuration, then=then, now=own, margin=plan.margin)
 
-        best = finished.found.best.configuration
-        others = [each for each in finished.roles if each != best]
+        by_role = {role: verdict(each) for each, role in finished.roles.items()}
         return cls(
             study=finished.folder,
             number=number,
@@ -75,10 +78,12 @@ class VerifyResult:
             date=datetime.now(UTC).strftime(DATE),
             measured=finished.date,
             margin=plan.margin,
-            winner=verdict(best),
-            reference=verdict(others[0]) if others else None,
+            winner=by_role[WINNER],
+            reference=by_role.get(finished.found.usual),
+            runner_up=by_role.get(RUNNER_UP),
             speed_up_then=finished.found.speed_up,
             speed_up=now.speed_up,
+            lead=now.margin,
             recorded=plan.recorded,
             changes=(*plan.changes, *moved(finished, trials)),
             equivalence=_same_losses(finished, study, trials, problem),
@@ -90,7 +95,7 @@ class VerifyResult:
     @property
     def verdicts(self) -> tuple[ConfigurationVerdict, ...]:
         """Return the verdicts, the winner's first."""
-        return (self.winner, self.reference) if self.reference else (self.winner,)
+        return tuple(each for each in (self.winner, self.runner_up, self.reference) if each)
 
     @property
     def regressions(self) -> list[str]:
@@ -98,9 +103,11 @@ class VerifyResult:
         found = []
         if self.winner.verdict in ("slower", "no_longer_runs"):
             found.append(f"the winner {'is ' * (self.winner.verdict == 'slower')}{self.winner.in_words(self.objective)}")
-        if self.reference and self.speed_up and overtaken(self.speed_up, self.margin):
-            inverse = self.speed_up.inverse
-            found.append(f"{REFERENCES[self.reference.role]} is now faster than the winner by {difference(inverse)}")
+        compared = ((self.runner_up, self.lead), (self.reference, self.speed_up))
+        for other, over in compared:
+            if other and over and overtaken(over, self.margin):
+                name = REFERENCES.get(other.role, f"the {other.role}")
+                found.append(f"{name} is now faster than the winner by {difference(over.inverse)}")
         return found
 
     @property
@@ -132,8 +139,10 @@ class VerifyResult:
             "changed": [dataclasses.asdict(each) for each in self.changes],
             "winner": self.winner.to_dict(self.objective),
             "reference": self.reference and self.reference.to_dict(self.objective),
+            "runner_up": self.runner_up and self.runner_up.to_dict(self.objective),
             "gain_then": _ratio(self.speed_up_then),
             "gain": _ratio(self.speed_up),
+            "lead": _ratio(self.lead),
             "equivalence": self.equivalence and {"holds": self.equivalence.holds, **dataclasses.asdict(self.equivalence)},
             "spent": self.spent.to_dict(),
             "trials": [{**trial_json(trial), "hosts": list(trial.hosts)} for trial in self.trials],
