@@ -9,9 +9,12 @@ import pytest
 
 Trees = dict[Path, ast.Module]
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("oppa", "experiments", "runners", "examples")
+FOLDERS = ("oppa", "experiments", "runners", "examples", "client")
 FRAGMENTS = frozenset(
-    ["Of", "In", "By", "For", "Where", "Whether", "With", "From", "To", "At", "On", "Behind", "Beside", "Whoever", "Those", "What"]
+    [
+        *("Of", "In", "By", "For", "Where", "Whether", "With", "From", "To", "At", "On", "Behind", "Beside", "Whoever", "Those", "What"),
+        *("Under", "Until", "After", "Before", "Between", "During", "Within", "Without", "Per", "Over", "Among"),
+    ]
 )
 """Words that begin a fragment rather than a sentence."""
 BANNED = frozenset(
