@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from oppa.atomic_write import write_atomically
 from oppa.errors import InputError
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
@@ -81,9 +82,7 @@ class Track:
         """Write the track to its own file, and return the path; the same track gives the same bytes."""
         path = folder / f"{self.variant}-{self.seed}.csv.gz"
         text = self.steps.to_csv(index=False, float_format=DIGITS, lineterminator="\n")
-        draft = path.with_suffix(".draft")
-        draft.write_bytes(gzip.compress(text.encode(), mtime=0))
-        draft.replace(path)
+        write_atomically(path, gzip.compress(text.encode(), mtime=0))
         return path
 
     @property
