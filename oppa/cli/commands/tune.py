@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.tuning.launch_line.line_job import LineJob
-    from oppa.tuning.outcomes import TuneResult
+    from oppa.tuning.outcomes import SearchResult
     from oppa.tuning.plan import TunePlan
 
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
@@ -83,7 +83,7 @@ def tune(
         style.print_json({**found.values, **more})
 
 
-def _print_line(line: "LineJob", found: "TuneResult") -> dict[str, Any]:
+def _print_line(line: "LineJob", found: "SearchResult") -> dict[str, Any]:
     """Print the user's launch line with the winner's words, write the files that it names, and return both as JSON values."""
     from oppa.cli.views import launch_line_view
     from oppa.tuning.launch_line.changed_line import changed_line
