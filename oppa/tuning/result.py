@@ -209,9 +209,9 @@ def current(
 ) -> WinnerComparison | None:
     """Return the finding from the trials so far, without running anything.
 
-    The contenders are the fastest that ran to its end, the fastest of all others that were measured, and the default, or the baseline if
-    that runs. The last trial of each represents it. Configurations that fail when run again are dropped. The winner is the fastest in the
-    repeats, once there are enough of them.
+    The contenders are the fastest that ran to its end, the fastest other one that was measured, and the default or a baseline that runs.
+    The last trial of each represents it. Configurations that fail when run again are dropped. The winner is the fastest in the repeats,
+    once there are enough of them.
     """
     tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not is_unreliable(trials, own[0].configuration)}
     offsets = drift_of(trials).offsets

@@ -195,11 +195,11 @@ class Holder:
         Raises:
             EnvironmentLackingError: the cluster is lost.
         """
-        told = ""
+        warned = ""
         while not self.granted():
-            if self.reason and self.reason != told:
+            if self.reason and self.reason != warned:
                 _log.warning("waiting for nodes of the Ray cluster: %s", self.reason)
-                told = self.reason
+                warned = self.reason
             on_tick()
             time.sleep(POLL_S)
 
