@@ -1,7 +1,7 @@
 """Fit coefficients of the cost model to measured runs: maximum a posteriori, with the distributions of `priors/` as hyper-priors.
 
-A robust loss limits the weight of runs that no coefficient explains. Runs of several devices share one fit: a device may have medians and
-spreads of its own, and the fit moves all of them by the same number of spreads.
+A robust loss limits the weight of runs that no coefficient explains. Runs of several devices share one fit. A device may have medians and
+spreads of its own, and the fit moves all medians by the same number of spreads.
 
 Notation (n runs, k coefficients):
     place     (log coefficient - log median) / spread, the same for all devices    (k,)

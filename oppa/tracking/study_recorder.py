@@ -1,4 +1,4 @@
-"""Pass a study on to a tracker: a run for the study, which ends with the winner, and a nested run for each of its trials."""
+"""Pass a study on to a tracker: a run for the study, which ends with the winner, and a nested one for each trial."""
 
 from pathlib import Path
 
