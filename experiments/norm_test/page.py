@@ -138,15 +138,15 @@ def _constants(results: NormTestResults) -> Section:
             ]
         )
     text = (
-        "Each run beside that of the constant batch which is its average size, or the next one below, with the same seed, so that the "
-        "constant one takes at least as many steps: by how much the loss of held-out samples is lower at the end, in the median over seeds "
-        "[lowest, highest]; in how many of them it is lower at all; the same beside a constant batch of exactly its average size, whose "
-        "loss is interpolated between those of the seed's constant batches around it, in the logarithm of the size; and how much sooner "
-        "the run is over than the recorded one."
+        "Each run is compared with a constant batch of its average size, or of the next recorded size below, under the same seed. So the "
+        "constant one takes at least as many steps. val loss lower by: the loss of held-out samples at the end, in the median over seeds "
+        "[lowest, highest]. lower in: the seeds in which it is lower. lower, at its size: against a constant batch of exactly its average "
+        "size. That loss is interpolated between those of the seed's constant batches around it, in the logarithm of the size. "
+        "time saved: share of the recorded constant batch's time."
     )
     lower_by = (">val loss lower by", ">lower in", ">lower, at its size", ">lower in")
     columns = ("scheme", ">bsz.", ">constant", ">steps, of both", *lower_by, ">time saved")
-    return Section(title="Beside a constant batch of the same average size", text=text, columns=columns, rows=rows)
+    return Section(title="Constant batches of the same average size", text=text, columns=columns, rows=rows)
 
 
 def _pairs(results: NormTestResults, scheme: str) -> list[tuple[RunTrace, RunTrace]]:
