@@ -72,7 +72,7 @@ def group_beliefs(device: str, framework: str, *, own: bool = True) -> tuple[Bel
     """Return the coefficients of step time and of memory on a device under a framework.
 
     Args:
-        own: Use the framework's own coefficients; otherwise the general ones, beside the facts of its file.
+        own: Use the framework's own coefficients; otherwise the general ones, with the facts of its file.
     """
     known = load_framework(framework)
     return beliefs_of(load_hardware(device), known if own else dataclasses.replace(known, coefficients={}))
