@@ -32,7 +32,7 @@ class SearchResult:
     exported: ExportedBest
     """The files that run the winner."""
     objective: Objective
-    """The quantity that was maximised: throughput, or a number that the program prints."""
+    """The maximised quantity, which is throughput or a number that the program prints."""
     trials: tuple[Trial, ...]
     """Trials of the search, oldest first."""
     spent: Spending

@@ -34,7 +34,7 @@ class VerifyResult:
     folder: Path
     """Folder of the verification, below that of the study."""
     date: str
-    """When it ended, as `2026-11-25 14:10 UTC`."""
+    """Date and minute at which it ended, in UTC."""
     measured: str
     """When the study measured its winner."""
     margin: float
