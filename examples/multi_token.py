@@ -5,7 +5,7 @@ it made, and the embedding of a later token. Stages therefore pass one tensor th
 representation. A head is thus a block like others, which any stage may hold (`stage_layout`). No part of the first or the last stage exists
 twice.
 
-`Divided` makes each head's logits and loss a part of their own, which may lie on another stage than the head (FlexTrain, figures 4 and 5).
+`Divided` makes each head's logits and loss a part of their own. It may lie on another stage than the head (FlexTrain, figures 4 and 5).
 
 Notation (b sequences, s tokens, h hidden, k = 1 .. HEADS):
     between blocks    x, embedded             (b, s, 2 h)

@@ -1,7 +1,7 @@
 """Train a small Llama on Python's own source text with Transformers' `Trainer`; `oppa train` changes its batch while it trains.
 
-`OppaTrainer` is the `Trainer` itself outside oppa. For oppa are only its import, the method that measures gradients, and the line that lets
-ranks of another layout start, import and wait while the present ones train.
+`OppaTrainer` is the `Trainer` itself outside oppa. For oppa are only its import, the method that measures gradients, and a call at the
+start. The call lets ranks of another layout start, import and wait while the present ones train.
 """
 
 import argparse

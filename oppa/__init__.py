@@ -4,17 +4,28 @@ The functions and classes below are the Python interface. Each is imported when 
 """
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oppa.api import load_job, load_line, predict, profile, train, tune, verify
+    from oppa.control.training_session.callback import RunCallback, TrainCallback
+    from oppa.control.training_session.result import TrainResult
+    from oppa.cost.ranking import PredictResult
     from oppa.errors import OppaError
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
     from oppa.problem.space import SearchSpace
+    from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.study import Study, Trial
     from oppa.table import Table
+    from oppa.tuning.launch_line.line_job import LineJob
+    from oppa.tuning.outcomes import ProfileResult, SearchResult
+    from oppa.tuning.result import Contender
+    from oppa.tuning.session import SessionCallback
     from oppa.tuning.trial_executor import SearchCallback
+    from oppa.tuning.verification import SpeedUp
+    from oppa.tuning.verify.result import VerifyResult
 
 __version__ = "0.1.0"
 _MODULES = {
@@ -25,25 +36,49 @@ _MODULES = {
     "train": "api",
     "tune": "api",
     "verify": "api",
+    "RunCallback": "control.training_session.callback",
+    "TrainCallback": "control.training_session.callback",
+    "TrainResult": "control.training_session.result",
+    "PredictResult": "cost.ranking",
     "OppaError": "errors",
     "Configuration": "problem.configuration",
     "Problem": "problem.problem",
     "SearchSpace": "problem.space",
+    "BenchmarkTask": "simulator.benchmark_task",
     "Study": "study",
     "Trial": "study",
     "Table": "table",
+    "LineJob": "tuning.launch_line.line_job",
+    "ProfileResult": "tuning.outcomes",
+    "SearchResult": "tuning.outcomes",
+    "Contender": "tuning.result",
+    "SessionCallback": "tuning.session",
     "SearchCallback": "tuning.trial_executor",
+    "SpeedUp": "tuning.verification",
+    "VerifyResult": "tuning.verify.result",
 }
 """The module of each name."""
 __all__ = [
+    "BenchmarkTask",
     "Configuration",
+    "Contender",
+    "LineJob",
     "OppaError",
+    "PredictResult",
     "Problem",
+    "ProfileResult",
+    "RunCallback",
     "SearchCallback",
+    "SearchResult",
     "SearchSpace",
+    "SessionCallback",
+    "SpeedUp",
     "Study",
     "Table",
+    "TrainCallback",
+    "TrainResult",
     "Trial",
+    "VerifyResult",
     "load_job",
     "load_line",
     "predict",
@@ -55,10 +90,18 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of the interface when it is first used."""
+    """Import a name of the interface when it is first used; the program decides where its warnings go."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _silence_by_default()
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def _silence_by_default() -> None:
+    """Keep Python from printing warnings if the program has no handler; ranks and commands, which use no name of it, print theirs."""
+    log = logging.getLogger(__name__)
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """Read files that others may have damaged or replaced: only regular files, without waiting, and bounded in memory.
 
-In place of a file there may be a FIFO, which blocks a reader; a device or a sparse file, which fills its memory; or JSON that is nested
-too deeply. Each is an error of the kind that a missing file or broken JSON is.
+A FIFO in place of a file blocks a reader. A device or a sparse file fills its memory. JSON may be nested too deeply. Each is an error of
+the kind that a missing file or broken JSON is.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """Turn a request to stop, SIGINT, SIGTERM or SIGHUP, into KeyboardInterrupt, but not while a module is loaded.
 
-A module that is interrupted as it is loaded stays half-made, and torch aborts the process. Python also forgets that an interrupt was
-handled if it came while a text was executed, as dataclasses do, and then kills itself at the end. So a request waits for the import.
+A module that is interrupted as it is loaded stays half-made, and torch aborts the process. Dataclasses execute texts: if an interrupt comes
+meanwhile, Python forgets that it was handled, and kills itself at the end. So a request waits for the import.
 """
 
 import signal

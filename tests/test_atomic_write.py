@@ -1,5 +1,6 @@
 """A file that is written atomically is whole or absent, has its mode from the beginning, and leaves no draft."""
 
+import ast
 import multiprocessing
 import os
 import stat
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 
+from oppa import catalog
 from oppa.atomic_write import draft_beside, write_atomically
 
 
@@ -62,3 +64,24 @@ def test_a_writer_that_dies_before_the_rename_leaves_the_earlier_file(tmp_path) 
 def _write_and_die(path) -> None:
     sys.addaudithook(lambda event, _: os._exit(9) if event == "os.rename" else None)
     write_atomically(path, b"second")
+
+
+RENAMES = {
+    "oppa/atomic_write.py": "the one draft of files",
+    "oppa/table/files.py": "two files that change together",
+    "oppa/training/checkpoint/storage.py": "a folder",
+    "oppa/cluster/elastic_jobs/spool.py": "a folder",
+    "oppa/study/open_file.py": "a file that is set aside",
+}
+
+
+def renames(tree: ast.Module) -> bool:
+    """Return whether a module has a statement `path.replace(name)` or `path.rename(name)`; the value of those of texts is used."""
+    calls = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    return any(isinstance(call.func, ast.Attribute) and call.func.attr in ("replace", "rename") for call in calls)
+
+
+def test_no_other_module_writes_drafts_of_its_own() -> None:
+    root = catalog.root()
+    files = [file for folder in ("oppa", "experiments") for file in sorted((root / folder).rglob("*.py"))]
+    assert {str(file.relative_to(root)) for file in files if renames(ast.parse(file.read_text()))} == RENAMES.keys()

@@ -17,8 +17,8 @@ _declared = False
 def wait_for_devices() -> None:
     """Wait, in ranks that oppa has started early, until those of the layout before have left the devices; elsewhere return at once.
 
-    Call it after the imports, before anything uses a device or joins a process group. The run, whoever opens it, then has the ability
-    `early_start`.
+    Call it after the imports, before anything uses a device or joins a process group. The run then has the ability
+    `early_start`, whatever opens it.
     """
     global _declared
     _declared = True

@@ -19,7 +19,7 @@ from oppa_client import run_files
 from oppa_client.failures import ran_out_of_memory
 
 SPEC, STOP, LAST_STEP, OUTCOME, OPENED = "trial.json", "stop", "last_step", "outcome.json", "opened"
-"""Files of a trial's folder: what to run, oppa's request to end, the last step by rank 0, how the trial ended, and that ranks report."""
+"""Files of a trial's folder: what to run, a request to end, the last step of rank 0, the trial's end, and that ranks report."""
 
 
 class Trial:

@@ -2,9 +2,9 @@
 
     step = (num_microbatches - 1) * stage + pp * stage + 2 (pp - 1) * transfer + exchange
 
-This is AMP's sum: the slowest stage for every micro-batch but the first, all stages and the transfers between them once, and the
-replicas' exchange of gradients. With equal stages, fill and drain take (pp - 1) * stage. An interleaved pipeline divides this by its
-model chunks (Narayanan et al. 2021). Communication costs alpha + beta * bytes on the slowest link that a group spans.
+AMP's sum has the slowest stage for every micro-batch but the first, all stages and the transfers between them once, and the exchange of
+gradients. With equal stages, fill and drain take (pp - 1) * stage. An interleaved pipeline divides this by its model chunks (Narayanan et
+al. 2021). Communication costs alpha + beta * bytes on the slowest link that a group spans.
 
 It differs from AMP in three respects. Stages are equal, while AMP cuts them by dynamic programming. Computation follows from the
 device's peak, while AMP times layers. Tensor, data, then pipeline parallel ranks are neighbours, while AMP also searches placements.

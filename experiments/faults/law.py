@@ -1,4 +1,4 @@
-"""Hand a hostile input to its reader, and judge the answer: the input is accepted, or refused by a clear error, in bounded time and memory.
+"""Hand a hostile input to its reader, which has to accept it, or to refuse it by a clear error, in bounded time and memory.
 
 Anything else is a fault: another exception, no answer, or files that a refusal leaves behind.
 """

@@ -72,7 +72,7 @@ def daemons() -> list[int]:
 
 def outlive(folder: Path, tell: Callable[[str], None]) -> Outlived:
     """Tune the job in two sessions, and compare what the study then holds with what ran."""
-    words, survivors, told = write(folder), 0, dict[str, Any]()
+    words, survivors, result = write(folder), 0, dict[str, Any]()
     for trials in (len(MICRO_BATCHES) // 2, len(MICRO_BATCHES)):
         tell(f"a study of {trials} trials, most of them hostile")
         words[2:2] = ["--trials", str(trials)]
@@ -80,11 +80,11 @@ def outlive(folder: Path, tell: Callable[[str], None]) -> Outlived:
             [sys.executable, "-m", "oppa", *words], cwd=folder, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
         del words[2:4]
-        told = json.loads(done.stdout) if done.returncode == 0 else {}
+        result = json.loads(done.stdout) if done.returncode == 0 else {}
         for pid in (left := daemons()):
             os.kill(pid, signal.SIGKILL)
         survivors += len(left)
-    ran = {each["configuration"]["micro_batch"]: each for name in ("trials", "default_trials") for each in told.get(name, ())}
+    ran = {each["configuration"]["micro_batch"]: each for name in ("trials", "default_trials") for each in result.get(name, ())}
     kept = {size for size, trial in ran.items() if expected(size, trial)} & _stored(folder / STUDY)
     return Outlived(trials=len(MICRO_BATCHES), lost=len(MICRO_BATCHES) - len(kept), survivors=survivors)
 

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from experiments.goodput.sections import GoodputComparison
 from experiments.goodput.variants import OURS
-from experiments.lib.run_trace import Track, layout_of
+from experiments.lib.run_trace import RunTrace, layout_of
 from oppa.report.figures import Axis, Series, lines
 from oppa.table.goodput import goodput
 
@@ -25,7 +25,7 @@ def all_figures(comparison: GoodputComparison) -> dict[str, tuple[str, str]]:
     }
 
 
-def _first(comparison: GoodputComparison) -> Track:
+def _first(comparison: GoodputComparison) -> RunTrace:
     return comparison.by_variant[OURS][0]
 
 
@@ -34,16 +34,16 @@ def _trajectory(comparison: GoodputComparison) -> tuple[str, str]:
     adaptive = [name for name in comparison.by_variant if not name.startswith("static")]
     panels: dict[str, list[Series]] = {"global batch": [], "loss": []}
     for name in adaptive:
-        track = comparison.by_variant[name][0]
-        values = {"global batch": track.steps["global_batch"].to_numpy(float), "loss": track.smoothed(comparison.window)}
-        layouts = track.steps["configuration"].map(layout_of)
+        trace = comparison.by_variant[name][0]
+        values = {"global batch": trace.steps["global_batch"].to_numpy(float), "loss": trace.smoothed(comparison.window)}
+        layouts = trace.steps["configuration"].map(layout_of)
         for panel, each in values.items():
             if name != OURS:
-                panels[panel].append(Series(name=name, x=track.clock_s.tolist(), y=each.tolist()))
+                panels[panel].append(Series(name=name, x=trace.clock_s.tolist(), y=each.tolist()))
                 continue
             for layout in dict.fromkeys(layouts):
                 shown = np.where(layouts == layout, each, np.nan)
-                panels[panel].append(Series(name=f"{name}, {layout}", x=track.clock_s.tolist(), y=shown.tolist()))
+                panels[panel].append(Series(name=f"{name}, {layout}", x=trace.clock_s.tolist(), y=shown.tolist()))
     seed = _first(comparison).seed
     caption = f"Batch size and layout over time, and the loss, seed {seed} (figure 1)"
     return caption, lines(panels, x=SECONDS, y=Axis(label="of the panel", log=True), description=caption, steps=True)
@@ -52,10 +52,10 @@ def _trajectory(comparison: GoodputComparison) -> tuple[str, str]:
 def _loss(comparison: GoodputComparison, against: str) -> tuple[str, str]:
     """Draw the loss against time or samples (figures 6 and 7), as medians over seeds."""
     drawn = []
-    for name, tracks in comparison.by_variant.items():
-        xs = [track.clock_s if against == "seconds" else track.samples for track in tracks]
+    for name, traces in comparison.by_variant.items():
+        xs = [trace.clock_s if against == "seconds" else trace.samples for trace in traces]
         grid = np.linspace(max(x[0] for x in xs), min(x[-1] for x in xs), POINTS)
-        losses = np.stack([np.interp(grid, x, track.smoothed(comparison.window)) for x, track in zip(xs, tracks, strict=True)])
+        losses = np.stack([np.interp(grid, x, trace.smoothed(comparison.window)) for x, trace in zip(xs, traces, strict=True)])
         drawn.append(Series(name=name, x=grid.tolist(), y=np.median(losses, axis=0).tolist()))
     figure = {"seconds": "6", "samples": "7"}[against]
     counted = f"{comparison.seeds} {'seed' if comparison.seeds == 1 else 'seeds'}"
@@ -72,11 +72,11 @@ def _decomposition(comparison: GoodputComparison) -> tuple[str, str]:
     noise_scale = np.interp(grid, ours.clock_s[seen], known[seen])
     reference = float(ours.steps["global_batch"].iloc[0])
     panels: dict[str, list[Series]] = {"goodput": [], "throughput": [], "efficiency": []}
-    for name, tracks in comparison.by_variant.items():
-        track = tracks[0]
-        within = grid[grid <= track.clock_s[-1]]
-        at = np.minimum(np.searchsorted(track.clock_s, within), len(track.clock_s) - 1)  # the current step
-        batch, rate = track.steps["global_batch"].to_numpy(float)[at], _rates(track)[at]
+    for name, traces in comparison.by_variant.items():
+        trace = traces[0]
+        within = grid[grid <= trace.clock_s[-1]]
+        at = np.minimum(np.searchsorted(trace.clock_s, within), len(trace.clock_s) - 1)  # the current step
+        batch, rate = trace.steps["global_batch"].to_numpy(float)[at], _rates(trace)[at]
         worth = goodput(rate, batch, noise_scale[: len(within)], reference_batch=reference)
         for panel, values in (("goodput", worth), ("throughput", rate), ("efficiency", worth / rate)):
             panels[panel].append(Series(name=name, x=within.tolist(), y=values.tolist()))
@@ -84,24 +84,24 @@ def _decomposition(comparison: GoodputComparison) -> tuple[str, str]:
     return caption, lines(panels, x=SECONDS, y=Axis(label="of the panel", log=True), description=caption)
 
 
-def _rates(track: Track) -> Array:
+def _rates(trace: RunTrace) -> Array:
     """Return the samples per second of each step: the median over consecutive steps with the same configuration and batch."""
-    ids, batches = track.steps["configuration"], track.steps["global_batch"]
+    ids, batches = trace.steps["configuration"], trace.steps["global_batch"]
     stretch = (ids.ne(ids.shift()) | batches.ne(batches.shift())).cumsum()
-    rates = (batches / track.steps["step_time_s"]).groupby(stretch).transform("median")
+    rates = (batches / trace.steps["step_time_s"]).groupby(stretch).transform("median")
     return np.asarray(rates.to_numpy(float))
 
 
 def _relative(comparison: GoodputComparison) -> tuple[str, str]:
     """Draw how much longer each other variant takes to reach our loss at each moment, as a share and in seconds (figure 9)."""
-    tracks = comparison.by_variant[OURS]
-    end_s = min(track.clock_s[-1] for track in tracks)
+    traces = comparison.by_variant[OURS]
+    end_s = min(trace.clock_s[-1] for trace in traces)
     grid = np.linspace(0.1 * end_s, end_s, 60)
     panels: dict[str, list[Series]] = {"share of their time": [], "seconds": []}
     for name, others in comparison.by_variant.items():
         if name == OURS:
             continue
-        times = np.stack([_times(ours, other, grid, comparison.window) for ours, other in zip(tracks, others, strict=True)])
+        times = np.stack([_times(ours, other, grid, comparison.window) for ours, other in zip(traces, others, strict=True)])
         for panel, saved in zip(panels, (1 - grid / times, times - grid), strict=True):
             panels[panel].append(Series(name=name, x=grid.tolist(), y=np.median(saved, axis=0).tolist()))
     counted = f"medians over {comparison.seeds} {'seed' if comparison.seeds == 1 else 'seeds'} (figure 9)"
@@ -109,7 +109,7 @@ def _relative(comparison: GoodputComparison) -> tuple[str, str]:
     return caption, lines(panels, x=SECONDS, y=Axis(label="time saved"), description=caption)
 
 
-def _times(ours: Track, other: Track, grid: Array, window: float) -> Array:
+def _times(ours: RunTrace, other: RunTrace, grid: Array, window: float) -> Array:
     """Return the time at which the other run reaches our loss at each moment; NaN if it never does."""
     own = np.minimum.accumulate(ours.smoothed(window))
     theirs = np.minimum.accumulate(other.smoothed(window))

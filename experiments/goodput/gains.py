@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
-from experiments.lib.run_trace import Track
+from experiments.lib.run_trace import RunTrace
 
 Array = NDArray[np.float64]
 DRAWS = 10_000
@@ -64,16 +64,16 @@ def gains(ours: Array, others: Mapping[str, Array]) -> Gains:
     return Gains(rivals=rivals, by_seed=found)
 
 
-def static_targets(tracks: Sequence[Track], window: float) -> list[float]:
+def static_targets(traces: Sequence[RunTrace], window: float) -> list[float]:
     """Return five losses that no run of an adaptive policy determines, the highest first.
 
     They lie along the static run that has the lowest loss when the shortest static run ends, at SHARES of that time.
 
     Args:
-        tracks: Runs of all variants.
+        traces: Runs of all variants.
         window: Samples over which a loss is smoothed.
     """
-    static = [track for track in tracks if track.variant.startswith("static")]
-    end_s = min(track.clock_s[-1] for track in static)
-    best = min(static, key=lambda track: float(np.interp(end_s, track.clock_s, track.smoothed(window))))
+    static = [trace for trace in traces if trace.variant.startswith("static")]
+    end_s = min(trace.clock_s[-1] for trace in static)
+    best = min(static, key=lambda trace: float(np.interp(end_s, trace.clock_s, trace.smoothed(window))))
     return [round(float(np.interp(share * end_s, best.clock_s, best.smoothed(window))), 2) for share in SHARES]

@@ -138,9 +138,9 @@ def sections(seeds: int, names: Sequence[str] = POLLUX) -> list[Section]:
         own = workload(name)
         batches = own.table.batches
         compared = variants(own.table, batches[0], batches[-1], static=doubling(batches))
-        tracks = [simulate_run(own, variant, seed) for variant in compared for seed in range(seeds)]
+        traces = [simulate_run(own, variant, seed) for variant in compared for seed in range(seeds)]
         title = f"{name} on {GPUS} T4: seconds until this share of the progress is left"
-        found.append(time_section(GoodputComparison(tracks, TARGETS, WINDOW), "clock_s", title))
+        found.append(time_section(GoodputComparison(traces, TARGETS, WINDOW), "clock_s", title))
     return found
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from experiments.goodput.gains import Gains, gains
 from experiments.goodput.variants import AS_WRITTEN, OURS
-from experiments.lib.run_trace import Track, layout_of, time_to
+from experiments.lib.run_trace import RunTrace, layout_of, time_to
 from oppa.report.record import Section
 from oppa.table import Table, TableRow
 
@@ -22,21 +22,21 @@ class GoodputComparison:
     """Compares `OURS` with the other variants, and separately with `AS_WRITTEN`, over the seeds that every variant has.
 
     Args:
-        tracks: Recorded runs.
+        traces: Recorded runs.
         targets: Losses, the highest first.
         window: Samples over which a loss is smoothed.
     """
 
-    tracks: Sequence[Track]
+    traces: Sequence[RunTrace]
     targets: Sequence[float]
     window: float
 
     @functools.cached_property
-    def by_variant(self) -> Mapping[str, Sequence[Track]]:
+    def by_variant(self) -> Mapping[str, Sequence[RunTrace]]:
         """Return the runs of each variant, in order of the seeds."""
-        names = list(dict.fromkeys(track.variant for track in self.tracks))
-        seeds = set.intersection(*({track.seed for track in self.tracks if track.variant == name} for name in names))
-        of = {(track.variant, track.seed): track for track in self.tracks}
+        names = list(dict.fromkeys(trace.variant for trace in self.traces))
+        seeds = set.intersection(*({trace.seed for trace in self.traces if trace.variant == name} for name in names))
+        of = {(trace.variant, trace.seed): trace for trace in self.traces}
         return {name: [of[name, seed] for seed in sorted(seeds)] for name in names}
 
     @property
@@ -51,8 +51,8 @@ class GoodputComparison:
             clock: `clock_s`, `ideal_s` or `elapsed_s`.
         """
         return {
-            name: np.stack([time_to(track, self.targets, getattr(track, clock), self.window) for track in tracks])
-            for name, tracks in self.by_variant.items()
+            name: np.stack([time_to(trace, self.targets, getattr(trace, clock), self.window) for trace in traces])
+            for name, traces in self.by_variant.items()
         }
 
     def gains(self, clock: str = "clock_s") -> Gains:
@@ -70,7 +70,7 @@ class GoodputComparison:
         """Return the headline figures as fractions, and the number of changes as medians over seeds."""
         found = self.gains()
         low, high = found.interval
-        commands = [track.commands for track in self.by_variant[OURS]]
+        commands = [trace.commands for trace in self.by_variant[OURS]]
         return {
             "time_to_loss_gain_mean": found.mean,
             "time_to_loss_gain_low": low,
@@ -142,7 +142,7 @@ def time_section(comparison: GoodputComparison, clock: str, title: str) -> Secti
 def seed_section(comparison: GoodputComparison) -> Section:
     """Tabulate the gains of every seed."""
     found = comparison.gains()
-    seeds = [track.seed for track in comparison.by_variant[OURS]]
+    seeds = [trace.seed for trace in comparison.by_variant[OURS]]
     rows = [
         [seed, *(f"{each:+.1%}" for each in gained), f"{gained.mean():+.1%}"] for seed, gained in zip(seeds, found.by_seed, strict=True)
     ]
@@ -174,15 +174,15 @@ class LayoutChangeRow:
 def changes_of(comparison: GoodputComparison) -> list[LayoutChangeRow]:
     """Return every layout change that our controller chose, run by run."""
     found = []
-    for track in comparison.by_variant[OURS]:
-        layouts = track.steps["configuration"].map(layout_of)
+    for trace in comparison.by_variant[OURS]:
+        layouts = trace.steps["configuration"].map(layout_of)
         for at in np.flatnonzero((layouts != layouts.shift()).to_numpy())[1:]:
-            before, after = track.steps.iloc[at - 1], track.steps.iloc[at]
+            before, after = trace.steps.iloc[at - 1], trace.steps.iloc[at]
             found.append(
                 LayoutChangeRow(
-                    seed=track.seed,
+                    seed=trace.seed,
                     step=int(after["step"]),
-                    start_s=float(track.clock_s[at] - after["step_time_s"] - after["pause_s"]),
+                    start_s=float(trace.clock_s[at] - after["step_time_s"] - after["pause_s"]),
                     before=(before["configuration"], int(before["global_batch"])),
                     after=(after["configuration"], int(after["global_batch"])),
                     seconds=float(after["pause_s"]),
@@ -204,7 +204,7 @@ def change_section(comparison: GoodputComparison, restarts: Mapping[str, float] 
         if restarts:
             row.append(f"{restarts[change.words] * 1e3:.0f}" if change.words in restarts else "–")
         rows.append(row)
-    counts = [track.commands for track in comparison.by_variant[OURS]]
+    counts = [trace.commands for trace in comparison.by_variant[OURS]]
     medians = {name: statistics.median(each[name] for each in counts) for name in ("reconfigures", "scale_bs")}
     text = (
         f"In the median over seeds the controller changed the layout {medians['reconfigures']:g} times, and batch sizes alone "
@@ -227,7 +227,7 @@ def _seconds(value: float) -> str:
 
 def _mean_loss(comparison: GoodputComparison, name: str) -> str:
     """Return the mean loss over the time that every run has, without its first tenth (the bracket of COPUS's table 1)."""
-    end_s = min(track.clock_s[-1] for tracks in comparison.by_variant.values() for track in tracks)
+    end_s = min(trace.clock_s[-1] for traces in comparison.by_variant.values() for trace in traces)
     grid = np.linspace(0.1 * end_s, end_s, 200)
-    means = [np.interp(grid, track.clock_s, track.smoothed(comparison.window)).mean() for track in comparison.by_variant[name]]
+    means = [np.interp(grid, trace.clock_s, trace.smoothed(comparison.window)).mean() for trace in comparison.by_variant[name]]
     return f"{statistics.median(means):.4f}"

@@ -24,7 +24,7 @@ from experiments.goodput.gains import static_targets
 from experiments.goodput.sections import GoodputComparison, change_section, table_section, time_section
 from experiments.goodput.variants import Variant, variants
 from experiments.goodput.worlds import ASSUMED, Layout, gain_section, layout_section, paper_section
-from experiments.lib.run_trace import COLUMNS, Track
+from experiments.lib.run_trace import COLUMNS, RunTrace
 from oppa import catalog
 from oppa.control.controller import Controller
 from oppa.control.decision import DecisionKind
@@ -176,7 +176,7 @@ def world_of(name: str) -> CaseWorld:
     return CaseWorld(table=Table(rows=tuple(rows), origin=origin), samples=int(tokens / SEQUENCE), change_s=change_s)
 
 
-def simulate_run(world: SimulatedWorld, variant: Variant, seed: int) -> Track:
+def simulate_run(world: SimulatedWorld, variant: Variant, seed: int) -> RunTrace:
     """Simulate a run under the real controller."""
     rates = {row.configuration: row.steps_per_s for row in world.table.rows}
     draws = stream(seed, f"goodput {variant.name}")
@@ -213,13 +213,13 @@ def simulate_run(world: SimulatedWorld, variant: Variant, seed: int) -> Track:
             pause_s = world.change_s if moves else 0.0
             controller.changed(Changed(number=len(rows), before=present, after=decision.configuration, seconds=pause_s))
             present = decision.configuration
-    return Track(variant.name, seed, pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS))
+    return RunTrace(variant.name, seed, pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS))
 
 
 def comparison_of(world: SimulatedWorld, seeds: Sequence[int]) -> GoodputComparison:
     """Run every variant with every seed; the targets are losses along the run of the best static batch."""
-    tracks = [simulate_run(world, variant, seed) for variant in variants(world.table, FIRST, LARGEST) for seed in seeds]
-    return GoodputComparison(tracks, static_targets(tracks, WINDOW), WINDOW)
+    traces = [simulate_run(world, variant, seed) for variant in variants(world.table, FIRST, LARGEST) for seed in seeds]
+    return GoodputComparison(traces, static_targets(traces, WINDOW), WINDOW)
 
 
 @functools.cache

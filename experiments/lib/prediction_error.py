@@ -67,5 +67,5 @@ def skipped(what: str, lacking: Mapping[str, str]) -> Section:
     )
 
 
-def _cells(judgement: Mapping[Hashable, Any]) -> tuple[str, ...]:
-    return (f"{judgement['spearman']:.3f}", *(f"{judgement[name]:.1%}" for name in ("regret", "time", "memory")))
+def _cells(row: Mapping[Hashable, Any]) -> tuple[str, ...]:
+    return (f"{row['spearman']:.3f}", *(f"{row[name]:.1%}" for name in ("regret", "time", "memory")))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.lib.run_trace import Track
+from experiments.lib.run_trace import RunTrace
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.configuration import Configuration
@@ -91,7 +91,7 @@ class Recorder:
             Table.read(self.work / "table").write(place)  # copies the table without its study
         return Table.read(place)
 
-    def train(self, variant: str, seed: int, begins: Configuration | str, *words: str) -> Track:
+    def train(self, variant: str, seed: int, begins: Configuration | str, *words: str) -> RunTrace:
         """Return the record of a training run with this seed; train if it is not recorded.
 
         Args:
@@ -100,7 +100,7 @@ class Recorder:
         """
         name = f"{variant}-{seed}"
         if (known := self.folder / "runs" / f"{name}.csv.gz").exists():
-            return Track.read(known)
+            return RunTrace.read(known)
         self._require_job()
         self.tell(f"{name}: {begins if isinstance(begins, str) else f'{begins.id}, batch {begins.global_batch}'}")
         run = self.work / name
@@ -109,10 +109,10 @@ class Recorder:
         command = self._oppa(arguments, self.work / f"{name}.log")
         self._note(name, command)
         with written(self.folder / "runs"):
-            track = Track.of(variant, seed, ledger.standing(ledger.read(run)))
-            track.write(self.folder / "runs")
+            trace = RunTrace.of(variant, seed, ledger.standing(ledger.read(run)))
+            trace.write(self.folder / "runs")
         shutil.rmtree(run, ignore_errors=True)
-        return track
+        return trace
 
     def _beginning(self, begins: Configuration | str) -> list[str]:
         if isinstance(begins, str):

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from oppa.atomic_write import write_atomically
 from oppa.errors import InputError
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
@@ -44,7 +45,7 @@ DIGITS = "%.6g"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Track:
+class RunTrace:
     """Holds one run, step by step."""
 
     variant: str
@@ -54,7 +55,7 @@ class Track:
 
     @classmethod
     def of(cls, variant: str, seed: int, lines: Iterable[Line]) -> Self:
-        """Make a track from the ledger lines that are still valid."""
+        """Make a trace from the ledger lines that are still valid."""
         rows, pause_s = list[dict[str, object]](), 0.0
         for line in lines:
             if line["event"] == ledger.STEP:
@@ -70,7 +71,7 @@ class Track:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a track that `write` stored; raises InputError for an invalid file."""
+        """Read a trace that `write` stored; raises InputError for an invalid file."""
         try:
             variant, _, seed = path.name.removesuffix(".csv.gz").rpartition("-")
             return cls(variant, int(seed), pd.read_csv(path, dtype=COLUMNS))
@@ -78,12 +79,10 @@ class Track:
             raise InputError(f"`{path}` is not a record of a run: {error}", hint="remove it, and repeat the run") from None
 
     def write(self, folder: Path) -> Path:
-        """Write the track to its own file, and return the path; the same track gives the same bytes."""
+        """Write the trace to its own file, and return the path; the same trace gives the same bytes."""
         path = folder / f"{self.variant}-{self.seed}.csv.gz"
         text = self.steps.to_csv(index=False, float_format=DIGITS, lineterminator="\n")
-        draft = path.with_suffix(".draft")
-        draft.write_bytes(gzip.compress(text.encode(), mtime=0))
-        draft.replace(path)
+        write_atomically(path, gzip.compress(text.encode(), mtime=0))
         return path
 
     @property
@@ -144,19 +143,19 @@ class Track:
         return {"reconfigures": int(other.sum()), "scale_bs": int(batch.sum())}
 
 
-def pooled(tracks: Sequence[Track]) -> list[Track]:
+def pooled(traces: Sequence[RunTrace]) -> list[RunTrace]:
     """Return the same runs with each step time replaced by its median over all runs, which removes drift of the machine's speed.
 
     The median covers steps with the same configuration and batch. The first step in a configuration has work of its own and keeps its time.
     """
-    every = pd.concat([track.steps for track in tracks])
+    every = pd.concat([trace.steps for trace in traces])
     usual = every.groupby(["configuration", "global_batch"])["step_time_s"].median().rename("usual_s")
     found = []
-    for track in tracks:
-        steps = track.steps.join(usual, on=["configuration", "global_batch"])
+    for trace in traces:
+        steps = trace.steps.join(usual, on=["configuration", "global_batch"])
         first = steps["configuration"].ne(steps["configuration"].shift()) | steps["global_batch"].ne(steps["global_batch"].shift())
         steps["step_time_s"] = steps["step_time_s"].where(first, steps["usual_s"])
-        found.append(dataclasses.replace(track, steps=steps.drop(columns="usual_s")))
+        found.append(dataclasses.replace(trace, steps=steps.drop(columns="usual_s")))
     return found
 
 
@@ -165,12 +164,12 @@ def layout_of(configuration_id: str) -> str:
     return "_".join(part for part in configuration_id.split("_") if not part.startswith("mbs"))
 
 
-def time_to(track: Track, targets: Sequence[float], clock_s: Array, window: float) -> Array:
+def time_to(trace: RunTrace, targets: Sequence[float], clock_s: Array, window: float) -> Array:
     """Return the seconds until the smoothed loss first reaches each target, shape (k,); infinite if it never does.
 
     Times between two steps are interpolated.
     """
-    smoothed = track.smoothed(window)
+    smoothed = trace.smoothed(window)
     lowest = np.minimum.accumulate(smoothed)
     found = np.full(len(targets), np.inf)
     for index, target in enumerate(targets):
@@ -186,9 +185,9 @@ def time_to(track: Track, targets: Sequence[float], clock_s: Array, window: floa
     return found
 
 
-def time_to_accuracy(track: Track, target: float) -> float:
+def time_to_accuracy(trace: RunTrace, target: float) -> float:
     """Return the seconds on the run's clock at the first evaluation that reaches the target accuracy; infinite if none does."""
-    evaluations = track.held_out
+    evaluations = trace.held_out
     reached = evaluations["clock_s"].to_numpy()[evaluations["accuracy"].to_numpy() >= target]
     return float(reached[0]) if len(reached) else np.inf
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.lib.recorded_page import Page, page_of
-from experiments.lib.run_trace import Track, facts_of, recorded
+from experiments.lib.run_trace import RunTrace, facts_of, recorded
 from experiments.norm_test.schemes import CONSTANTS, is_norm_test, matching
 from oppa.report.figures import Axis, Series, lines
 from oppa.report.record import Section
@@ -26,42 +26,42 @@ POINTS = 100
 class NormTestResults:
     """Holds all runs of the norm test's experiment."""
 
-    tracks: Sequence[Track]
+    traces: Sequence[RunTrace]
     table: Table
 
     @classmethod
     def read(cls, folder: Path, command: str) -> "NormTestResults":
         """Read all recorded runs of a folder; raises InputError, which names the command that makes them, if there are none."""
-        return cls([Track.read(path) for path in recorded(folder, command)], Table.read(folder / "table"))
+        return cls([RunTrace.read(path) for path in recorded(folder, command)], Table.read(folder / "table"))
 
     @functools.cached_property
-    def by_scheme(self) -> Mapping[str, Mapping[int, Track]]:
+    def by_scheme(self) -> Mapping[str, Mapping[int, RunTrace]]:
         """Return the runs by scheme and seed: adaptive schemes first, then constant ones by size."""
-        names = sorted({track.variant for track in self.tracks}, key=lambda name: (_size(name), name))
+        names = sorted({trace.variant for trace in self.traces}, key=lambda name: (_size(name), name))
         return {
-            name: {each.seed: each for each in sorted(self.tracks, key=lambda each: each.seed) if each.variant == name} for name in names
+            name: {each.seed: each for each in sorted(self.traces, key=lambda each: each.seed) if each.variant == name} for name in names
         }
 
-    def median(self, scheme: str, of: Callable[[Track], float]) -> float:
+    def median(self, scheme: str, of: Callable[[RunTrace], float]) -> float:
         """Return the median of a figure over the seeds of a scheme."""
         return statistics.median(map(of, self.by_scheme[scheme].values()))
 
-    def with_constant(self, scheme: str) -> list[tuple[Track, Track]]:
+    def with_constant(self, scheme: str) -> list[tuple[RunTrace, RunTrace]]:
         """Pair each seed's run with that of the constant batch of its average size, or of the next smaller size.
 
         Seeds without such a run are left out.
         """
         found = []
-        for seed, track in self.by_scheme[scheme].items():
-            constant = self.by_scheme.get(f"{CONSTANTS}-{matching(self.table, track.average_batch)}", {})
+        for seed, trace in self.by_scheme[scheme].items():
+            constant = self.by_scheme.get(f"{CONSTANTS}-{matching(self.table, trace.average_batch)}", {})
             if seed in constant:
-                found.append((track, constant[seed]))
+                found.append((trace, constant[seed]))
         return found
 
 
-def last_held_out(track: Track) -> float:
+def last_held_out(trace: RunTrace) -> float:
     """Return the held-out loss at the end of training."""
-    return float(track.held_out["loss"].iloc[-1])
+    return float(trace.held_out["loss"].iloc[-1])
 
 
 def to_json(folder: Path, command: str) -> dict[str, Any]:
@@ -69,9 +69,9 @@ def to_json(folder: Path, command: str) -> dict[str, Any]:
     results = NormTestResults.read(folder, command)
     schemes = {
         name: {
-            "steps": results.median(name, lambda track: len(track.steps)),
-            "average_batch": results.median(name, lambda track: track.average_batch),
-            "time_s": results.median(name, lambda track: float(track.clock_s[-1])),
+            "steps": results.median(name, lambda trace: len(trace.steps)),
+            "average_batch": results.median(name, lambda trace: trace.average_batch),
+            "time_s": results.median(name, lambda trace: float(trace.clock_s[-1])),
             "loss": results.median(name, _best_loss),
             "validation_loss": results.median(name, _best_held_out),
         }
@@ -99,9 +99,9 @@ def _schemes(results: NormTestResults) -> Section:
     rows = [
         [
             name,
-            f"{results.median(name, lambda track: len(track.steps)):g}",
-            f"{results.median(name, lambda track: track.average_batch):.0f}",
-            f"{results.median(name, lambda track: float(track.clock_s[-1])):.1f}",
+            f"{results.median(name, lambda trace: len(trace.steps)):g}",
+            f"{results.median(name, lambda trace: trace.average_batch):.0f}",
+            f"{results.median(name, lambda trace: float(trace.clock_s[-1])):.1f}",
             f"{results.median(name, _best_loss):.4f}",
             f"{results.median(name, _best_held_out):.4f}",
             len(runs),
@@ -138,22 +138,22 @@ def _constants(results: NormTestResults) -> Section:
             ]
         )
     text = (
-        "Each run beside that of the constant batch which is its average size, or the next one below, with the same seed, so that the "
-        "constant one takes at least as many steps: by how much the loss of held-out samples is lower at the end, in the median over seeds "
-        "[lowest, highest]; in how many of them it is lower at all; the same beside a constant batch of exactly its average size, whose "
-        "loss is interpolated between those of the seed's constant batches around it, in the logarithm of the size; and how much sooner "
-        "the run is over than the recorded one."
+        "Each run is compared with a constant batch of its average size, or of the next recorded size below, under the same seed. So the "
+        "constant one takes at least as many steps. val loss lower by: the loss of held-out samples at the end, in the median over seeds "
+        "[lowest, highest]. lower in: the seeds in which it is lower. lower, at its size: against a constant batch of exactly its average "
+        "size. That loss is interpolated between those of the seed's constant batches around it, in the logarithm of the size. "
+        "time saved: share of the recorded constant batch's time."
     )
     lower_by = (">val loss lower by", ">lower in", ">lower, at its size", ">lower in")
     columns = ("scheme", ">bsz.", ">constant", ">steps, of both", *lower_by, ">time saved")
-    return Section(title="Beside a constant batch of the same average size", text=text, columns=columns, rows=rows)
+    return Section(title="Constant batches of the same average size", text=text, columns=columns, rows=rows)
 
 
-def _pairs(results: NormTestResults, scheme: str) -> list[tuple[Track, Track]]:
+def _pairs(results: NormTestResults, scheme: str) -> list[tuple[RunTrace, RunTrace]]:
     return results.with_constant(scheme) if is_norm_test(scheme) else []
 
 
-def _lower(pairs: Sequence[tuple[Track, Track]]) -> list[float]:
+def _lower(pairs: Sequence[tuple[RunTrace, RunTrace]]) -> list[float]:
     return [last_held_out(theirs) - last_held_out(ours) for ours, theirs in pairs]
 
 
@@ -163,21 +163,21 @@ def _lower_at_size(results: NormTestResults, scheme: str) -> list[float]:
     That loss is interpolated between constant batches. Seeds whose average size is outside their range are left out.
     """
     found = []
-    for seed, track in results.by_scheme[scheme].items() if is_norm_test(scheme) else ():
+    for seed, trace in results.by_scheme[scheme].items() if is_norm_test(scheme) else ():
         own = {_size(name): runs[seed] for name, runs in results.by_scheme.items() if _size(name) and seed in runs}
         constants = [(size, last_held_out(own[size])) for size in sorted(own)]
         sizes, losses = zip(*constants, strict=True) if constants else ((math.inf,), (0.0,))
-        if sizes[0] <= track.average_batch <= sizes[-1]:
-            found.append(float(np.interp(math.log(track.average_batch), np.log(sizes), losses)) - last_held_out(track))
+        if sizes[0] <= trace.average_batch <= sizes[-1]:
+            found.append(float(np.interp(math.log(trace.average_batch), np.log(sizes), losses)) - last_held_out(trace))
     return found
 
 
-def _best_loss(track: Track) -> float:
-    return float(track.smoothed(WINDOW).min())
+def _best_loss(trace: RunTrace) -> float:
+    return float(trace.smoothed(WINDOW).min())
 
 
-def _best_held_out(track: Track) -> float:
-    return float(track.held_out["loss"].min())
+def _best_held_out(trace: RunTrace) -> float:
+    return float(trace.held_out["loss"].min())
 
 
 def _size(scheme: str) -> float:
@@ -194,9 +194,9 @@ def _figures(results: NormTestResults) -> dict[str, tuple[str, str]]:
 def _schedules(results: NormTestResults) -> tuple[str, str]:
     adaptive = {name: runs for name, runs in results.by_scheme.items() if not _size(name)}
     drawn = [
-        Series(name=name, x=track.samples.tolist(), y=track.steps["global_batch"].astype(float).tolist())
+        Series(name=name, x=trace.samples.tolist(), y=trace.steps["global_batch"].astype(float).tolist())
         for name, runs in adaptive.items()
-        for track in [next(iter(runs.values()))]
+        for trace in [next(iter(runs.values()))]
     ]
     caption = "Batch sizes against samples seen, first seed (figures 2 to 4)"
     return caption, lines({"": drawn}, x=Axis(label="samples"), y=Axis(label="global batch", log=True), description=caption, steps=True)
@@ -205,7 +205,7 @@ def _schedules(results: NormTestResults) -> tuple[str, str]:
 def _validation(results: NormTestResults) -> tuple[str, str]:
     drawn = []
     for name, runs in results.by_scheme.items():
-        looks = [track.held_out for track in runs.values()]
+        looks = [trace.held_out for trace in runs.values()]
         grid = np.linspace(max(each["samples"].iloc[0] for each in looks), min(each["samples"].iloc[-1] for each in looks), POINTS)
         losses = np.median([np.interp(grid, each["samples"], each["loss"]) for each in looks], axis=0)
         drawn.append(Series(name=name, x=grid.tolist(), y=losses.tolist()))
@@ -218,15 +218,15 @@ def _gap(results: NormTestResults) -> tuple[str, str]:
     constants = {_size(name): name for name in results.by_scheme if _size(name)}
     sizes = sorted(constants)
 
-    def line(name: str, of: Callable[[Track], float]) -> Series:
-        values = [[of(track) for track in results.by_scheme[constants[size]].values()] for size in sizes]
+    def line(name: str, of: Callable[[RunTrace], float]) -> Series:
+        values = [[of(trace) for trace in results.by_scheme[constants[size]].values()] for size in sizes]
         low, high = ([pick(each) for each in values] for pick in (min, max))
         return Series(name=name, x=sizes, y=[statistics.median(each) for each in values], low=low, high=high)
 
     drawn = [line("constant, training", _best_loss), line("constant, held out", _best_held_out)]
     for name in results.by_scheme:
         if not _size(name):
-            at = results.median(name, lambda track: track.average_batch)
+            at = results.median(name, lambda trace: trace.average_batch)
             drawn.append(Series(name=name, x=[at], y=[results.median(name, _best_held_out)]))
     caption = "Lowest loss against the batch size, all ranges over seeds; of those that adapt it, held out, at its average (figure 1)"
     return caption, lines({"": drawn}, x=Axis(label="average batch", log=True), y=Axis(label="loss"), description=caption)

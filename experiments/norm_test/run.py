@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiments.lib.recorder import Recorder
-from experiments.lib.run_trace import Track
+from experiments.lib.run_trace import RunTrace
 from experiments.norm_test.schemes import BATCHES, CONSTANT, Scheme, adaptive, constant, is_norm_test, matching
 
 
@@ -19,11 +19,11 @@ def run(job: Path, folder: Path, work: Path, seeds: Sequence[int], tell: Callabl
     for seed in seeds:
         schemes = [*adaptive(table), *(constant(table, batch) for batch in CONSTANT)]
         turned = seed % len(schemes)  # so that drift affects all schemes equally
-        tracks = [_trained(recorder, each, seed) for each in schemes[turned:] + schemes[:turned]]
-        averages = [track.average_batch for track in tracks if is_norm_test(track.variant)]
+        traces = [_trained(recorder, each, seed) for each in schemes[turned:] + schemes[:turned]]
+        averages = [trace.average_batch for trace in traces if is_norm_test(trace.variant)]
         for batch in sorted({matching(table, average) for average in averages} - {*CONSTANT}):
             _trained(recorder, constant(table, batch), seed)
 
 
-def _trained(recorder: Recorder, scheme: Scheme, seed: int) -> Track:
+def _trained(recorder: Recorder, scheme: Scheme, seed: int) -> RunTrace:
     return recorder.train(scheme.name, seed, scheme.begins, "--policy", scheme.policy)

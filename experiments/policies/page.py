@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.lib.recorded_page import Page, page_of
-from experiments.lib.run_trace import Track, facts_of, recorded, time_to_accuracy
+from experiments.lib.run_trace import RunTrace, facts_of, recorded, time_to_accuracy
 from experiments.policies.run import LEARNED, LEARNED_FIRST, PROPORTIONAL, STATIC
 from experiments.policies.variations import OF, VARIATIONS
 from oppa.report.figures import Axis, Series, lines
@@ -29,25 +29,25 @@ COLUMNS = (">to the target, s", ">over seeds", ">sooner", ">steps", ">bsz.", ">a
 class PolicyResults:
     """Holds all runs of one job."""
 
-    tracks: Sequence[Track]
+    traces: Sequence[RunTrace]
 
     @classmethod
     def read(cls, folder: Path) -> "PolicyResults":
         """Read all recorded runs of the example; raises InputError if there are none."""
-        return cls([Track.read(path) for path in recorded(folder, COMMAND) if OF not in path.name.partition(".csv")[0]])
+        return cls([RunTrace.read(path) for path in recorded(folder, COMMAND) if OF not in path.name.partition(".csv")[0]])
 
     @classmethod
     def of_variation(cls, folder: Path, name: str) -> "PolicyResults":
         """Read the recorded runs of a variation, which may have none; each keeps only the name of its policy."""
-        found = [Track.read(path) for path in sorted((folder / "runs").glob(f"{name}{OF}*.csv.gz"))]
+        found = [RunTrace.read(path) for path in sorted((folder / "runs").glob(f"{name}{OF}*.csv.gz"))]
         return cls([dataclasses.replace(each, variant=each.variant.partition(OF)[2]) for each in found])
 
     @functools.cached_property
-    def by_variant(self) -> Mapping[str, Mapping[int, Track]]:
+    def by_variant(self) -> Mapping[str, Mapping[int, RunTrace]]:
         """Return the runs by variant and seed; variants that reach the target sooner come first."""
-        names = sorted({track.variant for track in self.tracks})
+        names = sorted({trace.variant for trace in self.traces})
         found = {
-            name: {each.seed: each for each in sorted(self.tracks, key=lambda each: each.seed) if each.variant == name} for name in names
+            name: {each.seed: each for each in sorted(self.traces, key=lambda each: each.seed) if each.variant == name} for name in names
         }
         return dict(sorted(found.items(), key=lambda item: statistics.median(map(_reached_s, item[1].values()))))
 
@@ -60,7 +60,7 @@ class PolicyResults:
             found.setdefault(policy, name)
         return found
 
-    def median(self, variant: str, of: Callable[[Track], float]) -> float:
+    def median(self, variant: str, of: Callable[[RunTrace], float]) -> float:
         """Return the median of a figure over the seeds of a variant."""
         return statistics.median(map(of, self.by_variant[variant].values()))
 
@@ -81,8 +81,8 @@ def to_json(results: PolicyResults, folder: Path) -> dict[str, Any]:
         policy: {
             "variant": name,
             "time_to_target_s": _finite(results.median(name, _reached_s)),
-            "steps": results.median(name, lambda track: len(track.steps)),
-            "final_loss": results.median(name, lambda track: float(track.held_out["loss"].iloc[-1])),
+            "steps": results.median(name, lambda trace: len(trace.steps)),
+            "final_loss": results.median(name, lambda trace: float(trace.held_out["loss"].iloc[-1])),
             "final_accuracy": results.median(name, _last_accuracy),
         }
         for policy, name in results.policies.items()
@@ -132,7 +132,7 @@ def _varied(title: str, results: PolicyResults) -> list[list[object]]:
 
 def _figures(results: PolicyResults, name: str, reference: str | None, target: float = TARGET) -> list[object]:
     """Return the cells of COLUMNS."""
-    times = sorted(time_to_accuracy(track, target) for track in results.by_variant[name].values())
+    times = sorted(time_to_accuracy(trace, target) for trace in results.by_variant[name].values())
     saved = (
         results.saved(name, reference, target) if reference is not None and reference in results.by_variant and name != reference else []
     )
@@ -140,22 +140,22 @@ def _figures(results: PolicyResults, name: str, reference: str | None, target: f
         _seconds(statistics.median(times)),
         f"{_seconds(times[0])} to {_seconds(times[-1])}",
         _sooner(statistics.median(saved)) if saved else "",
-        f"{results.median(name, lambda track: len(track.steps)):g}",
-        f"{results.median(name, lambda track: track.average_batch):.0f}",
-        f"{results.median(name, lambda track: float(track.clock_s[-1])):.1f}",
-        f"{results.median(name, lambda track: float(track.held_out['loss'].iloc[-1])):.3f}",
+        f"{results.median(name, lambda trace: len(trace.steps)):g}",
+        f"{results.median(name, lambda trace: trace.average_batch):.0f}",
+        f"{results.median(name, lambda trace: float(trace.clock_s[-1])):.1f}",
+        f"{results.median(name, lambda trace: float(trace.held_out['loss'].iloc[-1])):.3f}",
         f"{results.median(name, _last_accuracy):.1%}",
         len(results.by_variant[name]),
     ]
 
 
-def _reached_s(track: Track) -> float:
-    return time_to_accuracy(track, TARGET)
+def _reached_s(trace: RunTrace) -> float:
+    return time_to_accuracy(trace, TARGET)
 
 
-def _last_accuracy(track: Track) -> float:
+def _last_accuracy(trace: RunTrace) -> float:
     """Return the mean of the last five evaluations, because one evaluation has few samples."""
-    return float(track.held_out["accuracy"].iloc[-5:].mean())
+    return float(trace.held_out["accuracy"].iloc[-5:].mean())
 
 
 def _finite(value: float) -> float | None:
@@ -173,7 +173,7 @@ def _sooner(share: float) -> str:
 def _accuracies(results: PolicyResults) -> tuple[str, str]:
     drawn = []
     for policy, name in results.policies.items():
-        looks = [track.held_out for track in results.by_variant[name].values()]
+        looks = [trace.held_out for trace in results.by_variant[name].values()]
         end = min(each["clock_s"].iloc[-1] for each in looks)
         grid = np.linspace(max(each["clock_s"].iloc[0] for each in looks), end, 100)
         middle = np.median([np.interp(grid, each["clock_s"], each["accuracy"]) for each in looks], axis=0)
@@ -184,9 +184,9 @@ def _accuracies(results: PolicyResults) -> tuple[str, str]:
 
 def _batches(results: PolicyResults) -> tuple[str, str]:
     drawn = [
-        Series(name=policy, x=track.samples.tolist(), y=track.steps["global_batch"].astype(float).tolist())
+        Series(name=policy, x=trace.samples.tolist(), y=trace.steps["global_batch"].astype(float).tolist())
         for policy, name in results.policies.items()
-        for track in [next(iter(results.by_variant[name].values()))]
+        for trace in [next(iter(results.by_variant[name].values()))]
     ]
     caption = "Global batch against samples seen, first seed"
     return caption, lines({"": drawn}, x=Axis(label="samples"), y=Axis(label="global batch", log=True), description=caption, steps=True)

@@ -1,4 +1,4 @@
-"""Simulate DYNAMIX with 8, 16 and 32 workers (its Table I), the growth of its rewards (Figure 3), and the spread of its batches (Figure 5).
+"""Simulate DYNAMIX with 8, 16 and 32 workers (Table I), the growth of its rewards (Figure 3), and the spread of batches (Figure 5).
 
 Each number of workers has its own policy, which is evaluated on workers of speeds that it was not trained on. All runs begin with the same
 global batch. Runs are paired: each policy has the same workers, links and noise. Accuracy follows from progress alone in this simulator,

@@ -1,6 +1,6 @@
 """Fit the coefficients of `priors/` to the published runs of several sources, and predict with the fit.
 
-A run's weight is 1 / sqrt(n) among the n runs of its source, so that a source counts as much as the square root of its runs: the runs of a
+A run's weight is 1 / sqrt(n) among the n runs of its source. A source thus counts as much as the square root of its runs. The runs of a
 source share their framework, machine and way of measuring, and their errors.
 """
 

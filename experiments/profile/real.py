@@ -112,7 +112,7 @@ def _problem() -> Problem:
 
 def _profiled(problem: Problem, profiler: Profiler, folder: Path) -> Table:
     """Return the table of a profile that ran to its end; raises InfeasibleError if no trial could run."""
-    with _sitting(problem, folder) as executor:
+    with _session(problem, folder) as executor:
         table, why_ended = profile(executor, problem.candidates(), profiler, command="oppa bench", simulated=False)
     if table is None:
         raise InfeasibleError(
@@ -127,7 +127,7 @@ def _again(problem: Problem, contested: Collection[Configuration], repeats: int,
     Configurations take turns, in an order that is reversed each round. A configuration that fails in one round is left out.
     """
     order = sorted(contested, key=lambda each: (each.global_batch, each.id))
-    with _sitting(problem, folder) as executor:
+    with _session(problem, folder) as executor:
         for round_ in range(repeats):
             for configuration in order[:: 1 if round_ % 2 == 0 else -1]:
                 lease = executor.study.claim(configuration, pairing=AGAIN)
@@ -139,7 +139,7 @@ def _again(problem: Problem, contested: Collection[Configuration], repeats: int,
 
 
 @contextmanager
-def _sitting(problem: Problem, folder: Path) -> Iterator[TrialExecutor]:
+def _session(problem: Problem, folder: Path) -> Iterator[TrialExecutor]:
     """Open a session in a folder, whose trials run on this machine."""
     runner, grace_s = load_runner(problem.runner), problem.limits.grace_s
     request = LaunchRequest(launcher="local").resolve(problem.cluster)

@@ -22,7 +22,7 @@ _MODELS = {
 def llm_foundry_rows() -> pd.DataFrame:
     """Return the FSDP runs, all of which ran, as rows for `predict_rows`.
 
-    Five rows are left out: one whose log had no throughput (-1), and four of 13b in `torch2.csv` that claim 102% and 199% of the peak.
+    Five rows are left out. The log of one had no throughput (-1), and four of 13b in `torch2.csv` claim 102% and 199% of the peak.
 
     Assumptions, with their reasons:
         model        MPT: layer norms, no biases, no gate, tied, learned positions. By `params`, 70b has 80 layers.

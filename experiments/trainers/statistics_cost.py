@@ -1,4 +1,4 @@
-"""Measure what gradient statistics add to a step: each measured step beside the others up to the next one, in one training."""
+"""Measure what gradient statistics add to a step: each measured step is compared with the others up to the next one, in one training."""
 
 import dataclasses
 import itertools

@@ -11,7 +11,7 @@ from experiments.goodput.gains import SHARES, Gains, gains, static_targets
 from experiments.goodput.sections import GoodputComparison, change_section, seed_section, table_section, time_section
 from experiments.goodput.variants import OURS
 from experiments.lib.recorded_page import Page, page_of
-from experiments.lib.run_trace import Track, facts_of, pooled, recorded
+from experiments.lib.run_trace import RunTrace, facts_of, pooled, recorded
 from oppa.report.record import Section
 from oppa.table import Table
 
@@ -37,13 +37,13 @@ class TrainerResults:
     @classmethod
     def read(cls, folder: Path) -> "TrainerResults":
         """Read all recorded runs of a folder; raises InputError if there are none."""
-        tracks = [Track.read(path) for path in recorded(folder, COMMAND)]
-        return cls(GoodputComparison(tracks, static_targets(tracks, WINDOW), WINDOW))
+        traces = [RunTrace.read(path) for path in recorded(folder, COMMAND)]
+        return cls(GoodputComparison(traces, static_targets(traces, WINDOW), WINDOW))
 
     @property
     def steady(self) -> GoodputComparison:
         """Return the same runs with the usual time of each step, which removes drift of the machine's speed."""
-        return dataclasses.replace(self.comparison, tracks=pooled(self.comparison.tracks))
+        return dataclasses.replace(self.comparison, traces=pooled(self.comparison.traces))
 
     def over_static(self) -> Mapping[str, Gains]:
         """Return the gains over the best static batch at each target, by clock."""
@@ -56,8 +56,8 @@ class TrainerResults:
     def restarts(self) -> dict[str, float]:
         """Return the changes of layout by a restart of each variant, in the median over seeds."""
         return {
-            name: statistics.median(track.commands["reconfigures"] for track in tracks)
-            for name, tracks in self.comparison.by_variant.items()
+            name: statistics.median(trace.commands["reconfigures"] for trace in traces)
+            for name, traces in self.comparison.by_variant.items()
         }
 
 

@@ -4,14 +4,11 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import oppa
 from oppa.problem import job as job_file
 from oppa.problem.problem import Problem
 from oppa.redaction import redacted
-
-if TYPE_CHECKING:
-    from oppa.tuning.launch_line.line_job import LineJob
 
 Resume = Callable[[Path], Sequence[str]]
 """Returns the words after `oppa` that continue a session in a folder; tuners on other hosts are started with them."""
@@ -32,7 +29,7 @@ def load_job(path: str | Path, *, settings: Sequence[str] = (), command: Sequenc
     return job_file.load_job(Path(path), settings=settings, argv=command)
 
 
-def load_line(command: Sequence[str], *, settings: Sequence[str] = (), study: str | Path | None = None) -> "LineJob":
+def load_line(command: Sequence[str], *, settings: Sequence[str] = (), study: str | Path | None = None) -> "oppa.LineJob":
     """Return the job that a launch line amounts to, without a job file.
 
     Args:

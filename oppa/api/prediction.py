@@ -1,16 +1,13 @@
 """Rank the configurations of a job without trials."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import oppa
 from oppa.api.jobs import problem_of
 from oppa.problem.problem import Problem
 
-if TYPE_CHECKING:
-    from oppa.cost.ranking import PredictResult
 
-
-def predict(job: str | Path | Problem) -> "PredictResult":
+def predict(job: str | Path | Problem) -> "oppa.PredictResult":
     """Rank the configurations of a job by the prior alone, without a trial.
 
     Args:

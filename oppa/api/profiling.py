@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import oppa
 from oppa.api.jobs import Resume, load_job, problem_of, session_facts
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
 
 if TYPE_CHECKING:
-    from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.scale_profile import ScaleProfile
-    from oppa.tuning.session import Callback
 
 
 def profile(
@@ -26,9 +25,9 @@ def profile(
     wall_time_s: float | None = None,
     max_gpu_hours: float | None = None,
     seed: int = 0,
-    callback: "Callback | None" = None,
+    callback: "oppa.SessionCallback | None" = None,
     resume: Resume | None = None,
-) -> "ProfileResult":
+) -> "oppa.ProfileResult":
     """Measure throughput and memory at every global batch, for all configurations that could change a decision.
 
     Args:
@@ -85,7 +84,7 @@ def profile_scales(
     measure: str = "",
     settings: Sequence[str] = (),
     command: Sequence[str] = (),
-    callback: "Callback | None" = None,
+    callback: "oppa.SessionCallback | None" = None,
 ) -> "ScaleProfile":
     """Measure how a job scales on a few numbers of devices, predict the others with the error of the prediction, and write a scale table.
 

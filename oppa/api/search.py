@@ -5,22 +5,21 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import oppa
 from oppa.api.jobs import Resume, problem_of, session_facts
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.problem import Problem
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
-    from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.tuning.launch_line.line_job import LineJob
-    from oppa.tuning.outcomes import TuneResult
     from oppa.tuning.plan import TunePlan
-    from oppa.tuning.session import Callback, SessionOptions, Setup
+    from oppa.tuning.session import SessionOptions, Setup
     from oppa.tuning.transfer import TransferredPrior
 
 
 def tune(
-    job: "str | Path | Problem | BenchmarkTask | LineJob",
+    job: "str | Path | Problem | oppa.BenchmarkTask | oppa.LineJob",
     *,
     study: str | Path | None = None,
     trials: int | None = None,
@@ -28,9 +27,9 @@ def tune(
     designer: str = designers.DEFAULT,
     seed: int = 0,
     launcher: str | None = None,
-    callback: "Callback | None" = None,
+    callback: "oppa.SessionCallback | None" = None,
     resume: Resume | None = None,
-) -> "TuneResult":
+) -> "oppa.SearchResult":
     """Find the fastest configuration of a job by short real trials, and verify it by repeats.
 
     Args:
@@ -72,10 +71,10 @@ def tune(
     return _searched(setup, options, designer, line=job if isinstance(job, LineJob) else None)
 
 
-def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line: "LineJob | None") -> "TuneResult":
+def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line: "LineJob | None") -> "oppa.SearchResult":
     """Search at full size, and verify the winner; the study keeps the job of a launch line."""
     from oppa.tuning.nothing_feasible import nothing_feasible
-    from oppa.tuning.outcomes import TuneResult
+    from oppa.tuning.outcomes import SearchResult
     from oppa.tuning.result import find_winner, verification_s
     from oppa.tuning.search import search
     from oppa.tuning.session import open_session
@@ -93,11 +92,11 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
         found = find_winner(executor, candidates, made)
         if found is None:
             raise nothing_feasible(executor.study, problem)
-        return TuneResult.of(executor, found, ended)
+        return SearchResult.of(executor, found, ended)
 
 
 def plan(
-    job: "str | Path | Problem | BenchmarkTask | LineJob",
+    job: "str | Path | Problem | oppa.BenchmarkTask | oppa.LineJob",
     *,
     trials: int | None = None,
     max_gpu_hours: float | None = None,
@@ -127,7 +126,12 @@ def plan(
 
 
 def _setup(
-    job: "str | Path | Problem | BenchmarkTask | LineJob", designer: str, launcher: str | None, *, alone: bool, **limits: float | None
+    job: "str | Path | Problem | oppa.BenchmarkTask | oppa.LineJob",
+    designer: str,
+    launcher: str | None,
+    *,
+    alone: bool,
+    **limits: float | None,
 ) -> "Setup":
     """Return the setup of a search, with those limits changed that are not None.
 

@@ -5,21 +5,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import oppa
 from oppa.api.jobs import load_job
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
 
 if TYPE_CHECKING:
-    from oppa.control.training_session.callback import Callback as TrainCallback
     from oppa.control.training_session.options import TrainOptions
-    from oppa.control.training_session.result import TrainResult
     from oppa.problem.configuration import Configuration
     from oppa.table import Table
 
 
 def train(
     job: str | Path | Problem,
-    configuration: "str | Configuration" = "",
+    configuration: "str | oppa.Configuration" = "",
     *,
     run: str | Path | None = None,
     settings: Sequence[str] = (),
@@ -29,9 +28,9 @@ def train(
     weights: str | Path | None = None,
     eval_runs: Sequence[str | Path] = (),
     control: str = "",
-    callback: "TrainCallback | None" = None,
+    callback: "oppa.TrainCallback | None" = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> "TrainResult":
+) -> "oppa.TrainResult":
     """Train a job to its end; restart ranks that die from the newest checkpoint.
 
     Args:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import oppa
+
 if TYPE_CHECKING:
-    from oppa.tuning.session import Callback
     from oppa.tuning.verify.plan import VerifyPlan
-    from oppa.tuning.verify.result import VerifyResult
 
 
 def verify(
@@ -18,8 +18,8 @@ def verify(
     max_gpu_hours: float | None = None,
     runner_up: bool = False,
     settings: Sequence[str] = (),
-    callback: "Callback | None" = None,
-) -> "VerifyResult":
+    callback: "oppa.SessionCallback | None" = None,
+) -> "oppa.VerifyResult":
     """Measure the winner of a finished study and its reference again, as after an upgrade, and compare them with the study.
 
     Args:

@@ -64,10 +64,10 @@ def adversarial_section(runs: Sequence[Run], trials: int) -> Section | None:
     ]
     text = (
         f"`oppa` under a distorted prior, against Bayesian optimisation with a constant mean (`{CONSTANT}`). Best: mean share after "
-        f"{min(LAST, trials)} trials. Trials behind: difference of the median trials to 95%. Loss: the constant mean's share minus that "
-        "of `oppa`. Intervals hold 90% over tasks and seeds."
+        f"{min(LAST, trials)} trials. Further trials: how many more the median search takes to 95%. Loss: the constant mean's share "
+        "minus that of `oppa`. Intervals hold 90% over tasks and seeds."
     )
-    columns = ("prior", ">plays", ">best", ">trials behind", ">loss")
+    columns = ("prior", ">plays", ">best", ">further trials", ">loss")
     return Section(title="Priors that mislead", text=text, columns=columns, rows=rows)
 
 

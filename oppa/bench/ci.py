@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from oppa import catalog
+from oppa.atomic_write import write_atomically
 from oppa.bench.registry import CI_ARGUMENTS, CI_PLAYS, CI_TRIALS, inputs
 from oppa.bench.runs import Run
 from oppa.bench.scores import best_at, longest_s, seconds_to
 from oppa.bench.search import Comparison, compare
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.report.inputs import Inputs
-from oppa.report.record import Section, provenance, write_texts
+from oppa.report.record import Section, provenance, written
 from oppa.tuning.designers import DEFAULT, require_designer
 
 COMPARISONS = tuple(
@@ -135,9 +136,8 @@ def record(scores: Sequence[Score], path: Path | None = None) -> Path:
         "inputs": {"digest": current.digest, **current.to_dict()},
         "scores": [dataclasses.asdict(score) for score in scores],
     }
-    draft = path.with_suffix(".new")
-    write_texts(path.parent, {draft.name: json.dumps(values, indent=1) + "\n"})
-    draft.replace(path)
+    with written(path.parent):
+        write_atomically(path, f"{json.dumps(values, indent=1)}\n".encode())
     return path
 
 

@@ -1,7 +1,7 @@
 """Fit coefficients of the cost model to measured runs: maximum a posteriori, with the distributions of `priors/` as hyper-priors.
 
-A robust loss limits the weight of runs that no coefficient explains. Runs of several devices share one fit: a device may have medians and
-spreads of its own, and the fit moves all of them by the same number of spreads.
+A robust loss limits the weight of runs that no coefficient explains. Runs of several devices share one fit. A device may have medians and
+spreads of its own, and the fit moves all medians by the same number of spreads.
 
 Notation (n runs, k coefficients):
     place     (log coefficient - log median) / spread, the same for all devices    (k,)
@@ -72,7 +72,7 @@ def group_beliefs(device: str, framework: str, *, own: bool = True) -> tuple[Bel
     """Return the coefficients of step time and of memory on a device under a framework.
 
     Args:
-        own: Use the framework's own coefficients; otherwise the general ones, beside the facts of its file.
+        own: Use the framework's own coefficients; otherwise the general ones, with the facts of its file.
     """
     known = load_framework(framework)
     return beliefs_of(load_hardware(device), known if own else dataclasses.replace(known, coefficients={}))

@@ -2,9 +2,8 @@
 
 The protocol is the same for all designers; `oppa.bench.declared.PROTOCOL` is its number. A trial costs its start-up and the steps that it
 ran. It ends at the time limit of a real search, which depends on its prediction. As in a real search, the user's baseline comes first.
-The noise of a trial depends on the seed, the configuration and the number of earlier trials of that configuration, so designers are
-compared in pairs. Each trial is recorded with the incumbent after it. The incumbent is the fastest configuration that ran to its end, by
-the mean over its trials.
+The noise of a trial depends on the seed, the configuration and the number of its earlier trials. So designers are compared in pairs. Each
+trial is recorded with the incumbent after it. The incumbent is the fastest configuration that ran to its end, by the mean over its trials.
 """
 
 import dataclasses

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from oppa.atomic_write import write_atomically
 from oppa.bench.declared import logged_inputs
 from oppa.bench.run_designer import TrialRecord
 from oppa.errors import InputError
@@ -136,10 +137,8 @@ class Log:
     def open_session(self, origin: Mapping[str, str]) -> None:
         """Open a session; first remove a line that an interrupted session left incomplete."""
         whole = self._text().rpartition("\n")[0]
-        temporary = self.path.with_suffix(".new")
         with written(self.path.parent):
-            temporary.write_text(f"{whole}\n" if whole else "")
-            temporary.replace(self.path)
+            write_atomically(self.path, f"{whole}\n".encode() if whole else b"")
         self._write({"protocol": self.protocol, "origin": origin})
 
     def append(self, run: Run) -> None:

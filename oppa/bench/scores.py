@@ -65,7 +65,7 @@ def untuned(runs: Iterable[Run]) -> dict[str, float]:
     """Return the throughput of an untuned job by task, as a share of the best.
 
     An untuned job runs with the user's baseline, or else the framework's default. Where that does not run, or the log lacks it, it runs
-    with the first feasible configuration of `random`; the value is the median over its runs.
+    with the first feasible configuration of `random`. The value is then the median over its runs.
     """
     runs = list(runs)
     recorded = {run.task: run.untuned for run in runs if run.untuned is not None}

@@ -1,7 +1,7 @@
 """Define the command line: argv in, tables out. Only this package prints or exits; each command has a file.
 
-Exit codes: 0 success, 1 nothing feasible, no verdict or training failed, 2 wrong input, 3 environment lacking, 4 a regression,
-70 a mistake in oppa, 130 interrupted and resumable, 141 nobody reads the output any more.
+Exit codes: 0 success, 1 nothing feasible, no verdict or training failed, 2 wrong input, 3 environment lacking, 4 a regression. Further
+codes: 70 a mistake in oppa, 130 interrupted and resumable, 141 nobody reads the output any more.
 
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
 """

@@ -4,7 +4,7 @@ Jobs wait in a queue by priority, then by arrival. While the first job cannot st
 if it does not delay the first one (EASY, Lifka 1995), by the predicted ends of running jobs.
 
 An elastic job that changes its size pauses while it writes a checkpoint and resumes from it. GPUs of a scale-up belong to the job
-from the decision on, and are prepared while it writes the checkpoint. GPUs that it gives back are free once the checkpoint is written.
+from the decision on, and are prepared while it writes the checkpoint. GPUs that it releases are free once the checkpoint is written.
 """
 
 import dataclasses

@@ -148,7 +148,7 @@ class Decision:
     onward: Configuration | None = None
     """Final target, if the chosen configuration is only an intermediate step to it."""
     before_step: int | None = None
-    """Under `roll_back`: restore the weights from before this step."""
+    """Step before which `roll_back` restores the weights."""
     best: tuple[Option, ...] = ()
     """Up to three candidates with the largest goodput, including those that a limit excludes."""
 

@@ -6,7 +6,7 @@ Notation (N rows; n candidates, each the fastest micro-batch of a strategy at a 
     layouts          the number of the strategy                          (n,)
     sizes            the different batches, ascending                    (m,)
 
-At one noise scale, goodput is T times a factor of the batch alone, so the factor is computed for m batches in place of n candidates.
+At one noise scale, goodput is T times a factor of the batch alone. So the factor is computed for m batches in place of n candidates.
 """
 
 import copy

@@ -51,7 +51,7 @@ def gather_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFacts, c
 def all_to_all_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFacts, c: Coefficients) -> Tensor:
     """Return the seconds in which each member sends a part of its own `payload` bytes to every other, shape (n,).
 
-    Of the k members of a host each keeps 1 / members of its payload, sends (k - 1) / members within the host, and the rest through its own
+    Each of a host's k members keeps 1 / members of its payload. It sends (k - 1) / members within the host, and the rest through its own
     share of the network.
     """
     intra = payload * (group.per_host - 1) / group.members / _within(group, machine, c)

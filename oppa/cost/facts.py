@@ -36,13 +36,13 @@ momentum keep one fp32 moment.
 TRAINED = {"all": 1.0, "lora": 0.004}
 """Share of the weights that train. Adapters of LoRA have rank * (inputs + outputs) weights per matrix (Hu et al. 2021).
 
-At rank 16 they are 0.2% of a model of 7B on the four matrices of attention and 0.6% on all, which the share lies between.
+At rank 16 they are 0.2% of a model of 7B on the four matrices of attention, and 0.6% on all. The share lies between them.
 """
 FROZEN_BYTES = {"16-bit": 2.0, "8-bit": 1.0, "4-bit": 0.5 + 1 / 64 + 4 / (64 * 256)}
 """Bytes of a frozen weight of a layer, with the scales of quantised ones.
 
-bitsandbytes keeps a scale for each block of 64 4-bit weights, in 8 bits with an fp32 scale for 256 of them (`bnb_4bit_use_double_quant`),
-and one fp32 scale for each row of 8-bit weights, which counts as nothing. Embedding and output projection keep 16 bits.
+bitsandbytes keeps a scale for each block of 64 4-bit weights, in 8 bits with an fp32 scale for 256 of them (`bnb_4bit_use_double_quant`).
+It keeps one fp32 scale for each row of 8-bit weights, which counts as nothing. Embedding and output projection keep 16 bits.
 """
 LOG_SOFTMAX_BYTES = 4
 """Bytes that a loss keeps of each logit: its log-softmax, in fp32 in every precision."""

@@ -139,7 +139,7 @@ class FrameworkPrior:
     update_copies: float
     """Copies of the trained weights, in the optimizer's format, that the update computes with."""
     moved_per_micro_batch: float
-    """Bytes per trained weight that each micro-batch reads and writes beside its matrix products: copies of gathered weights, and sums of
+    """Bytes per trained weight that each micro-batch moves apart from its matrix products: copies of gathered weights, and sums of
     gradients."""
     stall_probability_per_host: float
     """Probability that a host is slow in a run, so that every micro-batch of a pipeline over hosts waits."""

@@ -42,7 +42,7 @@ QUANTISED_BYTES = 0.5
 INDEXED_GRADIENT_MOVES = 4
 """Passes over the gradient of all of a layer's experts that the backward pass of a loop over them makes for each expert.
 
-The gradient of `weight[i]` has the shape of the whole stack (torch's `select_backward`): zeros are written, read, and added to the sum,
+The gradient of `weight[i]` has the shape of the whole stack (torch's `select_backward`). Zeros are written, read, and added to the sum,
 which is read and written.
 """
 MOVED_SCORE_BYTES = 40
@@ -59,8 +59,8 @@ forward and 56 backward. 8 and 16 of them are counted as for fused norms.
 COMPILED_SHARE = 0.4
 """Bytes that a compiler's fused element-wise operations move, against separate ones.
 
-Counted for a layer of Llama 3 8B, forward: norms in fp32, rotations, activations and residuals move 590 kB for each token as separate
-operations of torch, and 190 to 220 kB fused.
+The operations of a forward pass of a layer of Llama 3 8B were counted: norms in fp32, rotations, activations and residuals. They move 590
+kB for each token as separate operations of torch, and 190 to 220 kB fused.
 """
 STREAMED_SHARE = 0.85
 """Share of the memory bandwidth that large copies reach: 0.79 on A100, 0.87 on H100, 0.83 on H200 (AI-benchmarking-guide of Azure)."""

@@ -28,9 +28,9 @@ from oppa.cost.stages import (
 from oppa.cost.workload import Columns, Workload
 
 PLAIN_LOSS_NUMBERS = 3
-"""Numbers that torch's own cross-entropy keeps for each logit beside the logit itself, at the start of its backward pass.
+"""Numbers that torch's own cross-entropy keeps for each logit in addition to the logit, at the start of its backward pass.
 
-They are the log-softmax, its gradient and that of the logit (`log_softmax` and `nll_loss` of torch), in fp32 where the program or
+They are the log-softmax, its gradient and that of the logit (`log_softmax` and `nll_loss` of torch). They are in fp32 where the program or
 autocast converts the logits.
 """
 FUSED_LOSS_COPIES = 2

@@ -48,8 +48,8 @@ Formula = Callable[[Workload, Coefficients], Tensor]
 def predict(work: Workload, time: Beliefs, size: Beliefs) -> pd.DataFrame:
     """Return the predictions as the columns COLUMNS, one row per configuration.
 
-    They are seconds per step, tokens per second, bytes on the fullest device, each with the ends of its 90% interval, a flag that these
-    bytes fit, and the probability that they do.
+    They are seconds per step, tokens per second and bytes on the fullest device, each with the ends of its 90% interval. A flag states that
+    these bytes fit, and a probability how surely.
     """
     chunks = [work.take(slice(start, start + CHUNK)) for start in range(0, len(work), CHUNK)]
     return pd.concat([_predict(chunk, time, size) for chunk in chunks], ignore_index=True)

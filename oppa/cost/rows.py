@@ -93,8 +93,8 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
 def illegal(rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Return a mask of the checked rows that no framework can run, shape (n,).
 
-    In such a row dp * cp * tp * pp is not the number of devices, the batch or the sequence does not divide, stages outnumber layers,
-    expert parallelism does not fit into the ranks or the experts, or shards do not divide the replicas.
+    In such a row dp * cp * tp * pp is not the number of devices, stages outnumber layers, or a batch or sequence does not divide. Or expert
+    parallelism does not fit into the ranks or the experts, or shards do not divide the replicas.
     """
     ranks = rows["dp"].astype(np.float64) * rows["cp"] * rows["tp"] * rows["pp"] != rows["gpus"]  # int64 products could overflow
     batch = rows["gbs"] % (rows["dp"] * rows["mbs"]) != 0

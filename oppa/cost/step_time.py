@@ -27,8 +27,8 @@ Chosen on nanotron's runs, the only ones that stall, among 0.05 to 0.3; errors f
 LOSS_PASSES = 9
 """Passes of torch's own cross-entropy over the logits of a vocabulary that exceeds a thread block's memory.
 
-`log_softmax` reads them for the maximum, the sum and the result, which it writes. The backward pass writes zeros for `nll_loss`, reads them
-for a sum and for the result, and reads the log-softmax and writes the gradient (torch's SoftMax.cu).
+`log_softmax` reads them for the maximum, the sum and the result, which it writes. The backward pass writes zeros for `nll_loss`, and reads
+them for a sum and for the result. It reads the log-softmax and writes the gradient (torch's SoftMax.cu).
 """
 OPTIMIZER_PASSES = 3
 """Passes over gradients, weights and moments: the norm for clipping, the update, the copy to the format in use."""

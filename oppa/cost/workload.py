@@ -103,7 +103,7 @@ class ConfigurationFacts(Columns):
     offload_activations: Tensor
     offload_optimizer: Tensor
     offload_parameters: Tensor
-    """1 if ZeRO 3 keeps its shards of weights and gradients in the host's memory, beside the optimizer's states."""
+    """1 if ZeRO 3 keeps its shards of weights and gradients in the host's memory, with the optimizer's states."""
     bubble: Tensor
     """Idle time of a stage per step, in micro-batches: (pp - 1) / model_chunks, or a third of it in zero-bubble schedules."""
     in_flight: Tensor
@@ -116,7 +116,7 @@ class ConfigurationFacts(Columns):
     """1 if the gathering of updated parameters overlaps the forward pass that uses them."""
     overlap_p2p: Tensor
     overlap_tp: Tensor
-    """1 if tensor-parallel communication runs in parts beside the matrix products that need it."""
+    """1 if tensor-parallel communication runs in parts, at the same time as the matrix products that need it."""
     compiled: Tensor
     """1 if a compiler fuses the element-wise operations."""
     bucket_bytes: Tensor

@@ -252,10 +252,10 @@ class HostsTrial:
                 file.unlink()
 
     def _lost(self, how: str) -> Exit:
-        told = _merged(self._exits.values())
+        merged = _merged(self._exits.values())
         if revoked := self._launcher.revoked(self._agents):
-            return dataclasses.replace(told, revoked=revoked)
-        return dataclasses.replace(told, failure=told.failure or how, traceback=told.traceback or self._agents.last_words())
+            return dataclasses.replace(merged, revoked=revoked)
+        return dataclasses.replace(merged, failure=merged.failure or how, traceback=merged.traceback or self._agents.last_words())
 
     def _gather_logs(self) -> None:
         """Append the logs of other hosts to those of the first one."""

@@ -52,8 +52,8 @@ def probe(job: str) -> Probe:
             AgentClient([command], hosts=hosts, environment=os.environ, grace_s=1.0, log=Path(folder, "probe.log"))
         ) as agents:
             try:
-                told = agents.wait_for("machine", hosts, PATIENCE_S)
-                port = next(each["port"] for each in told if each["host"] == 0)
+                answers = agents.wait_for("machine", hosts, PATIENCE_S)
+                port = next(each["port"] for each in answers if each["host"] == 0)
                 agents.tell(address=allocated[0].address, port=port)
                 link = agents.wait_for("link", 1, PATIENCE_S)[0] if hosts > 1 else None
             except OSError as error:
@@ -62,7 +62,7 @@ def probe(job: str) -> Probe:
     cpus = min(node.cpus for node in allocated)
     return Probe(
         hosts=hosts,
-        machine=_poorest([Machine(**each["machine"]) for each in told], cpus),
+        machine=_poorest([Machine(**each["machine"]) for each in answers], cpus),
         link=Link(bandwidth_bytes_per_s=link["bandwidth_bytes_per_s"], latency_s=link["latency_s"]) if link else None,
     )
 

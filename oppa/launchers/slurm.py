@@ -267,17 +267,17 @@ def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
     Raises:
         EnvironmentLackingError: the job has ended, or waits for a reason that never resolves.
     """
-    told, since = SlurmState(name=""), time.monotonic()
+    reported, since = SlurmState(name=""), time.monotonic()
     while (now := state(job)).name != "RUNNING":
         if now.has_ended:
             raise EnvironmentLackingError(
                 f"Slurm's job {job} has ended: {now}", hint="run the same command again: the study keeps its trials"
             )
-        if now.name == "PENDING" and now.reason in HOPELESS and now == told and time.monotonic() > since + HOPELESS_S:
+        if now.name == "PENDING" and now.reason in HOPELESS and now == reported and time.monotonic() > since + HOPELESS_S:
             raise EnvironmentLackingError(f"Slurm's job {job} can never start: {now.reason}", hint="request what the partition has")
-        if now != told:
+        if now != reported:
             _log.warning("waiting for Slurm's job %s: %s", job, now)
-            told, since = now, time.monotonic()
+            reported, since = now, time.monotonic()
         _wait(POLL_S, on_tick)
 
 

@@ -11,8 +11,8 @@ from oppa.pipeline.graph import PipelineShape, Schedule
 from oppa.pipeline.memory import Footprint, peak_memory
 
 RECOMPUTED = 2 / 34
-"""Share of a layer's activations that stays under recomputation: its input, 2 of 34 bytes for each token and hidden unit
-(Korthikanti et al. 2022, sections 4 and 5, with an attention that keeps no scores)."""
+"""Share of a layer's activations that stays under recomputation: its input, 2 of 34 bytes for each token and hidden unit. The attention
+keeps no scores (Korthikanti et al. 2022, sections 4 and 5)."""
 WEIGHT_MEMORY = 0.5
 """Share of the activations that weights' gradients need after the backward pass. Qi et al. 2024, table 1, allow up to 32 of 34 bytes."""
 
@@ -66,7 +66,7 @@ class Costs:
         return execute(schedule, times), peak_memory(schedule, self.footprint(schedule.shape))
 
     def bubble_rate(self, executed: Execution) -> float:
-        """Return the share of the longest span c in which a rank does no work: (c - m (F + B + W)) / c (Qi et al. 2024, section 5.3).
+        """Return the share of the longest span c without work: (c - m (F + B + W)) / c (Qi et al. 2024, section 5.3).
 
         If ranks are uneven, it is their mean. Recomputation does not count as work.
         """

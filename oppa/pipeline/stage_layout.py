@@ -85,7 +85,7 @@ def evenly(chain: str, stages: int) -> Stages:
 
 
 def balanced(costs: Sequence[float], shape: PipelineShape) -> Stages:
-    """Share costs so that the largest cost of a rank is as low as the search finds, then the next largest, then those of the stages.
+    """Share costs so that the largest cost of a rank is low, then the next largest, then those of the stages.
 
     The largest cost is minimal if each rank has one stage. With several stages per rank, single parts are moved between stages as long
     as that improves the result.

@@ -71,7 +71,7 @@ def _actions(cell: str, where: str) -> list[Action]:
 
 
 def _shape(ranks: list[list[Action]]) -> PipelineShape:
-    """Infer the shape: a V if a rank has two stages and the first rank holds the last stage, else every chunk starts at rank 0."""
+    """Return a V if ranks have two stages and the first rank holds the last one, else a shape whose chunks start at rank 0."""
     stages = 1 + max(action.stage for actions in ranks for action in actions)
     folded = len(ranks) > 1 and stages == 2 * len(ranks) and any(action.stage == stages - 1 for action in ranks[0])
     micro_batches = 1 + max(action.micro_batch for actions in ranks for action in actions)

@@ -1,4 +1,4 @@
-"""Build schedules of two model chunks in a V: rank r holds stages r and 2 p - 1 - r, so the first and the last stage share a rank.
+"""Build schedules of two model chunks in a V: rank r holds stages r and 2 p - 1 - r. The first and the last stage thus share a rank.
 
 Both are built for at least as many micro-batches as fill the V. If the job has fewer, the others are removed: the rest of a valid
 schedule is valid.

@@ -1,6 +1,6 @@
 """Complete a configuration that is given in whole or in part: `[baseline]` of a job file, JSON, or a framework's own file.
 
-The rest follows: tp, pp and other degrees are 1, dp is the number of devices divided by them, and every other parameter has its default.
+The rest follows. Degrees such as tp and pp are 1, dp is the number of devices divided by them, and other parameters have their defaults.
 """
 
 import math

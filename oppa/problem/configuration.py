@@ -112,7 +112,7 @@ class Configuration:
         """Return a readable and unique name, such as `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`.
 
         Extra parameters follow as `cp2`; ids with some lack `tp1`, `pp1`, `z0` and `mbs1`. A short hash at the end encodes other values
-        that are not the default, texts that no file name can have, and what would make the id too long for one.
+        that are not the default. It also encodes texts that no file name can have, or that would make the id too long for one.
         """
         every = not self.extras
         parts = [f"dp{self.dp}"]

@@ -24,7 +24,7 @@ def words_of(name: str, stated: StatedWords) -> Words:
 
 
 def keys_of(name: str, stated: StatedKeys) -> Keys:
-    """Return the keys of a parameter; a text is the key that holds its value, and in a choice by value `[]` stands for no value."""
+    """Return the keys of a parameter; a text is the key of its value. In a choice by value `[]` stands for no value."""
     found: dict[str, Value | Mapping[str, Value | None]] = {}
     for key, to in {stated: f"{{{name}}}"}.items() if isinstance(stated, str) else stated.items():
         if isinstance(to, dict) and any(isinstance(each, list) and each for each in to.values()):

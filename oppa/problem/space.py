@@ -30,7 +30,7 @@ Scale = Literal["log2", "ordinal", "one-hot"]
 Words = tuple[str, ...] | Mapping[str, tuple[str, ...]]
 """Words of a launch line for a parameter: the same for all its values, or by value."""
 Keys = Mapping[str, Value | Mapping[str, Value | None]]
-"""Dotted keys of a framework's configuration file, each with a template or a value, or with one by value; None leaves the key as it is."""
+"""Dotted keys of a framework's configuration file, each with a template or a value, or one by value; None keeps the file's own."""
 _SCALES: Mapping[str, Scale] = {"schedule": "one-hot", "stage_layout": "one-hot", "zero_stage": "ordinal", "recompute": "ordinal"}
 
 

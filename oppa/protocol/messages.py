@@ -250,7 +250,7 @@ class Decided(_Message):
     configuration: AnySetting
     local_batches: LocalBatches = []
     before_step: Count | None = None
-    """Under `roll_back`: restore the weights from before this step."""
+    """Step before which `roll_back` restores the weights."""
     reason: Text
     limits: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=20)] = []
     """Limits that excluded a better candidate."""

@@ -36,7 +36,7 @@ from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.runner import load_runner
 from oppa.tuning.designers.oppa import fitted
 from oppa.tuning.equivalence import equivalence
-from oppa.tuning.result import SearchResult, break_even, current
+from oppa.tuning.result import WinnerComparison, break_even, current
 from oppa.tuning.spending import Spending, cost, gpu_hours, spending, unit
 from oppa.tuning.surrogate_summary import surrogate_summaries
 from oppa.tuning.verify.past import past
@@ -118,7 +118,7 @@ def head() -> dict[str, str]:
     return {"style": Markup(style), "script": Markup(script), "script_hash": digest}
 
 
-def differences(result: SearchResult, problem: Problem) -> list[tuple[str, object, object]]:
+def differences(result: WinnerComparison, problem: Problem) -> list[tuple[str, object, object]]:
     """Return every parameter in which the winner differs from the default: its name, the winner's value, the default's.
 
     If no default configuration was measured, the framework's defaults of the single parameters replace it.

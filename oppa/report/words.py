@@ -10,7 +10,7 @@ from oppa.report.study import each_once, tied
 from oppa.study import Trial
 from oppa.study.records import SEARCH
 from oppa.tuning.equivalence import Equivalence
-from oppa.tuning.result import SearchResult, rates
+from oppa.tuning.result import WinnerComparison, rates
 from oppa.tuning.verification import Interval, SpeedUp
 from oppa.units import format_number, format_uncertain
 
@@ -21,7 +21,7 @@ MATTERS = 0.02
 """Relative loss of throughput that is within the variation between trials of one configuration."""
 
 
-def speed(trial: Trial, result: SearchResult, objective: Objective) -> str:
+def speed(trial: Trial, result: WinnerComparison, objective: Objective) -> str:
     """Return a contender's objective as text: the mean of its repeats with their 95% interval.
 
     If there are too few repeats for an interval, it is their mean alone. Without repeats, it is the trial's with its standard deviation.
@@ -44,7 +44,7 @@ def interval(low: float, high: float, objective: Objective) -> str:
     return " – ".join(map(format_number, sorted(map(objective.of, (low, high)))))
 
 
-def _intervals(result: SearchResult) -> dict[Configuration, Interval]:
+def _intervals(result: WinnerComparison) -> dict[Configuration, Interval]:
     found = dict[Configuration, Interval]()
     for other, compared in ((result.runner_up, result.margin), (result.default, result.speed_up)):
         if other and compared:
@@ -52,7 +52,7 @@ def _intervals(result: SearchResult) -> dict[Configuration, Interval]:
     return found
 
 
-def verdicts(result: SearchResult, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
+def verdicts(result: WinnerComparison, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
     """Return sentences on the winner: its speed-up, whether it learns as the default or the baseline does, and the ties with it."""
     found = [_speed_up(result), _failure(result), _margin(result), _learning(learned, result) if learned else ""]
     if result.missing(2):
@@ -64,7 +64,7 @@ def verdicts(result: SearchResult, trials: Sequence[Trial], learned: Equivalence
     return [sentence for sentence in found if sentence]
 
 
-def equivalent(learned: Equivalence, result: SearchResult) -> str:
+def equivalent(learned: Equivalence, result: WinnerComparison) -> str:
     """Return a phrase on whether the winner's losses equal those of the configuration that it is compared with."""
     tolerance = f"tolerance {learned.tolerance:g}"
     if learned.holds:
@@ -76,14 +76,14 @@ def equivalent(learned: Equivalence, result: SearchResult) -> str:
     return f"not as {result.usual_in_words} does: losses differ {where}; check how your program applies the configuration"
 
 
-def _learning(learned: Equivalence, result: SearchResult) -> str:
+def _learning(learned: Equivalence, result: WinnerComparison) -> str:
     compared = equivalent(learned, result)
     if learned.unknown:
         return f"Whether it learns as {result.usual_in_words} does is {compared}."
     return f"It learns {compared}." if learned.holds else f"Warning: it learns differently, {compared}."
 
 
-def _speed_up(result: SearchResult) -> str:
+def _speed_up(result: WinnerComparison) -> str:
     if result.default is None:
         return "The speed-up over the default configuration is unknown: no default configuration that fits was measured."
     if result.default.configuration == result.best.configuration:
@@ -91,21 +91,21 @@ def _speed_up(result: SearchResult) -> str:
     return f"Compared with {result.usual_in_words}: {_compared(result.speed_up, result)}." if result.speed_up else ""
 
 
-def _failure(result: SearchResult) -> str:
+def _failure(result: WinnerComparison) -> str:
     if result.failure is None:
         return ""
     ended = f"{result.failure.configuration.id}, ended in trial {result.failure.id}: {result.failure.outcome.replace('_', ' ')}"
     return f"The baseline, {ended}. The default configuration replaces it."
 
 
-def _margin(result: SearchResult) -> str:
+def _margin(result: WinnerComparison) -> str:
     second, default = result.runner_up, result.default
     if second is None or result.margin is None or (default and second.configuration == default.configuration):
         return ""
     return f"Compared with the second, {second.configuration.id}: {_compared(result.margin, result)}."
 
 
-def _compared(speed_up: SpeedUp, result: SearchResult) -> str:
+def _compared(speed_up: SpeedUp, result: WinnerComparison) -> str:
     verdict = "tied, the 95% intervals overlap" if speed_up.tied else "the 95% intervals do not overlap"
     ratio = f"{speed_up.ratio.value:.2f} times as fast [{speed_up.ratio.low:.2f} – {speed_up.ratio.high:.2f}]"
     return f"{ratio} in {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"

@@ -13,7 +13,7 @@ from oppa.simulator.topology import Crossing, RankGroup
 
 
 def all_reduce_s(group: RankGroup, bytes_: float) -> float:
-    """Return the seconds of an all-reduce: a ring of 2 (n - 1) steps of bytes / n each, or a double binary tree if that is faster."""
+    """Return the seconds of an all-reduce by a ring, in 2 (n - 1) steps of bytes / n each, or by a faster double binary tree."""
     n = group.size
     if n == 1:
         return 0.0

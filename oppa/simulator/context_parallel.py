@@ -3,7 +3,7 @@
 Notation:
     c ranks share a sequence, and each holds 1/c of its tokens; the causal mask is balanced, so each computes 1/c of the scores
 
-A ring computes with one block of keys and values while the next one arrives, and merges the outputs of its c blocks (Liu et al. 2023, Ring
+A ring computes with one block of keys and values while the next one arrives. It merges the outputs of its c blocks (Liu et al. 2023, Ring
 Attention). The backward pass sends the gradients of keys and values along, too. Otherwise ranks exchange heads for tokens before attention
 and back after it (Jacobs et al. 2023, DeepSpeed Ulysses), and nothing hides the exchange.
 """

@@ -1,7 +1,7 @@
 """Fit learning curves to real runs: loss and accuracy as functions of progress.
 
-The unit of progress is a step of one sample. A step of B samples makes a progress of worth(B, phi) at a noise scale phi: B times its
-statistical efficiency and its learning-rate factor (`oppa.table.goodput`). If runs have several batch sizes, phi is the value at which
+The unit of progress is a step of one sample. A step of B samples makes a progress of worth(B, phi) at a noise scale phi. That is B times
+its statistical efficiency and its learning-rate factor (`oppa.table.goodput`). If runs have several batch sizes, phi is the value at which
 their curves agree best.
 
 Notation (runs r with a constant batch B_r each; accuracies a):

@@ -4,8 +4,8 @@ Notation:
     T tokens of the micro-batch, h hidden, q = h query width, k key width, f feed-forward width, V words, t = tp
     a pass takes time on a device and on its host; the larger counts, because kernels are launched ahead of their execution
 
-Products per layer (columns are split over t, or rows): query-key-value (T, (q + 2 k) / t, h), output (T, h, q / t), up (T, f / t, h; twice
-with a gate), down (T, h, f / t). The backward pass has two of each: for the input (T, k, n) and for the weights (k, n, T).
+Columns or rows of the products of a layer are split over t. Query-key-value: (T, (q + 2 k) / t, h). Output: (T, h, q / t). Up, twice with a
+gate: (T, f / t, h). Down: (T, h, f / t). The backward pass has two of each: for the input (T, k, n) and for the weights (k, n, T).
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Create the SQLite file of a study atomically, open it, and migrate it.
 
-Every commit is on disk before it returns (WAL, synchronous=FULL). Only its owner can open the file, because whoever reads it can hold
+Every commit is on disk before it returns (WAL, synchronous=FULL). Only its owner can open the file, because anybody who reads it can hold
 SQLite's locks. A network file system breaks WAL's shared memory. There the file is
 opened without WAL, and by one host only. This is the host that created it, until another host finds that no tuner uses it.
 """

@@ -1,7 +1,7 @@
 """Notice that the file of an open study was removed, replaced or overwritten, and write it again from what SQLite holds open.
 
 A trial runs with the rights of the user and can remove the study. The kernel keeps a removed file as long as it is open, and recent changes
-are in the write-ahead log, so that the study can still be read whole.
+are in the write-ahead log. So the study can still be read whole.
 
 Nothing here opens the files: POSIX drops all locks of a process on a file when the process closes any descriptor of it, SQLite's included.
 """

@@ -7,8 +7,8 @@ from oppa.problem.configuration import Configuration
 from oppa.trials.trial_folder import Outcome
 
 SEARCH, BASELINE, VERIFICATION, DRIFT = "search", "baseline", "verification", "drift"
-"""Purposes of a trial: find the fastest configuration, find a default that fits in memory, or compare a few configurations; or repeat the
-incumbent, to see whether the machine has become slower or faster."""
+"""Purposes of a trial: find the fastest configuration, find a default that fits in memory, compare a few configurations, or detect a drift.
+The incumbent's repeats show whether the machine has become slower or faster."""
 MEASURED: tuple[Outcome, ...] = ("completed", "terminated_early")
 """Outcomes whose throughput is valid."""
 LEASE_S = 60.0

@@ -1,6 +1,7 @@
 """Predict the step time on numbers of devices that were not measured, from a few that were, with the error of the prediction.
 
-Model: t(n) = a / n + b + c log2 n, with a, b, c >= 0: work that devices share, work that each repeats, and messages in log n rounds.
+The model is t(n) = a / n + b + c log2 n, with a, b, c >= 0. Its terms are work that devices share, work that each repeats, and messages in
+log n rounds.
 
 Few sizes do not determine the three terms. The error of a prediction therefore reaches to all laws that explain the measurements within
 their noise. The least and the largest time that these laws predict are linear programs in a, b and c.

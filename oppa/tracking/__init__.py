@@ -1,6 +1,5 @@
 """Record studies and runs with trackers such as MLflow: `[tracking]` of a job file names them.
 
-A tracker never takes part in a session. A process of its own follows the records that the session writes in any case, the study's trials
-or the run's ledger, and passes them on. So a tracker that is slow or fails costs the session nothing, and a later session continues where
-it stopped.
+A tracker never takes part in a session. A process of its own follows the study's trials or the run's ledger, which the session writes in
+any case, and passes them on. So a tracker that is slow or fails costs the session nothing, and a later session continues where it stopped.
 """

@@ -94,5 +94,5 @@ def _in_words(line: Line) -> str:
     """Return what an event did, and why."""
     before, after = (Configuration.from_dict(line[name]) if line.get(name) else None for name in ("before", "after"))
     change = f"{before.id}, batch {before.global_batch} -> {after.id}, batch {after.global_batch}" if before and after else ""
-    told = (change, line.get("reason"), line.get("failure"), line.get("checkpoint"))
-    return "; ".join(str(each) for each in told if each) or line["event"]
+    parts = (change, line.get("reason"), line.get("failure"), line.get("checkpoint"))
+    return "; ".join(str(each) for each in parts if each) or line["event"]

@@ -20,9 +20,8 @@ from oppa.tracking.tracker import Status
 from oppa.trials.guarded_process import GuardedProcess
 
 if TYPE_CHECKING:  # a job without trackers loads none of this
-    from oppa.control.training_session.callback import Callback as TrainCallback
-    from oppa.control.training_session.callback import RunCallback, RunSession
-    from oppa.tuning.session import Callback, Session
+    from oppa.control.training_session.callback import RunCallback, RunSession, TrainCallback
+    from oppa.tuning.session import Session, SessionCallback
     from oppa.tuning.trial_executor import SearchCallback
 
 PATIENCE_S = 60.0
@@ -45,7 +44,7 @@ def require_trackers(choice: TrackingChoice | None) -> None:
         registry.require_trackers(choice)
 
 
-def tracked(problem: Problem, callback: "Callback | None") -> "Callback | None":
+def tracked(problem: Problem, callback: "SessionCallback | None") -> "SessionCallback | None":
     """Return a callback that also records the session's study with the trackers of its job."""
     if (choice := _choice(problem)) is None:
         return callback

@@ -1,4 +1,4 @@
-"""Pass a study on to a tracker: a run for the study, which ends with the winner, and a nested run for each of its trials."""
+"""Pass a study on to a tracker: a run for the study, which ends with the winner, and a nested one for each trial."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from oppa.tracking.progress import Progress
 from oppa.tracking.tracker import Status, TrackedRun, Tracker, Value, without_secrets
 from oppa.trials.trial_folder import Outcome
 from oppa.tuning.proxy.nested import FOLDER
-from oppa.tuning.result import SearchResult, current
+from oppa.tuning.result import WinnerComparison, current
 from oppa.tuning.spending import spending
 
 TRIALS = "trials"
@@ -90,7 +90,7 @@ class StudyRecorder:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def _winner(self, found: SearchResult) -> dict[str, Value]:
+    def _winner(self, found: WinnerComparison) -> dict[str, Value]:
         best, gained = found.contender(found.best), found.speed_up
         rate = best.steps_per_s or best.steps_per_s_search
         objective = {"winner_objective": self._problem.objective.of(rate)} if rate else {}

@@ -1,4 +1,4 @@
-"""Run trials on this host with one rank per device; ranks are forked from a warm parent if the runner allows it, else executed."""
+"""Run trials on this host with one rank per device; ranks are forked from a fork server if the runner allows it, else executed."""
 
 import contextlib
 import logging

@@ -42,6 +42,7 @@ class TrialMonitor:
         hang_s: float,
         stop_rule: StopRule | None,
         on_step: Callable[[Measurement], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._wanted = spec.steps
@@ -49,8 +50,9 @@ class TrialMonitor:
         self._hang_s = hang_s
         self._stop_rule = stop_rule
         self._on_step = on_step
+        self._clock = clock
         self._reader = trial_folder.MeasurementReader(folder)
-        self._started_at = self._last_step_at = time.monotonic()
+        self._started_at = self._last_step_at = clock()
         self.measurements: list[Measurement] = []
         self.setup_s: float | None = None
         self.stopped_as: Outcome | None = None
@@ -66,7 +68,7 @@ class TrialMonitor:
     @property
     def seconds(self) -> float:
         """Return the seconds since the start."""
-        return time.monotonic() - self._started_at
+        return self._clock() - self._started_at
 
     def poll(self) -> None:
         """Read the steps reported since the last call, and apply the stop rule if there are any."""
@@ -76,7 +78,7 @@ class TrialMonitor:
         except MeasurementError as error:
             self._end("failed", error.message)
         if new:
-            self._last_step_at = time.monotonic()
+            self._last_step_at = self._clock()
             if self.setup_s is None:
                 self.setup_s = max(0.0, self.seconds - new[0].step_time_s)
         for measurement in new:
@@ -89,11 +91,11 @@ class TrialMonitor:
 
     def check_time(self) -> None:
         """Detect that the trial exceeds its time limit, or hangs."""
-        silence_s = time.monotonic() - self._last_step_at
+        silence_s = self._clock() - self._last_step_at
         if self.seconds > self._limit_s:
             self._end("timed_out", f"took longer than its limit of {format_seconds(self._limit_s)}")
         elif silence_s > self._hang_s / PAUSE_LOOKS and self._is_paused():
-            self._last_step_at = time.monotonic()
+            self._last_step_at = self._clock()
         elif silence_s > self._hang_s and self.measurements:
             self._check_silence(silence_s)
 

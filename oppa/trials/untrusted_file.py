@@ -1,7 +1,7 @@
 """Read files that a trial's own processes can write, replace or fill: only regular files, through no link, without waiting, and bounded.
 
-A program under test is not trusted. In place of a file it may leave a FIFO, which blocks a reader; a link, which shows another file; a
-directory; or more bytes than fit in memory.
+A program under test is not trusted. In place of a file it may leave a FIFO, which blocks a reader, or a link, which shows another file. It
+may also leave a directory, or more bytes than fit in memory.
 """
 
 import contextlib

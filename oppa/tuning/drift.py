@@ -84,8 +84,9 @@ def drift_of(trials: Sequence[Trial]) -> Drift:
 def is_due(trials: Sequence[Trial], *, resumed: bool = False, ending: bool = False) -> bool:
     """Return whether the incumbent is to run again before the next candidate. It never is where nothing would be corrected.
 
-    A machine that was seen to stand still for T trials drifts by no more than the noise of a trial in the next T, if its drift is a random
-    walk. So repeats become rarer while it stands still. With a drift of variance v per trial, the noise s is reached after s^2 / v trials.
+    The drift is taken for a random walk. A machine that stood still for T trials then drifts by no more than the noise of a trial in the
+    next T. So repeats become rarer while it stands still. With a drift of variance v per trial, the noise s is reached after s^2 / v
+    trials.
 
     Args:
         trials: Every trial of the study, oldest first.

@@ -18,7 +18,7 @@ from oppa.study import Study
 from oppa.trials.trial_folder import MeasurementReader
 
 if TYPE_CHECKING:
-    from oppa.tuning.result import SearchResult
+    from oppa.tuning.result import WinnerComparison
 
 LEARNED = (
     *("global_batch", "precision", "optimizer", "learning_rate", "momentum", "adam_beta2", "gradient_clipping"),
@@ -85,7 +85,7 @@ def compare(
     )
 
 
-def equivalence(study: Study, result: "SearchResult | None", problem: Problem) -> Equivalence | None:
+def equivalence(study: Study, result: "WinnerComparison | None", problem: Problem) -> Equivalence | None:
     """Compare the winner's losses with those of the default or the baseline, in their last repeats; None if there is nothing to compare."""
     if result is None or result.default is None or result.default.configuration == result.best.configuration:
         return None

@@ -17,7 +17,7 @@ from oppa.study.records import VERIFICATION
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.oppa import Oppa, fitted
 from oppa.tuning.designers.without_prior import WithoutPrior
-from oppa.tuning.result import SearchResult, current, rates
+from oppa.tuning.result import WinnerComparison, current, rates
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def _own(trials: Sequence[Trial], configuration: Configuration) -> list[Trial]:
     return [trial for trial in trials if trial.configuration == configuration and trial.counts and trial.purpose != VERIFICATION]
 
 
-def _best_measured(result: SearchResult, trials: Sequence[Trial], *, repeated: bool) -> tuple[Configuration, float]:
+def _best_measured(result: WinnerComparison, trials: Sequence[Trial], *, repeated: bool) -> tuple[Configuration, float]:
     """Return the winner and its throughput: over its repeats if `repeated`, else over its other trials."""
     best = result.best.configuration
     return best, statistics.geometric_mean(rates(result.repeats_of(result.best) if repeated else _own(trials, best)))

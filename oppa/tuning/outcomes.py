@@ -12,27 +12,27 @@ from oppa.table import Table, TableRow
 from oppa.tuning.break_even import BreakEven
 from oppa.tuning.equivalence import Equivalence, equivalence
 from oppa.tuning.export_best import ExportedBest, write_best
-from oppa.tuning.result import Contender, SearchResult, break_even, to_json
+from oppa.tuning.result import Contender, WinnerComparison, break_even, to_json
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.verification import SpeedUp
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TuneResult:
+class SearchResult:
     """The winner of a search, verified by repeats that alternate with those of its reference."""
 
     study: Path
     """Folder of the study; a further search resumes it."""
     ended: str
     """Why the search ended, in a few words."""
-    search: SearchResult
+    search: WinnerComparison
     equivalence: Equivalence | None
     """Comparison of the winner's losses with those of its reference; None if they cannot be compared."""
     exported: ExportedBest
     """The files that run the winner."""
     objective: Objective
-    """The quantity that was maximised: throughput, or a number that the program prints."""
+    """The maximised quantity, which is throughput or a number that the program prints."""
     trials: tuple[Trial, ...]
     """Trials of the search, oldest first."""
     spent: Spending
@@ -43,7 +43,7 @@ class TuneResult:
     """The result as JSON values, as `oppa tune --json` prints it."""
 
     @classmethod
-    def of(cls, executor: TrialExecutor, found: SearchResult, ended: str) -> "TuneResult":
+    def of(cls, executor: TrialExecutor, found: WinnerComparison, ended: str) -> "SearchResult":
         """Return the result of a session, and write the winner's files."""
         study, learned = executor.study, equivalence(executor.study, found, executor.problem)
         spent = spending(study, executor.problem)

@@ -49,7 +49,7 @@ class Contender:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
+class WinnerComparison:
     """The winner, and what it was compared with: the user's baseline, else the default; None if there is no such configuration."""
 
     best: Trial
@@ -114,7 +114,7 @@ class SearchResult:
         return speed_up(ours, theirs) if min(len(ours), len(theirs)) >= 2 else None
 
 
-def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Designer) -> SearchResult | None:
+def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Designer) -> WinnerComparison | None:
     """Find a default that fits, then repeat it, the fastest and the second until the winner is verified; None if nothing fits.
 
     Raises:
@@ -162,7 +162,7 @@ def allows(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float |
     return executor.budget.allows(request_of(executor, trials, expected_s))
 
 
-def contenders(result: SearchResult) -> list[Trial]:
+def contenders(result: WinnerComparison) -> list[Trial]:
     """Return the trials that represent the contenders."""
     return [trial for trial in (result.best, result.runner_up, result.default) if trial is not None]
 
@@ -204,12 +204,14 @@ def usual_order(candidates: Candidates, baseline: Configuration | None) -> list[
     return [*([candidates.index_of(baseline)] if baseline else []), *map(int, candidates.default_order())]
 
 
-def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, baseline: Configuration | None = None) -> SearchResult | None:
+def current(
+    trials: Sequence[Trial], candidates: Candidates, repeats: int, baseline: Configuration | None = None
+) -> WinnerComparison | None:
     """Return the finding from the trials so far, without running anything.
 
-    The contenders are the fastest that ran to its end, the fastest of all others that were measured, and the default, or the baseline if
-    that runs. The last trial of each represents it. Configurations that fail when run again are dropped. The winner is the fastest in the
-    repeats, once there are enough of them.
+    The contenders are the fastest that ran to its end, the fastest other one that was measured, and the default or a baseline that runs.
+    The last trial of each represents it. Configurations that fail when run again are dropped. The winner is the fastest in the repeats,
+    once there are enough of them.
     """
     tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not is_unreliable(trials, own[0].configuration)}
     offsets = drift_of(trials).offsets
@@ -226,7 +228,7 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, basel
     runner_up = next((trial for trial in fastest[1:2] if _were_compared(trials, {*leading, trial.configuration})), second)
     contenders = leading | ({runner_up.configuration: runner_up} if runner_up else {})
     ran = _repeats(trials, contenders)
-    result = SearchResult(
+    result = WinnerComparison(
         best=fastest[0],
         default=default,
         runner_up=runner_up,
@@ -248,7 +250,7 @@ def _failure(trials: Sequence[Trial], baseline: Configuration | None) -> Trial |
     return failed[-1] if failed else None
 
 
-def _judged(result: SearchResult, contenders: Mapping[Configuration, Trial]) -> SearchResult:
+def _judged(result: WinnerComparison, contenders: Mapping[Configuration, Trial]) -> WinnerComparison:
     """Return the finding with the fastest in the repeats as the winner, and the second as the runner-up."""
     ranked = sorted(contenders, key=lambda each: -statistics.geometric_mean(rates(result.repeats[each])))
     second = contenders[ranked[1]] if len(ranked) > 1 else None
@@ -284,7 +286,7 @@ def is_unreliable(trials: Sequence[Trial], configuration: Configuration) -> bool
     return "out_of_memory" in failed or len(failed) >= STRIKES
 
 
-def to_json(study: Study, result: SearchResult | None, why_ended: str | None, learned: Equivalence | None = None) -> dict[str, Any]:
+def to_json(study: Study, result: WinnerComparison | None, why_ended: str | None, learned: Equivalence | None = None) -> dict[str, Any]:
     """Return the result as JSON values, as `oppa tune --json` prints it; null where a value is missing."""
     trials, problem = study.trials(), study.problem
     spent = spending(study, problem)
@@ -329,7 +331,7 @@ def to_json(study: Study, result: SearchResult | None, why_ended: str | None, le
     }
 
 
-def break_even(result: SearchResult, spent: Spending, problem: Problem) -> BreakEven:
+def break_even(result: WinnerComparison, spent: Spending, problem: Problem) -> BreakEven:
     """Return the measured break-even of a search; a winner that is the reference itself has a speed-up of 1."""
     usual, same = result.default, Interval(value=1.0, low=1.0, high=1.0)
     repeats = rates(result.repeats_of(usual)) if usual else []

@@ -62,7 +62,7 @@ class Session:
     """Folder of the study of which this one is a part, and which a later session names; None if it stands alone."""
 
 
-Callback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
+SessionCallback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
 """An object that watches a session; or a function that receives the session and returns such an object as a context manager."""
 
 
@@ -149,7 +149,7 @@ class SessionOptions:
     """Facts that explain the session's trials later."""
     seed: int
     """Seed of the noise of simulated trials."""
-    callback: "Callback | None"
+    callback: "SessionCallback | None"
     again: Sequence[str] = ()
     """The words after `oppa` that start further tuners of the study; empty if this process tunes alone."""
     option: str = "--study"
@@ -276,14 +276,14 @@ class _Interruptible:
         self._callback.tick()
 
 
-def search_callback(session: Session, callback: Callback | None) -> AbstractContextManager[SearchCallback]:
+def search_callback(session: Session, callback: SessionCallback | None) -> AbstractContextManager[SearchCallback]:
     """Return what watches a session, as a context manager: the callback itself, what it returns for the session, or nothing at all."""
     made = SilentCallback() if callback is None else callback
     return made(session) if callable(made) else contextlib.nullcontext(made)
 
 
 @contextlib.contextmanager
-def _watched(session: Session, callback: Callback | None) -> Iterator[SearchCallback]:
+def _watched(session: Session, callback: SessionCallback | None) -> Iterator[SearchCallback]:
     """Yield the callback that watches a session. Ctrl-C raises KeyboardInterrupt at a tick, so that trials end cleanly."""
     interruption = Interruption()
     with interruption.caught_if_free(), search_callback(session, callback) as watcher:

@@ -58,7 +58,7 @@ def surrogate_summaries(designer: Oppa | WithoutPrior, candidates: Candidates) -
     processes = {"throughput": designer.log_rate, "memory": designer.log_slack}
     weight = designer.averaged_rate.weight(designer.log_rate) if isinstance(designer, Oppa) else 1.0
     return {
-        quantity: _interpretation(process, names, weight if process is designer.log_rate else 1.0)
+        quantity: _summary(process, names, weight if process is designer.log_rate else 1.0)
         for quantity, process in processes.items()
         if not process.only_upper_bounds
     }
@@ -73,7 +73,7 @@ def posterior_beliefs(process: GaussianProcess, source: str) -> dict[str, Belief
     }
 
 
-def _interpretation(process: GaussianProcess, names: list[str], weight: float) -> SurrogateSummary:
+def _summary(process: GaussianProcess, names: list[str], weight: float) -> SurrogateSummary:
     after = posterior_beliefs(process, "this study")
     coefficients = [CoefficientSummary(name=name, before=belief, after=after[name]) for name, belief in process.cost.beliefs.items()]
     # if no parameter varies, there is one length scale and no name

@@ -145,7 +145,7 @@ def lesson_of(folder: Path, problem: Problem) -> StudyLesson:
     designer = fitted(theirs, theirs.candidates(), trials)
     if designer.averaged_rate.likeliest is not designer.log_rate:
         raise InputError(
-            f"the trials of the study `{folder}` contradict the cost model: its coefficients say nothing about another job",
+            f"the trials of the study `{folder}` contradict the cost model, so its coefficients hold for no other job",
             hint="tune without `designer.transfer`",
         )
     distance = Distance.between(theirs, problem) if problem.stated_model else ALIKE  # a job without a model is refused later
@@ -171,7 +171,7 @@ def combined(problem: Problem, lessons: Sequence[StudyLesson], skipped: Mapping[
     time, size = beliefs_of_job(problem)
     prior = {**time, **size}
     source = f"learned in `{lessons[0].name}`" if len(lessons) == 1 else f"learned in {len(lessons)} studies"
-    found = {name: pooled(belief, [_evidence(each, name) for each in lessons], source) for name, belief in prior.items()}
+    found = {name: pooled(belief, [_evidence_of(each, name) for each in lessons], source) for name, belief in prior.items()}
     weights = (sum(each.shares[place] for each in found.values()) / len(found) for place in range(len(lessons)))
     return TransferredPrior(
         beliefs={name: each.belief for name, each in found.items()},
@@ -180,7 +180,7 @@ def combined(problem: Problem, lessons: Sequence[StudyLesson], skipped: Mapping[
     )
 
 
-def _evidence(lesson: StudyLesson, name: str) -> CoefficientEvidence | None:
+def _evidence_of(lesson: StudyLesson, name: str) -> CoefficientEvidence | None:
     if name not in lesson.before:
         return None
     return CoefficientEvidence.of(lesson.before[name], lesson.after[name], lesson.distance.variance)

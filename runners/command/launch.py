@@ -159,7 +159,7 @@ def lines_of(program):
     A list is empty if nothing came for LOOK_S seconds. `\\r` ends a line, too.
     """
     with selectors.DefaultSelector() as selector:
-        lines = {program.stdout: Lines(), program.stderr: Lines()}
+        lines = {program.stdout: OutputLines(), program.stderr: OutputLines()}
         passed_on = {program.stdout: sys.stdout.buffer, program.stderr: sys.stderr.buffer}
         for stream in lines:
             selector.register(stream, selectors.EVENT_READ)
@@ -176,7 +176,7 @@ def lines_of(program):
                 yield lines[key.fileobj].complete(data)
 
 
-class Lines:
+class OutputLines:
     """Cuts a stream into lines, and keeps the beginning of the line that has no end yet."""
 
     def __init__(self):

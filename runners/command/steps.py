@@ -43,7 +43,7 @@ SHOWN = 40
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
+class PrintedStep:
     """Describes one optimizer step."""
 
     seconds: float
@@ -196,7 +196,7 @@ class StepCounter:
         self.rest_s += self.seconds(facts, share_s)
         if self.rest < self.per_step:
             return None
-        step = Step(seconds=self.rest_s, loss=number_in(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))
+        step = PrintedStep(seconds=self.rest_s, loss=number_in(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))
         self.rest, self.rest_s = 0, 0.0
         return step
 

@@ -32,7 +32,7 @@ def build(spec, mesh):
     return Pipelined(spec, mesh) if spec.configuration.pp > 1 else Accumulated(spec, mesh)
 
 
-class Part(ModelStage):
+class LayerPart(ModelStage):
     """Wraps one block of the model with the torch runner's weights; the first one also embeds, the last one also projects to logits."""
 
     def __init__(self, spec, index, device):
@@ -48,7 +48,7 @@ class Accumulated:
 
     def __init__(self, spec, mesh):
         self._configuration, self._loss = spec.configuration, loss_for(spec)
-        parts = (self._placed(Part(spec, index, mesh.device), spec) for index in range(spec.model.layers))
+        parts = (self._placed(LayerPart(spec, index, mesh.device), spec) for index in range(spec.model.layers))
         self._engine = engine_for(nn.Sequential(*parts), spec)
 
     def step(self, batch):
@@ -78,7 +78,7 @@ class Pipelined:
 
     def __init__(self, spec, mesh):
         self._configuration, self._is_last = spec.configuration, mesh.pp.index == mesh.pp.size - 1
-        parts = [LayerSpec(Part, spec, index, mesh.device) for index in range(spec.model.layers)]
+        parts = [LayerSpec(LayerPart, spec, index, mesh.device) for index in range(spec.model.layers)]
         stage = PipelineModule(parts, num_stages=mesh.pp.size, loss_fn=loss_for(spec), partition_method="uniform")
         self._engine = engine_for(stage, spec)
 

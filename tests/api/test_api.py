@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from oppa import catalog
 from oppa.errors import InfeasibleError, InputError, JobError
 from oppa.study import Study
 from oppa.tuning.session import Session
+from tests import own_program
 
 JOB = catalog.root() / "runners" / "simulated" / "jobs" / "bert.toml"
 EXAMPLE = catalog.root() / "examples" / "cpu.toml"
@@ -27,6 +29,24 @@ result = oppa.tune(job, trials={trials}, designer="random", study="s")
 print(result.best.configuration.id)
 print(result.best.steps_per_s, result.default.steps_per_s)
 print(len(result.trials), result.speed_up.ratio.value if result.speed_up else 1.0)
+"""
+BUSY_DEVICES = """\
+import contextlib, oppa
+from oppa.trials.device_lock import exclusive
+command = ["python3", "program.py", "{micro_batch}", "{steps}"]
+job = oppa.load_job("job.toml", settings=["limits.trials=1"], command=command)
+devices, ticks = contextlib.ExitStack(), []
+devices.enter_context(exclusive(job.cluster, lambda: None))
+class Releasing(oppa.SearchCallback):
+    def started(self, lease): pass
+    def stepped(self, measurement): pass
+    def ended(self, lease, result): pass
+    def tick(self):
+        ticks.append(len(ticks))
+        if len(ticks) == 5:
+            devices.close()
+found = oppa.tune(job, study="s", designer="random", callback=Releasing())
+print(len(found.trials), len(ticks) > 5)
 """
 
 
@@ -66,6 +86,14 @@ def test_real_trials_need_no_main_guard(tmp_path) -> None:
     (tmp_path / "job.toml").write_text(quick)
     said = ran(NOTEBOOK.format(job="job.toml", trials=1), tmp_path, by_stdin=True)
     assert job.cluster.devices == 4 and said[2].split()[0] == "1"
+
+
+@pytest.mark.slow
+def test_nothing_is_printed_while_another_tuner_holds_the_devices(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "job.toml").write_text(own_program.JOB)
+    (tmp_path / "program.py").write_text(own_program.PROGRAM)
+    assert ran(BUSY_DEVICES, tmp_path, by_stdin=True) == ["1 True"]
 
 
 def test_the_result_is_that_of_the_command(tmp_path) -> None:
@@ -194,6 +222,26 @@ def test_settings_of_a_job_are_checked() -> None:
     assert raised.value.message == "`--set limits.trails=3`: `[limits]` has no key `trails`" and "`trials`" in raised.value.hint
 
 
+def functions() -> list[typing.Callable[..., object]]:
+    """Return the functions of the interface."""
+    found = [getattr(oppa, name) for name in oppa.__all__]
+    return [each for each in found if inspect.isfunction(each)]
+
+
+def test_every_function_returns_a_public_type_and_its_hints_are_read() -> None:
+    public = [getattr(oppa, name) for name in oppa.__all__]
+    returned = {each.__name__: typing.get_type_hints(each)["return"] for each in functions()}
+    assert returned["tune"] is oppa.SearchResult and len(returned) == 7
+    assert not {name: found for name, found in returned.items() if found not in public}
+    assert typing.get_type_hints(oppa.SearchResult.best.fget)["return"] is oppa.Contender
+
+
+def test_every_public_name_has_an_entry_in_the_reference() -> None:
+    page = (catalog.root() / "docs" / "reference" / "api.md").read_text()
+    entries = re.findall(r"^\.\. auto(?:function|class|exception|data):: oppa\.(\w+)$", page, re.MULTILINE)
+    assert sorted(entries) == sorted(oppa.__all__)
+
+
 def test_every_name_is_there_typed_and_documented() -> None:
     assert set(oppa.__all__) <= set(dir(oppa)) and (Path(oppa.__file__).parent / "py.typed").is_file()
     declared = ast.parse(Path(oppa.__file__).read_text())
@@ -201,7 +249,7 @@ def test_every_name_is_there_typed_and_documented() -> None:
     assert set(oppa.__all__) <= typed
     for name in oppa.__all__:
         assert inspect.getdoc(getattr(oppa, name)), name
-    for function in (oppa.tune, oppa.profile, oppa.predict, oppa.train, oppa.load_job):
+    for function in functions():
         hints = [each.annotation for each in inspect.signature(function).parameters.values()]
         assert inspect.Parameter.empty not in hints and inspect.signature(function).return_annotation is not None
     with pytest.raises(AttributeError, match=r"no attribute 'tunes'"):

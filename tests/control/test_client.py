@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.sync.server import serve
 
@@ -60,8 +61,7 @@ def test_a_late_answer_does_not_count(client) -> None:
     """It was meant for what the job has left by now."""
     for number in range(1, 6):
         client.step(_facts(number))
-    until(lambda: client.service.jobs.get("a-job") and client.service.jobs["a-job"].decisions)
-    time.sleep(0.1)
+    until(lambda: client._decided is not None and client._decided.command != "no_op")
     assert client.wanted(dataclasses.replace(PRESENT, global_batch=128)) is None and client.wanted(PRESENT) is None
 
 
@@ -186,15 +186,18 @@ def test_a_service_that_never_says_farewell_leaves_nothing_open() -> None:
             protocol.send_response(protocol.accept(requests[0]))
             protocol.send_text(b"hello?")
             taken.sendall(b"".join(protocol.data_to_send()))
+            while protocol.state is State.OPEN and (data := taken.recv(4096)):
+                protocol.receive_data(data)
+            farewell.set()
             assert ended.wait(20)
 
-    ended = threading.Event()
+    farewell, ended = threading.Event(), threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening, warnings.catch_warnings(record=True) as left:
         warnings.simplefilter("always", ResourceWarning)
         service = threading.Thread(target=speak, args=(listening,))
         service.start()
         with ControlClient(f"127.0.0.1:{listening.getsockname()[1]}", "token", hello()) as client:
-            time.sleep(0.4)
+            assert farewell.wait(20)
         del client
         gc.collect()
         ended.set()

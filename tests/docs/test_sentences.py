@@ -1,8 +1,10 @@
-"""Check that the documents are written in the field's terms, in sentences of at most 25 words, and that their links lead somewhere.
+"""Check that documents and docstrings are written in sentences of at most 25 words, in the field's terms, and that links lead somewhere.
 
 Tables, code, headings and lists of names are not sentences. A link counts as its text, and a piece of inline code as one word.
 """
 
+import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ DOCUMENTS = [
     *sorted((ROOT / "priors").rglob("*.md")),
 ]
 CHANGELOG = ROOT / "CHANGELOG.md"
+FOLDERS = ("oppa", "experiments", "runners", "examples", "client")
 LONGEST = 25
 
 FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*?$", re.DOTALL | re.MULTILINE)
@@ -29,6 +32,8 @@ ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+", re.MULTILINE)
 ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|al|eqs?|App|Figs?|Sec|vs|cf|etc|approx|no)\.", re.IGNORECASE)
 END = re.compile(r"(?<=[.!?])[\"')\]*_]*\s+")
 WORD = re.compile(r"\w")
+ROW = re.compile(r"^ .*$|^.*\S {2,}\S.*$|^`[^`]+`: .*$|^[ │├└].*$", re.MULTILINE)
+"""A line of a docstring that is indented, or a row of a table, a list or a tree."""
 
 LINKED = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s#]+)[^)]*\)")
 NAMED = re.compile(r"`(?P<path>(?:oppa|runners|examples|experiments|tests|priors|search_spaces|docs)/[\w./-]+)`")
@@ -75,6 +80,28 @@ def _id(document: Path) -> str:
 @pytest.mark.parametrize("document", [*DOCUMENTS, CHANGELOG], ids=_id)
 def test_no_sentence_is_longer_than_25_words(document: Path) -> None:
     assert not [(words(each), each) for each in sentences(document.read_text()) if words(each) > LONGEST]
+
+
+def docstrings(file: Path) -> Iterator[str]:
+    """Yield the docstrings of a module, those of attributes included, without tables and indented lines."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield ROW.sub("", inspect.cleandoc(node.value.value))
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def said(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
+    """Return the sentences of a folder's docstrings, each with its file."""
+    files = sorted((ROOT / request.param).rglob("*.py"))
+    return [(_id(file), each) for file in files for text in docstrings(file) for each in sentences(text)]
+
+
+def test_no_sentence_of_a_docstring_is_longer_than_25_words(said: list[tuple[str, str]]) -> None:
+    assert said and not [(file, each) for file, each in said if words(each) > LONGEST]
+
+
+def test_no_docstring_has_a_word_that_was_replaced(said: list[tuple[str, str]]) -> None:
+    assert not [(file, each) for file, each in said if DIALECT.search(each)]
 
 
 @pytest.mark.parametrize("kind", BANNED)

@@ -16,7 +16,7 @@ from experiments.goodput.sections import GoodputComparison, change_section, chan
 from experiments.goodput.variants import variants
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
-from experiments.lib.run_trace import Track, hash_of, layout_of, pooled, time_to
+from experiments.lib.run_trace import RunTrace, hash_of, layout_of, pooled, time_to
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.launchers.emulation.netlab import netlab_lacking
@@ -25,31 +25,31 @@ from oppa.trials import processes
 from tests.bench.remains import assert_gone, command_of
 from tests.command_line import Oppa
 from tests.control.conftest import table, table_of  # noqa: F401 - fixtures
-from tests.experiments.comparisons import DATA, PIPE, TARGETS, compared, track
+from tests.experiments.comparisons import DATA, PIPE, TARGETS, compared, trace
 
 
 def test_a_smoothed_loss_lies_on_the_line_that_it_fell_along() -> None:
-    one = track("static-8", 0)
+    one = trace("static-8", 0)
     expected = 3 - 1.5 * one.samples / 2000
     assert one.smoothed(100)[:-1] == pytest.approx(expected[:-1], abs=0.01)
 
 
 def test_the_time_to_a_loss_is_that_of_the_samples_it_takes() -> None:
-    one = track("static-8", 0)
+    one = trace("static-8", 0)
     found = time_to(one, [2.5, 2.0, 1.0], one.clock_s, 100)
     assert found[:2] == pytest.approx([(0.5 / 1.5) * 20, (1 / 1.5) * 20], rel=0.01) and found[2] == np.inf
 
 
 def test_pauses_count_on_both_clocks_and_not_on_the_ideal_one() -> None:
-    one = track("goodput", 0, change_s=3.0)
+    one = trace("goodput", 0, change_s=3.0)
     assert (one.clock_s[-1], one.ideal_s[-1]) == pytest.approx((23.0, 20.0))
     assert one.elapsed_s[-1] == pytest.approx(23.0 + 199 * 0.01)
     assert one.commands == {"reconfigures": 1, "scale_bs": 0}
 
 
 def test_like_steps_take_alike_whatever_the_machine_did_meanwhile() -> None:
-    slow, usual, quick = (track("static-8", seed, rate=rate) for seed, rate in enumerate([50.0, 100.0, 200.0]))
-    changing = track("static-8", 3, rate=80.0, change_s=3.0)
+    slow, usual, quick = (trace("static-8", seed, rate=rate) for seed, rate in enumerate([50.0, 100.0, 200.0]))
+    changing = trace("static-8", 3, rate=80.0, change_s=3.0)
     found = pooled([slow, usual, quick, changing])
     assert [each.ideal_s[-1] - each.ideal_s[0] for each in found[:3]] == pytest.approx([199 * 10 / 90] * 3, rel=0.2)
     assert len({round(float(each.ideal_s[-1] - each.ideal_s[0]), 9) for each in found[:3]}) == 1
@@ -59,14 +59,14 @@ def test_like_steps_take_alike_whatever_the_machine_did_meanwhile() -> None:
 
 
 def test_a_track_survives_its_file_which_is_the_same_every_time(tmp_path) -> None:
-    one = track("cbs-pessimistic", 7)
+    one = trace("cbs-pessimistic", 7)
     first = one.write(tmp_path).read_bytes()
-    again = Track.read(tmp_path / "cbs-pessimistic-7.csv.gz")
+    again = RunTrace.read(tmp_path / "cbs-pessimistic-7.csv.gz")
     assert (again.variant, again.seed) == ("cbs-pessimistic", 7) and again.write(tmp_path).read_bytes() == first
     assert again.clock_s == pytest.approx(one.clock_s)
     (tmp_path / "static-8-0.csv.gz").write_bytes(first[:50])
     with pytest.raises(InputError, match="is not a record of a run"):
-        Track.read(tmp_path / "static-8-0.csv.gz")
+        RunTrace.read(tmp_path / "static-8-0.csv.gz")
 
 
 def test_a_ledger_becomes_a_track() -> None:
@@ -77,7 +77,7 @@ def test_a_ledger_becomes_a_track() -> None:
         {"event": "changed", "step": 1, "seconds": {"stage": 0.25, "load": 0.5}},
         {**step, "step": 1, "samples": [8, 24], "global_batch": 16, "step_time_s": 1.0, "elapsed_s": 2.5},
     ]
-    one = Track.of("goodput", 0, lines)
+    one = RunTrace.of("goodput", 0, lines)
     assert one.samples.tolist() == [8, 24] and one.clock_s.tolist() == [0.5, 2.25] and one.commands == {"reconfigures": 0, "scale_bs": 1}
 
 
@@ -92,7 +92,7 @@ def test_gains_are_over_the_best_other_at_each_target_seed_by_seed() -> None:
 
 def test_only_seeds_that_all_variants_have_are_compared() -> None:
     whole = compared()
-    partial = GoodputComparison([*whole.tracks, track("goodput", 99)], TARGETS, 100)
+    partial = GoodputComparison([*whole.traces, trace("goodput", 99)], TARGETS, 100)
     assert partial.seeds == 4 and partial.figures == whole.figures
     assert whole.figures["time_to_loss_gain_low"] <= whole.figures["time_to_loss_gain_mean"] <= whole.figures["time_to_loss_gain_high"]
     assert whole.figures["reconfigures"] == 1
@@ -122,7 +122,7 @@ def test_the_page_is_made_of_the_records_alone(tmp_path, table, monkeypatch) -> 
     monkeypatch.setattr(page, "TARGETS", TARGETS)
     (tmp_path / "runs").mkdir()
     table.write(tmp_path / "table")
-    for each in compared().tracks:
+    for each in compared().traces:
         each.write(tmp_path / "runs")
     (tmp_path / "runs" / "origins.json").write_text(
         json.dumps({"goodput-0": {"command": "`oppa train`", "date": "2026-01-01", "oppa": "1"}})
@@ -138,7 +138,7 @@ def test_the_page_is_made_of_the_records_alone(tmp_path, table, monkeypatch) -> 
 def test_the_command_tells_the_headlines_as_json(tmp_path, table) -> None:  # noqa: F811
     (tmp_path / "runs").mkdir()
     table.write(tmp_path / "table")
-    for each in compared().tracks:
+    for each in compared().traces:
         each.write(tmp_path / "runs")
     (tmp_path / "runs" / "origins.json").write_text(json.dumps({"goodput-0": {"command": "oppa train", "date": "2026-01-01", "oppa": "1"}}))
     told = json.loads(Oppa(catalog.root())("bench", "goodput", "--json", "--out", tmp_path).stdout)

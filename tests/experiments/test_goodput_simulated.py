@@ -62,10 +62,10 @@ def test_each_case_is_on_the_papers_devices() -> None:
 
 def test_a_static_run_takes_the_tables_time_for_all_its_samples(world) -> None:
     (static,) = [each for each in variants(world.table, 16, 1024) if each.name == "static-256"]
-    track = simulate_run(world, static, seed=0)
+    trace = simulate_run(world, static, seed=0)
     rate = max(row.samples_per_s for row in world.table.rows if row.configuration.global_batch == 256)
-    assert track.samples[-1] >= world.samples > track.samples[-2]
-    assert track.clock_s[-1] == pytest.approx(track.samples[-1] / rate, rel=0.01) and track.commands["scale_bs"] == 0
+    assert trace.samples[-1] >= world.samples > trace.samples[-2]
+    assert trace.clock_s[-1] == pytest.approx(trace.samples[-1] / rate, rel=0.01) and trace.commands["scale_bs"] == 0
 
 
 def test_a_step_is_worth_a_sample_each_where_the_batch_is_the_first(world) -> None:
@@ -80,8 +80,8 @@ def test_a_larger_learning_rate_helps_always_or_while_there_is_noise_or_not_at_a
 
 def test_the_policy_begins_with_the_first_batch_and_comes_to_larger_ones(world) -> None:
     (ours, *_) = variants(world.table, 16, 1024)
-    track = simulate_run(world, ours, seed=1)
-    batches = track.steps["global_batch"]
+    trace = simulate_run(world, ours, seed=1)
+    batches = trace.steps["global_batch"]
     assert batches.iloc[0] == 16 and batches.iloc[-1] >= 128 and (batches / batches.shift()).max() <= 2
 
 
@@ -106,8 +106,8 @@ def test_a_workload_ends_with_all_its_progress() -> None:
     bert = workload("bert")
     assert bert.loss(0) == 1 and bert.loss(bert.total) == 0 and bert.gained(bert.first, 100.0) == pytest.approx(1)
     compared = variants(bert.table, bert.table.batches[0], bert.table.batches[-1], static=doubling(bert.table.batches))
-    track = simulate_run(bert, compared[0], seed=0)
-    assert track.steps["loss"].iloc[-1] < 0.01 and len(track.steps) < 5000
+    trace = simulate_run(bert, compared[0], seed=0)
+    assert trace.steps["loss"].iloc[-1] < 0.01 and len(trace.steps) < 5000
 
 
 @measured
@@ -122,10 +122,10 @@ def test_accumulating_makes_throughput_grow_for_each_local_batch() -> None:
 def test_steps_are_taken_together_behind_the_first_few_hundred_alone(world) -> None:
     coarse = dataclasses.replace(world, resolution=2000.0)
     (static,) = [each for each in variants(world.table, 16, 1024) if each.name == "static-16"]
-    track, whole = simulate_run(coarse, static, seed=0), simulate_run(world, static, seed=0)
-    seen = np.diff(track.samples)
+    trace, whole = simulate_run(coarse, static, seed=0), simulate_run(world, static, seed=0)
+    seen = np.diff(trace.samples)
     assert set(seen[: simulated.SINGLE - 1]) == {16} and seen[simulated.SINGLE :].min() > 16
-    assert track.clock_s[-1] == pytest.approx(whole.clock_s[-1], rel=0.05)
+    assert trace.clock_s[-1] == pytest.approx(whole.clock_s[-1], rel=0.05)
 
 
 SWAPPED = {"goodput": "cbs-pessimistic", "cbs-pessimistic": "goodput"}
@@ -135,7 +135,7 @@ def lost_and_won():
     """Two worlds of one job: in the second the others are so much faster that ours is last."""
     ours = made_up()
     slow = dataclasses.replace(
-        ours, tracks=[dataclasses.replace(each, variant=SWAPPED.get(each.variant, each.variant)) for each in ours.tracks]
+        ours, traces=[dataclasses.replace(each, variant=SWAPPED.get(each.variant, each.variant)) for each in ours.traces]
     )
     return {"copus-3b": {ASSUMED: ours, "never": slow}}
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
-from experiments.lib.run_trace import COLUMNS, HELD_OUT, Track
+from experiments.lib.run_trace import COLUMNS, HELD_OUT, RunTrace
 from experiments.norm_test import run
 from experiments.norm_test.experiment import DDP, FSDP
 from experiments.norm_test.schemes import BATCHES, adaptive, constant, matching
@@ -28,7 +28,7 @@ def table(table_of):  # noqa: F811
     return table_of(row(dp=4, micro_batch=1, global_batch=batch, steps_per_s=100 / batch) for batch in BATCHES)
 
 
-def track(variant: str, seed: int, batch: int, *, loss: float) -> Track:
+def trace(variant: str, seed: int, batch: int, *, loss: float) -> RunTrace:
     """Batches of one size; the loss falls to `loss` at the end, and of held-out samples, which are looked at four times, to 0.1 more."""
     steps = np.arange(SAMPLES // batch)
     samples = batch * (steps + 1)
@@ -47,7 +47,7 @@ def track(variant: str, seed: int, batch: int, *, loss: float) -> Track:
     }
     steps = pd.DataFrame(values).astype(COLUMNS)
     steps[HELD_OUT] = np.where(looks, losses + 0.1, np.nan)
-    return Track(variant, seed, steps)
+    return RunTrace(variant, seed, steps)
 
 
 @pytest.fixture
@@ -61,14 +61,14 @@ def folder(tmp_path, table):
             ("constant-64", 64, 2.1 + 0.1 * seed),
             ("constant-128", 128, 2.5),
         ):
-            track(variant, seed, batch, loss=loss).write(tmp_path / "runs")
+            trace(variant, seed, batch, loss=loss).write(tmp_path / "runs")
     (tmp_path / "runs" / "origins.json").write_text(json.dumps({"stagewise-0": {"command": "oppa train", "date": "2026-01-01"}}))
     return tmp_path
 
 
 def test_held_out_losses_are_kept_with_a_run(tmp_path) -> None:
-    one = track("stagewise", 0, 64, loss=2.0)
-    again = Track.read(one.write(tmp_path))
+    one = trace("stagewise", 0, 64, loss=2.0)
+    again = RunTrace.read(one.write(tmp_path))
     assert again.held_out["samples"].tolist() == [3200, 6400, 9600, 12_800]
     assert again.held_out["loss"].iloc[-1] == pytest.approx(2.1) and again.average_batch == 64
     assert again.held_out["clock_s"].iloc[-1] == pytest.approx(one.clock_s[-1], rel=1e-5)
@@ -89,7 +89,7 @@ def test_a_norm_test_stands_beside_the_constant_batch_of_its_size(folder) -> Non
 
 def test_between_two_constant_batches_their_losses_are_interpolated(folder) -> None:
     """At 100, in the logarithm of the size."""
-    track("norm-test-0.8", 0, 100, loss=2.0).write(folder / "runs")
+    trace("norm-test-0.8", 0, 100, loss=2.0).write(folder / "runs")
     told = DDP.to_json(folder, print)["validation_loss_below_constant_of_its_size"]
     assert told["norm-test-0.8"] == pytest.approx(0.1 + 0.4 * np.log2(100 / 64), abs=1e-4)
 
@@ -129,7 +129,7 @@ def test_each_seed_trains_every_scheme_and_the_constants_of_their_sizes(table, t
 
     def train(self, variant, seed, begins, *words):
         asked.append((variant, seed, words[-1]))
-        return track(variant, seed, 40 if variant == "norm-test-0.8" else 64, loss=2.0)
+        return trace(variant, seed, 40 if variant == "norm-test-0.8" else 64, loss=2.0)
 
     monkeypatch.setattr(Recorder, "table", lambda self, batches: table)
     monkeypatch.setattr(Recorder, "train", train)

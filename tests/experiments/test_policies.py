@@ -9,7 +9,7 @@ import pytest
 
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
-from experiments.lib.run_trace import COLUMNS, HELD_OUT, HELD_OUT_ACCURACY, Track, time_to_accuracy
+from experiments.lib.run_trace import COLUMNS, HELD_OUT, HELD_OUT_ACCURACY, RunTrace, time_to_accuracy
 from experiments.policies import measured, page, run, variations
 from oppa import catalog
 from oppa.control.registry import LEARNED, POLICIES
@@ -25,7 +25,7 @@ def table(table_of):  # noqa: F811
     return table_of(row(dp=4, micro_batch=8, global_batch=batch, steps_per_s=100 / batch) for batch in run.BATCHES)
 
 
-def track(variant: str, seed: int, *, batch: int = 64, reached: float = 0.5, step_s: float = 0.1) -> Track:
+def trace(variant: str, seed: int, *, batch: int = 64, reached: float = 0.5, step_s: float = 0.1) -> RunTrace:
     """Steps of one size and time; four looks at held-out samples, whose accuracy is 0.96 from this share of the run on."""
     steps = np.arange(SAMPLES // batch)
     samples = batch * (steps + 1)
@@ -44,7 +44,7 @@ def track(variant: str, seed: int, *, batch: int = 64, reached: float = 0.5, ste
     looks = np.isin(samples, SAMPLES * np.arange(1, 5) // 4)
     frame[HELD_OUT] = np.where(looks, frame["loss"], np.nan)
     frame[HELD_OUT_ACCURACY] = np.where(looks, np.where(samples >= reached * SAMPLES, 0.96, 0.5), np.nan)
-    return Track(variant, seed, frame)
+    return RunTrace(variant, seed, frame)
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def folder(tmp_path):
     (tmp_path / "runs").mkdir()
     for seed in range(3):
         for each in (
-            track("static-64", seed),
-            track("static-128", seed, batch=128, step_s=0.3),
-            track("proportional-64", seed, step_s=0.06),
-            track("rl", seed, reached=0.25, step_s=0.06),
-            track("norm-test", seed, reached=2.0),
+            trace("static-64", seed),
+            trace("static-128", seed, batch=128, step_s=0.3),
+            trace("proportional-64", seed, step_s=0.06),
+            trace("rl", seed, reached=0.25, step_s=0.06),
+            trace("norm-test", seed, reached=2.0),
         ):
             each.write(tmp_path / "runs")
     (tmp_path / "runs" / "origins.json").write_text(json.dumps({"rl-0": {"command": "oppa train", "date": "2026-01-01"}}))
@@ -64,7 +64,7 @@ def folder(tmp_path):
 
 
 def test_an_accuracy_is_had_at_the_look_that_finds_it(tmp_path) -> None:
-    again = Track.read(track("rl", 0, reached=0.6).write(tmp_path))
+    again = RunTrace.read(trace("rl", 0, reached=0.6).write(tmp_path))
     assert time_to_accuracy(again, 0.95) == pytest.approx(7.5) and time_to_accuracy(again, 0.99) == np.inf
     assert again.held_out["accuracy"].tolist() == [0.5, 0.5, 0.96, 0.96]
 
@@ -152,7 +152,7 @@ def test_each_variation_is_a_job_that_a_policy_is_checked_and_judged_on(tmp_path
 
 def test_variations_have_a_table_of_their_own(folder) -> None:
     for policy, reached in (("static", 0.5), ("rl", 0.25)):
-        track(f"even.{policy}", 0, reached=reached).write(folder / "runs")
+        trace(f"even.{policy}", 0, reached=reached).write(folder / "runs")
     policies, varied = page.sections(folder)
     assert len(policies.rows) == 5
     assert [line[:2] for line in varied.rows] == [["even workers", "static"], ["", "rl"]] and varied.rows[1][4] == "+50%"

@@ -18,7 +18,7 @@ from oppa.errors import InputError
 from oppa.problem.job import load_job
 from tests.control.conftest import table as known
 from tests.control.conftest import table_of  # noqa: F401 - a fixture
-from tests.experiments.comparisons import TARGETS, compared, track
+from tests.experiments.comparisons import TARGETS, compared, trace
 
 table = known
 
@@ -38,11 +38,11 @@ def test_the_gain_is_over_the_best_static_batch_by_each_clock() -> None:
 
 
 def test_the_targets_are_losses_of_the_best_static_batch_and_no_other_run_moves_them() -> None:
-    best = track("static-8", 0, rate=100.0, end=1.5)  # ends after 20 s
-    static = [track("static-16", 0, rate=200.0, end=2.6), best]  # ends after 10 s: the best one is halfway then
+    best = trace("static-8", 0, rate=100.0, end=1.5)  # ends after 20 s
+    static = [trace("static-16", 0, rate=200.0, end=2.6), best]  # ends after 10 s: the best one is halfway then
     found = static_targets(static, window=100)
     assert found == pytest.approx([3 - 1.5 * share / 2 for share in SHARES], abs=0.01)
-    assert static_targets([*static, track("goodput", 0, rate=900.0, end=0.1)], window=100) == found
+    assert static_targets([*static, trace("goodput", 0, rate=900.0, end=0.1)], window=100) == found
 
 
 def test_restarts_are_counted() -> None:
@@ -53,7 +53,7 @@ def test_the_page_has_the_gain_and_its_rows_are_as_long_as_their_heads(tmp_path,
     monkeypatch.setattr(page, "WINDOW", 100)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "origins.json").write_text('{"goodput-0": {"date": "now", "oppa": "9"}}')
-    for each in compared(2).tracks:
+    for each in compared(2).traces:
         each.write(tmp_path / "runs")
     table.write(tmp_path / "table")
     found = page.sections(tmp_path)

@@ -74,12 +74,12 @@ def test_a_loss_or_a_memory_that_is_no_number_is_none() -> None:
 def test_lines_are_the_same_however_they_come(chunks: list[bytes], size: int) -> None:
     whole = b"\n".join(chunks)
     cut = [whole[at : at + size] for at in range(0, len(whole), size)]
-    one, many = launch.Lines(), launch.Lines()
+    one, many = launch.OutputLines(), launch.OutputLines()
     assert one.complete(whole) + one.complete(b"") == [line for each in cut for line in many.complete(each)] + many.complete(b"")
 
 
 def test_a_line_without_an_end_is_not_kept() -> None:
-    lines = launch.Lines()
+    lines = launch.OutputLines()
     assert not any(lines.complete(b"x" * (1 << 16)) for _ in range(1_000)) and len(lines.rest) == launch.LONGEST_LINE
     assert [len(text) for text in lines.complete(b"x\ny\n")] == [launch.LONGEST_LINE, 1]
 

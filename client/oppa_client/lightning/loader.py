@@ -44,7 +44,7 @@ class MicroBatch:
 class PlannedLoader:
     """Iterates over the micro-batches of an epoch, which ends with the step that passes its last sample.
 
-    Lightning fetches one micro-batch ahead to see which one is the last of an epoch, so the run has to be opened with a `lead` of 1.
+    Lightning fetches one micro-batch ahead to see which one is the last of an epoch. So the run has to be opened with a `lead` of 1.
 
     Args:
         run: The run.

@@ -8,8 +8,8 @@
 Outside oppa it is the `Trainer` itself. A `Trainer` class of one's own follows the plan as `class Mine(OppaTrainer, MyTrainer)`.
 
 Samples are numbered from the start of the run. Sample n is element n % size of the shuffled order of epoch n // size, whatever the batch
-and the number of ranks. A step of `TrainingArguments`, in warm-up and decay and between logs, evaluations and checkpoints, is as many
-samples as the batch has for which the job's learning rate was chosen.
+and the number of ranks. `TrainingArguments` count steps in warm-up and decay, and between logs, evaluations and checkpoints. Such a step is
+as many samples as the batch has for which the job's learning rate was chosen.
 """
 
 from oppa_client.transformers.trainer import OppaTrainer

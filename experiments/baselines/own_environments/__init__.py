@@ -1,1 +1,1 @@
-"""Scripts that run in the environments of libraries that cannot be installed beside oppa. They import nothing of oppa."""
+"""Scripts that run in the environments of libraries that cannot be installed next to oppa. They import nothing of oppa."""

@@ -23,7 +23,7 @@ MEASURE = "Numbers of devices to measure, separated by commas; a few between the
 REPLICAS = "Change only the number of stages, so that results stay bitwise identical."
 SCHEDULES = "Names of schedules, separated by commas; `search` searches for one. The default is {}, or `search` if the run uses it."
 SEARCH_S = "Time limit of all searches for schedules together, in seconds."
-OUT = "Folder of the table; `scale-table` in the run's folder by default, or beside the job file."
+OUT = "Folder of the table; `scale-table` in the run's folder by default, or next to the job file."
 FIRST = "1f1b,interleaved,zb-h1,zb-v"
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.tuning.launch_line.line_job import LineJob
-    from oppa.tuning.outcomes import TuneResult
+    from oppa.tuning.outcomes import SearchResult
     from oppa.tuning.plan import TunePlan
 
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
@@ -50,17 +50,17 @@ def tune(
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import unfinished
 
-    question = _question(job, command or (), changes or (), study)
-    line = question if isinstance(question, LineJob) else None
+    source = _source(job, command or (), changes or (), study)
+    line = source if isinstance(source, LineJob) else None
     if line is not None and not (dry_run and as_json):
         launch_line_view.print_understood(line, style.out() if dry_run else None)
     if dry_run:
-        _print_plan(api.plan(question, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed), line, as_json=as_json)
+        _print_plan(api.plan(source, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed), line, as_json=as_json)
         return
     view = SessionView("--study")
     with view.running(unfinished if as_json else None):
         found = api.tune(
-            question,
+            source,
             study=study,
             trials=trials,
             max_gpu_hours=max_gpu_hours,
@@ -83,7 +83,7 @@ def tune(
         style.print_json({**found.values, **more})
 
 
-def _print_line(line: "LineJob", found: "TuneResult") -> dict[str, Any]:
+def _print_line(line: "LineJob", found: "SearchResult") -> dict[str, Any]:
     """Print the user's launch line with the winner's words, write the files that it names, and return both as JSON values."""
     from oppa.cli.views import launch_line_view
     from oppa.tuning.launch_line.changed_line import changed_line
@@ -107,7 +107,7 @@ def _print_plan(plan: "TunePlan", line: "LineJob | None", *, as_json: bool) -> N
     style.print_json({**plan.to_dict(), **understood})
 
 
-def _question(file: Path | None, command: Sequence[str], changes: Sequence[str], study: Path | None) -> "Problem | BenchmarkTask | LineJob":
+def _source(file: Path | None, command: Sequence[str], changes: Sequence[str], study: Path | None) -> "Problem | BenchmarkTask | LineJob":
     """Return the problem of a job file, the job of a launch line, or the task of a search space file whose trials are replayed."""
     from oppa.simulator import replay_file
 

@@ -30,19 +30,19 @@ def print_chart(known: "Curves", standing: "Sequence[StrategyRanking]", named: "
     """Print samples/s over the global batch on a logarithmic axis, as wide as the terminal at most; then print the legend."""
     across = _across([each.global_batch for each in standing])
     top = max(row.samples_per_s for curve in known.values() for row in curve.values())
-    canvas = Canvas(max(20, min(WIDTH, style.out().width) - MARGIN - MARGIN // 2), ROWS)
-    _draw(canvas, known, standing, named, across, top)
-    ticks = {canvas.row(_up(value, top)): format_number(value) if value else "0" for value in _ticks(top)}
+    plot = Canvas(max(20, min(WIDTH, style.out().width) - MARGIN - MARGIN // 2), ROWS)
+    _draw(plot, known, standing, named, across, top)
+    ticks = {plot.row(_up(value, top)): format_number(value) if value else "0" for value in _ticks(top)}
     style.out().print(Text("samples/s, by global batch in sequences", "dim"))
-    for place, line in enumerate(canvas.lines()):
+    for place, line in enumerate(plot.lines()):
         label = ticks.get(ROWS - 1 - place, "")
         style.out().print(Text(f"{label:>{MARGIN - 2}} ") + Text("┤" if label else "│", "dim") + line, soft_wrap=True)
-    style.out().print(_axis(canvas, across), soft_wrap=True)
+    style.out().print(_axis(plot, across), soft_wrap=True)
     style.out().print(_meaning(known, standing, named), soft_wrap=True)
 
 
 def _draw(
-    canvas: Canvas,
+    plot: Canvas,
     known: "Curves",
     standing: "Sequence[StrategyRanking]",
     named: "Sequence[ParallelStrategy]",
@@ -57,18 +57,18 @@ def _draw(
         strategy = each.fastest.strategy
         if strategy in named:
             place = named.index(strategy)
-            canvas.letter(*points[strategy][each.global_batch], LETTERS[place].upper(), f"bold {COLOURS[place]}")
+            plot.letter(*points[strategy][each.global_batch], LETTERS[place].upper(), f"bold {COLOURS[place]}")
     for place, strategy in enumerate(named):
         for point in points[strategy].values():
-            canvas.letter(*point, LETTERS[place], COLOURS[place])
+            plot.letter(*point, LETTERS[place], COLOURS[place])
     for place, strategy in enumerate(named):
         if any(each.fastest.strategy == strategy for each in standing):
-            canvas.line(list(points[strategy].values()), COLOURS[place])
+            plot.line(list(points[strategy].values()), COLOURS[place])
     for strategy in known:
         for point in points[strategy].values():
-            canvas.letter(*point, "·", "dim")
+            plot.letter(*point, "·", "dim")
     for before, after in switches(standing):
-        canvas.rule((across[before.global_batch] + across[after.global_batch]) / 2, "┊", "dim")
+        plot.rule((across[before.global_batch] + across[after.global_batch]) / 2, "┊", "dim")
 
 
 def _across(batches: Sequence[int]) -> dict[int, float]:
@@ -88,10 +88,10 @@ def _ticks(top: float) -> list[float]:
     return [step * count for count in range(int(top / step) + 1)]
 
 
-def _axis(canvas: Canvas, across: Mapping[int, float]) -> Text:
+def _axis(plot: Canvas, across: Mapping[int, float]) -> Text:
     """Return the line of batch sizes below their points; sizes without room are left out, but never the last."""
-    words = {MARGIN + canvas.column(x): str(batch) for batch, x in across.items()}
-    line = [" "] * (MARGIN + canvas.columns + MARGIN)
+    words = {MARGIN + plot.column(x): str(batch) for batch, x in across.items()}
+    line = [" "] * (MARGIN + plot.columns + MARGIN)
     for place in sorted(words, reverse=True):
         start = place - len(words[place]) // 2
         if set(line[start - 1 : start + len(words[place]) + 1]) == {" "}:

@@ -34,7 +34,7 @@ def print_understood(job: "LineJob", console: "Console | None" = None) -> None:
     out = console or style.err()
     meaning, problem = job.meaning, job.problem
     out.print(f"[bold]{'line':<{_TITLE}}[/] {escape(shlex.join(job.line.typed))}")
-    out.print(f"{'':<{_TITLE}} [cyan]{escape(meaning.title)}[/][dim]{escape(_evidence(job))}[/]\n")
+    out.print(f"{'':<{_TITLE}} [cyan]{escape(meaning.title)}[/][dim]{escape(_shown_by(job))}[/]\n")
     rows = _rows(job)
     names, values = (max(len(row[at]) for row in rows) for at in (0, 1))
     for name, value, origin in rows:
@@ -50,7 +50,7 @@ def print_understood(job: "LineJob", console: "Console | None" = None) -> None:
     out.print()
 
 
-def _evidence(job: "LineJob") -> str:
+def _shown_by(job: "LineJob") -> str:
     """Return what shows the framework, as the end of a sentence; empty if the name is the mark itself."""
     meaning = job.meaning
     if meaning.framework == "plain":

@@ -1,13 +1,10 @@
 """Show the progress of long work on stderr: a bar on a terminal, an occasional line elsewhere."""
 
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from oppa.cli.views import style
-
-if TYPE_CHECKING:
-    from oppa.bench.runs import Run
 
 LINES = 20
 """Number of progress lines, roughly, if stderr is no terminal."""
@@ -41,12 +38,24 @@ class Counted:
             self._console.print(line, markup=False)
 
 
+class DesignerSearch(Protocol):
+    """One search of a comparison of designers."""
+
+    @property
+    def task(self) -> str:
+        """Return the name of its task."""
+
+    @property
+    def designer(self) -> str:
+        """Return the name of its designer."""
+
+
 class PlayProgress(Counted):
     """Shows the progress of a comparison of designers, search by search."""
 
     def __init__(self) -> None:
         super().__init__("searches")
 
-    def tell(self, run: "Run", done: int, of: int) -> None:
+    def tell(self, run: DesignerSearch, done: int, of: int) -> None:
         """Show that a search has ended."""
         self.count(done, of, f"{run.task} {run.designer}", f"{done} of {of} searches")

@@ -41,7 +41,7 @@ LINE_S = 10.0
 RECENT = 20
 """Number of last steps whose mean is shown as the present speed."""
 UNMEASURED = 50
-"""Steps without a measurement of gradients, after which the user is told that the policy waits for one."""
+"""Steps without a measurement of gradients, after which a message states that the policy waits for one."""
 
 
 def print_run(run: RunSpec, folder: Path) -> None:

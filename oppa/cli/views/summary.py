@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oppa.tuning.equivalence import Equivalence
     from oppa.tuning.expectation import Expectation
     from oppa.tuning.export_best import ExportedBest
-    from oppa.tuning.result import SearchResult
+    from oppa.tuning.result import WinnerComparison
     from oppa.tuning.spending import Spending
     from oppa.tuning.transfer import TransferredPrior
     from oppa.tuning.verification import Interval, SpeedUp
@@ -116,7 +116,7 @@ def job_line(problem: "Problem") -> str:
 
 
 def print_result(
-    result: "SearchResult",
+    result: "WinnerComparison",
     learned: "Equivalence | None",
     *,
     why_ended: str = "",
@@ -149,7 +149,7 @@ def _exported(exported: "ExportedBest") -> list[str]:
     return [*run, f"[bold]export[/]   {', '.join(exported.exported) or 'nothing'}{others}"]
 
 
-def _contenders(result: "SearchResult", objective: "Objective") -> list[str]:
+def _contenders(result: "WinnerComparison", objective: "Objective") -> list[str]:
     """Return a line in columns for each of the winner, the second and the default or baseline."""
     best, second, default = result.best, _second(result), result.default
     speed_up, margin = result.speed_up, result.margin
@@ -170,7 +170,7 @@ def _contenders(result: "SearchResult", objective: "Objective") -> list[str]:
     ]
 
 
-def _comparisons(result: "SearchResult") -> list[str]:
+def _comparisons(result: "WinnerComparison") -> list[str]:
     """Return the winner's margin over the second, and its speed-up over the default or the baseline."""
     margin = [_compared("margin", result, result.margin)] if result.margin and _second(result) else []
     before = [*_failure(result), *margin]
@@ -181,7 +181,7 @@ def _comparisons(result: "SearchResult") -> list[str]:
     return [*before, _compared("speed-up", result, result.speed_up)]
 
 
-def _failure(result: "SearchResult") -> list[str]:
+def _failure(result: "WinnerComparison") -> list[str]:
     """Return how the baseline failed, and what replaces it; empty if it did not fail."""
     failed = result.failure
     if failed is None:
@@ -190,13 +190,13 @@ def _failure(result: "SearchResult") -> list[str]:
     return [f"[bold]baseline[/] [cyan]{failed.configuration.id}[/]   {ended}; the default is the reference instead"]
 
 
-def _second(result: "SearchResult") -> "Trial | None":
+def _second(result: "WinnerComparison") -> "Trial | None":
     """Return the runner-up; None if there is none, or it is the default."""
     second, default = result.runner_up, result.default
     return None if second and default and second.configuration == default.configuration else second
 
 
-def _compared(name: str, result: "SearchResult", speed_up: "SpeedUp | None") -> str:
+def _compared(name: str, result: "WinnerComparison", speed_up: "SpeedUp | None") -> str:
     if speed_up is None:
         return f"[bold]{name:<8}[/] not verified yet; `oppa tune` with this study runs the repeats"
     verdict = "[yellow]tied[/]: the 95% intervals overlap" if speed_up.tied else "the 95% intervals do not overlap"
@@ -204,7 +204,7 @@ def _compared(name: str, result: "SearchResult", speed_up: "SpeedUp | None") -> 
     return f"[bold]{name:<8}[/] {ratio}, {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
 
 
-def _speed(trial: "Trial", result: "SearchResult", interval: "Interval | None", objective: "Objective") -> tuple[str, str]:
+def _speed(trial: "Trial", result: "WinnerComparison", interval: "Interval | None", objective: "Objective") -> tuple[str, str]:
     """Return the objective of the repeats, and its interval; without repeats, that of the trial."""
     if interval:
         low, high = sorted(map(objective.of, (interval.low, interval.high)))

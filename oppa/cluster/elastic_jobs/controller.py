@@ -51,7 +51,7 @@ class ClusterController:
         self._launch_s = launch_s
         self._arrival_log = ArrivalLog(spool, settings.window_s, settings.counted_gpus, keep=act)
         self._answered = False
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._children: dict[str, Supervisor] = {}
         """Supervisors that this controller has launched, by name of the job."""
         self.damaged: list[str] = []
@@ -241,9 +241,9 @@ class ClusterController:
         job.ask_for(change.after)
 
     def _say(self, what: str, about: str = "") -> None:
-        if self._told.get(about) != what:
+        if self._reported.get(about) != what:
             self._tell(what)
-            self._told[about] = what
+            self._reported[about] = what
 
 
 def _barred(status: Status, view: QueueSnapshot) -> bool:

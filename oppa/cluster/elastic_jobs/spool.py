@@ -15,7 +15,7 @@
 Files are written atomically. The process that trains a job holds a lock on `NAME/.supervised`, so that no other one does. The kernel
 releases the lock when that process ends.
 
-A job's folder is its owner's alone: its launch line runs with the rights of the user who trains it, and its output may hold secrets.
+A job's folder is its owner's alone. Its launch line runs with the rights of the user who trains it, and its output may hold secrets.
 """
 
 import dataclasses

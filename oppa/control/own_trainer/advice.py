@@ -65,7 +65,7 @@ def _ratio(line: Line) -> float | None:
 
 
 def is_first_run(folder: Path, problem: Problem) -> bool:
-    """Return True if no other run next to this one has taken a step of the same job under the same launch line and a policy."""
+    """Return True if no other run of the folder has taken a step of this job and launch line under a policy."""
     return not any(_is_run_of(other, problem) for other in folder.absolute().parent.glob("*") if other.name != folder.name)
 
 

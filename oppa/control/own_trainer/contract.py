@@ -156,7 +156,7 @@ class StepReport(_Record):
     samples: Count
     """Samples that all ranks took, as the trainer counts them."""
     plan: Positive
-    """Number of the plan in force."""
+    """Number of the present plan."""
     loss: float | None = None
     tokens: Count | None = None
     skipped: bool = False

@@ -3,7 +3,7 @@
 The policy differs from the paper in five points; `as_written` restores the paper's form of each.
 
 Cost of a change of layout. The paper multiplies the goodput of another layout by T_useful / (T_elapsed + c). That considers the past
-alone, and would still change the layout before the last step. By default the remaining time counts: the change takes c of the h seconds
+alone, and would still change the layout before the last step. By default the remaining time counts. The change takes c of the h seconds
 until the end, so the goodput is multiplied by 1 - c / h. If the end is unknown, h is the time trained so far, and both forms agree.
 
 Margins. The paper has one margin: the best must be 10% better than the present configuration. Goodput is flat around its maximum, so the

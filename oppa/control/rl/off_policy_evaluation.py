@@ -166,6 +166,7 @@ def verdict(runs: Sequence[Sequence[RecordedWindow]], weights: Weights, in_force
     own, other = ([_steps(policy, each.state, actions) for each in windows] for policy in (LearnedPolicy(weights=weights), in_force))
     valued = _values(rows, windows, (own, other), len(actions.steps))
     differences = np.array([first - second for first, second in zip(*valued, strict=True)])
+    # not scipy's bootstrap: it draws as many blocks as there are, and these overlap, so that a sample needs only len / BLOCK of them
     blocks = stream(0, "bootstrap").integers(len(differences), size=(RESAMPLES, -(-len(differences) // BLOCK), 1))
     picks = ((blocks + np.arange(BLOCK)) % len(differences)).reshape(RESAMPLES, -1)
     low, high = np.quantile(differences[picks].mean(1), [LEVEL, 1 - LEVEL])
@@ -202,7 +203,7 @@ def _values(
 def _features(rows: Array, chosen: Sequence[int], steps: int) -> Array:
     """Return the features of the linear reward model.
 
-    They are an intercept, the mean of the workers' rows, and two terms per step: the number and the sum of the rows that take it.
+    They are an intercept and the mean of the workers' rows. Each step adds the number and the sum of the rows that take it.
     """
     own = np.zeros((steps, rows.shape[1] + 1))
     np.add.at(own, list(chosen), np.column_stack((np.ones(len(rows)), rows)))

@@ -1,7 +1,7 @@
 """Store the state of a job, so that a start replays only the messages after it.
 
-A snapshot is a cache: a digest seals it, and where the seal, the policy, the table or the version of oppa do not match, the whole journal
-is replayed instead.
+A snapshot is a cache, which a digest seals. If the seal, the policy, the table or the version of oppa do not match, the whole journal is
+replayed.
 """
 
 import dataclasses

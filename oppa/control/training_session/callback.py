@@ -30,7 +30,7 @@ class RunCallback(RunListener):
         """Handle the start of the run's own control service; `url` is its live page, with a token that belongs on no log."""
 
 
-Callback = RunCallback | Callable[[RunSession], AbstractContextManager[RunCallback]]
+TrainCallback = RunCallback | Callable[[RunSession], AbstractContextManager[RunCallback]]
 """An object that watches a run; or a function that receives the session and returns such an object as a context manager."""
 
 
@@ -63,14 +63,14 @@ class _Stoppable(RunCallback):
         return self._interruption.asked or self._file.exists() or self._callback.stop_requested()
 
 
-def run_callback(session: RunSession, callback: Callback | None) -> AbstractContextManager[RunCallback]:
+def run_callback(session: RunSession, callback: TrainCallback | None) -> AbstractContextManager[RunCallback]:
     """Return what watches a run, as a context manager: the callback itself, what it returns for the run, or nothing at all."""
     made = RunCallback() if callback is None else callback
     return contextlib.nullcontext(made) if isinstance(made, RunCallback) else made(session)
 
 
 @contextlib.contextmanager
-def watched(session: RunSession, callback: Callback | None) -> Iterator[RunCallback]:
+def watched(session: RunSession, callback: TrainCallback | None) -> Iterator[RunCallback]:
     """Give what watches a run, in whose context Ctrl-C requests a stop."""
     interruption = Interruption()
     with interruption.caught_if_free(), run_callback(session, callback) as watcher:

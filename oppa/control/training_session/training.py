@@ -13,7 +13,7 @@ from oppa.control.policy_choice import MakePolicy
 from oppa.control.run_hosts import elastic_hosts
 from oppa.control.run_service import RunService, ServiceReport
 from oppa.control.service import discovery
-from oppa.control.training_session.callback import Callback, RunCallback, RunSession, watched
+from oppa.control.training_session.callback import RunCallback, RunSession, TrainCallback, watched
 from oppa.control.training_session.opened_run import opened_run
 from oppa.control.training_session.options import TrainOptions, measured_for
 from oppa.control.training_session.result import TrainResult
@@ -35,7 +35,7 @@ from oppa.trials.orphans import end_orphans
 from oppa.trials.runner import load_runner
 
 
-def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: Callback | None) -> TrainResult:
+def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: TrainCallback | None) -> TrainResult:
     """Train until the run ends or is stopped, and return the result.
 
     Raises:
@@ -110,7 +110,7 @@ def _trained(
 
 
 def run_under(
-    problem: Problem, configuration: Configuration, *, policy: str, make: MakePolicy, folder: Path, callback: Callback | None
+    problem: Problem, configuration: Configuration, *, policy: str, make: MakePolicy, folder: Path, callback: TrainCallback | None
 ) -> TrainResult:
     """Train a job under a policy that needs no table, in a folder of its own.
 

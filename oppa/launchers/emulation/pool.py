@@ -75,13 +75,13 @@ class EmulatedHostPool:
 
 def require_hosts(cluster: Cluster) -> None:
     """Refuse a job that needs more hosts or ranks than `oppa emulate` has; raises EnvironmentLackingError."""
-    told = read_netlab()
-    if not told:
+    network = read_netlab()
+    if not network:
         hint = f"start it as `oppa emulate --hosts {cluster.hosts} ... -- oppa tune ...`"
         raise EnvironmentLackingError("no hosts are emulated here", hint=hint)
     for asked, option, has in (
-        (cluster.hosts, "hosts", len(told["hosts"])),
-        (cluster.devices_per_host, "ranks-per-host", told["ranks_per_host"]),
+        (cluster.hosts, "hosts", len(network["hosts"])),
+        (cluster.devices_per_host, "ranks-per-host", network["ranks_per_host"]),
     ):
         if asked > has:
             message = f"this job has {cluster.hosts} x {cluster.devices_per_host} devices; `oppa emulate --{option}` is {has}"

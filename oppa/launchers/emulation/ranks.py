@@ -164,12 +164,12 @@ class _Rank:
             pipe.close()
 
     def _read_code(self) -> bool:
-        told = self._line.recv(16)
-        if told:
-            self.code = int(told)
+        received = self._line.recv(16)
+        if received:
+            self.code = int(received)
         elif self.code is None:  # the shim ended without a report: on request, or because it was killed
             self.code = self._shim.wait()
-        return bool(told)
+        return bool(received)
 
 
 class _Lines:

@@ -1,7 +1,7 @@
 """Time collectives and transfers: among the devices of each host, and among one device of each host.
 
-Groups of the same kind run at once, as in training: each host's ranks in one group, or the ranks with the same index on all hosts in one
-group. Each repeat counts as long as its slowest rank took.
+Groups of the same kind run at once, as in training. A group has the ranks of a host, or the ranks with the same index on all hosts. Each
+repeat counts as long as its slowest rank took.
 
 Notation: a collective of n ranks moves (n - 1) / n of its payload over each rank's link, and an all-reduce twice that ("bus bandwidth").
 """
@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from oppa.launchers.measurement.figures import ALL_GATHER, ALL_REDUCE, HOST, NETWORK, SEND, Figure, Plan
+from oppa.launchers.measurement.figures import ALL_GATHER, ALL_REDUCE, HOST, NETWORK, SEND, Figure, MeasurementPlan
 from oppa.launchers.measurement.kernels import runs_in, wait
 
 _FIRST = 0
@@ -24,7 +24,7 @@ Operation = Callable[[], object]
 T = TypeVar("T")
 
 
-def collective_figures(hosts: Sequence[str], device: torch.device, plan: Plan) -> Iterator[Figure]:
+def collective_figures(hosts: Sequence[str], device: torch.device, plan: MeasurementPlan) -> Iterator[Figure]:
     """Yield the figures of collectives on every rank, in the same order.
 
     Args:
@@ -43,7 +43,7 @@ def collective_figures(hosts: Sequence[str], device: torch.device, plan: Plan) -
     yield from _transfers(hosts, local, device, plan)
 
 
-def link_figures(hosts: Sequence[str], device: torch.device, plan: Plan) -> dict[str, Figure]:
+def link_figures(hosts: Sequence[str], device: torch.device, plan: MeasurementPlan) -> dict[str, Figure]:
     """Return the rate of each host's link on every rank; none for fewer than three hosts, of which nothing tells the slow one.
 
     The hosts form a ring, and the first ranks of neighbours send to each other, all pairs of a round at once. A host has the better of
@@ -80,7 +80,9 @@ def _own(groups: Sequence[Sequence[int]], rank: int) -> "dist.ProcessGroup | Non
     return own
 
 
-def _collectives(scope: str, group: "dist.ProcessGroup | None", ranks: int, device: torch.device, plan: Plan) -> Iterator[Figure]:
+def _collectives(
+    scope: str, group: "dist.ProcessGroup | None", ranks: int, device: torch.device, plan: MeasurementPlan
+) -> Iterator[Figure]:
     for payload in (plan.small_bytes, plan.large_bytes):
         count = payload // 4 // ranks * ranks
         whole, part = torch.zeros(count, device=device), torch.zeros(count // ranks, device=device)
@@ -94,7 +96,7 @@ def _collectives(scope: str, group: "dist.ProcessGroup | None", ranks: int, devi
             yield Figure(what=what, detail=scope, ranks=ranks, payload_bytes=count * 4, work=work, seconds=seconds)
 
 
-def _transfers(hosts: Sequence[str], local: Sequence[int], device: torch.device, plan: Plan) -> Iterator[Figure]:
+def _transfers(hosts: Sequence[str], local: Sequence[int], device: torch.device, plan: MeasurementPlan) -> Iterator[Figure]:
     """Yield transfers from rank 0 to each other rank of its host, and to the first rank of the next host.
 
     A transfer there and back counts as two.
@@ -126,12 +128,12 @@ def _ping(values: torch.Tensor, pair: tuple[int, int], rank: int) -> Operation:
     return there_and_back
 
 
-def _timed(operation: Operation | None, device: torch.device, plan: Plan) -> tuple[float, ...]:
+def _timed(operation: Operation | None, device: torch.device, plan: MeasurementPlan) -> tuple[float, ...]:
     """Return the seconds of an operation, one mean for each repeat: the slowest rank's; ranks without an operation wait."""
     return tuple(map(max, zip(*_timed_each(operation, device, plan), strict=True)))
 
 
-def _timed_each(operation: Operation | None, device: torch.device, plan: Plan) -> list[list[float]]:
+def _timed_each(operation: Operation | None, device: torch.device, plan: MeasurementPlan) -> list[list[float]]:
     """Return the seconds of an operation on each rank, one mean for each repeat; 0 on ranks without an operation."""
     _seconds(operation, device, 1)
     runs = runs_in(max(_of_each(_seconds(operation, device, 1))), plan)

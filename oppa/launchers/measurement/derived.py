@@ -1,7 +1,7 @@
 """Derive a device's figures from a measurement, as the cost model uses them; the catalogue has what was not measured.
 
-Notation: the smallest all-reduce of n ranks takes `operation_s` and one latency for each of its hops: 2 (n - 1) around a ring, or
-2 log2(n) in two trees, whichever is less.
+The smallest all-reduce of n ranks takes `operation_s` and one latency for each of its hops. There are 2 (n - 1) around a ring, or 2 log2(n)
+in two trees, whichever is less.
 """
 
 import dataclasses

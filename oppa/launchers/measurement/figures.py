@@ -18,7 +18,7 @@ _CPU_SHAPES = ((512, 512, 512), (512, 1024, 1024))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MeasurementPlan:
     """Holds the sizes that a measurement uses, and the least time of each figure."""
 
     figure_s: float

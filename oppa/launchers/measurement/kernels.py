@@ -1,6 +1,6 @@
 """Time matrix products, memory and copies on one device.
 
-A repeat runs an operation as often as fills its share of the time, and waits for the device at its end, so launches do not count.
+A repeat runs an operation as often as fills its share of the time. It waits for the device at its end, so launches do not count.
 """
 
 import time
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from oppa.launchers.measurement.figures import MATMUL, MEMORY, TO_DEVICE, TO_HOST, Figure, Plan
+from oppa.launchers.measurement.figures import MATMUL, MEMORY, TO_DEVICE, TO_HOST, Figure, MeasurementPlan
 
 Operation = Callable[[], object]
 _ADA, _AMPERE = (8, 9), (8, 0)
 _MOST_RUNS = 100_000
 
 
-def kernel_figures(device: torch.device, plan: Plan) -> Iterator[Figure]:
+def kernel_figures(device: torch.device, plan: MeasurementPlan) -> Iterator[Figure]:
     """Yield the figures of one device: matrix products at each precision that it has, memory bandwidth, and copies."""
     for precision in _precisions(device):
         yield from _matmul(device, precision, plan)
@@ -24,14 +24,14 @@ def kernel_figures(device: torch.device, plan: Plan) -> Iterator[Figure]:
         yield from _copies(device, plan)
 
 
-def timed(operation: Operation, device: torch.device, plan: Plan) -> tuple[float, ...]:
+def timed(operation: Operation, device: torch.device, plan: MeasurementPlan) -> tuple[float, ...]:
     """Return the seconds of an operation, one mean for each repeat."""
     operation()
     runs = runs_in(_seconds(operation, device, 1), plan)
     return tuple(_seconds(operation, device, runs) for _ in range(plan.repeats))
 
 
-def runs_in(seconds: float, plan: Plan) -> int:
+def runs_in(seconds: float, plan: MeasurementPlan) -> int:
     """Return how many operations of this length a repeat runs."""
     return max(1, min(_MOST_RUNS, round(plan.figure_s / plan.repeats / max(seconds, 1e-9))))
 
@@ -71,7 +71,7 @@ def _arch(device: torch.device) -> str:
     return str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", ""))
 
 
-def _matmul(device: torch.device, precision: str, plan: Plan) -> Iterator[Figure]:
+def _matmul(device: torch.device, precision: str, plan: MeasurementPlan) -> Iterator[Figure]:
     """Yield the fastest shape's figure; nothing if this build of torch lacks the precision."""
     figures = []
     for rows, inner, columns in plan.matmul_shapes:
@@ -101,14 +101,14 @@ def _product(device: torch.device, precision: str, rows: int, inner: int, column
     return lambda: torch.mm(left, right, out=product)
 
 
-def _memory(device: torch.device, plan: Plan) -> Figure:
+def _memory(device: torch.device, plan: MeasurementPlan) -> Figure:
     """Return the bytes read and written per second by an addition."""
     left, right, total = (torch.ones(plan.memory_bytes // 4, device=device) for _ in range(3))
     seconds = timed(lambda: torch.add(left, right, out=total), device, plan)
     return Figure(what=MEMORY, payload_bytes=plan.memory_bytes, work=3.0 * plan.memory_bytes, seconds=seconds)
 
 
-def _copies(device: torch.device, plan: Plan) -> Iterator[Figure]:
+def _copies(device: torch.device, plan: MeasurementPlan) -> Iterator[Figure]:
     """Yield the bandwidth of copies from and to pinned memory of the host, and the seconds of a small one."""
     for size in (plan.copy_bytes, 4):
         there, here = torch.empty(size, dtype=torch.uint8, device=device), torch.empty(size, dtype=torch.uint8, pin_memory=True)

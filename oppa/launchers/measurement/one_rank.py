@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers.measurement.collectives import collective_figures, link_figures
-from oppa.launchers.measurement.figures import Figure, HardwareMeasurement, MeasuredNode, Plan, joined
+from oppa.launchers.measurement.figures import Figure, HardwareMeasurement, MeasuredNode, MeasurementPlan, joined
 from oppa.launchers.measurement.kernels import kernel_figures
 from oppa.launchers.measurement.ranks import LaunchedRank
 from oppa.problem.detect import physical_memory
@@ -34,7 +34,7 @@ def measure_rank(own: LaunchedRank, *, figure_s: float, on_cuda: bool, meeting: 
     Raises:
         EnvironmentLackingError: the other ranks do not come, or a collective fails.
     """
-    device, plan = _device(own, on_cuda=on_cuda), Plan.of(on_cuda=on_cuda, figure_s=figure_s)
+    device, plan = _device(own, on_cuda=on_cuda), MeasurementPlan.of(on_cuda=on_cuda, figure_s=figure_s)
     quiet: Tell = tell if own.rank == 0 else (lambda _: None)
     quiet(f"waiting for {own.world} ranks" if own.world > 1 else "starting")
     with _meeting(own, meeting, device):
@@ -85,8 +85,8 @@ def _every(value: str, world: int) -> list[str]:
     return values
 
 
-def _kernels(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan: Plan, tell: Tell) -> list[list[Figure]]:
-    """Return the figures of kernels of each rank: of all GPUs at once; on CPUs of one rank on each host, because ranks share the memory."""
+def _kernels(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan: MeasurementPlan, tell: Tell) -> list[list[Figure]]:
+    """Return the figures of kernels of each rank; on CPUs one rank of each host measures, as ranks share the memory."""
     tell("matrix products, memory and copies")
     measures = device.type == "cuda" or own.rank == hosts.index(own.host)
     figures = list(kernel_figures(device, plan)) if measures else []
@@ -97,7 +97,7 @@ def _kernels(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan
 
 
 def _nodes(
-    hosts: Sequence[str], every: Sequence[Sequence[Figure]], device: torch.device, plan: Plan, tell: Tell
+    hosts: Sequence[str], every: Sequence[Sequence[Figure]], device: torch.device, plan: MeasurementPlan, tell: Tell
 ) -> tuple[MeasuredNode, ...]:
     """Return the rates of each host: of its slowest device, and of its link."""
     tell("links of each node")
@@ -117,7 +117,7 @@ def _merged(every: Sequence[Sequence[Figure]]) -> list[Figure]:
     return [joined(each for found in every for each in found if (each.what, each.detail, bool(each.work)) == kind) for kind in kinds]
 
 
-def _collectives(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan: Plan, tell: Tell) -> Iterator[Figure]:
+def _collectives(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan: MeasurementPlan, tell: Tell) -> Iterator[Figure]:
     if own.world == 1:
         return
     tell("collectives")

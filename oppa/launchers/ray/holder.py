@@ -59,15 +59,15 @@ def _hold(hold: Hold, address: str) -> None:
 
     group = placement_group([hold.bundle.resources] * hold.hosts, strategy="STRICT_SPREAD", name=hold.name)
     group.wait(SOON_S)  # idle nodes are granted in this time, and there is no reason to report
-    told: dict[str, Any] = {}
-    while not select.select([0], [], [], POLL_S if told else 0)[0]:
+    reported: dict[str, Any] = {}
+    while not select.select([0], [], [], POLL_S if reported else 0)[0]:
         silent = unreachable(address)  # Ray itself would wait for the head, and end this process after a minute
         event = (
             {"event": "waiting", "reason": f"the head does not answer: {silent}"} if silent else _state(hold, placement_group_table(group))
         )
-        if event != told:
+        if event != reported:
             tell(**event)
-            told = event
+            reported = event
 
 
 def _state(hold: Hold, table: dict[str, Any]) -> dict[str, Any]:

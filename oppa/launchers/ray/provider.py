@@ -109,7 +109,7 @@ class Holder:
         self._retry_at: float | None = None
         """When to connect again; None while the holder runs."""
         self._until = 0.0
-        """Until when a loss of the cluster is waited out; not before it has granted hosts."""
+        """Time until which a loss of the cluster is waited out, once it has granted hosts."""
         self.hosts: tuple[Mapping[str, str], ...] = ()
         """Names and addresses of the hosts; empty while they are not granted."""
         self.reason = ""
@@ -195,11 +195,11 @@ class Holder:
         Raises:
             EnvironmentLackingError: the cluster is lost.
         """
-        told = ""
+        warned = ""
         while not self.granted():
-            if self.reason and self.reason != told:
+            if self.reason and self.reason != warned:
                 _log.warning("waiting for nodes of the Ray cluster: %s", self.reason)
-                told = self.reason
+                warned = self.reason
             on_tick()
             time.sleep(POLL_S)
 

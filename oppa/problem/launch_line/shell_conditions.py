@@ -72,7 +72,7 @@ def _holds(test: Sequence[str], folder: Path) -> bool | None:
 
 
 def matches_pattern(text: str, patterns: Iterable[str]) -> bool | None:
-    """Return whether a text matches one of the patterns of a `case`; None if a pattern is more than text, `*`, or a prefix with `*`."""
+    """Return whether a text matches a pattern of a `case`; None if a pattern is more than text, `*`, or a prefix with `*`."""
     for pattern in patterns:
         if (
             pattern == "*"

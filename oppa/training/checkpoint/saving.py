@@ -45,8 +45,8 @@ def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manif
         manifest = Manifest.read(folder)
         manifest.require_model(spec.model)
         prepare(replica, manifest.steps, spec.training.moments)
-        holdings = trained(layout_of(spec.model, spec.configuration, spec.training.moments), manifest.steps)[mesh.rank]
-        load(folder, manifest, state_of(replica, holdings))
+        shards = trained(layout_of(spec.model, spec.configuration, spec.training.moments), manifest.steps)[mesh.rank]
+        load(folder, manifest, state_of(replica, shards))
     return manifest
 
 

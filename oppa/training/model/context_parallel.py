@@ -1,7 +1,7 @@
 """Split sequences over the ranks of a group: around attention, each rank exchanges its part of all heads for whole sequences of some heads.
 
-Attention then runs on whole sequences by the same kernel as on one rank, so causal masks need no special case and all ranks do equal work
-(DeepSpeed-Ulysses, Jacobs et al. 2023, section 3.1). All other layers work token by token.
+Attention then runs on whole sequences by the same kernel as on one rank (DeepSpeed-Ulysses, Jacobs et al. 2023, section 3.1). So causal
+masks need no special case, and all ranks do equal work. All other layers work token by token.
 
 Notation (c ranks, b sequences, s tokens of a whole sequence, n heads, d width of a head):
     part    a rank's tokens of all heads        (b, s / c, n, d)

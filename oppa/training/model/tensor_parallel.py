@@ -6,8 +6,8 @@ schedule, which DTensor parameters do not, and they avoid DTensor's dispatch.
     copy_to     forward: identity     backward: sum over the group     before a column-parallel layer
     reduce_from forward: sum          backward: identity               after a row-parallel layer
 
-With sequence parallelism (Korthikanti et al. 2022, section 4.2.2), each rank holds a part of the tokens outside these layers, where norms
-and residuals then take 1 / tp of the memory. An all-reduce becomes an all-gather before the layers and a reduce-scatter after them.
+With sequence parallelism, each rank holds a part of the tokens outside these layers (Korthikanti et al. 2022, section 4.2.2). Norms and
+residuals then take 1 / tp of the memory. An all-reduce becomes an all-gather before the layers and a reduce-scatter after them.
 
     enter       forward: all-gather, or identity       backward: reduce-scatter, or sum      before column-parallel layers
     leave       forward: reduce-scatter, or sum        backward: all-gather, or identity     after row-parallel layers

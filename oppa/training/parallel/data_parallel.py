@@ -5,8 +5,8 @@ zero_stage 1   the same, and each replica updates a share of the parameters (Zer
 zero_stage 2   FSDP2: gradients and optimizer state are sharded; parameters are gathered once per step
 zero_stage 3   FSDP2: parameters are sharded, too; each block's are gathered for its forward pass and again for its backward pass
 
-With `dp_shard`, ZeRO shards over groups of that many replicas, and the groups hold copies: FSDP2 scatters gradients in a group and sums the
-scattered ones over the groups (HSDP).
+With `dp_shard`, ZeRO shards over groups of that many replicas, and the groups hold copies (HSDP). FSDP2 scatters gradients in a group and
+sums the scattered ones over the groups.
 
 The bucket of an element determines the order in which a ring adds its gradients, and the stages determine DDP's buckets. With
 `reduce_in_rank_order` of `[training]`, gradients are averaged in rank order after the backward pass. Pipelines of any length then compute

@@ -3,8 +3,8 @@
 CUDA measures and limits memory itself, in every step. On a CPU, the two steps of the warm-up do so. In the first, torch's profiler records
 the bytes of all tensors at every allocation and release, from which a step's peak is computed. In both, the kernel limits the data of the
 process to what it held before the model was built, plus the limit. An allocation beyond it raises an exception. The limit is loose in the
-first step (1.25 times the limit and 64 MiB), because the profiler's records need room, and exact in the second. The timed steps repeat the
-second step. They have no limit, because malloc then keeps more memory than it needs, for speed.
+first step (1.25 times the limit and 64 MiB), because the profiler's records need room. It is exact in the second. The timed steps repeat
+the second step. They have no limit, because malloc then keeps more memory than it needs, for speed.
 
 The profiler follows threads that torch's own code started, and these only while they work for the step. A thread of gloo lets go of a
 collective's tensors after its work. If it is the last one to do so, the release is not recorded, and the tensors would count for ever. So

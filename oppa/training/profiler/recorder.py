@@ -1,4 +1,4 @@
-"""Record the time of each pass of a pipeline on one rank, and of each part of the model within it (FlexTrain, sections 4.1 and 4.4).
+"""Record the time of each pass of a pipeline on one rank, and of its parts of the model (FlexTrain, sections 4.1 and 4.4).
 
 Marks are set when a pass begins or ends, and when it moves from one block to the next. In forward passes, hooks of the blocks set them; in
 backward passes, hooks of the activations between blocks. The time between two marks belongs to one part. In a step whose memory is

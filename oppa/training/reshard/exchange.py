@@ -42,7 +42,7 @@ def exchange(staged: State, wanted: RequestedShards, source: Layout, target: Lay
     """
     rank, received_bytes = dist.get_rank(group), 0
     plan = transfers(source, target)
-    fullest_bytes = max(sum(holding.nbytes for holding in holdings) for holdings in (*source, *target))
+    fullest_bytes = max(sum(shard.nbytes for shard in shards) for shards in (*source, *target))
     for keys, moving in rounds(plan, evenly(source, target), min(ROUND_BYTES, int(fullest_bytes * ROUND_SHARE))):
         outgoing = {peer: [one for one in moving if one.sender == rank and one.receiver == peer] for peer in range(len(target))}
         incoming = {peer: [one for one in moving if one.receiver == rank and one.sender == peer] for peer in range(len(source))}

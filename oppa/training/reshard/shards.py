@@ -67,12 +67,12 @@ Layout = tuple[tuple[Shard, ...], ...]
 
 @functools.lru_cache(8)
 def layout_of(model: Model, configuration: Configuration, moments: tuple[str, ...] = ADAM) -> Layout:
-    """Return the holdings of every rank of a configuration."""
+    """Return the shards of every rank of a configuration."""
     return tuple(held_by(model, configuration, rank, moments) for rank in range(configuration.devices))
 
 
 def held_by(model: Model, configuration: Configuration, rank: int, moments: tuple[str, ...] = ADAM) -> tuple[Shard, ...]:
-    """Return the holdings of one rank of a configuration."""
+    """Return the shards of one rank of a configuration."""
     dp, slices, stages, _, replica, shard, _ = (ranks.index(rank) for ranks in peers(configuration, rank))
     tp, ep, cp = Slice(slices, configuration.tp), Slice(dp % configuration.ep, configuration.ep), context_parallel(configuration)
     parts = stages_of(configuration, model)
@@ -81,7 +81,7 @@ def held_by(model: Model, configuration: Configuration, rank: int, moments: tupl
     spread = [parameter for parameter in parameters if configuration.ep > 1 and of_expert(parameter.name)]
     of_expert_replicas = Slice(dp // configuration.ep * cp + replica % cp, configuration.dp * cp // configuration.ep)
     shares = (dense, Slice(shard, shards_of(configuration))), (spread, of_expert_replicas)
-    return tuple(holding for group, share in shares for holding in _share(group, share, configuration.zero_stage, moments))
+    return tuple(shard for group, share in shares for shard in _share(group, share, configuration.zero_stage, moments))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ def _own_stage(model: Model, parts: range) -> nn.Module:
 
 
 def _share(parameters: Sequence[_Parameter], share: Slice, zero_stage: int, moments: tuple[str, ...]) -> Iterator[Shard]:
-    """Yield the holdings of one replica, number `share.index` of `share.size`, for parameters that all of these replicas train."""
+    """Yield the shards of one replica, number `share.index` of `share.size`, for parameters that all of these replicas train."""
     owners = _owners(parameters, share.size)
     for parameter, owner in zip(parameters, owners, strict=True):
-        boxes = list(_boxes(parameter, share if zero_stage >= 2 else Slice()))
+        boxes = list(_pieces(parameter, share if zero_stage >= 2 else Slice()))
         for kind in (WEIGHT, *moments) if zero_stage != 1 or owner == share.index else (WEIGHT,):
             for piece, at in boxes:
                 key = TensorKey(kind, piece.name)
@@ -139,7 +139,7 @@ def _owners(parameters: Sequence[_Parameter], replicas: int) -> list[int]:
     return owners
 
 
-def _boxes(parameter: _Parameter, share: Slice) -> Iterator[tuple[Piece, Box]]:
+def _pieces(parameter: _Parameter, share: Slice) -> Iterator[tuple[Piece, Box]]:
     """Yield a replica's part of each piece, and its position. `torch.chunk`'s rule may give the last replicas fewer rows or none."""
     if parameter.rows is None:
         yield parameter.pieces[0], ()

@@ -47,8 +47,8 @@ class Staged:
             gc.collect()  # FSDP2's states and the old replica's modules are in reference cycles, which would keep dropped tensors
         target = trained(layout_of(spec.model, spec.configuration, spec.training.moments), self.steps)
         by_key = collections.defaultdict[TensorKey, list[Shard]](list)
-        for holding in target[mesh.rank]:
-            by_key[holding.key].append(holding)
+        for shard in target[mesh.rank]:
+            by_key[shard.key].append(shard)
         place = shard_positions(replica)
         group = dist.new_group(backend="gloo") if mesh.device.type == "cuda" else None
         received_bytes = exchange(self.state, lambda key: list(map(place, by_key[key])), self.layout, target, group)
@@ -78,7 +78,7 @@ def agreed_steps(replica: Replica, mesh: Mesh) -> int:
 
 def trained(layout: Layout, steps: int) -> Layout:
     """Return the part of a layout that exists after this many optimizer steps: before the first one, there are no moments."""
-    return layout if steps else tuple(tuple(holding for holding in holdings if holding.key.kind == WEIGHT) for holdings in layout)
+    return layout if steps else tuple(tuple(shard for shard in shards if shard.key.kind == WEIGHT) for shards in layout)
 
 
 def prepare(replica: Replica, steps: int, moments: tuple[str, ...]) -> None:
@@ -92,27 +92,27 @@ def prepare(replica: Replica, steps: int, moments: tuple[str, ...]) -> None:
                 _moment(optimizer, parameter, kind)
 
 
-def state_of(replica: Replica, holdings: Iterable[Shard]) -> State:
+def state_of(replica: Replica, shards: Iterable[Shard]) -> State:
     """Return the tensors of a replica for the boxes that its rank holds; they share the replica's memory."""
     place, state = shard_positions(replica), State()
-    for holding in holdings:
-        state.setdefault(holding.key, []).append(place(holding))
+    for shard in shards:
+        state.setdefault(shard.key, []).append(place(shard))
     return state
 
 
 def shard_positions(replica: Replica) -> Callable[[Shard], tuple[Box, Tensor]]:
-    """Return a function that gives the box of a holding and its tensor in the replica; it creates missing moments as zeros."""
+    """Return a function that gives the box of a shard and its tensor in the replica; it creates missing moments as zeros."""
     for module in (module for stage in replica.stages for module in stage.modules()):
         if isinstance(module, FSDPModule):
             module.reshard()
     parameters = {name: parameter for stage in replica.stages for name, parameter in stage.named_parameters()}
     optimizers = {one: optimizer for optimizer in _updating(replica) for group in optimizer.param_groups for one in group["params"]}
 
-    def place(holding: Shard) -> tuple[Box, Tensor]:
-        parameter, kind = parameters[holding.parameter], holding.key.kind
+    def place(shard: Shard) -> tuple[Box, Tensor]:
+        parameter, kind = parameters[shard.parameter], shard.key.kind
         here = parameter.detach() if kind == WEIGHT else _moment(optimizers[parameter], parameter, kind)
         local = here.to_local() if isinstance(here, DTensor) else here
-        return holding.box, local[tuple(slice(indices.start, indices.stop) for indices in holding.at)]
+        return shard.box, local[tuple(slice(indices.start, indices.stop) for indices in shard.at)]
 
     return place
 

@@ -1,7 +1,7 @@
 """Plan the transfers of a change of layout: boxes of whole tensors, each from a rank that holds it to a rank that lacks it.
 
-A rank keeps the boxes that it holds in both layouts. Each other box that it will hold has exactly one sender: of the ranks that hold it,
-the one with the fewest bytes to send so far. Every rank computes the same plan on its own.
+A rank keeps the boxes that it holds in both layouts. Each other box that it will hold has exactly one sender. That is the rank that holds
+it and has the fewest bytes to send so far. Every rank computes the same plan on its own.
 """
 
 import collections
@@ -43,7 +43,7 @@ def transfers(source: Layout, target: Layout) -> list[Transfer]:
     """Return all transfers, tensor by tensor in the order of names; the layouts are of one model, on any numbers of ranks."""
     sent: collections.Counter[int] = collections.Counter()
     held, wanted = boxes_by_key(source), boxes_by_key(target)
-    sizes = {holding.key: holding.dtype.itemsize for holding in _all(target)}
+    sizes = {shard.key: shard.dtype.itemsize for shard in _all(target)}
     plan = []
     for key, boxes in wanted.items():
         for flow in flows(held[key], boxes):
@@ -69,9 +69,9 @@ def flows(held: Boxes, wanted: Boxes) -> tuple[Flow, ...]:
 def boxes_by_key(layout: Layout) -> dict[TensorKey, Boxes]:
     """Return the boxes that each rank holds, by whole tensor; the order is that of global names, whatever the layout."""
     found = collections.defaultdict[TensorKey, list[list[Box]]](lambda: [[] for _ in layout])
-    for rank, holdings in enumerate(layout):
-        for holding in holdings:
-            found[holding.key][rank].append(holding.box)
+    for rank, shards in enumerate(layout):
+        for shard in shards:
+            found[shard.key][rank].append(shard.box)
     return {key: tuple(map(tuple, found[key])) for key in sorted(found, key=operator.attrgetter("name", "kind"))}
 
 
@@ -82,7 +82,7 @@ def evenly(source: Layout, target: Layout) -> list[TensorKey]:
     state before the others.
     """
     held, wanted = boxes_by_key(source), boxes_by_key(target)
-    sizes = {holding.key: math.prod(holding.shape) for holding in _all(target)}
+    sizes = {shard.key: math.prod(shard.shape) for shard in _all(target)}
     alike = collections.defaultdict[object, list[TensorKey]](list)
     for key, boxes in wanted.items():
         alike[tuple(map(bool, held[key])), tuple(map(bool, boxes))].append(key)
@@ -98,7 +98,7 @@ def _ranks_with(cell: Box, layout: Boxes) -> tuple[int, ...]:
 
 
 def _all(layout: Layout) -> Iterator[Shard]:
-    return (holding for holdings in layout for holding in holdings)
+    return (shard for shards in layout for shard in shards)
 
 
 def rounds(plan: Iterable[Transfer], keys: Iterable[TensorKey], limit_bytes: int) -> Iterator[tuple[list[TensorKey], list[Transfer]]]:

@@ -22,7 +22,7 @@ from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
 from oppa.training.run.schedule_search_process import ORDER, PROFILE
 from oppa.training.run.searched_schedule import SearchedRunSchedule
-from oppa.training.run.step import Directive, Step
+from oppa.training.run.step import Directive, TrainingStep
 from oppa.training.run.training_run import TrainingRun, open_run
 from oppa.training.statistics.noise_scale import Health
 from oppa.training.statistics.norm_test import variance_ratio
@@ -55,7 +55,7 @@ class Attempt:
         folder: Path,
         *,
         stop_requested: Callable[[], bool],
-        on_step: Callable[[Step], None],
+        on_step: Callable[[TrainingStep], None],
         on_phase: Callable[[Phase], None] = lambda _: None,
         controller: RunController | None = None,
     ) -> None:
@@ -164,7 +164,7 @@ class Attempt:
         _log.warning("the weights were not restored: %s", failure)
         return ""
 
-    def _note(self, step: Step, run: TrainingRun) -> None:
+    def _note(self, step: TrainingStep, run: TrainingRun) -> None:
         """Write the step to the ledger, and report it to the controller and `on_step`."""
         known, facts = step.noise_scale, self._facts(step, run)
         note(
@@ -189,7 +189,7 @@ class Attempt:
             self._controller.step(facts)
         self._on_step(step)
 
-    def _facts(self, step: Step, run: TrainingRun) -> StepFacts:
+    def _facts(self, step: TrainingStep, run: TrainingRun) -> StepFacts:
         """Return the facts of a step without validating them, because training continues whatever its numbers are."""
         known, workers = step.noise_scale, run.run_options.statistics == "workers"
         return StepFacts.model_construct(
@@ -209,7 +209,7 @@ class Attempt:
             workers=list(step.workers),
         )
 
-    def _validate(self, step: Step, run: TrainingRun) -> None:
+    def _validate(self, step: TrainingStep, run: TrainingRun) -> None:
         """Evaluate the held-out samples if this is due after a step, and write the result to the ledger."""
         run_options = self.spec.problem.run_options
         if not run_options.validation:
@@ -230,7 +230,7 @@ class Attempt:
             seconds=time.monotonic() - begin_s,
         )
 
-    def _require_finite(self, step: Step) -> None:
+    def _require_finite(self, step: TrainingStep) -> None:
         if not step.updated:
             self._not_finite += 1
         elif step.norms:  # without norms, the gradients were not measured

@@ -38,7 +38,7 @@ class Directive:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TrainingStep:
     """One optimizer step; it is the same on every rank, except for measured times."""
 
     number: int

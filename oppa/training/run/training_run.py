@@ -39,7 +39,7 @@ from oppa.training.replica import Replica, same_layout
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase, reconfigured
 from oppa.training.run.learning_rate import Followed, learning_rate
 from oppa.training.run.notes import RunNotes
-from oppa.training.run.step import Directive, Step
+from oppa.training.run.step import Directive, TrainingStep
 from oppa.training.run.step_consensus import RankReport, agree
 from oppa.training.run.warmup_profiling import WarmupProfiling
 from oppa.training.statistics.noise_scale import NoiseScale, Smoothing
@@ -118,7 +118,7 @@ class TrainingRun:
         """Return whether all samples were seen; the last batch is complete, so that a run may see a few more."""
         return self.total is not None and self.samples >= self.total
 
-    def step(self, directive: Directive | None = None) -> Step:
+    def step(self, directive: Directive | None = None) -> TrainingStep:
         """Take one optimizer step over the next samples; all ranks call it. The result has rank 0's directive on every rank."""
         replica = self._made()
         begin_s, batch = time.monotonic(), range(self.samples, self.samples + self.configuration.global_batch)
@@ -140,7 +140,7 @@ class TrainingRun:
             self._start = None
         if self._worker is not None:
             self._worker.end(step_time_s)
-        step = Step(
+        step = TrainingStep(
             number=self.steps,
             samples=batch,
             shares=agreed.shares,

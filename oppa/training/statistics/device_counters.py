@@ -1,6 +1,6 @@
 """Read the counters of a worker's links and GPU: TCP, InfiniBand or RoCE ports, and NVML where `nvidia-ml-py` is installed.
 
-The driver counts the data of an InfiniBand port in words of four bytes (Linux, Documentation/ABI/stable/sysfs-class-infiniband), and NVML
+The driver counts the data of an InfiniBand port in words of four bytes (Linux, Documentation/ABI/stable/sysfs-class-infiniband). NVML
 counts the data of NVLink in KiB (nvml.h). Remote direct memory access passes the kernel by, so no TCP counter has its bytes.
 """
 

@@ -1,4 +1,4 @@
-"""Time pieces of work on a device: by the clock on a CPU, and by events on a CUDA device, which works later than the host asks it to."""
+"""Time pieces of work by the clock on a CPU, and by events on a CUDA device, which works later than the host asks."""
 
 import time
 

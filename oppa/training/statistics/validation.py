@@ -69,7 +69,7 @@ class Evaluation:
         """Return the sum of losses over this replica's targets, the number of targets and that of correct predictions, shape (3,).
 
         The sums are over the ranks of a replica, of which some have zeros. The number of correct predictions is NaN if outputs are not one
-        per class, or under tensor or context parallelism, where a rank has only some of the classes or targets.
+        per class. It also is under tensor or context parallelism, where a rank has only some of the classes or targets.
 
         Args:
             batch: Samples in whole micro-batches.

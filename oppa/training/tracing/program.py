@@ -17,7 +17,7 @@ from oppa.problem.model import Model
 from oppa.training.tracing.recorder import TracedKernels
 
 MEMORY_BYTES = 4 << 30
-"""Bytes that a trace may allocate beside the libraries that it imports."""
+"""Bytes that a trace may allocate in addition to the libraries that it imports."""
 
 
 def main(request: Path, answer: Path) -> None:

@@ -50,9 +50,9 @@ def traced(problem: Problem, *, longest_s: float = LONGEST_S) -> Problem:
 def _answer(request: dict[str, Any], longest_s: float) -> dict[str, Any]:
     """Return what the tracing program answers; if it does not, how it ended."""
     with tempfile.TemporaryDirectory(prefix="oppa-trace-") as folder:
-        question, answer, log = (Path(folder, name) for name in ("request.json", "trace.json", "log"))
-        question.write_text(json.dumps(request))
-        argv = [sys.executable, "-P", "-m", "oppa.training.tracing.program", str(question), str(answer)]
+        asked, answer, log = (Path(folder, name) for name in ("request.json", "trace.json", "log"))
+        asked.write_text(json.dumps(request))
+        argv = [sys.executable, "-P", "-m", "oppa.training.tracing.program", str(asked), str(answer)]
         process = GuardedProcess("the trace", argv, environment=os.environ, grace_s=GRACE_S, log=log)
         try:
             ended = _ended(process, longest_s)

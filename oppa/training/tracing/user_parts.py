@@ -1,4 +1,4 @@
-"""Trace a user's module, part by part, as the trainer runs it: under autocast, with the output of each part as the input of the next.
+"""Trace a user's module, part by part, as the trainer runs it: under autocast, each part on the output of the one before.
 
 Layers of the same structure run once: those whose modules, weights and input have the same names and shapes.
 """

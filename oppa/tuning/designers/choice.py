@@ -51,9 +51,9 @@ def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Seq
 def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:
     """Return the candidate with the largest expected throughput, where a failure counts as the loss of what it would have shown.
 
-    With probability p to fit, that is p times its rate less (1 - p) times its rate. A limit on p would reject a fast candidate just below
-    the limit for a slow one just above, and it would be a constant to choose. If none is expected to fit, the candidate that needs the
-    least memory is returned, not the one whose memory is known least.
+    With probability p to fit, that is p times its rate less (1 - p) times its rate. A limit on p would be a constant to choose. It would
+    reject a fast candidate just below it for a slow one just above. If none is expected to fit, the candidate that needs the least memory
+    is returned, not the one whose memory is known least.
     """
     share = (2 * torch.special.ndtr(-slack.mean / slack.stddev) - 1).clamp_min(0)
     if not share.any():

@@ -78,7 +78,7 @@ def _exports(runner: Runner, problem: Problem, configuration: Configuration) -> 
 
 
 def _variable(name: str, value: str) -> str:
-    """Return a variable's value for the script; a secret stays in the environment of whoever runs the script."""
+    """Return a variable's value for the script; a secret stays in the environment of the user who runs the script."""
     return shlex.quote(value) if redacted([f"{name}={value}"]) == [f"{name}={value}"] else f'"${{{name}:?is a secret, so set it}}"'
 
 

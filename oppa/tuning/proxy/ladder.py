@@ -18,7 +18,7 @@ from oppa.study.records import VERIFICATION
 from oppa.tuning import designers
 from oppa.tuning.designer import Observation
 from oppa.tuning.nothing_feasible import nothing_feasible
-from oppa.tuning.outcomes import TuneResult
+from oppa.tuning.outcomes import SearchResult
 from oppa.tuning.proxy.budget import limited
 from oppa.tuning.proxy.choice import choose
 from oppa.tuning.proxy.nested import FOLDER, nested_study
@@ -32,7 +32,7 @@ from oppa.tuning.spending import spending_on
 from oppa.tuning.stopping import StopTest, make_rule
 
 
-def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping[str, Belief] | None) -> TuneResult:
+def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping[str, Belief] | None) -> SearchResult:
     """Search the smaller size of a job, then measure and verify at full size what it predicts to be the fastest.
 
     Args:
@@ -58,7 +58,7 @@ def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping
         found = find_winner(executor, candidates, made)
         if found is None:
             raise nothing_feasible(executor.study, problem)
-        return TuneResult.of(executor, found, ended)
+        return SearchResult.of(executor, found, ended)
 
 
 def resumed(problem: Problem, candidates: Candidates, folder: Path) -> Proxy | None:

@@ -1,8 +1,8 @@
 """Replaces censored observations ("at least this value", "at most this value") by Gaussian ones, by expectation propagation.
 
-An out-of-memory trial shows that its memory is at least the limit, not how much it is; one that ran without reporting its memory shows
-that it is at most the limit. The likelihood is Phi(side (f - bound) / softness). It is replaced by the Gaussian that changes the posterior
-in the same way (Minka 2001; Rasmussen & Williams 2006, section 3.6 and eq. 3.82). This Gaussian is called the observation's stand-in.
+An out-of-memory trial shows that its memory is at least the limit, not how much it is. One that ran without reporting its memory shows that
+it is at most the limit. The likelihood is Phi(side (f - bound) / softness). It is replaced by the Gaussian that changes the posterior in
+the same way (Minka 2001; Rasmussen & Williams 2006, section 3.6 and eq. 3.82). This Gaussian is called the observation's stand-in.
 
 Notation (n observations, c of them censored):
     mean, cov        prior mean and covariance at all observations       (n,), (n, n)

@@ -48,7 +48,7 @@ SETTLED = 0.02
 NEAR = 0.15
 """Distance of a shift from the point of linearisation at which the cost model is linearised anew, a small part of its uncertainty."""
 WIDTH_SPREAD = 1.5
-"""Prior standard deviation of the log variances of residual, layouts' offsets and nuggets. It is wide: a cost model may be off by a factor
+"""Prior standard deviation of the log variances of residual, layouts' offsets and nuggets. It is wide. A cost model may be off by a factor
 of two for a layout, and on some clusters no configuration resembles its neighbours.
 """
 STRIDE = 1.0

@@ -1,7 +1,7 @@
 """Inflates the noise of odd observations, as a Student-t likelihood does.
 
 A run that stalls is ten times slower than its neighbours, and does not inform about them. A normal likelihood would explain it by
-coefficients that are far off or by a residual that varies wildly, and would discard what it had learned. Under Student's t distribution,
+coefficients that are far off or by a residual that varies wildly. It would discard what it had learned. Under Student's t distribution,
 each observation has a variance of its own. Expectation-maximisation finds it (Lange, Little and Taylor 1989): the larger the distance from
 what all observations predict, the larger the variance. Where the prior itself is uncertain, the distance counts against the prior first.
 

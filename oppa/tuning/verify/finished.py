@@ -12,7 +12,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.table.files import CSV
 from oppa.trials.software import require_folder
-from oppa.tuning.result import SearchResult, contenders, current, repeat_s
+from oppa.tuning.result import WinnerComparison, contenders, current, repeat_s
 
 WINNER, RUNNER_UP, DATE = "winner", "runner-up", "%Y-%m-%d %H:%M UTC"
 
@@ -24,7 +24,7 @@ class FinishedStudy:
     folder: Path
     problem: Problem
     """The problem as it was stored, with the software of the trials."""
-    found: SearchResult
+    found: WinnerComparison
     facts: Mapping[str, str]
     """Facts of the session that measured the winner last: its command, versions and hardware; empty if it recorded none."""
 
@@ -89,7 +89,7 @@ def require_idle(study: Study, name: str) -> None:
         raise StudyError(f"{name} is in use: trial {trials} is running", hint="run this command again when it has ended, or stop it")
 
 
-def _without_runner_up(found: SearchResult) -> SearchResult:
+def _without_runner_up(found: WinnerComparison) -> WinnerComparison:
     """Return the result without the runner-up, which a verification leaves out unless it is asked for."""
     kept = {trial.configuration for trial in (found.best, found.default) if trial}
     return dataclasses.replace(found, runner_up=None, repeats={each: own for each, own in found.repeats.items() if each in kept})

@@ -12,7 +12,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.tuning.break_even import REFERENCES
 from oppa.tuning.equivalence import Equivalence, compare, losses
-from oppa.tuning.result import SearchResult, trial_json
+from oppa.tuning.result import WinnerComparison, trial_json
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.verification import SpeedUp
 from oppa.tuning.verify.changes import EnvironmentChange, moved
@@ -34,7 +34,7 @@ class VerifyResult:
     folder: Path
     """Folder of the verification, below that of the study."""
     date: str
-    """When it ended, as `2026-11-25 14:10 UTC`."""
+    """Date and minute at which it ended, in UTC."""
     measured: str
     """When the study measured its winner."""
     margin: float
@@ -61,7 +61,7 @@ class VerifyResult:
     """Trials of the verification, oldest first."""
 
     @classmethod
-    def of(cls, plan: VerifyPlan, study: Study, now: SearchResult, number: int) -> "VerifyResult":
+    def of(cls, plan: VerifyPlan, study: Study, now: WinnerComparison, number: int) -> "VerifyResult":
         """Return the result of a verification whose trials have ended."""
         finished, trials, problem = plan.finished, study.trials(), plan.setup.problem
 

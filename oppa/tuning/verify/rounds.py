@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from oppa.study import Trial
-from oppa.tuning.result import SearchResult, allows, is_unreliable, pairing_of, repeat_s, request_of
+from oppa.tuning.result import WinnerComparison, allows, is_unreliable, pairing_of, repeat_s, request_of
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.verify.finished import FinishedStudy
 
 
-def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int) -> SearchResult:
+def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int) -> WinnerComparison:
     """Repeat the configurations in turn until each has `rounds` repeats, no longer runs, or the budget is spent."""
     study, contenders = executor.study, finished.contenders
     while True:
@@ -32,7 +32,7 @@ def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int)
             executor.run(lease)
 
 
-def measured_again(finished: FinishedStudy, trials: Sequence[Trial]) -> SearchResult:
+def measured_again(finished: FinishedStudy, trials: Sequence[Trial]) -> WinnerComparison:
     """Return the study's result with the repeats of a verification in place of its own; configurations that no longer run have none."""
     ran = {
         each: tuple(trial for trial in trials if trial.configuration == each and trial.feasible)

@@ -1,13 +1,13 @@
 """Runs a verification from its folder to its verdict."""
 
-from oppa.tuning.session import Callback, SessionOptions, open_session
+from oppa.tuning.session import SessionCallback, SessionOptions, open_session
 from oppa.tuning.verify.past import open_folder, write_verdict
 from oppa.tuning.verify.plan import VerifyPlan
 from oppa.tuning.verify.result import VerifyResult
 from oppa.tuning.verify.rounds import measure_again
 
 
-def run_verification(plan: VerifyPlan, callback: Callback | None = None) -> VerifyResult:
+def run_verification(plan: VerifyPlan, callback: SessionCallback | None = None) -> VerifyResult:
     """Run the trials of a verification, and store its verdict in its folder.
 
     Raises:
