@@ -23,6 +23,15 @@ TESTS ?= tests
 VERSIONS_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
 	tests/control/test_service.py tests/trials/test_command.py tests/tuning/test_search.py
 
+# The lowest torch is that of a tuner without the built-in core, which needs the torch of the extra `train`.
+ifeq ($(RESOLUTION),lowest-direct)
+VERSIONS_TORCH ?= torch==2.8.*
+VERSIONS_EXTRAS ?= plots,command
+else
+VERSIONS_TORCH ?= $(TORCH)
+VERSIONS_EXTRAS ?= train,plots,command
+endif
+
 .PHONY: help setup lock tune loop test check test-all nightly environments slurm ray browser faults bench bench-ci lint docs docs-links pictures wheel wheelhouse versions clean
 
 help: ## List the targets
@@ -120,9 +129,9 @@ wheelhouse: $(DONE) ## Collect wheels of oppa-tuner[$(EXTRAS)], oppa-client and 
 
 versions: ## Test in .versions with the lowest versions that pyproject.toml allows, or RESOLUTION=highest; needs uv
 	uv venv --quiet --clear --python $(PYTHON) .versions
-	$(if $(TORCH_INDEX),uv pip install --quiet --python .versions --no-deps --index-url $(TORCH_INDEX) $(TORCH))
-	uv pip install --quiet --python .versions --resolution $(RESOLUTION) --editable '.[train,plots,command]'
-	uv pip install --quiet --python .versions hypothesis pytest pytest-timeout
+	$(if $(TORCH_INDEX),uv pip install --quiet --python .versions --no-deps --index-url $(TORCH_INDEX) '$(VERSIONS_TORCH)')
+	uv pip install --quiet --python .versions --resolution $(RESOLUTION) --editable '.[$(VERSIONS_EXTRAS)]' '$(VERSIONS_TORCH)'
+	uv pip install --quiet --python .versions hypothesis pytest pytest-timeout accelerate lightning transformers '$(VERSIONS_TORCH)'
 	OMP_NUM_THREADS=1 .versions/bin/python -m pytest --override-ini filterwarnings=default -m "not slow and not environment and not nightly" $(VERSIONS_TESTS)
 
 faults: setup ## Repeat the fault tests five times, try each law on 200 examples, and attack oppa with 20,000 hostile inputs

@@ -55,6 +55,11 @@ class Library:
         return str(made.python) if made is not None and made.state == "ready" else ""
 
     @property
+    def installing(self) -> str:
+        """Return the command that brings the library."""
+        return f"`pip install {self.install}`" if self.install else "`oppa env create deepspeed`"
+
+    @property
     def words(self) -> list[str]:
         """Return the words of the line."""
         starter = next(each for each in STARTERS if self.line.startswith(f"{each} "))
@@ -150,7 +155,7 @@ def require_installed(names: list[str]) -> None:
     lacking = [name for name in names if not LIBRARIES[name].is_installed]
     if not lacking:
         return
-    hints = [f"`pip install {LIBRARIES[name].install}`" if LIBRARIES[name].install else f"`oppa env create {name}`" for name in lacking]
+    hints = [LIBRARIES[name].installing for name in lacking]
     raise EnvironmentLackingError(f"not installed: {', '.join(lacking)}", hint=f"run {' and '.join(hints)}, or name others by `--tasks`")
 
 

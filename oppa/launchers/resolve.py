@@ -12,6 +12,7 @@ from oppa.launchers import slurm
 from oppa.launchers.provider import AUTO, LOCAL, NETLAB, SLURM, Backend, HostRequest, WaitingTuner, make_provider
 from oppa.problem.allocation import read_netlab
 from oppa.problem.cluster import Cluster
+from oppa.problem.launch_line.batch_header import BINDING
 from oppa.problem.training import LauncherChoice
 
 
@@ -39,18 +40,26 @@ class LaunchRequest:
         parallel = parallel or (None if other else choice.parallel)
         return cls(launcher=choice.name if launcher == AUTO else launcher, parallel=parallel, options=options)
 
-    def resolve(self, cluster: Cluster) -> "LaunchRequest":
+    def resolve(self, cluster: Cluster) -> Self:
         """Return the request with a definite launcher. A request that can never be granted is refused at once.
+
+        If oppa chooses a launcher without steps of Slurm, the options that bind them are dropped.
 
         Raises:
             InputError: the launcher is unknown, or does not accept one of the options.
             EnvironmentLackingError: the environment lacks something that the job needs.
         """
-        settled = dataclasses.replace(self, launcher=_usual(cluster) if self.launcher == AUTO else self.launcher)
+        settled = self._chosen(cluster) if self.launcher == AUTO else self
         provider = make_provider(settled.launcher)
-        require_options(self.options, provider.options, owner=f"the launcher `{settled.launcher}`")
+        require_options(settled.options, provider.options, owner=f"the launcher `{settled.launcher}`")
         provider.require(settled.hosts(cluster))
         return settled
+
+    def _chosen(self, cluster: Cluster) -> Self:
+        """Return the request with the launcher that `auto` stands for."""
+        launcher = _usual(cluster)
+        unbound = {name: value for name, value in self.options.items() if name not in BINDING}
+        return dataclasses.replace(self, launcher=launcher, options=self.options if launcher == SLURM else unbound)
 
     def hosts(self, cluster: Cluster) -> HostRequest:
         """Return the request in the form that launchers receive."""

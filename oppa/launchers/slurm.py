@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers.agent import AgentTask
@@ -167,9 +167,17 @@ class SlurmHosts:
     """A host pool: the hosts of an allocation for one of `slots` parallel tuners. Tuners share hosts if there are too few."""
 
     def __init__(
-        self, job: str, cluster: Cluster, allocated: tuple[SlurmNode, ...], *, slot: int = 0, slots: int = 1, without: str = ""
+        self,
+        job: str,
+        cluster: Cluster,
+        allocated: tuple[SlurmNode, ...],
+        *,
+        slot: int = 0,
+        slots: int = 1,
+        without: str = "",
+        binding: Sequence[str] = (),
     ) -> None:
-        self._without = without
+        self._without, self._binding = without, binding
         self._job, self._cluster, self._slot, self._slots = job, cluster, slot, slots
         self._take(allocated)
         self._step = _step_name()
@@ -214,6 +222,7 @@ class SlurmHosts:
             f"--cpus-per-task={max(1, min(node.cpus for node in self.nodes) // self._sharing)}",
             f"--mem={first.memory_mib // self._sharing}M" if first.memory_mib and self._sharing > 1 else "--mem=0",
             f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",  # without it, a step takes all devices
+            *self._binding,
             "--kill-on-bad-exit=0",
             *(["--overlap"] if self._overlapping else []),
         ]

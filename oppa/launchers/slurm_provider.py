@@ -10,23 +10,28 @@ from oppa.extensions import OptionValue
 from oppa.launchers import slurm
 from oppa.launchers.provider import SLOT, Backend, HostRequest, WaitingTuner
 from oppa.launchers.slurm_job import require_feasible, slurm_job
+from oppa.problem.launch_line.batch_header import BINDING
 
 _OPTIONS = """
 account bb bbf begin cluster-constraint comment constraint container contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
-cpus-per-task deadline delay-boot dependency distribution exclude exclusive extra-node-info gpu-bind gpu-freq gpus gpus-per-node
-gpus-per-socket gpus-per-task gres gres-flags hint licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus
+cpus-per-task deadline delay-boot dependency distribution exclude exclusive extra-node-info gpu-freq gpus gpus-per-node
+gpus-per-socket gpus-per-task gres gres-flags hint licenses mail-type mail-user mcs-label mem mem-per-cpu mem-per-gpu mincpus
 network nice no-kill no-requeue nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket oom-kill-step
 overcommit oversubscribe partition power prefer priority profile propagate qos reboot requeue reservation segment signal sockets-per-node
 spread-job switches thread-spec threads-per-core time time-min tmp tres-bind tres-per-task use-min-nodes wckey
 """
-OPTIONS = frozenset(_OPTIONS.split())
-"""Long options of sbatch that concern the resources and the queue of the job that holds the hosts: of Slurm 22.05, and some newer ones."""
+OPTIONS = frozenset([*_OPTIONS.split(), *BINDING])
+"""Long options of sbatch that concern the resources and the queue of the job that holds the hosts: of Slurm 22.05, and some newer ones.
+
+Those that bind tasks are options of the steps of trials.
+"""
 
 
 class SlurmProvider:
     """Provides hosts of Slurm; the launcher `slurm`.
 
-    Inside an allocation `exclude` keeps trials off some of its hosts. Other options have no effect, as the hosts have been granted.
+    Inside an allocation `exclude` keeps trials off some of its hosts, and binding applies to the steps of trials. Other options have no
+    effect, as the hosts have been granted.
     """
 
     options = OPTIONS
@@ -52,8 +57,14 @@ class SlurmProvider:
 
 
 def sbatch_words(options: Mapping[str, OptionValue]) -> list[str]:
-    """Return options in the form of sbatch: `--partition=gpu`; a bare `--exclusive` for true, and nothing for false."""
-    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value is not False]
+    """Return options in the form of sbatch, without those of steps: `--partition=gpu`; a bare `--exclusive` for true, nothing for false."""
+    asked = {name: value for name, value in options.items() if value is not False and name not in BINDING}
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in asked.items()]
+
+
+def _binding(request: HostRequest) -> list[str]:
+    """Return the options that bind the steps of trials, in the form of srun."""
+    return [f"--{name}={value}" for name, value in request.options.items() if name in BINDING]
 
 
 def _excluded(request: HostRequest) -> str:
@@ -72,5 +83,6 @@ def _within(job: str, request: HostRequest) -> Backend:
         raise EnvironmentLackingError(
             f"`parallel = {tuners}`: Slurm's job {job} has hosts for {room}", hint=f"set {room} or less in [launcher]"
         )
-    place = slurm.SlurmHosts(job, cluster, allocated, slot=int(os.environ.get(SLOT, "0")), slots=tuners, without=without)
+    slot = int(os.environ.get(SLOT, "0"))
+    place = slurm.SlurmHosts(job, cluster, allocated, slot=slot, slots=tuners, without=without, binding=_binding(request))
     return Backend(place=place, tuners=tuners, environment={"SLURM_JOB_ID": job})

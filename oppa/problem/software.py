@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
+SHOWN = 12
+"""Digits of a SHA-256 that are displayed."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
@@ -30,6 +33,8 @@ class Software:
     """PATH of the study, kept if programs of the launch line search PATH for their interpreter."""
     folder: str = ""
     """Folder in which trials start, which a launch line's relative paths need; empty if it is not known."""
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """SHA-256 of the program and of the configuration files of the launch line, by their paths there; earlier studies have none."""
 
     @property
     def launcher(self) -> str:
@@ -53,7 +58,7 @@ class Software:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as they are written to JSON."""
-        return {**dataclasses.asdict(self), "programs": dict(self.programs), "launcher": self.launcher}
+        return {**dataclasses.asdict(self), "programs": dict(self.programs), "files": dict(self.files), "launcher": self.launcher}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -79,6 +84,14 @@ class Software:
             ours, theirs = self.programs.get(word, "none"), other.programs.get(word, "none")
             if ours != theirs:
                 yield f"`{word}`", ours, theirs
+
+
+def edited(then: Software, now: Software) -> Iterator[tuple[str, str, str]]:
+    """Yield the files of the launch line whose content is not that of earlier trials, with the beginnings of both SHA-256."""
+    for path, digest in sorted(then.files.items()):
+        here = now.files.get(path, "missing")
+        if here != digest:
+            yield f"`{path}`", digest[:SHOWN], here[:SHOWN]
 
 
 def minor_release(version: str) -> str:

@@ -22,6 +22,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.software import Software
 from oppa.problem.templates import names_in
 from oppa.trials import gpu_stack
+from oppa.trials.line_files import digests
 from oppa.trials.runner import Runner, find_program
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "colossalai")
@@ -59,7 +60,7 @@ def software_of(runner: Runner, command: LaunchCommand | None) -> Software | Non
         return _with_stack(dataclasses.replace(_ask(runner.python, str(runner.python)), python=str(runner.python)), ())
     words = command.argv if command else runner.command
     found = _with_stack(_started_by(words), words)
-    return dataclasses.replace(found, folder=str(Path.cwd())) if command else found
+    return dataclasses.replace(found, folder=str(Path.cwd()), files=digests(command)) if command else found
 
 
 def _with_stack(software: Software, words: Sequence[str]) -> Software:

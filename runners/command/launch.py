@@ -22,7 +22,9 @@ from recognition import Recognition
 from rewriting import rewrite
 from steps import StepCounter, facts_of
 
+from oppa import catalog
 from oppa.problem.command import OUT_OF_MEMORY
+from oppa.problem.containers import with_mounts
 from oppa.problem.trial_values import WRITES, values_of
 from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, OPENED, RECOGNISED, REPORT, REPORTER, TrialSpec
@@ -42,7 +44,8 @@ def main(folder):
     for file in spec.command.files:
         copies[file.name] = own / Path(file.path).name
         rewrite(Path(file.path), copies[file.name], file.rewritten(values))
-    argv = spec.command.words(values, copies)
+    # A container lacks the folders that only trials have, and the user's own mounts need not cover them.
+    argv = with_mounts(spec.command.words(values, copies), client=catalog.client(), study=folder.parent.parent)
     if spec.command.originals:
         (folder / WRITES).mkdir(exist_ok=True)
     if "cache_folder" in spec.command.placeholders:

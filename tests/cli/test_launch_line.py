@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oppa import catalog
 from tests.tuning.launch_line.examples import FSDP, LLAMA, MEGATRON, RUN_TRAIN
 
 PROGRAM = """
@@ -80,6 +81,7 @@ def test_a_line_for_a_cluster_has_a_plan_elsewhere(program) -> None:
     printed = program("tune", "--dry-run", "--", *MEGATRON.split()).stdout
     assert "512 GPU on 64 hosts" in printed and "GPU-hours" in printed
     assert "kept      srun --container-image=mcore.sqsh" in printed
+    assert f"mounted   --container-mounts of trials has {catalog.client()}" in printed
     assert "runs   not here: the launch line starts a step on 64 hosts" in printed
     assert "--set cluster.device=H100" in printed
 

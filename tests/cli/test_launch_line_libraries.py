@@ -1,7 +1,8 @@
 """Launch lines of real libraries, as their documents have them, are tuned without a job file.
 
-The winner's line is printed and runs. Trials change no byte of the folders that the line names. A library that is missing here is a
-skipped test. `oppa bench libraries` checks the winners as well.
+The winner's line is printed and runs. Trials change no byte of the folders that the line names. Each line starts with the interpreter that
+has its library: that of LIBRARIES_PYTHON, or of oppa's own environment of DeepSpeed. A library that is nowhere is a skipped test, with a
+reason that names what to install. `oppa bench libraries` checks the winners as well.
 """
 
 import json
@@ -10,7 +11,7 @@ import subprocess
 import pytest
 
 from experiments.libraries.canaries import digest
-from experiments.libraries.lines import LIBRARIES, variables
+from experiments.libraries.lines import LIBRARIES, PYTHON, variables
 from tests.command_line import Oppa
 from tests.sampling import nightly
 
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def test_a_line_is_tuned_without_a_job_file_and_the_printed_line_runs(name: str, tmp_path, monkeypatch) -> None:
     library, oppa = LIBRARIES[name], Oppa(tmp_path)
     if not library.is_installed:
-        pytest.skip(f"{name} is not installed here")
+        pytest.skip(f"{name} is in no environment: {library.installing}, or name an interpreter that has it in {PYTHON}")
     library.fill(tmp_path)
     for variable, value in variables().items():
         monkeypatch.setenv(variable, value)

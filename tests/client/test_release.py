@@ -11,7 +11,8 @@ from oppa import __version__
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 needs_checkout = pytest.mark.skipif(not WORKFLOWS.is_dir(), reason="a source distribution has no workflows")
 
 
@@ -34,12 +35,18 @@ def test_what_the_documents_and_the_makefile_install_are_extras() -> None:
     assert set(EXTRAS) - {"dev"} <= rows
 
 
+def test_the_lowest_torch_that_is_tested_is_the_lowest_that_is_allowed() -> None:
+    (tested,) = re.findall(r"^VERSIONS_TORCH \?= torch==([\d.]+)\.\*$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert f"torch>={tested}" in PROJECT["dependencies"]
+
+
 @needs_checkout
 def test_a_release_is_smoked_before_it_is_published(release: dict) -> None:
     jobs = release["jobs"]
     assert (jobs["smoke"]["needs"], jobs["publish"]["needs"], jobs["page"]["needs"]) == ("build", "smoke", "publish")
     steps = "".join(step.get("run", "") for step in jobs["smoke"]["steps"])
     assert "pipx install" in steps and "uv tool install" in steps and "oppa tune" in steps
+    assert "make wheelhouse" in steps and "--no-index --find-links wheelhouse" in steps and "unshare --net" in steps
 
 
 @needs_checkout

@@ -1,9 +1,11 @@
 """The built-in core refuses a torch with which it was not tested; its private names of torch are in one module."""
 
+import ast
 import dataclasses
 import re
 from importlib import metadata
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -14,7 +16,7 @@ from oppa.training.torch_internals import TESTED, require_tested
 from oppa.trials import runner as runners
 from oppa.trials.runner import load_runner
 
-PRIVATE = re.compile(r"\btorch\._(?!_)|\btorch\.[\w.]*\._[a-z]|from torch[\w.]* import .*\b_|from torch\._|DistributedDataParallel\._")
+PRIVATE = re.compile(r"\._(?!_)")
 
 
 @pytest.mark.parametrize("version", ["2.8.0", "2.10.0+cu128", "2.14.1", "3.0.0"])
@@ -37,13 +39,46 @@ def test_the_runner_is_refused_before_a_trial_and_the_error_names_the_extra(monk
     assert load_runner(catalog.find("runners", "command")).torch == ()
 
 
-def test_a_runner_in_an_environment_of_its_own_is_not_judged_by_oppa_s_torch(tmp_path: Path) -> None:
+def test_a_runner_in_an_environment_of_its_own_is_not_judged_by_oppa_s_torch(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: f"{TESTED[-1]}.0")
     own = dataclasses.replace(load_runner(catalog.find("runners", "torch")), torch=("1.0",), python=tmp_path / "python")
     own.python.touch(mode=0o755)
     runners._check_installed(own)
 
 
-def test_private_names_of_torch_are_in_one_module_but_for_the_fp8_product_that_doctor_measures() -> None:
-    package = Path(oppa.__file__).parent
-    using = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if PRIVATE.search(path.read_text())}
-    assert using == {"training/torch_internals.py", "launchers/measurement/kernels.py"}
+def test_private_names_of_torch_are_in_one_module() -> None:
+    folders = (Path(oppa.__file__).parent, catalog.client() / "oppa_client")
+    using = {path.relative_to(folder.parent).as_posix() for folder in folders for path in folder.rglob("*.py") if private_names(path)}
+    assert using == {"oppa/training/torch_internals.py"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch._foreach_norm",
+        "torch.nn.functional._x",
+        "DDP._set_x",
+        "from torch._C import x",
+        "from torch.optim import _x",
+        "import torch._x",
+    ],
+)
+def test_a_private_name_of_torch_is_found(line: str, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(f"import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n{line}\n")
+    assert private_names(tmp_path / "module.py")
+
+
+def private_names(path: Path) -> list[str]:
+    """Return private names of torch that a module imports, or that it takes from torch or from what it imports of torch."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    imported = {f"{node.module}.{each.name}": each.asname or each.name for node in nodes if _is_from_torch(node) for each in node.names}
+    plain = {each.name: each.asname or "torch" for node in nodes if isinstance(node, ast.Import) for each in node.names}
+    modules = {name: alias for name, alias in plain.items() if name.partition(".")[0] == "torch"}
+    known = {*imported.values(), *modules.values()}
+    texts = (ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute))
+    taken = [text for text in texts if re.fullmatch(r"[\w.]+", text) and text.partition(".")[0] in known]
+    return [name for name in (*imported, *modules, *taken) if PRIVATE.search(name)]
+
+
+def _is_from_torch(node: ast.AST) -> TypeGuard[ast.ImportFrom]:
+    return isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch"

@@ -6,6 +6,7 @@ import pytest
 
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.launchers import slurm
+from oppa.launchers.agent import AgentTask
 from oppa.launchers.provider import LOCAL, NETLAB, SLOT, SLURM, Backend, HostRequest, WaitingTuner
 from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.launchers.slurm_job import slurm_job
@@ -155,16 +156,37 @@ def test_the_rules_of_a_site_are_options():
     assert sbatch_words(rules) == ["--account=chem", "--qos=low", "--reservation=maint", "--licenses=lustre", "--no-requeue"]
 
 
-def test_excluded_hosts_of_an_allocation_run_no_trial(monkeypatch, tmp_path):
+@pytest.fixture
+def allocated(monkeypatch, tmp_path):
+    """We run in an allocation of three hosts."""
     script = tmp_path / "scontrol"
     cases = "".join(f"*'{words}'*) echo '{answer.strip()}';;\n" for words, answer in ANSWERS.items())
     script.write_text(f'#!/bin/sh\ncase "$*" in\n{cases}esac\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    return WaitingTuner(folder=tmp_path, name="job", grace_s=1, on_tick=lambda: None)
+
+
+def test_binding_is_of_the_steps_of_trials(allocated):
+    binding = {"cpu-bind": "cores", "mem-bind": "local"}
+    request = LaunchRequest(options=binding).resolve(TWO)
+    assert request == LaunchRequest(launcher=SLURM, options=binding)
+    with SlurmProvider().open(request.hosts(TWO), allocated) as backend:
+        (step,) = backend.place.commands(AgentTask(runner="agent", runs=False, study="s", hosts=2, grace_s=1))
+    assert {"--cpu-bind=cores", "--mem-bind=local"} <= {*step}
+    assert sbatch_words({"partition": "gpu", **binding}) == ["--partition=gpu"]
+
+
+def test_binding_is_no_option_of_a_launcher_that_oppa_chooses_without_slurm():
+    assert LaunchRequest(options={"cpu-bind": "cores"}).resolve(ONE) == LaunchRequest(launcher=LOCAL)
+    with pytest.raises(InputError, match="the launcher `local` has no option `cpu-bind`"):
+        LaunchRequest(launcher=LOCAL, options={"cpu-bind": "cores"}).resolve(ONE)
+
+
+def test_excluded_hosts_of_an_allocation_run_no_trial(allocated):
     request = HostRequest(cluster=TWO, options={"exclude": "n2"})
-    waiting = WaitingTuner(folder=tmp_path, name="job", grace_s=1, on_tick=lambda: None)
-    with SlurmProvider().open(request, waiting) as backend:
+    with SlurmProvider().open(request, allocated) as backend:
         assert backend.hosts() == ("n1", "n3")
     with pytest.raises(EnvironmentLackingError, match="has 0"):
         SlurmProvider().require(HostRequest(cluster=TWO, options={"exclude": "n[1-3]"}))

@@ -278,6 +278,17 @@ READING = """
 """
 
 
+def test_a_container_has_the_folders_of_the_client_and_of_the_study(launcher, tmp_path):
+    starts = tmp_path / "apptainer"
+    starts.write_text('#!/bin/sh\n[ "$2" = "$MOUNTED" ] || exit 3\nshift 3\nexec "$@"\n')
+    starts.chmod(0o755)
+    (tmp_path / "program.py").write_text(textwrap.dedent(REPORTING))
+    argv = ("env", f"MOUNTED=--bind={catalog.client()},{tmp_path}", str(starts), "exec", "image.sif", sys.executable)
+    command = LaunchCommand(argv=(*argv, str(tmp_path / "program.py"), "4"))
+    spec = dataclasses.replace(script_spec(steps=4, ranks=1), command=command)
+    assert run_trial(launcher, tmp_path / "trials" / "1", spec, limits=LIMITS).outcome == "completed"
+
+
 def test_configuration_files_are_copied_with_their_keys_rewritten(act, tmp_path):
     keys = {"a.b": "{micro_batch}", "new.c": "mbs{micro_batch}"}
     for kind, content in FILES.items():

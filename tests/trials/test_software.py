@@ -11,9 +11,11 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, StudyError
-from oppa.problem.command import LaunchCommand
+from oppa.problem.command import ConfigFile, LaunchCommand
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
+from oppa.problem.software import edited
+from oppa.trials.line_files import digests
 from oppa.trials.placement import environment
 from oppa.trials.runner import find_program, load_runner
 from oppa.trials.software import require_same, software_of
@@ -186,6 +188,30 @@ def problem(activated, mine, tmp_path) -> Problem:
 def test_software_survives_json_and_leaves_the_fingerprint(problem) -> None:
     assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
     assert dataclasses.replace(problem, software=None).fingerprint == problem.fingerprint
+
+
+def test_edits_of_the_files_that_a_launch_line_names_are_found(activated, mine, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    activated(mine)
+    (tmp_path / "package").mkdir()
+    for name in ("train.py", "ds.json", "package/loop.py", "run.yaml", "data.bin"):
+        (tmp_path / name).write_text("1")
+    words = ("torchrun", "-m", "package.loop", "train.py", "--deepspeed=ds.json", "data.bin", "missing.py", "{micro_batch}")
+    line = LaunchCommand(argv=words, files=(ConfigFile(name="run", path="run.yaml", keys={}),))
+    then = software_of(load_runner(catalog.find("runners", "command")), line)
+    assert set(then.files) == {"package/loop.py", "train.py", "ds.json", "run.yaml"}
+    assert not [*edited(then, dataclasses.replace(then, files=digests(line)))]
+    (tmp_path / "train.py").write_text("2")
+    (tmp_path / "run.yaml").unlink()
+    now = dataclasses.replace(then, files=digests(line))
+    assert [(name, here) for name, _, here in edited(then, now)] == [("`run.yaml`", "missing"), ("`train.py`", now.files["train.py"][:12])]
+    assert not [*then.differences(now)], "a study goes on"
+    assert not [*edited(dataclasses.replace(then, files={}), now)], "an older study recorded none"
+
+
+def test_files_in_the_folder_of_env_are_found(tmp_path) -> None:
+    (tmp_path / "train.py").write_text("1")
+    assert set(digests(LaunchCommand(argv=("env", "-C", str(tmp_path), "python", "train.py")))) == {"train.py"}
 
 
 def test_a_trial_starts_the_very_program_that_was_found(problem, mine) -> None:

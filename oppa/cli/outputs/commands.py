@@ -73,6 +73,7 @@ class UnderstoodOutput(Output):
     values: list[dict[str, str]]
     varies: dict[str, list[Any]]
     kept: list[str]
+    mounted: list[str]
     conflicts: list[dict[str, str]]
     notes: list[str]
     hints: list[str]

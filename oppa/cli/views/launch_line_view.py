@@ -89,13 +89,14 @@ def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
 
 
 def _remarks(job: "LineJob") -> list[tuple[str, list[str], str]]:
-    """Return titled lines: what varies, what is kept, which files are copied, what trials add, conflicts, notes and hints."""
+    """Return titled lines: what varies, is kept, copied and mounted, what trials add, conflicts, notes and hints."""
     meaning = job.meaning
     added = " ".join(meaning.added).replace("{steps}", "STEPS")
     return [
         ("varies", varying_words(job), ""),
         ("kept", kept_words(job), ""),
         ("trials", [f"{file.path.name}: a copy with {', '.join(file.rewritten)}" for file in meaning.files], ""),
+        ("mounted", list(job.mounted), "dim"),
         ("added", [f"{added}: trials report every step"] if added else [], "dim"),
         ("conflict", [f"{each.about}: {each.taken} counts, not {each.other}" for each in meaning.conflicts], "yellow"),
         ("note", list(job.notes), "dim"),
@@ -122,10 +123,9 @@ def kept_words(job: "LineJob") -> list[str]:
     for stage in line.stages:
         if stage.kind == "wrapper":
             kept.append(shlex.join(word.text for word in stage.words))
-        elif stage.kind == "step" and job.command.keeps_step:
-            kept += [
-                f"{stage.name} --{name}={value.text}" for name, value in stage.options if value is not None and _STEP_KEPT.fullmatch(name)
-            ]
+        elif stage.kind == "step":
+            named = _STEP_KEPT.fullmatch if job.command.keeps_step else job.command.binding.get
+            kept += [f"{stage.name} --{name}={value.text}" for name, value in stage.options if value is not None and named(name)]
     return _wrapped(kept)
 
 
@@ -177,6 +177,7 @@ def understood_json(job: "LineJob") -> dict[str, Any]:
         "values": [{"name": name, "value": value, "origin": origin} for name, value, origin in _rows(job)],
         "varies": varying(job.problem.candidates()),
         "kept": kept_words(job),
+        "mounted": list(job.mounted),
         "conflicts": [{"about": each.about, "taken": each.taken, "other": each.other} for each in meaning.conflicts],
         "notes": list(job.notes),
         "hints": list(meaning.hints),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+from torch.nn import functional
 
 from oppa.launchers.measurement.figures import MATMUL, MEMORY, TO_DEVICE, TO_HOST, Figure, MeasurementPlan
 
@@ -94,7 +95,8 @@ def _product(device: torch.device, precision: str, rows: int, inner: int, column
         kind = torch.float8_e4m3fnuz if "gfx94" in _arch(device) else torch.float8_e4m3fn
         one = torch.ones((), device=device)
         low, high = left.to(kind), right.t().contiguous().to(kind).t()  # the second operand is column-major
-        return lambda: torch._scaled_mm(low, high, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        whole = functional.ScalingType.TensorWise  # torch 2.10 and newer; older ones have no figure of fp8
+        return lambda: functional.scaled_mm(low, high, one, whole, one, whole, output_dtype=torch.bfloat16)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
     left, right, product = left.to(kind), right.to(kind), torch.empty(rows, columns, dtype=kind, device=device)

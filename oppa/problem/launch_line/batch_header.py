@@ -7,6 +7,8 @@ from oppa.problem.bounded_text import whole_number
 
 SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus-per-task", "p": "partition", "D": "chdir"}
 """Short options of sbatch and srun, by the letter."""
+BINDING = ("cpu-bind", "gpu-bind", "mem-bind")
+"""Options of srun that bind the tasks of a step to CPUs, GPUs and memory."""
 _LINE = re.compile(r"#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?")
 
 

@@ -116,14 +116,14 @@ def heading(words: Sequence[str]) -> str:
 
 
 def _launcher(line: LaunchLine, command: LineCommand) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return `[launcher]`: the line's own step, or hosts that oppa requests as the batch script does."""
+    """Return `[launcher]`: the line's own step, hosts that oppa requests as the batch script does, or the binding of oppa's own step."""
     step = line.stage("step")
     if command.keeps_step and step is not None and step.name == "srun":
         return [("launcher", {"name": "srun"})]
-    if line.typed[:1] != ("sbatch",) and "sbatch" not in line.typed:
-        return []
+    if "sbatch" not in line.typed:
+        return [("launcher.options", command.binding)]
     stated = {name: value or True for name, value in options_of(line.header).items() if name in _REQUESTED}
-    return [("launcher", {"name": "slurm"}), ("launcher.options", stated)]
+    return [("launcher", {"name": "slurm"}), ("launcher.options", {**stated, **command.binding})]
 
 
 def _uses_batch(meaning: Meaning, command: LineCommand) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 
 from oppa.errors import InputError
+from oppa.problem.launch_line.batch_header import BINDING
 from oppa.problem.launch_line.line import LaunchLine, Stage
 from oppa.problem.launch_line.starters import name_of
 from oppa.problem.launch_line.words import Word
@@ -31,6 +32,13 @@ _BY_OPPA = frozenset(
 """Options of launchers that oppa sets itself on several hosts."""
 _DISABLED = re.compile(r"(WANDB|COMET|NEPTUNE|CLEARML|SWANLAB|TRACKIO|MLFLOW_TRACKING|HF|HUGGING_?FACE(_HUB)?)_\w+")
 """Variables of trackers, which are off in trials, and of the hub, to which trials push nothing."""
+_READ = frozenset(
+    [
+        *("N", "nodes", "n", "ntasks", "ntasks-per-node", "G", "gpus", "gpus-per-node", "gpus-per-task", "gres"),
+        *("D", "chdir", "export"),
+    ]
+)
+"""Options of a step whose meaning trials have in another way: its size, its folder and its variables."""
 _CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")
 
 
@@ -41,6 +49,8 @@ class LineCommand:
     argv: tuple[str, ...]
     keeps_step: bool
     """True if the line's own step of Slurm starts the ranks."""
+    binding: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Options of the line's own step that bind tasks, for the step that oppa starts in its place."""
     notes: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()
     """Variables with a secret that a script sets, and that the command does not have."""
@@ -59,14 +69,14 @@ def command_of(line: LaunchLine, meaning: Meaning, environment: Mapping[str, str
     """
     step = line.stage("step")
     keeps_step = step is not None and (line.stage("launcher") is None or _has_container(step) or step.name != "srun")
-    notes: list[str] = []
-    if step is not None and not keeps_step:
-        notes.append(f"oppa starts {line.program_name} on each host itself, in place of `{step.name}`")
+    replaced = None if step is None or keeps_step else step
+    binding = _binding(replaced) if replaced else {}
+    notes = [_replaced_note(line, replaced, binding)] if replaced else []
     several = meaning.devices.hosts > 1 and not keeps_step
     words: list[str] = []
     missing: list[str] = []
     for stage in line.stages:
-        if stage is step and not keeps_step:
+        if stage is replaced:
             continue
         stated, lacking = _stage_words(stage, meaning, by_oppa=several)
         words += _on_each_host(stated) if several and stage.name == "accelerate" else stated
@@ -78,7 +88,14 @@ def command_of(line: LaunchLine, meaning: Meaning, environment: Mapping[str, str
     program = [*templates(line.python), *(["-m"] if line.is_module and line.python else []), template(line.program)]
     argv = (*variables, *words, *program, *meaning.words, *meaning.added)
     _require_without(argv, secrets)
-    return LineCommand(argv=argv, keeps_step=keeps_step, notes=tuple(notes), withheld=tuple(secrets), missing=(*missing, *meaning.missing))
+    return LineCommand(
+        argv=argv,
+        keeps_step=keeps_step,
+        binding=binding,
+        notes=tuple(notes),
+        withheld=tuple(secrets),
+        missing=(*missing, *meaning.missing),
+    )
 
 
 def _withheld(line: LaunchLine, environment: Mapping[str, str]) -> dict[str, str]:
@@ -99,6 +116,25 @@ def _require_without(argv: Sequence[str], secrets: Mapping[str, str]) -> None:
         if any(literal(text) in word for word in argv):
             hint = "let the program read the variable, which trials inherit and oppa does not store"
             raise InputError(f"a word of the launch line has the value of `{name}`, a secret, which oppa would store", hint=hint)
+
+
+def _binding(step: Stage) -> dict[str, str]:
+    """Return the options that bind the one task on each host; those of several tasks do not apply to the one of oppa's step."""
+    tasks = step.value("ntasks-per-node")
+    if tasks is not None and tasks.text != "1":
+        return {}
+    return {name: value.text for name, value in step.options if name in BINDING and value is not None and not value.missing}
+
+
+def _replaced_note(line: LaunchLine, step: Stage, binding: Mapping[str, str]) -> str:
+    """Return a note on the step that oppa replaces, with the options that trials do not have."""
+    dropped = [
+        f"{'-' if len(name) == 1 else '--'}{name}{f'={value.text}' if value is not None else ''}"
+        for name, value in step.options
+        if name not in _READ and name not in binding
+    ]
+    note = f"oppa starts {line.program_name} on each host itself, in place of `{step.name}`"
+    return f"{note}; trials do not have its {', '.join(f'`{each}`' for each in dropped)}" if dropped else note
 
 
 def _on_each_host(words: Sequence[str]) -> list[str]:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa import catalog
 from oppa.atomic_write import write_atomically
 from oppa.errors import InputError, JobError, UndeclaredError
 from oppa.problem import baseline
 from oppa.problem.bounded_text import read_text
 from oppa.problem.configuration import Configuration, Value
+from oppa.problem.containers import containers
 from oppa.problem.detect import Machine, this_machine
 from oppa.problem.inline_choices import read_inline_choices
 from oppa.problem.job import load_job
@@ -41,6 +43,8 @@ class LineJob:
     """Text of the job file that it amounts to."""
     problem: Problem
     notes: tuple[str, ...] = ()
+    mounted: tuple[str, ...] = ()
+    """Options that mount folders into containers of the line, with the folders that trials add."""
 
     def store(self, folder: Path) -> None:
         """Write the job file into the folder of a study, unless it is there; raises StudyError if that fails."""
@@ -95,7 +99,13 @@ def load_line(
     text = _stored(study, words) or (f"{text}\n{present}" if present else text)
     problem = load_job(path, text=text, settings=settings)
     return LineJob(
-        line=line, meaning=meaning, command=command, text=text, problem=problem, notes=(*assumed, *meaning.notes, *command.notes, *notes)
+        line=line,
+        meaning=meaning,
+        command=command,
+        text=text,
+        problem=problem,
+        notes=(*assumed, *meaning.notes, *command.notes, *notes),
+        mounted=tuple(_mounted(command, study)),
     )
 
 
@@ -119,6 +129,15 @@ def _stored(study: Path | None, words: Sequence[str]) -> str:
         return ""
     text = read_text(file)
     return text if text.startswith(heading(words)) else ""
+
+
+def _mounted(command: LineCommand, study: Path | None) -> Iterator[str]:
+    """Yield the folders that trials mount into each container of the line, with the option."""
+    folders = {catalog.client(): "oppa's client", (study or Path("studies")).absolute(): "the study's folder"}
+    for container in containers(command.argv):
+        added = [f"{folder} ({folders[folder]})" for folder in container.lacking(*folders)]
+        if added:
+            yield f"--{container.option} of trials has {' and '.join(added)}, too"
 
 
 def _require_stated(command: LineCommand) -> None:

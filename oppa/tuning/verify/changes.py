@@ -1,9 +1,9 @@
-"""Names what changed since a study was measured: versions, image, hardware, nodes."""
+"""Names what changed since a study was measured: versions, image, files of the launch line, hardware, nodes."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from oppa.problem.software import Software
+from oppa.problem.software import Software, edited
 from oppa.study import Trial
 from oppa.tuning.verify.finished import FinishedStudy
 
@@ -33,7 +33,7 @@ def changes(finished: FinishedStudy, software: Software | None, facts: Mapping[s
         facts: Facts of the verification's session.
     """
     then = finished.problem.software
-    found = [] if then is None or software is None else list(then.differences(software))
+    found = [] if then is None or software is None else [*then.differences(software), *edited(then, software)]
     names = FACTS if software is not None else FACTS[:1]  # simulated trials do not depend on the hardware
     found += [(name, finished.facts[name], facts[name]) for name in names if name in finished.facts and name in facts]
     return tuple(EnvironmentChange(name=name, then=before, now=after) for name, before, after in found if before != after)

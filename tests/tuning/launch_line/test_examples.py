@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from oppa import catalog
 from oppa.errors import InputError
 from tests.tuning.launch_line.conftest import CPUS
 from tests.tuning.launch_line.examples import FSDP, LLAMA, MEGATRON, RUN_TRAIN, TRAINER
@@ -20,6 +21,23 @@ def test_megatron_in_a_step_of_slurm_keeps_the_words_of_srun(job) -> None:
     assert "--tensor-model-parallel-size" not in argv
     assert made.problem.launcher.name == "srun" and made.problem.limits.trials == 24
     assert any("generic GPU" in note for note in made.notes)
+
+
+def test_what_trials_mount_into_a_container_is_understood(job, tmp_path) -> None:
+    client, study = f"{catalog.client()} (oppa's client)", f"{tmp_path / 'studies'} (the study's folder)"
+    assert job(MEGATRON, machine=CPUS).mounted == (f"--container-mounts of trials has {client} and {study}, too",)
+    assert job(MEGATRON.replace("=/lustre", f"={tmp_path},{catalog.client()}"), machine=CPUS).mounted == ()
+
+
+def test_the_binding_of_a_replaced_step_is_that_of_its_own_step_and_the_rest_is_named(job) -> None:
+    words = "--account=acme --cpu-bind=cores --mem-bind=local --export=ALL,NCCL_DEBUG=INFO -A b --label"
+    line = f"srun -N2 {words} torchrun --nnodes 2 --nproc-per-node 8 t.py --per_device_train_batch_size 4 --output_dir out"
+    made = job(line)
+    assert made.problem.launcher.name == "auto"
+    assert made.problem.launcher.options == {"cpu-bind": "cores", "mem-bind": "local"}
+    assert [note for note in made.notes if note.endswith("trials do not have its `--account=acme`, `-A=b`, `--label`")]
+    assert "NCCL_DEBUG=INFO" in made.problem.command.argv
+    assert job(line.replace("-N2", "-N2 --ntasks-per-node=2")).problem.launcher.options == {}
 
 
 def test_trials_write_nothing_where_the_line_does(job) -> None:

@@ -1,0 +1,116 @@
+"""Mount folders into the containers that a launch line starts, where the line's own mounts lack them.
+
+Trials need the folder of oppa's client, which PYTHONPATH names, and that of the study, into which they write.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from oppa.problem.launch_line.starters import STARTERS, Starter, name_of, takes_value
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_MOUNTS: Mapping[str, tuple[str, ...]] = {
+    "srun": ("container-mounts",),
+    "apptainer": ("bind", "B"),
+    "singularity": ("bind", "B"),
+}
+"""Options that mount folders, by the program that starts a container; the first is added where none is stated."""
+_OF_STEP = frozenset(["container-image", "container-name"])
+"""Options with which a step runs in a container."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder that a container has at the same place."""
+
+    source: PurePath
+    is_writable: bool
+
+    def covers(self, folder: Path, *, written: bool) -> bool:
+        """Return whether the container has the folder at its place, and may write to it if trials do."""
+        return folder.is_relative_to(self.source) and (self.is_writable or not written)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container that a launch line starts."""
+
+    option: str
+    """The option that mounts folders, without dashes."""
+    mounts: tuple[Mount, ...]
+    begins: int
+    """Index of the word at which further options may stand."""
+    stated_at: int | None
+    """Index of the word that ends with the last value of the option; None if the line does not state it."""
+
+    def lacking(self, client: Path, study: Path) -> list[Path]:
+        """Return those of two folders that the container does not have: that of oppa's client, and that of the study."""
+        return [
+            folder
+            for folder, written in ((client, False), (study, True))
+            if not any(each.covers(folder, written=written) for each in self.mounts)
+        ]
+
+
+def with_mounts(words: Sequence[str], *, client: Path, study: Path) -> list[str]:
+    """Return a launch line whose containers have the folder of oppa's client and that of the study."""
+    found = list(words)
+    for container in reversed([*containers(words)]):
+        if not (added := ",".join(map(str, container.lacking(client, study)))):
+            continue
+        if container.stated_at is None:
+            found.insert(container.begins, f"--{container.option}={added}")
+        else:
+            found[container.stated_at] += f",{added}"
+    return found
+
+
+def containers(words: Sequence[str]) -> Iterator[Container]:
+    """Yield the containers that a launch line starts, in their order."""
+    at = 0
+    while at < len(words):
+        starter = STARTERS.get(PurePath(words[at]).name)
+        if starter is None and not _ASSIGNMENT.match(words[at]):
+            return
+        begins = at + 1 + (len(starter.begins) if starter else 0)
+        options, at = _options(words, begins, starter) if starter else ([], begins)
+        if starter and starter.name in _MOUNTS and (starter.name != "srun" or any(name in _OF_STEP for name, _, _ in options)):
+            yield _container(starter.name, options, begins)
+
+
+def _container(starter: str, options: Sequence[tuple[str, str, int]], begins: int) -> Container:
+    stated = [(value, index) for name, value, index in options if name in _MOUNTS[starter]]
+    return Container(
+        option=_MOUNTS[starter][0],
+        mounts=tuple(mount for value, _ in stated for text in value.split(",") for mount in _mount(text)),
+        begins=begins,
+        stated_at=stated[-1][1] if stated else None,
+    )
+
+
+def _options(words: Sequence[str], at: int, starter: Starter) -> tuple[list[tuple[str, str, int]], int]:
+    """Return the options of a starter, each with its value and the index of the word that ends with it, and the index of what it starts."""
+    found: list[tuple[str, str, int]] = []
+    while at < len(words) and words[at].startswith("-"):
+        word = words[at]
+        at += 1
+        if word == "--":
+            break
+        if takes_value(starter, word) and at < len(words):
+            found.append((name_of(word), words[at], at))
+            at += 1
+        elif "=" in word or word.startswith("--"):
+            found.append((name_of(word), word.partition("=")[2], at - 1))
+        else:
+            found.append((word[1], word[2:], at - 1))
+    return found, at + starter.operands
+
+
+def _mount(text: str) -> Iterator[Mount]:
+    """Yield what `SOURCE[:TARGET[:FLAGS]]` mounts, if it has the same place in the container."""
+    source, *rest = text.split(":")
+    target, flags = (*rest, "", "")[:2]
+    if source and target in ("", source):
+        yield Mount(source=PurePath(source), is_writable="ro" not in re.split(r"\W", flags))

@@ -1,0 +1,59 @@
+"""Containers of a launch line in trials: they have the folders of oppa's client and of the study."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from oppa.problem.containers import with_mounts
+
+CLIENT, STUDY = Path("/opt/oppa/client"), Path("/work/studies/s")
+BOTH = f"{CLIENT},{STUDY}"
+
+
+def mounted(line: str) -> str:
+    return shlex.join(with_mounts(shlex.split(line), client=CLIENT, study=STUDY))
+
+
+@pytest.mark.parametrize(
+    ("line", "trial"),
+    [
+        ("srun -N2 --container-image=i.sqsh --container-mounts=/lustre python t.py", f"--container-mounts=/lustre,{BOTH}"),
+        ("srun --container-image i.sqsh --container-mounts /lustre:/data python t.py", f"--container-mounts /lustre:/data,{BOTH}"),
+        ("srun -N2 --container-image=i.sqsh --cpu-bind=none python t.py", f"srun --container-mounts={BOTH} -N2"),
+        ("env -C /x A=b srun --container-name=c -N 2 python t.py", f"srun --container-mounts={BOTH} --container-name=c"),
+        ("apptainer exec --nv i.sif python t.py", f"apptainer exec --bind={BOTH} --nv i.sif python t.py"),
+        ("singularity exec -B /data i.sif python t.py", f"-B /data,{BOTH} i.sif"),
+        ("apptainer exec -B/data i.sif python t.py", f"-B/data,{BOTH} i.sif"),
+        ("timeout 60 apptainer exec --bind=/data i.sif torchrun t.py", f"--bind=/data,{BOTH} i.sif"),
+    ],
+)
+def test_folders_that_the_mounts_lack_are_added(line, trial) -> None:
+    assert trial in mounted(line)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "added"),
+    [
+        ("/opt", f",{STUDY}"),
+        ("/opt:/opt,/work", ""),
+        ("/opt:/opt:ro,/work:/work:rw", ""),
+        ("/opt,/work:/work:ro", f",{STUDY}"),
+        ("/opt,/work:/elsewhere", f",{STUDY}"),
+        ("/opt,/wor", f",{STUDY}"),
+        ("/", ""),
+    ],
+)
+def test_a_folder_that_a_mount_covers_is_not_added_again(mounts, added) -> None:
+    line = f"srun --container-image=i.sqsh --container-mounts={mounts} python t.py"
+    assert mounted(line) == f"srun --container-image=i.sqsh --container-mounts={mounts}{added} python t.py"
+
+
+def test_each_container_of_a_line_has_the_folders() -> None:
+    line = mounted("srun --container-image=i.sqsh apptainer exec i.sif python t.py")
+    assert line == f"srun --container-mounts={BOTH} --container-image=i.sqsh apptainer exec --bind={BOTH} i.sif python t.py"
+
+
+@pytest.mark.parametrize("line", ["srun -N2 python t.py", "python t.py srun --container-image=i.sqsh", "torchrun t.py", "env A=b"])
+def test_a_line_without_a_container_stays(line) -> None:
+    assert mounted(line) == line
