@@ -133,3 +133,14 @@ def test_a_run_that_is_refused_while_it_trains_says_so_once_and_takes_over_at_th
             until(lambda: served[0].jobs["a-job"].number == 2)
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == 1 and warnings[0].startswith("another run is connected to the control service as `a-job`")
+
+
+def test_a_run_that_holds_its_name_goes_on_after_the_service_has_started_again(tmp_path, table) -> None:
+    with contextlib.ExitStack() as held:
+        with serving(tmp_path, table, GoodputPolicy) as (service, port):
+            token = service.tokens.of_job("a-job")
+            held.enter_context(_named(port, token).held(ONE))
+        with serving(tmp_path, table, GoodputPolicy, port), line(port, token, **{RUN: ONE}) as again:
+            _at_work(again)
+            with pytest.raises(RunError, match="another run"), _named(port, token).held(OTHER):
+                pass
