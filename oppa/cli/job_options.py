@@ -1,7 +1,7 @@
 """Read the input of a command: a job file, or the user's own launch line after `--`, or both.
 
-Without a job file, the launch line itself states what may vary (oppa.tuning.launch_line). `--model` is short for `--set model...`, and
-`--advise` of `oppa train` for `--set train.advise=true`, so that a command has one option for everything that a job file would state.
+Without a job file, the launch line itself states what may vary (oppa.tuning.launch_line). `--set` reaches everything that a
+job file would state. `--model` is short for `--set model...`, and `--advise` of `oppa train` for `--set train.advise=true`.
 """
 
 import shlex

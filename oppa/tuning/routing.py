@@ -9,7 +9,7 @@ from oppa.trials.runner import load_runner
 from oppa.tuning.longer_trials import proposed_trial_time
 
 STEPS, SETTLE = 500, 300
-"""Steps of a trial that is proposed to measure a router that has learned to balance its load, and the first of them that do not count."""
+"""Steps of a proposed trial of a router that has learned to balance its load, and the first of them that do not count."""
 BALANCED = "balanced in trials by {option}; the winner's script routes as your line does, and its fullest expert may need more memory"
 UNTRAINED = (
     "trials measure an untrained router, which sends some experts more tokens than later; "
