@@ -91,7 +91,10 @@ def _container(starter: str, options: Sequence[tuple[str, str, int]], begins: in
 
 
 def _options(words: Sequence[str], at: int, starter: Starter) -> tuple[list[tuple[str, str, int]], int]:
-    """Return the options of a starter, each with its value and the index of the word that ends with it, and the index of what it starts."""
+    """Return the options of a starter, and the index of what it starts.
+
+    Each option has its value, and the index of the word that ends with it.
+    """
     found: list[tuple[str, str, int]] = []
     while at < len(words) and words[at].startswith("-"):
         word = words[at]

@@ -3,7 +3,7 @@
 A batch changes between two steps if the trainer can. Another layout is another attempt: the trainer saves and leaves, and resumes under the
 launch line of the new layout. Its ranks may have started meanwhile (`early_start`). The trainer may die before it has left, or the new
 layout may fail before its first step. Then the former layout resumes the newest checkpoint, and the new one is not tried again. A rank that
-dies or hangs ends the attempt, and the next one resumes the newest checkpoint, or an earlier one if that is unreadable (`resumption`).
+dies or hangs ends the attempt. The next one resumes the newest checkpoint, or an earlier one if that is unreadable (`resumption`).
 
 A request for another number of hosts is a change of layout, too (`resizing`). Ranks start on granted hosts while the present ones train. If
 the hosts are refused, the present ranks train on. If ranks cannot start so, the run saves and stops, for the next process to begin on the
