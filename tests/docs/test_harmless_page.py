@@ -9,7 +9,7 @@ from oppa.problem.job import load_job
 from tests.docs.conftest import blocks
 
 JOB, PATHS = blocks("harmless-trials", "toml")
-(LINE,) = (shlex.split(text)[4:] for text in blocks("harmless-trials", "sh"))
+(LINE,) = (shlex.split(text)[4:] for text in blocks("harmless-trials", "sh") if text.startswith("oppa tune"))
 (REFUSED,) = blocks("harmless-trials", "text")
 DEVICES = 'cluster = { devices_per_host = 1, memory_limit = "1 GiB" }\n'
 
