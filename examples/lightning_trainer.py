@@ -1,7 +1,7 @@
 """Train with Lightning; `oppa train` changes the batch while it trains.
 
 `OppaTrainer` is Lightning's `Trainer` itself outside oppa. For oppa are only its import, the method that measures gradients, and a line for
-early start: ranks of another layout wait while the present ones train.
+early start. With this line, ranks of another layout wait while the present ones train.
 """
 
 import argparse
