@@ -48,7 +48,7 @@ def run_page(names, code):
 
 
 def test_the_loop_and_its_measurement_take_every_sample_and_leave(names, tmp_path):
-    loop, measurement = BLOCKS
+    loop, measurement, _ = BLOCKS  # tests/docs/test_jobs.py runs the third
     begin, before_backward, after_backward = measurement.split("...\n")
     run_page(names, begin)
     backward = names["train"]
