@@ -95,7 +95,7 @@ def trace(frame, event, argument):
 sys.settrace(trace)
 runpy.run_module("oppa", run_name="__main__", alter_sys=True)
 """
-    ended = [subprocess.run([sys.executable, "-c", program, str(line)], capture_output=True, text=True) for line in range(1, 61)]
+    ended = [subprocess.run([sys.executable, "-c", program, str(line)], capture_output=True, text=True) for line in range(1, 91)]
     assert {each.returncode for each in ended} == {-signal.SIGINT, 130} and ended[-1].returncode == 130
     assert all(modules(each.stderr) <= BEFORE_HANDLING for each in ended)
 

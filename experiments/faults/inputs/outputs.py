@@ -92,7 +92,7 @@ def read(case: Case, folder: Path) -> None:
     """Read the lines as they come; raises MeasurementError if the trial fails by them."""
     stated, launch = json.loads(case.files["steps.json"]), programs()["launch"]
     counter = programs()["steps"].StepCounter(per_step=stated["per_step"], ranks=2, now_s=0.0, tokens=4096, better=stated["better"])
-    output, lines = case.files["output"], launch.Lines()
+    output, lines = case.files["output"], launch.OutputLines()
     with tempfile.TemporaryDirectory() as trial:
         declared = _Steps(stated["pattern"]) if stated["pattern"] else None
         follower = launch.Follower(_Trial(Path(trial)), declared, wanted=MOST_STEPS, counter=counter)
