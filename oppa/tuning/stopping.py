@@ -40,6 +40,8 @@ class StopTest:
     stops: Stops
     estimate: Callable[[Sequence[float]], ThroughputEstimate] = estimate
     completes: Completes = _complete_at_the_end
+    least_s: float = 0.0
+    """Seconds of measured steps before which no trial of a search stops."""
 
     def __call__(self, step_times_s: Sequence[float], incumbent: float | None) -> Outcome | None:
         """Return the outcome of a trial that stops now; None if it goes on.
@@ -56,6 +58,8 @@ class StopTest:
 CONFIDENCE = 0.99
 TRIAL_STDDEV = 0.03
 """Standard deviation between trials of one configuration, in log units: no trial measures exactly the true throughput."""
+LEAST_S = 1.0
+"""Seconds of steps before which a trial goes on: less than its start takes, and some processes become faster until then."""
 PRECISION = TRIAL_STDDEV / 3
 """Relative standard error of a throughput that is precise: a tenth of the variance between trials, which no further step reduces."""
 TAU = 1e-3
@@ -77,7 +81,7 @@ def sure(limits: Limits) -> StopTest:
         spread = math.hypot(quantile * math.sqrt(seen.variance) / seen.steps_per_s, 2 * math.sqrt(2) * TRIAL_STDDEV)
         return math.log(seen.steps_per_s) + spread < math.log(incumbent)
 
-    return StopTest(stops)
+    return StopTest(stops, least_s=LEAST_S)
 
 
 def paper(limits: Limits) -> StopTest:
@@ -161,14 +165,15 @@ def make_rule(name: str, limits: Limits) -> StopTest:
         lambda step_times_s, incumbent: rule.stops(step_times_s[settle:], incumbent),
         lambda step_times_s: rule.estimate(settled(step_times_s, settle)),
         lambda step_times_s: rule.completes(step_times_s[settle:]),
+        rule.least_s,
     )
 
 
 def against(rule: StopTest, observations: Iterable[Observation]) -> StopRule:
-    """Return the rule applied against the incumbent, whose trials are measured by the rule's own estimator."""
+    """Return the rule applied against the incumbent, whose trials are measured by the rule's own estimator, from `least_s` on."""
     best = incumbent(_judged_by(rule, observations))
     rate = math.exp(best[1]) if best else None
-    return lambda step_times_s: rule(step_times_s, rate)
+    return lambda step_times_s: rule(step_times_s, rate) if sum(step_times_s[1:]) >= rule.least_s else None
 
 
 def _judged_by(rule: StopTest, observations: Iterable[Observation]) -> list[Observation]:

@@ -150,6 +150,15 @@ def test_the_paper_s_rule_judges_trial_and_incumbent_by_one_estimator() -> None:
     assert against(make_rule("paper", LIMITS), [seen])(jittery)  # what is equal is below the incumbent plus tau
 
 
+def test_sure_ends_no_trial_of_a_search_within_a_second_of_steps_and_the_paper_s_rules_do() -> None:
+    fast = Observation(
+        candidate=0, outcome="completed", log_steps_per_s=5.0, log_variance=0.0, memory_bytes=None, step_times_s=(0.006,) * 9
+    )
+    ends = {name: against(make_rule(name, LIMITS), [fast]) for name in ("sure", "precise", "paper")}
+    steps = {name: next(n for n in range(2, 200) if rule([0.02] * n)) for name, rule in ends.items()}
+    assert steps == {"sure": 51, "precise": 51, "paper": 6}
+
+
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=30), st.integers(-5, 5))
 def test_sure_does_not_depend_on_the_unit_of_time(step_times_s, exponent) -> None:
     rule, factor = make_rule("sure", LIMITS), 2.0**exponent  # exact in floating point
