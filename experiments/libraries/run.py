@@ -112,6 +112,8 @@ def measure(names: Sequence[str], *, trials: int, rounds: int, folder: Path, wor
             tell(f"{name}: tuning its line")
             known = _tuned(name, library, place, trials)
             _store(folder, known)
+        if not place.is_dir():  # the record is of another machine
+            library.fill(place)
         with contextlib.chdir(place):
             job = load_line(library.words, settings=library.settings, environment=variables())
             everything = list(job.problem.candidates())
