@@ -54,7 +54,7 @@ class Found:
     winner: str = ""
     baseline: str = ""
     line: list[str] = dataclasses.field(default_factory=list)
-    """The winner's line as it was printed."""
+    """The winner's line as it was printed, with `python` in place of the path of the interpreter."""
     line_runs: bool = False
     """True if that line ran to its end by hand."""
     step_times_s: dict[str, list[float | None]] = dataclasses.field(default_factory=dict)
@@ -157,7 +157,7 @@ def _tuned(name: str, library: Library, place: Path, trials: int) -> Found:
         changed=sorted(file for file in {*before, *after} if before.get(file) != after.get(file)),
         winner=Configuration.from_dict(found["best"]["configuration"]).id,
         baseline=Configuration.from_dict(found["baseline"]["configuration"]).id if found["baseline"] else "",
-        line=found["launch_line"]["words"],
+        line=_portable(library, found["launch_line"]["words"]),
     )
 
 
@@ -174,8 +174,13 @@ def _run_all(
             line = changed_line(job, configuration).line
             times.append(_by_hand(library, job, configuration, line))
             if configuration.id == found.winner:
-                found.line_runs = times[-1] is not None and line == found.line
+                found.line_runs = times[-1] is not None and _portable(library, line) == found.line
             _store(folder, found)
+
+
+def _portable(library: Library, line: Sequence[str]) -> list[str]:
+    """Return the line without the path of its interpreter, which differs from machine to machine."""
+    return ["python" if word == library.interpreter else word for word in line]
 
 
 def _by_hand(library: Library, job: LineJob, configuration: Configuration, line: Sequence[str]) -> float | None:

@@ -7,7 +7,7 @@ import pytest
 
 from oppa.problem.containers import with_mounts
 
-CLIENT, STUDY = Path("/opt/oppa/client"), Path("/work/studies/s")
+CLIENT, STUDY = Path("/shared/client"), Path("/home/me/studies/s")
 BOTH = f"{CLIENT},{STUDY}"
 
 
@@ -35,12 +35,12 @@ def test_folders_that_the_mounts_lack_are_added(line, trial) -> None:
 @pytest.mark.parametrize(
     ("mounts", "added"),
     [
-        ("/opt", f",{STUDY}"),
-        ("/opt:/opt,/work", ""),
-        ("/opt:/opt:ro,/work:/work:rw", ""),
-        ("/opt,/work:/work:ro", f",{STUDY}"),
-        ("/opt,/work:/elsewhere", f",{STUDY}"),
-        ("/opt,/wor", f",{STUDY}"),
+        ("/shared", f",{STUDY}"),
+        ("/shared:/shared,/home", ""),
+        ("/shared:/shared:ro,/home:/home:rw", ""),
+        ("/shared,/home:/home:ro", f",{STUDY}"),
+        ("/shared,/home:/elsewhere", f",{STUDY}"),
+        ("/shared,/hom", f",{STUDY}"),
         ("/", ""),
     ],
 )
