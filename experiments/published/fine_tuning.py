@@ -69,10 +69,10 @@ def fine_tuning_rows() -> pd.DataFrame:
         gbs=runs["per_device_train_batch_size"] * runs["num_gpus"],
         precision=runs["torch_dtype"].map({"bfloat16": "bf16", "float16": "fp16"}),
         kernels=config.where(config != "none", ""),
-        loss=_loss(config).mask(
+        loss=_operations(config).mask(
             runs["model_name_or_path"].str.contains("santacoder") & ~quantised & ~config.str.contains("foak"), "plain-16-bit"
         ),
-        norms=_norms(config).mask(runs["model_name_or_path"].str.contains("santacoder"), "fused"),
+        norms=_operations(config).mask(runs["model_name_or_path"].str.contains("santacoder"), "fused"),
         residuals=(config.eq("baseline-peft-bnb") & (runs["num_gpus"] == 1)).map({True: "32-bit", False: "16-bit"}),
         trained=lora.map({True: "lora", False: "all"}),
         weights=quantised.map({True: "4-bit", False: "16-bit"}),
@@ -108,8 +108,8 @@ def expert_fine_tuning_rows() -> pd.DataFrame:
         ep=config.str.extract(r"ep(\d+)", expand=False).fillna("1").astype(int),
         kernels=config.str.replace(r"-ep\d+", "", regex=True),
         expert_products=config.eq("none").map({True: "loop", False: "grouped"}),
-        loss=_loss(config),
-        norms=_norms(config),
+        loss=_operations(config),
+        norms=_operations(config),
         status=RAN,
         memory_bytes=(runs["mem_nvidia_mem_reserved"] * MIB).where(runs["per_device_train_batch_size"] == 1),
         memory_kind=DEVICE,
@@ -117,14 +117,9 @@ def expert_fine_tuning_rows() -> pd.DataFrame:
     return complete(rows, source="fms_a100_moe", task=("model", "gpus", "kernels"))
 
 
-def _loss(config: pd.Series) -> pd.Series:
-    """Return the column `loss` for options of the framework."""
+def _operations(config: pd.Series) -> pd.Series:
+    """Return the columns `loss` and `norms`, which are alike, for options of the framework."""
     return config.str.contains("foak").map({True: "fused", False: "plain"})
-
-
-def _norms(config: pd.Series) -> pd.Series:
-    """Return the column `norms` for options of the framework."""
-    return _loss(config)  # one option fuses both
 
 
 def _on_devices(runs: pd.DataFrame, seq_len: pd.Series) -> pd.DataFrame:
