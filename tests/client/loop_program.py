@@ -3,8 +3,6 @@
 They run in a test's process or under torchrun, and save what their rank saw.
 """
 
-import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -24,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from oppa.training import GradientStatistics
 from tests.client import fsdp_on_cpu
+from tests.rank_arguments import rank_arguments
 
 SIZE, INPUTS, CLASSES, SEED = 50, 8, 4, 3
 """Samples of the data set, numbers of a sample, classes, and the seed of everything."""
@@ -201,15 +200,10 @@ def train(name: str, folder: Path, **options: Any) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("name")
-    parser.add_argument("options", type=json.loads)
-    given = parser.parse_args()
-    options = given.options
+    folder, name, options = rank_arguments()
     options["asked"] = {int(step): tuple(sizes) for step, sizes in options.pop("asked", {}).items()}
-    found = train(options.pop("library"), given.folder, **options)
-    torch.save(found, given.folder / f"{given.name}-{os.environ.get('RANK', '0')}.pt")
+    found = train(options.pop("library"), folder, **options)
+    torch.save(found, folder / f"{name}-{os.environ.get('RANK', '0')}.pt")
     sys.stdout.flush()
     os._exit(0)  # skips the end of gloo's threads, which aborts now and then
 

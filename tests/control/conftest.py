@@ -3,8 +3,10 @@
 import pytest
 
 from oppa.control.decision import JobState
+from oppa.control.policies.goodput import GoodputPolicy
 from oppa.problem.configuration import Configuration
 from oppa.table import Origin, Table, TableRow
+from tests.control.services import serving
 from tests.jobs import problem_of
 
 JOB = """
@@ -56,3 +58,14 @@ def table_of(tmp_path_factory):
 def table(table_of):
     """Both layouts at all batches."""
     return table_of(row(**layout, global_batch=batch) for batch in BATCHES for layout in (PIPELINE, DATA))
+
+
+@pytest.fixture
+def served(tmp_path, table):
+    with serving(tmp_path, table, GoodputPolicy) as (service, port):
+        yield service, port
+
+
+@pytest.fixture
+def port(served):
+    return served[1]

@@ -22,17 +22,6 @@ ONE, OTHER = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
 
 
 @pytest.fixture
-def served(tmp_path, table):
-    with serving(tmp_path, table, GoodputPolicy) as (service, port):
-        yield service, port
-
-
-@pytest.fixture
-def port(served):
-    return served[1]
-
-
-@pytest.fixture
 def token(served):
     return served[0].tokens.of_job("a-job")
 

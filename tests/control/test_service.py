@@ -28,19 +28,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def served(tmp_path, table):
-    with serving(tmp_path, table, GoodputPolicy) as (service, port):
-        yield service, port
-
-
-@pytest.fixture
 def service(served):
     return served[0]
-
-
-@pytest.fixture
-def port(served):
-    return served[1]
 
 
 def asked(port, path, **headers):

@@ -1,7 +1,5 @@
 """Run `examples/own_trainer.py` as a rank, write oppa's requests in given steps, and note the inputs that the rank takes."""
 
-import argparse
-import json
 import os
 import runpy
 import sys
@@ -16,6 +14,7 @@ from torch import nn
 
 import oppa.training  # noqa: F401
 from experiments.trainers.reference import INPUTS
+from tests.rank_arguments import rank_arguments
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_trainer.py"
 
@@ -45,12 +44,7 @@ def asked_run(asked: dict[int, list[int]], leave_at: int | None, first_number: i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("name")
-    parser.add_argument("options", type=json.loads)
-    given = parser.parse_args()
-    options = given.options
+    folder, name, options = rank_arguments()
     asked = {int(step): sizes for step, sizes in options["asked"].items()}
     steps: list[list[torch.Tensor]] = [[]]
 
@@ -60,6 +54,6 @@ def main() -> None:
 
     nn.modules.module.register_module_forward_pre_hook(note)
     oppa_client.run.Run = asked_run(asked, options["leave_at"], options["first_number"], steps)  # type: ignore[misc]
-    sys.argv = [str(EXAMPLE), "--late-start", "--checkpoints", str(given.folder / "trained"), *options["words"]]
+    sys.argv = [str(EXAMPLE), "--late-start", "--checkpoints", str(folder / "trained"), *options["words"]]
     runpy.run_path(str(EXAMPLE), run_name="__main__")
-    torch.save(steps[:-1], given.folder / f"{given.name}-{os.environ['RANK']}.pt")
+    torch.save(steps[:-1], folder / f"{name}-{os.environ['RANK']}.pt")
