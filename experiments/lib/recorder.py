@@ -14,11 +14,11 @@ import os
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.lib.guarded_run import run_guarded
 from experiments.lib.run_trace import RunTrace
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError
@@ -29,10 +29,7 @@ from oppa.report.record import provenance, write_texts, written
 from oppa.table import Table
 from oppa.training.run import ledger
 from oppa.trials import logs
-from oppa.trials.guarded_process import GuardedProcess
 from oppa.trials.trial_folder import write_json
-
-GRACE_S, LOOK_S = 10.0, 0.1
 
 
 def begin(folder: Path, inputs: Inputs) -> None:
@@ -149,18 +146,12 @@ class Recorder:
     def _oppa(self, words: Sequence[str], log: Path) -> str:
         """Run `oppa` in the checkout, and return the command as a user types it. The process ends with this one."""
         oppa, emulated = [sys.executable, "-m", "oppa"], ["emulate", *self.hosts, "--"] if self.hosts else []
-        argv = ["env", "-C", str(catalog.root()), *oppa, *([*emulated, *oppa] if emulated else []), *words]
+        argv = [*oppa, *([*emulated, *oppa] if emulated else []), *words]
         with written(self.work):
-            log.write_bytes(b"")
-        guard = GuardedProcess("it", argv, environment={**os.environ, "OMP_NUM_THREADS": "1"}, grace_s=GRACE_S, log=log)
-        try:
-            while not (how := guard.ended()):
-                time.sleep(LOOK_S)
-            succeeded = guard.succeeded
-        finally:
-            guard.close()
+            log.touch()
+        how = run_guarded(argv, catalog.root(), environment={**os.environ, "OMP_NUM_THREADS": "1"}, log=log)
         typed = shlex.join(["oppa", *([*emulated, "oppa"] if emulated else []), *words])
-        if not succeeded:
+        if how:
             raise EnvironmentLackingError(f"`{typed}` failed: {how}", hint=logs.last_words(log) or f"see {log}")
         return typed
 

@@ -17,10 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.lib.guarded_run import run_guarded
 from experiments.libraries.canaries import digest
 from experiments.libraries.lines import LIBRARIES, Library, variables
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.configuration import Configuration
+from oppa.trials import logs
 from oppa.trials.trial_folder import write_json
 from oppa.tuning.launch_line.changed_line import changed_line
 from oppa.tuning.launch_line.line_job import LineJob, load_line
@@ -35,8 +37,8 @@ WARM_UP = 20
 """First steps of a run by hand that do not count."""
 EVERY_ROUNDS, CONTENDS = 2, 1.3
 """First rounds, in which every configuration runs by hand, and the ratio to the fastest up to which one runs in the others, too."""
-LIMIT_S = 900.0
-"""Longest run by hand."""
+LIMIT_S = 300.0
+"""Longest run by hand, which takes a quarter of a minute."""
 TIMES, CANARIES, STUDY = "times.json", "canaries.json", "study"
 
 
@@ -144,7 +146,8 @@ def _tuned(name: str, library: Library, place: Path, trials: int) -> Found:
     before = json.loads((place / CANARIES).read_text())
     settings = (f"limits.repeats={REPEATS}", *library.settings)
     words = ["tune", "--json", "--study", STUDY, "--trials", str(trials), *(word for each in settings for word in ("--set", each))]
-    done = _run([sys.executable, "-m", "oppa", *words, "--", *library.words], place)
+    argv = [sys.executable, "-m", "oppa", *words, "--", *library.words]
+    done = subprocess.run(argv, cwd=place, env=variables(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise EnvironmentLackingError(f"the search of {name} failed: {done.stderr[-2000:]}", hint=f"read {place / STUDY}")
     found, after = json.loads(done.stdout), digest(place)
@@ -172,7 +175,7 @@ def _run_all(
                 continue
             tell(f"{found.name}, round {number + 1} of {rounds}: {configuration.id}")
             line = changed_line(job, configuration).line
-            times.append(_by_hand(library, job, configuration, line))
+            times.append(_by_hand(library, job, configuration, line, tell))
             if configuration.id == found.winner:
                 found.line_runs = times[-1] is not None and _portable(library, line) == found.line
             _store(folder, found)
@@ -183,23 +186,18 @@ def _portable(library: Library, line: Sequence[str]) -> list[str]:
     return ["python" if word == library.interpreter else word for word in line]
 
 
-def _by_hand(library: Library, job: LineJob, configuration: Configuration, line: Sequence[str]) -> float | None:
+def _by_hand(library: Library, job: LineJob, configuration: Configuration, line: Sequence[str], tell: Tell) -> float | None:
     """Return the median seconds of a step of a line in a folder of its own; None if it fails."""
     place = Path("by-hand").absolute()
     shutil.rmtree(place, ignore_errors=True)
     library.fill(place)
     write_files(job, configuration, place)
-    done = _run(["env", f"STEP_TIMES={place / TIMES}", *line], place, limit_s=LIMIT_S)
+    log, given = place.with_suffix(".log"), {**variables(), "STEP_TIMES": str(place / TIMES)}
+    if failed := run_guarded(line, place, environment=given, log=log, limit_s=LIMIT_S):
+        tell(f"{configuration.id} failed: {failed}: {logs.last_words(log)}")
     times = json.loads((place / TIMES).read_text())[WARM_UP:] if (place / TIMES).is_file() else []
     shutil.rmtree(place)
-    return statistics.median(times) if times and not done.returncode else None
-
-
-def _run(words: Sequence[str], place: Path, *, limit_s: float | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run a command in a folder to its end, or to the limit."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return subprocess.run(words, cwd=place, env=variables(), capture_output=True, text=True, timeout=limit_s, check=False)
-    return subprocess.CompletedProcess(words, returncode=1, stdout="", stderr=f"it took over {limit_s:g} s")
+    return statistics.median(times) if times and not failed else None
 
 
 def to_json(found: Sequence[Found]) -> Mapping[str, Any]:

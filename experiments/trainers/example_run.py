@@ -96,6 +96,14 @@ class ExampleRun:
         Table(rows=rows, origin=Origin.of(problem, **facts, spent_s=1.0, created_at=time.time())).write(folder)
         return folder
 
+    def measured(self, batches: Sequence[int]) -> Path:
+        """Measure a table of these batches in the first layout, and return its folder."""
+        name, value = self._layouts[0]
+        settings = [f"cluster.devices_per_host={self._ranks}", f"space.parameters.{name}=[{json.dumps(value)}]"]
+        settings.append("space.parameters.micro_batch=[8]")
+        problem = load_job(self.job, settings=[*self.settings, *settings], argv=self.command)
+        return api.profile(problem, global_batch=batches, exhaustive=True, table=self.folder.with_name(f"{self.folder.name}-table")).folder
+
 
 def _paths(integration: Integration) -> list[str]:
     """Return the words that show oppa to a program in another environment, which has none."""

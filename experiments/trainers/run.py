@@ -38,6 +38,8 @@ RESTARTS = {(16, 0): 1.0, (32, 1): 0.9, (64, 0): 0.8}
 """The same of a table in which each larger batch requires another layout."""
 LIVE = {(16, 1): 1.0, (32, 1): 0.9, (64, 1): 0.8}
 """The same of a table in which the second layout has every batch."""
+MEASURED = (16, 32, 64)
+"""Batches of the table that is measured in the first layout, from which the goodput policy chooses."""
 STOPPED = 200_000
 """Samples of a run that is stopped after its restarts."""
 
@@ -50,6 +52,8 @@ class TrainerComparison:
     """Changes of the batch between two steps."""
     restarts: int
     """Changes of layout by a restart."""
+    own_changes: int | None
+    """Changes of the batch by the goodput policy, from a measured table and the measured noise scale; None if it was not run."""
     loss_difference: float
     """Largest difference of losses from the same batches without oppa, on one process."""
     resumed_difference: float
@@ -74,7 +78,7 @@ class TrainerComparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
         return {
-            "changes": {"live": self.live_changes, "restarts": self.restarts},
+            "changes": {"live": self.live_changes, "restarts": self.restarts, "goodput": self.own_changes},
             "client_overhead": self.client_overhead,
             "restart_pause": _medians(late_s=self.late_pauses_s, early_s=self.early_pauses_s),
             "statistics_overhead": self.statistics[0].overhead,
@@ -120,8 +124,12 @@ def _present(extent: Extent, tell: Tell) -> Iterator[Integration]:
 def _sections(integration: Integration, found: TrainerComparison) -> list[Section]:
     name, value = integration.layouts[1]
     rows = [
-        ("changes of the batch between two steps, by the controller", str(found.live_changes)),
-        ("changes of batch and layout by a restart, by the controller", str(found.restarts)),
+        ("changes of the batch between two steps, by stages", str(found.live_changes)),
+        ("changes of batch and layout by a restart, by stages", str(found.restarts)),
+    ]
+    if found.own_changes is not None:
+        rows.append(("changes of the batch by goodput, from a measured table", str(found.own_changes)))
+    rows += [
         ("largest difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
         (f"the same after stops, on {found.extent.ranks} ranks, the last ones with {name} = {value}", f"{found.resumed_difference:.1e}"),
         (f"client, share of a step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
@@ -178,15 +186,15 @@ def _compared(integration: Integration, extent: Extent, tell: Tell) -> TrainerCo
         folder, trained = Path(name), _trained_briefly if extent.short else _trained
         changed, staged, resumed = trained(integration, folder, extent, tell)
         client_s = changed.client_s()
+        chosen = None if extent.short else _chosen(integration, folder, tell)
         tell(f"{integration.name}: pauses and the cost of statistics")
         measures_pauses = integration.early_start and not extent.short
         late_s, early_s = _pauses(integration, folder, extent.repeats) if measures_pauses else ((), ())
-    restarts = sum("start" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
-    live = sum("rebatch" in line["seconds"] for line in staged.lines if line["event"] == ledger.CHANGED)
-    difference = _difference(integration, _steps(staged))
+    difference = max(_difference(integration, _steps(each)) for each in (staged, chosen) if each is not None)
     return TrainerComparison(
-        live_changes=live,
-        restarts=restarts,
+        live_changes=_changes(staged, "rebatch"),
+        restarts=_changes(staged, "start"),
+        own_changes=None if chosen is None else _changes(chosen, "rebatch"),
         loss_difference=difference,
         resumed_difference=difference if resumed is staged else _difference(integration, _steps(resumed)),
         client_s=client_s,
@@ -219,6 +227,18 @@ def _trained_briefly(integration: Integration, folder: Path, extent: Extent, tel
     run.trained("micro_batch=8", devices=1, callback=StopAfter(10), finished=False)
     staged = run.trained(run.begin(1) + ",global_batch=16", table=run.table(LIVE), policy="stagewise")
     return run, staged, staged
+
+
+def _chosen(integration: Integration, folder: Path, tell: Tell) -> TrainResult:
+    """Measure a table of batches, and train with the batches that the goodput policy chooses from it."""
+    tell(f"{integration.name}: a table, and a run whose batch follows the gradient noise scale")
+    run = ExampleRun(integration, folder / "chosen")
+    return run.trained(run.begin(0) + f",global_batch={MEASURED[0]}", table=run.measured(MEASURED), policy="goodput")
+
+
+def _changes(result: TrainResult, phase: str) -> int:
+    """Return the number of changes that had a phase: `rebatch` between two steps, or `start` of other ranks."""
+    return sum(phase in line["seconds"] for line in result.lines if line["event"] == ledger.CHANGED)
 
 
 def _medians(**values: Sequence[float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Mount folders into the containers that a launch line starts, where the line's own mounts lack them.
+"""Find the containers that a launch line starts, and mount folders into them, where the line's own mounts lack them.
 
 Trials need the folder of oppa's client, which PYTHONPATH names, and that of the study, into which they write.
 """
@@ -17,7 +17,11 @@ _MOUNTS: Mapping[str, tuple[str, ...]] = {
     "singularity": ("bind", "B"),
 }
 """Options that mount folders, by the program that starts a container; the first is added where none is stated."""
-_OF_STEP = frozenset(["container-image", "container-name"])
+_IMAGE = "container-image"
+_DIGEST = "@sha256:"
+_FILES = frozenset([".sqsh", ".sif", ".simg", ".img"])
+"""Suffixes of images that are files."""
+_OF_STEP = frozenset([_IMAGE, "container-name"])
 """Options with which a step runs in a container."""
 
 
@@ -37,6 +41,8 @@ class Mount:
 class Container:
     """A container that a launch line starts."""
 
+    image: str
+    """File or name of its image; empty if the line does not state it, as with `--container-name`."""
     option: str
     """The option that mounts folders, without dashes."""
     mounts: tuple[Mount, ...]
@@ -44,6 +50,12 @@ class Container:
     """Index of the word at which further options may stand."""
     stated_at: int | None
     """Index of the word that ends with the last value of the option; None if the line does not state it."""
+
+    @property
+    def has_tag(self) -> bool:
+        """Return whether a registry chooses the image at each start: its name has no digest, and it is no file."""
+        is_file = self.image.startswith(("/", ".", "~")) or PurePath(self.image).suffix in _FILES
+        return bool(self.image) and not is_file and _DIGEST not in self.image
 
     def lacking(self, client: Path, study: Path) -> list[Path]:
         """Return those of two folders that the container does not have: that of oppa's client, and that of the study."""
@@ -77,12 +89,15 @@ def containers(words: Sequence[str]) -> Iterator[Container]:
         begins = at + 1 + (len(starter.begins) if starter else 0)
         options, at = _options(words, begins, starter) if starter else ([], begins)
         if starter and starter.name in _MOUNTS and (starter.name != "srun" or any(name in _OF_STEP for name, _, _ in options)):
-            yield _container(starter.name, options, begins)
+            of_step = {name: value for name, value, _ in options}.get(_IMAGE, "")
+            image = of_step if starter.name == "srun" else "".join(words[at - 1 : at])
+            yield _container(starter.name, image, options, begins)
 
 
-def _container(starter: str, options: Sequence[tuple[str, str, int]], begins: int) -> Container:
+def _container(starter: str, image: str, options: Sequence[tuple[str, str, int]], begins: int) -> Container:
     stated = [(value, index) for name, value, index in options if name in _MOUNTS[starter]]
     return Container(
+        image=image,
         option=_MOUNTS[starter][0],
         mounts=tuple(mount for value, _ in stated for text in value.split(",") for mount in _mount(text)),
         begins=begins,

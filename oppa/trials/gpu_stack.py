@@ -3,11 +3,13 @@
 Each of them is empty if nothing states it. The driver is that of the host which starts the study.
 """
 
-import itertools
+import hashlib
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from oppa.problem.containers import containers
 
 OWN_IMAGE = "OPPA_IMAGE"
 """Variable in which a user names the image, with its digest, where the container's software does not."""
@@ -15,8 +17,13 @@ IMAGES = (OWN_IMAGE, "PYXIS_CONTAINER_IMAGE", "APPTAINER_CONTAINER", "SINGULARIT
 """Variables that hold the image: pyxis reads its own from the environment, Apptainer and Singularity set theirs inside the container."""
 NGC = (("NVIDIA PyTorch", "NVIDIA_PYTORCH_VERSION"), ("build", "NVIDIA_BUILD_ID"))
 """Variables that NVIDIA's images set, however they are started: with docker, enroot or another program."""
-IMAGE_OPTION = "--container-image"
-"""Option of `srun` that names the image, from pyxis."""
+EDGE = 1 << 20
+"""Bytes at each end of an image's file that its digest covers, as all of many GiB would take minutes to read.
+
+A squashfs has its time of creation at the start and its tables at the end. A SIF has its UUID at the start.
+"""
+DIGITS = 16
+"""Digits of the digest that are kept."""
 DRIVER_S, NCCL_S = 30.0, 120.0
 """Seconds to wait for `nvidia-smi`, and for an interpreter to load torch from a network file system."""
 _ASK_NCCL = "import torch; print('.'.join(map(str, torch.cuda.nccl.version())))"
@@ -35,30 +42,28 @@ def nccl(python: Path) -> str:
 def image(words: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> str:
     """Return the image that a launch line or the environment states; empty if neither does.
 
-    A file's size and time of change follow its path, since a new image may have the path of an old one.
+    A file's digest follows its path, since a new image may have the path of an old one.
     """
-    if named := _option(words) or next((environment[name] for name in IMAGES if environment.get(name)), ""):
-        return f"{named}{_stamp(Path(named))}"
+    of_line = (each.image for each in containers(words) if each.image)
+    if named := next(of_line, "") or next((environment[name] for name in IMAGES if environment.get(name)), ""):
+        return f"{named}{_digest(Path(named))}"
     return ", ".join(f"{title} {environment[name]}" for title, name in NGC if environment.get(name))
 
 
-def _option(words: Sequence[str]) -> str:
-    """Return the image that an option of `srun` names; empty if there is none."""
-    for word, following in itertools.pairwise([*words, ""]):
-        if word == IMAGE_OPTION:
-            return following
-        if word.startswith(f"{IMAGE_OPTION}="):
-            return word.partition("=")[2]
-    return ""
-
-
-def _stamp(file: Path) -> str:
-    """Return the size and the time of change of an image's file, as they follow its path; empty if it is no file here."""
+def _digest(file: Path) -> str:
+    """Return a digest of a file's size and both ends, as it follows the file's path; empty if it is no regular file here."""
     try:
-        found = file.stat()
+        if not file.is_file():
+            return ""
+        with file.open("rb") as opened:
+            size = opened.seek(0, os.SEEK_END)
+            found = hashlib.sha256(str(size).encode())
+            for at in (0, max(size - EDGE, 0)):
+                opened.seek(at)
+                found.update(opened.read(EDGE))
     except (OSError, ValueError):  # a name in a registry, or a path outside the container
         return ""
-    return f" ({found.st_size} bytes, changed at {int(found.st_mtime)})"
+    return f" (sha256 of size and ends {found.hexdigest()[:DIGITS]})"
 
 
 def _first_line(argv: Sequence[str], *, timeout_s: float) -> str:

@@ -29,7 +29,8 @@ from oppa.problem.trial_values import WRITES, values_of
 from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, OPENED, RECOGNISED, REPORT, REPORTER, TrialSpec
 
-LOOK_S = 0.5
+LOOK_S, DRAIN_S = 0.5, 5.0
+"""Seconds between two looks at the program, and most seconds of output that others print after its end."""
 LONGEST_LINE = 1 << 12
 """Most bytes of a line that are read; a program may print its data, or no end of a line."""
 
@@ -159,8 +160,10 @@ def die_of(number):
 def lines_of(program):
     """Yield what a program prints on both streams, in lists of lines that come at once.
 
-    A list is empty if nothing came for LOOK_S seconds. `\\r` ends a line, too.
+    A list is empty if nothing came for LOOK_S seconds. `\\r` ends a line, too. Processes that the program leaves may keep its streams open,
+    so its own end counts.
     """
+    ended_s = None
     with selectors.DefaultSelector() as selector:
         lines = {program.stdout: OutputLines(), program.stderr: OutputLines()}
         passed_on = {program.stdout: sys.stdout.buffer, program.stderr: sys.stderr.buffer}
@@ -170,6 +173,10 @@ def lines_of(program):
             ready = selector.select(LOOK_S)
             if not ready:
                 yield []
+            if program.poll() is not None:
+                ended_s = ended_s or time.monotonic()
+                if not ready or time.monotonic() - ended_s > DRAIN_S:
+                    break
             for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 if not data:
@@ -177,6 +184,8 @@ def lines_of(program):
                 passed_on[key.fileobj].write(data)
                 passed_on[key.fileobj].flush()
                 yield lines[key.fileobj].complete(data)
+        for stream in selector.get_map().values():
+            yield lines[stream.fileobj].complete(b"")
 
 
 class OutputLines:

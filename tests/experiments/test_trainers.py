@@ -120,6 +120,7 @@ def test_the_tables_have_the_ranks_and_the_libraries_of_a_comparison() -> None:
     found = TrainerComparison(
         live_changes=1,
         restarts=0,
+        own_changes=None,
         loss_difference=1e-6,
         resumed_difference=1e-2,
         client_s=2e-4,

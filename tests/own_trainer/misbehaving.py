@@ -14,13 +14,15 @@ from pathlib import Path
 import oppa_client.run
 from oppa_client import run_files
 
-NEW_LAYOUT = ("--recompute", "--shard", "--zero-stage", "always")
-"""Arguments by which the examples are told their second layout."""
+NEW_LAYOUT = ("--recompute", "--recompute-granularity", "--shard", "--zero-stage", "always")
+"""Arguments by which programs are told their second layout."""
+IN_A_GROUP = ("own_trainer.py", "deepspeed_trainer.py", "megatron_on_cpu.py")
+"""Programs that need the variables of a process group, which torchrun sets."""
 LIE, WAIT = 2, 5
 """A step whose samples are miscounted, and the one after which the first attempt waits for oppa's request."""
 
 fault, program, *words = sys.argv[1:]
-if "RANK" not in os.environ and program.endswith(("own_trainer.py", "deepspeed_trainer.py")):  # which train in a process group
+if "RANK" not in os.environ and program.endswith(IN_A_GROUP):
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 in_new_layout = any(word in words for word in NEW_LAYOUT)
 

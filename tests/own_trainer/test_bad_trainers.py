@@ -13,6 +13,7 @@ from oppa.control.own_trainer.run_book import LEFT_BADLY
 from oppa.control.training_session.result import TrainResult
 from oppa.errors import EnvironmentLackingError
 from oppa.training.run import ledger
+from tests.own_trainer.broken_contracts import REFUSED, UNDONE
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.faults]
 
@@ -21,27 +22,6 @@ BATCH, LAYOUT = {(16, 0): 1.0, (32, 0): 0.9}, {(16, 0): 0.05, (32, 1): 0.045}
 """Steps per second, by batch and number of the layout, of tables whose larger batch is one of the same layout, or of another one."""
 PROGRAM = Path(__file__).with_name("misbehaving.py")
 TRAINERS = {each.name: each for each in INTEGRATIONS}
-REFUSED = {
-    "ignores": r"ignores its plan: plan 2 has batches of 32 from step (\d+) on, but step \1 took 16 samples; take `samples`",
-    "lies": "contradicts its plan: plan 1 has batches of 16 from step 0 on, but step 2 took 17 samples; take `samples`",
-    "goes on": r"saved nothing within 2 s after it was asked to leave \(layout\); it has taken \d+ steps; save and call `run.leave`",
-    "old client": r"oppa-client \S+ speaks the protocol of runs in version 0, but oppa \S+ speaks versions 1 to 1; install",
-    "new client": r"oppa-client \S+ speaks the protocol of runs in version 9, but oppa \S+ speaks versions 1 to 1; install",
-}
-"""What is wrong with a trainer that breaks its contract in a way that it would repeat."""
-LEAVES, RESUMES = "did not save and leave for the new layout", "did not resume in the new layout"
-UNDONE = {
-    "dies asked": LEAVES,
-    "dies saving": LEAVES,
-    "dies saved": LEAVES,
-    "leaves nothing": rf"{LEAVES}: the trainer ended after \d+ steps without calling `run.leave`",
-    "dies starting": f"{RESUMES}: .*this layout does not start",
-    "refuses": f"{RESUMES}: .*this layout is not built",
-    "dies loading": RESUMES,
-    "dies loaded": RESUMES,
-    "dies at first step": RESUMES,
-}
-"""Why a change of layout has failed, after which the run goes on in the layout before."""
 SAMPLE = {"transformers": "ignores", "fsdp2": "dies saving", "accelerate": "goes on", "lightning": "old client", "deepspeed": "new client"}
 """What the default run shows on one rank; the nightly one has everything on two."""
 

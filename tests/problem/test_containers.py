@@ -1,11 +1,11 @@
-"""Containers of a launch line in trials: they have the folders of oppa's client and of the study."""
+"""Containers of a launch line: in trials they have the folders of oppa's client and of the study; an image may be a tag."""
 
 import shlex
 from pathlib import Path
 
 import pytest
 
-from oppa.problem.containers import with_mounts
+from oppa.problem.containers import containers, with_mounts
 
 CLIENT, STUDY = Path("/shared/client"), Path("/home/me/studies/s")
 BOTH = f"{CLIENT},{STUDY}"
@@ -57,3 +57,21 @@ def test_each_container_of_a_line_has_the_folders() -> None:
 @pytest.mark.parametrize("line", ["srun -N2 python t.py", "python t.py srun --container-image=i.sqsh", "torchrun t.py", "env A=b"])
 def test_a_line_without_a_container_stays(line) -> None:
     assert mounted(line) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "tags"),
+    [
+        ("srun --container-image=nvcr.io#nvidia/pytorch:25.09-py3 python t.py", [True]),
+        ("srun --container-image ubuntu python t.py", [True]),
+        ("srun --container-image=nvcr.io#nvidia/pytorch@sha256:12ab python t.py", [False]),
+        ("srun --container-image=/images/train python t.py", [False]),
+        ("srun --container-image=train.sqsh python t.py", [False]),
+        ("srun --container-name=kept python t.py", [False]),
+        ("apptainer exec docker://pytorch/pytorch:2.8 python t.py", [True]),
+        ("apptainer exec --nv i.sif python t.py", [False]),
+        ("python t.py --container-image=a:b", []),
+    ],
+)
+def test_an_image_that_a_registry_may_replace_has_a_tag(line, tags) -> None:
+    assert [each.has_tag for each in containers(shlex.split(line))] == tags

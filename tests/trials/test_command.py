@@ -248,6 +248,20 @@ def test_a_crash_before_the_first_step_shows_its_exception(act, program, outcome
     assert result.outcome == outcome and cause in result.cause
 
 
+@pytest.mark.parametrize("helper", ["time.sleep(60)", "[print('on', flush=True) or time.sleep(0.1) for _ in range(600)]"])
+def test_a_program_has_ended_although_a_process_that_it_leaves_holds_its_output(act, helper):
+    """A loader or a writer of checkpoints outlives the rank that started it, which was killed."""
+    program = f"""
+        import os, subprocess, sys, time
+        subprocess.Popen([sys.executable, "-c", "import time; {helper}"])
+        time.sleep(1)
+        print("last words", flush=True)
+        os.kill(os.getpid(), 9)
+    """
+    result = act(program, limits=dataclasses.replace(LIMITS, trial_time_s=30))
+    assert result.outcome == "failed" and "killed by SIGKILL" in result.cause
+
+
 def test_a_crash_after_some_steps_shows_its_exception(act):
     result = act("print('took 20.0 ms')\nraise ValueError('3 layers')", pattern="took (?P<ms>[0-9.]+) ms")
     assert (result.cause, result.steps) == ("ValueError: 3 layers (the command exited with code 1)", 1)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import pytest
 
@@ -81,18 +82,41 @@ def test_a_driver_program_that_fails_states_nothing(tmp_path, monkeypatch) -> No
         ({"APPTAINER_CONTAINER": "/gone/train.sif"}, ("srun", "--container-image=mcore", "python"), "mcore"),
         ({}, ("srun", "--container-image", "mcore", "python"), "mcore"),
         ({}, ("srun", "--container-image"), ""),
+        ({}, ("srun", "--container-name=kept", "python"), ""),
+        ({}, ("apptainer", "exec", "--nv", "/gone/train.sif", "python"), "/gone/train.sif"),
+        ({}, ("apptainer", "exec"), ""),
+        ({}, ("python", "train.py", "--container-image=i"), ""),
     ],
 )
 def test_the_image_is_what_the_launch_line_or_the_environment_states(environment, words, image) -> None:
     assert gpu_stack.image(words, environment) == image
 
 
-def test_a_new_image_under_an_old_name_is_another_image(tmp_path) -> None:
+def stated(file) -> str:
+    return gpu_stack.image((), {"PYXIS_CONTAINER_IMAGE": str(file)})
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_new_image_under_an_old_name_is_another_image(tmp_path, at) -> None:
+    file, content = tmp_path / "train.sqsh", bytearray(3 * gpu_stack.EDGE)
+    file.write_bytes(content)
+    before = stated(file)
+    content[at] = 1
+    file.write_bytes(content)
+    assert before.startswith(f"{file} (sha256 of size and ends ") and stated(file) != before
+
+
+def test_a_copied_image_is_the_same_one(tmp_path) -> None:
     file = tmp_path / "train.sqsh"
-    file.write_bytes(b"1")
-    before = gpu_stack.image((), {"PYXIS_CONTAINER_IMAGE": str(file)})
-    file.write_bytes(b"22")
-    assert before.startswith(f"{file} (1 bytes") and gpu_stack.image((), {"PYXIS_CONTAINER_IMAGE": str(file)}) != before
+    file.write_bytes(b"1" * 100)
+    before = stated(file)
+    os.utime(file, (0, 0))
+    assert stated(file) == before
+
+
+def test_a_pipe_is_no_image(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert stated(tmp_path / "pipe") == str(tmp_path / "pipe")
 
 
 def test_what_an_earlier_study_did_not_record_is_no_difference() -> None:

@@ -104,7 +104,7 @@ def load_line(
         command=command,
         text=text,
         problem=problem,
-        notes=(*assumed, *meaning.notes, *command.notes, *notes),
+        notes=(*assumed, *meaning.notes, *command.notes, *notes, *_tags(command)),
         mounted=tuple(_mounted(command, study)),
     )
 
@@ -138,6 +138,13 @@ def _mounted(command: LineCommand, study: Path | None) -> Iterator[str]:
         added = [f"{folder} ({folders[folder]})" for folder in container.lacking(*folders)]
         if added:
             yield f"--{container.option} of trials has {' and '.join(added)}, too"
+
+
+def _tags(command: LineCommand) -> Iterator[str]:
+    """Yield a note on each image that may be another one at the next start, which no digest in the study shows."""
+    for container in containers(command.argv):
+        if container.has_tag:
+            yield f"image {container.image} has no digest, so `oppa verify` cannot name a later image (write NAME@sha256:...)"
 
 
 def _require_stated(command: LineCommand) -> None:
