@@ -77,8 +77,9 @@ class TrainerComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
+        own = {} if self.own_changes is None else {"goodput": self.own_changes}
         return {
-            "changes": {"live": self.live_changes, "restarts": self.restarts, "goodput": self.own_changes},
+            "changes": {"live": self.live_changes, "restarts": self.restarts, **own},
             "client_overhead": self.client_overhead,
             "restart_pause": _medians(late_s=self.late_pauses_s, early_s=self.early_pauses_s),
             "statistics_overhead": self.statistics[0].overhead,

@@ -57,6 +57,7 @@ def test_trainers_learn_the_same_under_oppa(words, tmp_path) -> None:
     for name, figures in found.items():
         assert figures.keys() >= COMPARED and figures["loss_equal"] and figures["resumed_equal"], name
         assert sum(figures["changes"].values()) > 0 and figures["software"]["torch"], name
+        assert figures["changes"].get("goodput", 2) >= 2 and ("goodput" in figures["changes"]) == ("--out" in words), name
     assert (tmp_path / "table.md").exists() == ("--out" in words)
 
 
