@@ -102,7 +102,7 @@ plan = run.plan if run else alone
 while not run.leaving if run else plan.progress < options.samples:
     micro_batches = plan.micro_batches(rank, ranks)
     statistics.begin(plan, ranks)
-    total = torch.zeros(())
+    total = torch.zeros(2)  # the loss, and the samples that were really taken
     for numbers in micro_batches:
         last = numbers is micro_batches[-1]
         if options.shard:
@@ -110,9 +110,11 @@ while not run.leaving if run else plan.progress < options.samples:
         else:
             model.require_backward_grad_sync = last
         own = [sample(number) for number in numbers]
-        loss = nn.functional.cross_entropy(model(data[own]), labels[own], reduction="sum") / plan.global_batch
+        inputs = data[own]
+        loss = nn.functional.cross_entropy(model(inputs), labels[own], reduction="sum") / plan.global_batch
         (loss * ranks).backward()  # replicas are averaged
-        total += loss.detach()
+        total[0] += loss.detach()
+        total[1] += len(inputs)
     statistics.step([len(numbers) for numbers in micro_batches], wait=False)
     dist.all_reduce(total)
     for group in optimizer.param_groups:
@@ -120,9 +122,10 @@ while not run.leaving if run else plan.progress < options.samples:
     optimizer.step()
     optimizer.zero_grad()
     if run:
-        run.step(samples=plan.global_batch, loss=total.item(), noise=statistics.report(), learning_rate=optimizer.param_groups[0]["lr"])
-        taken, plan = plan.progress, run.plan
-        if not run.leaving and plan.progress // options.save_every > taken // options.save_every:
+        loss, samples = total.tolist()
+        run.step(samples=int(samples), loss=loss, noise=statistics.report(), learning_rate=optimizer.param_groups[0]["lr"])
+        before, plan = plan.progress, run.plan
+        if not run.leaving and plan.progress // options.save_every > before // options.save_every:
             with run.paused("saving"):
                 run.saved(save(plan.step, model, optimizer))
     else:

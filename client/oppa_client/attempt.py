@@ -1,4 +1,4 @@
-"""The two ends of an attempt: the state that a program resumes, and why it leaves."""
+"""The ends of an attempt: where a program begins in a trial, the state that it resumes, and why it leaves."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import dataclasses
 import math
 import time
 from typing import Any
+
+from oppa_client.plan import Plan, Terms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +21,17 @@ class Resume:
     """Samples taken up to the checkpoint."""
     layout: dict[str, Any]
     """Configuration of the ranks that saved it; the present one may differ."""
+    plan: Plan
+    """Plan of the first step after the checkpoint."""
+
+    @classmethod
+    def of(cls, attempt: dict[str, Any]) -> Resume | None:
+        """Return what attempt.json has to resume; None if it has no checkpoint."""
+        if attempt["checkpoint"] is None:
+            return None
+        step, samples = int(attempt["step"]), int(attempt["samples"])
+        plan = Terms.of(attempt["plan"]).at(step, samples, attempt["total_samples"], attempt.get("statistics_every"))
+        return cls(attempt["checkpoint"], step, samples, attempt.get("saved_by") or attempt["configuration"], plan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,3 +57,17 @@ class Leaving:
     def deadline_s(self) -> float:
         """Return the seconds that are left."""
         return self.until - time.time()
+
+
+def attempt_of_trial(configuration: dict[str, Any]) -> dict[str, Any]:
+    """Return what stands for attempt.json in a trial: its configuration, from the first sample on."""
+    batch, micro_batch, dp = (int(configuration[name]) for name in ("global_batch", "micro_batch", "dp"))
+    terms = Terms.fixed(batch, micro_batch, max(1, batch // (dp * micro_batch)))
+    return {
+        "configuration": configuration,
+        "total_samples": None,
+        "samples": 0,
+        "step": 0,
+        "checkpoint": None,
+        "plan": terms.to_dict(),
+    }

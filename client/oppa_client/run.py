@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from oppa_client import early_start, run_files
-from oppa_client.attempt import Leaving, Resume
+from oppa_client.attempt import Leaving, Resume, attempt_of_trial
 from oppa_client.plan import Plan, Terms
 from oppa_client.run_files import ContractError, Lines
+from oppa_client.timed import timed
 from oppa_client.trial import Trial, open_trial
 
 ABILITIES = {"batch": "none", "micro_batch": False, "restart": False, "elastic": False, "early_start": False, "whole_steps": False}
@@ -74,25 +75,25 @@ class Run:
         self.configuration: dict[str, Any] = attempt["configuration"]
         """Layout of the ranks, and all other parameters of the job."""
         self.overhead_s, self.errors = 0.0, 0
-        """Seconds spent in `step`, and the number of its reads and writes that the file system refused."""
+        """Seconds inside the run's calls, without the body of a pause, and how many reads and writes the file system refused."""
         self._finish()
 
     @property
+    @timed
     def resume(self) -> Resume | None:
         """Return the state to go on from; None at the beginning of a run, and in a trial."""
         self._resumed = True
-        if self._attempt["checkpoint"] is None:
-            return None
-        layout = self._attempt.get("saved_by") or self.configuration
-        return Resume(self._attempt["checkpoint"], int(self._attempt["step"]), int(self._attempt["samples"]), layout)
+        return Resume.of(self._attempt)
 
     @property
+    @timed
     def plan(self) -> Plan:
         """Return the plan of the step that begins now, the same on all ranks."""
         if self._began_s is None:
             self._began_s = time.perf_counter()
         return self._terms.at(self._step, self._samples, self.total_samples, self._statistics_every)
 
+    @timed
     def following(self, plan: Plan) -> Plan:
         """Return the plan of the step after another one, for a loader that prefetches: that step comes within `lead` steps."""
         number, progress = plan.step + 1, plan.progress + plan.global_batch
@@ -100,20 +101,24 @@ class Run:
         return terms.at(number, progress, self.total_samples, self._statistics_every)
 
     @property
+    @timed
     def reference_batch(self) -> float:
         """Return the global batch for which the learning rate was chosen."""
         return self._terms.rate.reference_batch
 
     @property
+    @timed
     def in_trial(self) -> bool:
         """Return True in a trial, in which nothing has to be saved."""
         return self._in_trial
 
     @property
+    @timed
     def leaving(self) -> Leaving | None:
         """Return why the program has to leave before the next step, the same on all ranks; None if it goes on."""
         return self._leaving
 
+    @timed
     def step(
         self,
         *,
@@ -156,8 +161,6 @@ class Run:
             self._exchange(line)
         except OSError:
             self.errors += 1
-        finally:
-            self.overhead_s += time.perf_counter() - begin_s
         self._take_up()
 
     @contextmanager
@@ -170,16 +173,28 @@ class Run:
             yield
             return
         begin_s, in_step = time.perf_counter(), self._began_s is not None
-        if self._trial.rank == 0:
-            self._write(run_files.PAUSED, {"label": label, "until": time.time() + at_most_s})
+        self._begin_pause(label, time.time() + at_most_s)
         try:
             yield
         finally:
-            if self._trial.rank == 0:
-                self._remove(run_files.PAUSED)
+            self._end_pause()
             if in_step:  # before the first plan no step's clock runs
                 self._paused_s += time.perf_counter() - begin_s
 
+    @timed
+    def _begin_pause(self, label: str, until: float) -> None:
+        if self._trial.rank == 0:
+            self._write(run_files.PAUSED, {"label": label, "until": until})
+
+    @timed
+    def _end_pause(self) -> None:
+        try:
+            if self._trial.rank == 0:
+                (self._trial.folder / run_files.PAUSED).unlink(missing_ok=True)
+        except OSError:
+            self.errors += 1
+
+    @timed
     def saved(self, checkpoint: str | os.PathLike[str], *, step: int | None = None, samples: int | None = None) -> None:
         """State that a checkpoint is complete, from which another attempt can go on.
 
@@ -207,13 +222,17 @@ class Run:
                 self._trial.end("completed")
             return
         if self._trial.rank == 0:
-            reason = "finished" if finished else self._leaving.reason if self._leaving else "stop"
-            self._lines.flush()
-            if checkpoint is None:
-                raise ContractError("`run.leave` needs the checkpoint that was saved")
+            state = self._last_state(checkpoint, finished)
             cost = {"client_s": self.overhead_s, "errors": self.errors}
-            state = self._state(checkpoint, self._step, self._samples)
-            run_files.write(self._trial.folder, run_files.LEFT, {**state, "reason": reason, **cost})
+            run_files.write(self._trial.folder, run_files.LEFT, {**state, **cost})
+
+    @timed
+    def _last_state(self, checkpoint: str | os.PathLike[str] | None, finished: bool) -> dict[str, Any]:
+        reason = "finished" if finished else self._leaving.reason if self._leaving else "stop"
+        self._lines.flush()
+        if checkpoint is None:
+            raise ContractError("`run.leave` needs the checkpoint that was saved")
+        return {**self._state(checkpoint, self._step, self._samples), "reason": reason}
 
     def _state(self, checkpoint: str | os.PathLike[str], step: int, samples: int) -> dict[str, Any]:
         place = os.fspath(checkpoint)
@@ -327,12 +346,6 @@ class Run:
         except OSError:
             self.errors += 1
 
-    def _remove(self, name: str) -> None:
-        try:
-            (self._trial.folder / name).unlink(missing_ok=True)
-        except OSError:
-            self.errors += 1
-
 
 def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run | None:
     """Return the run, or the trial, that this process is a rank of; None outside oppa. Later, uncaught errors are reported to oppa.
@@ -362,7 +375,7 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
     if trial is None:
         return None
     if not {run_files.ATTEMPT, run_files.HOLD} & run_files.names_in(trial.folder):
-        return Run(trial, _attempt_of_trial(trial), in_trial=True)
+        return Run(trial, attempt_of_trial(trial.spec["configuration"]), in_trial=True)
     spoken = {"protocol": run_files.PROTOCOL, "oldest": run_files.OLDEST, "client": __version__, "abilities": able}
     early_start.state_waiting(trial.folder, trial.rank, trial.world)
     if trial.rank == 0:
@@ -371,21 +384,6 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
     attempt = run_files.read(trial.folder, run_files.ATTEMPT)
     run_files.require_version(attempt, __version__)
     return Run(trial, attempt, lead=lead, whole_steps=bool(able["whole_steps"]))
-
-
-def _attempt_of_trial(trial: Trial) -> dict[str, Any]:
-    """Return what stands for attempt.json in a trial: its configuration, from the first sample on."""
-    configuration = trial.spec["configuration"]
-    batch, micro_batch, dp = (int(configuration[name]) for name in ("global_batch", "micro_batch", "dp"))
-    terms = Terms.fixed(batch, micro_batch, max(1, batch // (dp * micro_batch)))
-    return {
-        "configuration": configuration,
-        "total_samples": None,
-        "samples": 0,
-        "step": 0,
-        "checkpoint": None,
-        "plan": terms.to_dict(),
-    }
 
 
 def _late(what: str, from_step: int, step: int) -> str:

@@ -71,7 +71,7 @@ class ExampleRun:
         return f"micro_batch=8,{name}={value}"
 
     def client_s(self) -> float:
-        """Return the seconds of `run.step` in each step of the run's last attempt."""
+        """Return the seconds inside all calls of the client on rank 0, divided by the steps of the run's last attempt."""
         last = max((self.folder / ATTEMPTS).iterdir())
         steps = sum(1 for _ in (last / MEASUREMENTS).open())
         return float(json.loads((last / LEFT).read_text())["client_s"]) / steps

@@ -24,7 +24,7 @@ from oppa.training.run.ledger import Line
 
 Tell = Callable[[str], None]
 STEP_S, MOST_OVERHEAD = 0.2, 0.005
-"""Seconds of the step to which the client's cost is related, and the largest share of it."""
+"""Seconds of the nominal step to which the client's cost is related, and the largest share of it."""
 CLOSE = 1e-4
 """Largest difference, relative to the loss, of losses that are summed in another order."""
 INTEGRATIONS = (TRANSFORMERS, FSDP2, ACCELERATE, LIGHTNING, DEEPSPEED, TORCHTITAN)
@@ -59,7 +59,7 @@ class TrainerComparison:
     resumed_difference: float
     """The same of a run that was stopped in mid-epoch, and resumed with another number of ranks and under FSDP2."""
     client_s: float
-    """Seconds of `run.step` in each step of the run of `live_changes`."""
+    """Seconds inside all calls of the client, divided by the steps of the run of `live_changes`."""
     late_pauses_s: tuple[float, ...]
     """Seconds from the request to leave to the first step in another layout, whose ranks start after the ones before have left."""
     early_pauses_s: tuple[float, ...]
@@ -72,7 +72,7 @@ class TrainerComparison:
 
     @property
     def client_overhead(self) -> float:
-        """Return the share of a step of `STEP_S` seconds that the client takes."""
+        """Return the share of a nominal step of `STEP_S` seconds that the client takes."""
         return self.client_s / STEP_S
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _sections(integration: Integration, found: TrainerComparison) -> list[Sectio
     rows += [
         ("largest relative difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
         (f"the same after stops, on {found.extent.ranks} ranks, the last ones with {name} = {value}", f"{found.resumed_difference:.1e}"),
-        (f"client, share of a step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
+        (f"client, share of a nominal step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
     ]
     if found.early_pauses_s:
         late_s, early_s = statistics.median(found.late_pauses_s), statistics.median(found.early_pauses_s)
@@ -142,7 +142,8 @@ def _sections(integration: Integration, found: TrainerComparison) -> list[Sectio
             ("pause of a restart, new ranks started while the others train", _seconds(found.early_pauses_s)),
             ("ratio of both medians", f"{early_s / late_s:.2f}"),
         ]
-    text = f"Losses count as equal up to {CLOSE:g} of the loss. The client may take {MOST_OVERHEAD:.1%} of a step."
+    text = f"Losses count as equal up to {CLOSE:g} of the loss. The client may take {MOST_OVERHEAD:.1%} of a nominal step."
+    text += f" That is {STEP_S * 1e3:g} ms, whatever the steps of the example take; the client's time is that inside its calls on rank 0."
     text += " Pauses: median, and least to most."
     text += f" The trainer ran on {', '.join(f'{name} {version}' for name, version in found.software.items())}."
     compared = Section(title=f"An own trainer: {integration.name}", text=text, columns=("figure", ">value"), rows=rows)

@@ -72,7 +72,7 @@ def loss_of(model: torch.nn.Module, numbers: Sequence[int], data: Samples) -> to
 
 
 def train_by_hand(sizes: Sequence[int], full: Sequence[int], evaluate_at: Collection[int] = ()) -> dict[str, Any]:
-    """Train on batches of given sizes, each in one pass.
+    """Train on batches of given sizes, each in one pass; return weights, moments, and what a Trainer logs, by name and step.
 
     Args:
         sizes: Samples of each step.
@@ -84,19 +84,21 @@ def train_by_hand(sizes: Sequence[int], full: Sequence[int], evaluate_at: Collec
     plain = [value for name, value in model.named_parameters() if "norm" in name]
     groups = [{"params": decayed, "weight_decay": DEFAULTS["weight_decay"]}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, eps=DEFAULTS["adam_epsilon"])
-    losses = {}
-    for step, (numbers, batch) in enumerate(zip(batches(sizes), full, strict=True)):
+    logs: dict[str, dict[int, float]] = {"loss": {}, "grad_norm": {}, "eval_loss": {}}
+    for step, (numbers, batch) in enumerate(zip(batches(sizes), full, strict=True), start=1):
         for group in optimizer.param_groups:
             group["lr"] = rate(numbers.start, batch)
-        loss_of(model, order(numbers), data).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        loss = loss_of(model, order(numbers), data)
+        loss.backward()
+        logs["loss"][step] = loss.item()
+        logs["grad_norm"][step] = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         optimizer.step()
         optimizer.zero_grad()
-        if step + 1 in evaluate_at:
+        if step in evaluate_at:
             with torch.no_grad():
-                losses[step + 1] = float(loss_of(model, range(12), held_out))
+                logs["eval_loss"][step] = float(loss_of(model, range(12), held_out))
     moments = dict(optimizer.state_dict()["state"])
-    return {"weights": model.state_dict(), "moments": moments, "evaluations": losses}
+    return {"weights": model.state_dict(), "moments": moments, "logs": logs}
 
 
 def first_reports() -> list[dict[str, Any]]:
@@ -126,9 +128,14 @@ def require_reports(folder: Path) -> None:
         assert {"signal", "noise", "variance_ratio"} <= measured.keys()
 
 
+def logged(seen: dict[str, Any], name: str) -> dict[int, float]:
+    """Return the values that a Trainer logged under a name, by step."""
+    return {entry["step"]: entry[name] for entry in seen["logs"] if name in entry}
+
+
 def evaluations(seen: dict[str, Any]) -> dict[int, float]:
     """Return the evaluation losses that a Trainer logged, by step."""
-    return {entry["step"]: entry["eval_loss"] for entry in seen["logs"] if "eval_loss" in entry}
+    return logged(seen, "eval_loss")
 
 
 def full_batches(folder: Path) -> list[int]:
@@ -139,14 +146,22 @@ def full_batches(folder: Path) -> list[int]:
     return [batch_of[line["plan"]] for line in reported(folder)]
 
 
-def require_same(seen: dict[str, Any], sizes: Sequence[int], full: Sequence[int]) -> None:
-    """Compare a finished training with the plain loop on the same batches: moments, weights and evaluation losses."""
+def require_same(seen: dict[str, Any], sizes: Sequence[int], full: Sequence[int], resumed: Collection[int] = ()) -> None:
+    """Compare a finished training with the plain loop on the same batches: moments, weights, losses and norms of gradients.
+
+    A Trainer logs the mean loss since its last log, or since the last of the steps after which another attempt has `resumed`.
+    """
     wanted = train_by_hand(sizes, full, evaluations(seen).keys())
     for key, moment in wanted["moments"].items():
         for name in ("exp_avg", "exp_avg_sq"):
             torch.testing.assert_close(seen["moments"][key][name], moment[name], rtol=SAME["rtol"], atol=SAME["atol"])
     for name, value in wanted["weights"].items():
         torch.testing.assert_close(seen["weights"][name], value, rtol=SAME["rtol"], atol=SAME["atol"])
-    assert evaluations(seen).keys() == wanted["evaluations"].keys()
-    for step, loss in wanted["evaluations"].items():
-        assert abs(evaluations(seen)[step] - loss) < 1e-4
+    losses, norms, evaluated = (wanted["logs"][name] for name in ("loss", "grad_norm", "eval_loss"))
+    ends = logged(seen, "loss")
+    assert max(ends) == len(sizes)
+    begins = {end: max(step for step in (0, *ends, *resumed) if step < end) for end in ends}
+    means = {end: sum(losses[step + 1] for step in range(begin, end)) / (end - begin) for end, begin in begins.items()}
+    assert logged(seen, "loss") == pytest.approx(means, rel=0, abs=1e-4)
+    assert logged(seen, "grad_norm") == pytest.approx({step: norms[step] for step in means}, rel=0, abs=1e-4)
+    assert evaluations(seen) == pytest.approx(evaluated, rel=0, abs=1e-4)

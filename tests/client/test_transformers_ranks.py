@@ -4,6 +4,7 @@ import itertools
 import json
 
 import pytest
+import torch
 from oppa_client import run_files
 
 from tests.client.by_hand import batches, full_batches, order, rate, require_reports, require_same, run_ranks
@@ -57,9 +58,10 @@ HYBRID = {"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}}
 def test_other_numbers_of_ranks_go_on_in_mid_epoch(tmp_path, layouts):
     folders = [tmp_path / name for name in ("first", "second", "third")]
     changes = [{1: (12, 2)}, {5: (5, 2)}, {9: (7, 1)}]
-    steps, sizes, full = [], [], []
+    steps, sizes, full, resumed = [], [], [], []
     for folder, before, (ranks, parallel), leave_at, asked in zip(folders, [None, *folders], layouts, (3, 7, None), changes, strict=False):
         prepare(folder, ranks=ranks, before=before)
+        resumed.append(len(sizes))
         newest = json.loads((folder / run_files.ATTEMPT).read_text())["plan"]["number"]
         seen = run_ranks(folder, ranks, asked=asked, leave_at=leave_at, first_number=newest + 1, **parallel)
         steps += taken(seen)
@@ -68,7 +70,17 @@ def test_other_numbers_of_ranks_go_on_in_mid_epoch(tmp_path, layouts):
     assert sum(sizes) == TOTAL and {8, 12, 5, 7} <= set(full)
     assert steps == [order(numbers) for numbers in batches(sizes)]
     for rank in seen:
-        require_same(rank, sizes, full)
+        require_same(rank, sizes, full, resumed)
+
+
+def test_random_numbers_of_two_ranks_go_on_where_a_run_left(tmp_path):
+    whole, first, second = (tmp_path / name for name in ("whole", "first", "second"))
+    wanted = run_ranks(prepare(whole, ranks=2, total_samples=48), 2, dropout=0.2)
+    run_ranks(prepare(first, ranks=2, total_samples=48), 2, dropout=0.2, leave_at=2)
+    seen = run_ranks(prepare(second, ranks=2, total_samples=48, before=first), 2, dropout=0.2)
+    assert len(reported(first)) == 4
+    for rank, whole_rank in zip(seen, wanted, strict=True):
+        assert all(torch.equal(value, whole_rank["weights"][name]) for name, value in rank["weights"].items())
 
 
 EVERY, MEASURED = 3, (0, 3)

@@ -8,7 +8,7 @@ import time
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from oppa_client import ContractError, early_start, open_run, run_files, wait_for_devices
+from oppa_client import ContractError, Run, early_start, open_run, run_files, wait_for_devices
 
 from tests.own_trainer.folders import ask, ask_to_leave, attempt, ranks, reported, terms
 
@@ -141,8 +141,47 @@ def test_a_program_goes_on_where_the_checkpoint_was(tmp_path):
     attempt(tmp_path, step=5, samples=40, checkpoint="/c", plan=terms(16).to_dict())
     (run,) = ranks(tmp_path, 1)
     assert (run.resume.checkpoint, run.plan.step, run.plan.progress, run.plan.samples) == ("/c", 5, 40, range(40, 56))
+    first = run.plan
+    ask(tmp_path, 2, 32)
     run.step(samples=16)
     assert reported(tmp_path)[0]["step"] == 5 and reported(tmp_path)[0]["resumed"]
+    assert run.plan.global_batch == 32 and run.resume.plan == first
+
+
+CALLS = {
+    "resume": lambda run: run.resume,
+    "plan": lambda run: run.plan,
+    "following": lambda run: run.following(terms().at(0, 0, None)),
+    "reference_batch": lambda run: run.reference_batch,
+    "in_trial": lambda run: run.in_trial,
+    "leaving": lambda run: run.leaving,
+    "step": lambda run: run.step(samples=8),
+    "paused": lambda run: run.paused("eval").__enter__(),
+    "saved": lambda run: run.saved("s3://checkpoint"),
+    "leave": lambda run: run.leave("s3://checkpoint"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Run) if not name.startswith("_")])
+def test_the_client_counts_its_seconds_in_each_call(tmp_path, name):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    CALLS[name](run)
+    assert run.overhead_s > 0
+
+
+def test_what_a_program_does_in_a_pause_is_no_time_of_the_client(tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    entered_s = time.perf_counter()
+    with run.paused("eval"):
+        begin_s = time.perf_counter()
+        time.sleep(0.02)
+        body_s = time.perf_counter() - begin_s
+    both_s = time.perf_counter() - entered_s
+    assert 0 < run.overhead_s <= both_s - body_s
+    run.leave("s3://checkpoint")
+    assert 0 < run_files.read(tmp_path, "left.json")["client_s"] <= run.overhead_s
 
 
 def test_a_step_is_reported_once_the_file_system_accepts_it_and_training_goes_on(tmp_path):

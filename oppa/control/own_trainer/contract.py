@@ -190,7 +190,7 @@ class LeftState(SavedState):
 
     reason: Annotated[str, Field(max_length=40)]
     client_s: Seconds = 0.0
-    """Seconds that rank 0 spent in `run.step`."""
+    """Seconds that rank 0 spent inside calls of the client, without the bodies of pauses."""
     errors: Count = 0
     """Reads and writes that the file system refused."""
 
