@@ -8,17 +8,16 @@ from typing import Any
 
 from experiments.goodput.figures import all_figures
 from experiments.goodput.gains import SHARES, Gains, gains, static_targets
-from experiments.goodput.sections import GoodputComparison, change_section, seed_section, table_section, time_section
+from experiments.goodput.sections import GoodputComparison, best_rows, change_section, seed_section, table_section, time_section
 from experiments.goodput.variants import OURS
 from experiments.lib.recorded_page import Page, page_of
 from experiments.lib.run_trace import RunTrace, facts_of, pooled, recorded
+from experiments.trainers_goodput.limits import LEAST, STATIC, GainLimits, batch_of, edge_text, limit_section
 from oppa.report.record import Section
 from oppa.table import Table
 
 WINDOW = 1024
 """Samples over which a loss is smoothed."""
-LEAST = 0.04
-"""Gain over the best static batch that is aimed at."""
 COMMAND = "oppa bench trainers-goodput --run"
 TITLE = "Time to loss: recorded step times, and what changes took (table 1)"
 POOLED = "Time to loss: the same, each step as long as its like in the median over all runs"
@@ -60,27 +59,45 @@ class TrainerResults:
             for name, traces in self.comparison.by_variant.items()
         }
 
+    @property
+    def static_batches(self) -> list[int]:
+        """Return the compared static batches, ascending."""
+        return sorted(batch_of(name) for name in self.comparison.by_variant if name.startswith(STATIC))
+
+    def limits(self) -> GainLimits:
+        """Return what limits the gain over the best static batch; that one is the best by recorded step times."""
+        best = {batch_of(name) for name in _over_static(self.comparison, "clock_s").rivals}
+        return GainLimits.of(self.comparison.by_variant[OURS], best)
+
 
 def _over_static(comparison: GoodputComparison, clock: str) -> Gains:
     times = comparison.times(clock)
-    return gains(times[OURS], {name: each for name, each in times.items() if name.startswith("static-")})
+    return gains(times[OURS], {name: each for name, each in times.items() if name.startswith(STATIC)})
 
 
-def static_section(results: TrainerResults) -> Section:
-    """Tabulate the gain over the best static batch."""
+def static_section(results: TrainerResults, table: Table) -> Section:
+    """Tabulate the gain over the best static batch; the text states how often layouts changed, and whether the table suggests it."""
     rows = []
     for clock, found in results.over_static().items():
         low, high = found.interval
         rows.append([clock, f"{found.mean:+.1%}", f"{low:+.1%}", f"{high:+.1%}", ", ".join(found.rivals)])
-    restarts = ", ".join(f"{name} {count:g}" for name, count in results.restarts().items())
     text = (
         f"How much sooner `{OURS}` reaches the losses than the static batch that is best at each of them: the mean over losses and "
         f"{results.comparison.seeds} seeds, and its 95% interval over seeds. At least {LEAST:+.0%} is aimed at. The losses lie along the "
         f"best static run, at {', '.join(f'{share:.0%}' for share in SHARES)} of the time of the shortest one. A usual step time is the "
         "median over all runs of steps with the same layout and batch. It is free of other work on the machine; the losses are those of "
-        f"the recorded runs. Restarts for another layout, in the median over seeds: {restarts}."
+        f"the recorded runs. {edge_text(results.static_batches, results.limits().best)} {restart_text(results, table)}"
     )
     return Section(title="Gain over the best static batch", text=text, columns=("time", ">gain", ">low", ">high", "best static"), rows=rows)
+
+
+def restart_text(results: TrainerResults, table: Table) -> str:
+    """Return sentences that state the restarts for another layout, and whether the table has one fastest layout at every batch."""
+    counts = ", ".join(f"{name} {count:g}" for name, count in results.restarts().items())
+    fastest = {row.strategy.id for row in best_rows(table).values()}
+    one = f"One layout is the fastest of the table at every batch, so no restart would pay off: `{min(fastest)}`."
+    several = f"Of the table's layouts, {len(fastest)} are the fastest at some batch."
+    return f"Restarts for another layout, in the median over seeds: {counts}. {one if len(fastest) == 1 else several}"
 
 
 def to_json(results: TrainerResults, folder: Path) -> dict[str, Any]:
@@ -90,6 +107,7 @@ def to_json(results: TrainerResults, folder: Path) -> dict[str, Any]:
         "gain_over_static": over,
         **results.comparison.figures,
         "restarts": results.restarts(),
+        "limits": dataclasses.asdict(results.limits()),
         "targets": list(results.comparison.targets),
         "seeds": results.comparison.seeds,
         **facts_of(folder, recorded(folder, COMMAND)),
@@ -98,10 +116,11 @@ def to_json(results: TrainerResults, folder: Path) -> dict[str, Any]:
 
 def sections(folder: Path) -> list[Section]:
     """Return the tables of the page."""
-    results = TrainerResults.read(folder)
+    results, table = TrainerResults.read(folder), Table.read(folder / "table")
     return [
-        static_section(results),
-        table_section(Table.read(folder / "table")),
+        static_section(results, table),
+        limit_section(results.limits(), results.over_static()),
+        table_section(table),
         time_section(results.comparison, "clock_s", TITLE),
         time_section(results.steady, "clock_s", POOLED),
         seed_section(results.comparison),

@@ -264,7 +264,7 @@ class Controller:
         return self._weighed(decision, state)
 
     def _weighed(self, decision: Decision, state: JobState) -> Decision:
-        """Add the goodput of the current, chosen and best candidates to a decision, for any policy.
+        """Add the goodput of the current, chosen and best candidates to a decision of any policy, and that of a change to its reason.
 
         Without a table or a reliable noise scale the decision is returned unchanged.
         """
@@ -275,7 +275,10 @@ class Controller:
             throughputs.current(each, noise_scale, state.steps_per_s if each == state.configuration else None)
             for each in (state.configuration, decision.configuration)
         )
-        return dataclasses.replace(decision, current=current, chosen=chosen, best=throughputs.best(throughputs.goodputs(noise_scale)))
+        best, reason = throughputs.best(throughputs.goodputs(noise_scale)), decision.reason
+        if current and chosen and current.configuration != chosen.configuration and decision.command != DecisionKind.ROLL_BACK:
+            reason = f"{reason}; goodput {chosen.goodput / current.goodput - 1:+.1%}"
+        return dataclasses.replace(decision, reason=reason, current=current, chosen=chosen, best=best)
 
     def _account(self, seen: StepTaken) -> None:
         """Add a step to the actual worth of the run, and the time since the last step to the two references."""

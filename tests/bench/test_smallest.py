@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
+from experiments.libraries.lines import PYTHON, has, versions
 from experiments.registry import SUITES
 from oppa import catalog
 from oppa.bench.registry import benchmarks
 from oppa.catalog import data_folder
 from oppa.report.inputs import Inputs
+from oppa.trials import environments
 
 SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name not in ("ci", "trainers")]
 """`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command. A test of its own runs `trainers`."""
@@ -59,6 +61,21 @@ def test_trainers_learn_the_same_under_oppa(words, tmp_path) -> None:
         assert sum(figures["changes"].values()) > 0 and figures["software"]["torch"], name
         assert figures["changes"].get("goodput", 2) >= 2 and ("goodput" in figures["changes"]) == ("--out" in words), name
     assert (tmp_path / "table.md").exists() == ("--out" in words)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_trainers_learn_the_same_in_an_environment_of_their_own(monkeypatch) -> None:
+    pythons = [os.environ.get(PYTHON, ""), *(str(each.python) for each in environments.known() if each.state == "ready")]
+    apart = next((each for each in pythons if each and has(each, "transformers") and has(each, "accelerate")), "")
+    if not apart:
+        pytest.skip(f"NOT TESTED: only oppa's own environment may have Transformers and accelerate: name another Python in {PYTHON}")
+    monkeypatch.setenv(PYTHON, apart)
+    found = json.loads(run(benchmarks()["trainers"].smallest))["integrations"]
+    assert found.keys() == {"transformers", "fsdp2"}
+    for name, figures in found.items():
+        assert figures["loss_equal"] and figures["resumed_equal"] and figures["software"] == versions(apart), name
 
 
 def run(words: str, *more: str) -> str:

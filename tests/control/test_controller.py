@@ -8,6 +8,7 @@ import pytest
 
 from oppa.control.controller import PROOF, Controller
 from oppa.control.decision import DecisionKind, Limit
+from oppa.control.policies.critical_batch import CriticalBatchPolicy
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.policies.norm_test import NormTestPolicy
 from oppa.control.policies.proportional import ProportionalPolicy
@@ -209,6 +210,15 @@ def test_a_step_is_worth_what_it_brought_however_long_it_took(job) -> None:
 def test_nothing_is_decided_on_an_unhealthy_estimator(job) -> None:
     sick = job(health="no_signal").run(100)
     assert set(sick.commands) == {DecisionKind.NO_OP} and sick.decisions[0][1].limits == (Limit.UNHEALTHY,)
+
+
+@pytest.mark.parametrize("policy", [CriticalBatchPolicy, NormTestPolicy, StagewisePolicy])
+def test_a_change_of_a_policy_that_compares_no_goodput_states_its_gain(job, policy) -> None:
+    facts = {"noise_scale": 2000.0, "ratio": lambda step: 2000.0, "total_samples": 10**6}
+    grown, unknown = (job(DATA, 32, policy, **facts, health=health).run(20).decisions for health in ("healthy", "too_few_samples"))
+    changes = [decision for _, decision in grown if decision.command != DecisionKind.NO_OP]
+    assert changes and all(f"; goodput {each.chosen.goodput / each.current.goodput - 1:+.1%}" in each.reason for each in changes)
+    assert not any(decision.chosen or "goodput" in decision.reason for _, decision in unknown)
 
 
 def test_a_layout_is_not_changed_shortly_before_the_end(job) -> None:

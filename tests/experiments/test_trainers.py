@@ -1,18 +1,22 @@
 """Trainers of users: the page of their runs, the runs that it is made of, and the cost of statistics, on numbers that are made up."""
 
+import dataclasses
 import sys
 
+import numpy as np
 import pytest
 
-from experiments.goodput.gains import SHARES, static_targets
+from experiments.goodput.gains import SHARES, Gains, static_targets
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
+from experiments.lib.run_trace import RunTrace
 from experiments.libraries.lines import PYTHON
 from experiments.trainers.command import command
 from experiments.trainers.extent import Extent
 from experiments.trainers.run import INTEGRATIONS, TrainerComparison, sections, to_json
 from experiments.trainers.statistics_cost import StatisticsCost, costs
 from experiments.trainers_goodput import page, run
+from experiments.trainers_goodput.limits import GainLimits, edge_text, limit_section
 from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.job import load_job
@@ -60,9 +64,47 @@ def test_the_page_has_the_gain_and_its_rows_are_as_long_as_their_heads(tmp_path,
     assert all(len(row) == len(section.columns) for section in found for row in section.rows)
     assert found[0].rows[0][0] == "recorded step times"
     text = written_page(tmp_path, page.page(tmp_path)).read_text()
-    assert "Gain over the best static batch" in text
+    assert "Gain over the best static batch" in text and "Where the gain is small, and why" in text
     figures = page.to_json(page.TrainerResults.read(tmp_path), tmp_path)
     assert figures["seeds"] == 2 and figures["gain_over_static"]["wall clock"][1] > 0
+
+
+def changed(each: RunTrace, **columns) -> RunTrace:
+    return dataclasses.replace(each, steps=each.steps.assign(**columns))
+
+
+def test_the_limits_of_a_gain_are_medians_of_our_runs() -> None:
+    batches, noise_scale = np.repeat([8, 16], 100), np.repeat([np.nan, 20.0, 40.0, 60.0], 50)
+    ours = [changed(trace("goodput", seed, change_s=2.0), global_batch=batches, noise_scale=noise_scale) for seed in range(3)]
+    found = GainLimits.of(ours, [16, 64])
+    assert found.samples_at_best == pytest.approx(2 / 3) and found.noise_scale == 40
+    assert found.changing == pytest.approx(2 / (200 * 0.1 + 2))
+
+
+@pytest.mark.parametrize(
+    ("changing", "at_best", "cause"), [(0.05, 0.9, "Changes take"), (0.01, 0.9, "nothing can be gained"), (0.01, 0.1, "other batches")]
+)
+def test_a_small_gain_is_explained_and_a_large_one_is_not(changing, at_best, cause) -> None:
+    limits = GainLimits(best=[32], noise_scale=20.0, samples_at_best=at_best, changing=changing)
+    gained = {"a": 0.1, "b": 0.01, "c": 0.1}
+    rates = {clock: Gains(rivals=("static-32",), by_seed=np.full((2, 1), gain)) for clock, gain in gained.items()}
+    rates["c"] = Gains(rivals=("static-32",), by_seed=np.array([[-0.1], [0.3]]))  # its interval includes 0
+    text = limit_section(limits, rates).text
+    assert "touches 0, by b, c." in text and cause in text
+    assert "seeds differ" in limit_section(limits, {"c": rates["c"]}).text
+    assert "lies above 0" in limit_section(limits, {"a": rates["a"]}).text
+
+
+def test_a_best_batch_at_an_edge_of_the_compared_ones_is_named() -> None:
+    assert edge_text([8, 16, 32], [16, 32]).endswith(": 32 is best at a loss and lies at an edge.")
+    assert edge_text([8, 16, 32], [16]).endswith(": none that is best lies at an edge.")
+
+
+def test_restarts_are_stated_with_the_fastest_layouts_of_the_table(table, table_of) -> None:  # noqa: F811
+    of_one = table_of([each for each in table.rows if each.configuration.pp == 2])
+    several, one = (page.restart_text(results(), each) for each in (table, of_one))
+    assert "goodput 1, cbs-pessimistic 0" in several and "2 are the fastest" in several
+    assert f"One layout is the fastest of the table at every batch, so no restart would pay off: `{of_one.rows[0].strategy.id}`." in one
 
 
 def test_without_records_the_command_is_named(tmp_path) -> None:
@@ -76,10 +118,10 @@ def test_each_seed_trains_every_variant_once_and_begins_with_another(table, tmp_
     monkeypatch.setattr(Recorder, "table", lambda self, batches: table)
     monkeypatch.setattr(Recorder, "train", lambda self, variant, seed, begins, *words: asked.append((variant, seed, begins, words)))
     monkeypatch.setattr(run, "BATCHES", table.batches)
-    monkeypatch.setattr(run, "STATIC", table.batches[1:3])
     run.run(tmp_path, tmp_path, range(2), print)
     names = [[variant for variant, at, _, _ in asked if at == seed] for seed in range(2)]
     assert sorted(names[0]) == sorted(names[1]) and names[0] == [names[1][-1], *names[1][:-1]]
+    assert {f"static-{batch}" for batch in table.batches} < set(names[0])
     assert "goodput" in names[0] and len({(begins, words[1]) for _, _, begins, words in asked}) == len(names[0])
 
 

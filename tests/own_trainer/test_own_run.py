@@ -1,6 +1,10 @@
 """A user's own trainer under supervision: its samples once and in order, whatever changes, stops and dies."""
 
+import json
 import re
+import urllib.parse
+import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +16,10 @@ from oppa.control.training_session.callback import RunCallback
 from oppa.errors import CheckpointError, InputError, JobError, RunError
 from oppa.training.run import ledger
 from oppa.training.run.supervision import FRUITLESS
+from tests.command_line import Oppa
+from tests.control.services import said_to_watcher
 from tests.own_trainer.own_runs import OwnRun
+from tests.sampling import nightly
 
 pytestmark = pytest.mark.slow
 
@@ -56,15 +63,36 @@ def batches(own):
     return [line["global_batch"] for line in own.events(ledger.STEP)]
 
 
+class Visit(RunCallback):
+    """Opens the live page of a run after its first change, and keeps what it shows."""
+
+    def __init__(self, own: OwnRun) -> None:
+        self._own, self._url, self.page, self.shown = own, "", "", {}
+
+    def controlled(self, url):
+        self._url = url
+
+    def stepped(self, measurement):
+        if self.page or not self._own.events(ledger.CHANGED):
+            return
+        address, _, token = self._url.partition("#token=")
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            self.page = answer.read().decode()
+        (self.shown,) = said_to_watcher(urllib.parse.urlsplit(address).port, token).values()
+
+
 def test_the_batch_grows_between_two_steps_and_no_sample_is_lost(tmp_path):
     own = OwnRun(tmp_path, *NOISY, ranks=2, samples=1500)
-    result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
+    visit = Visit(own)
+    result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput", callback=visit)
     assert result.finished, result.outcome.last
     assert sorted(set(batches(own))) == [8, 16, 32] == list(dict.fromkeys(batches(own)))
     assert own.samples() == list(range(1500)) and result.outcome.attempts == 1
     rates = [line["learning_rate"] for line in own.events(ledger.STEP)]
     assert rates[0] == pytest.approx(0.1) and rates[-1] == pytest.approx(0.1 * 2)  # sqrt(32 / 8)
     assert result.worth["changed"] and result.worth["gain"] > 0
+    assert visit.page.startswith("<!doctype html>") and visit.shown["points"]
+    assert visit.shown["decisions"][0]["configuration"]["global_batch"] == 16
 
 
 def test_another_layout_is_another_attempt_that_resumes_in_mid_epoch(tmp_path):
@@ -142,14 +170,20 @@ def test_a_trainer_that_does_not_read_its_checkpoint_is_refused(tmp_path):
     assert result.outcome.ending.value == "failed" and "without reading `run.resume`" in result.outcome.last.cause
 
 
-def test_advice_changes_nothing_and_states_what_it_would_have_been_worth(tmp_path):
-    own = OwnRun(tmp_path, *NOISY, samples=1500, train=["advise=true"])
-    result = own.train(table=own.table(tmp_path / "t", FAST), policy="goodput")
+@pytest.mark.parametrize("policy", ["goodput", *nightly("critical-batch", "norm-test")])
+def test_advice_changes_nothing_and_states_what_it_would_have_been_worth(tmp_path, policy):
+    own, oppa = OwnRun(tmp_path, *NOISY, samples=1500, train=["advise=true"]), Oppa(tmp_path)
+    result = own.train(table=own.table(tmp_path / "t", FAST), policy=policy)
     assert result.finished and set(batches(own)) == {8} and not own.events(ledger.CHANGED)
     advised = own.events("advised")
     assert advised and {line["after"]["global_batch"] for line in advised} == {16}
     assert result.advice.pieces == 1 and result.advice.gain > 0.5
     assert result.to_dict()["advice"]["id"] == own.configuration(16).id
+    assert all("goodput +" in line["reason"] for line in advised)
+    report = Path(oppa("report", own.run).stdout.strip()).read_text()
+    assert "Advice that was not followed" in report and f"{result.advice.worth}; nothing was changed" in report
+    stages = json.loads(oppa("plan", "--table", tmp_path / "t", "--noise", own.run, "--json").stdout)
+    assert [stage["configuration"]["global_batch"] for stage in stages] == [8, 16, 32]
 
 
 def test_a_first_run_is_advised_and_the_next_one_acts(tmp_path):
