@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,7 +98,8 @@ def test_megatrons_sampler_takes_each_sample_once_across_batches_and_layouts(tmp
         steps = iter(())
         for batch in batches:
             (run, *_) = ranks(prepare(tmp_path / f"{number}-{batch}", plan=terms(batch, micro_batch, replicas).to_dict()), 1)
-            count = PlannedMicroBatches(run, micro_batch, replicas).get()
+            loop = SimpleNamespace(micro_batch=micro_batch, replicas=replicas, names=programs.MegatronLM.names)
+            count = PlannedMicroBatches(run, loop).get()
             if not taken or batch == batches[0]:  # a loader lasts for an attempt
                 samplers = [iter(MegatronPretrainingSampler(TOTAL, len(taken), micro_batch, rank, replicas)) for rank in range(replicas)]
             steps = [next(sampler) for _ in range(count) for sampler in samplers]
