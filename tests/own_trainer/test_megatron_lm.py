@@ -119,6 +119,7 @@ def test_megatron_takes_the_options_of_a_restart_and_has_those_that_are_read(mon
     loop.args = args
     args.dataloader_type = args.dataloader_type or "single"  # as `validate_args` sets it
     known = {"iterations_to_skip", "no_load_optim", "no_save_optim", "finetune", "rampup_batch_size", "decrease_batch_size_if_needed"}
+    known |= {"non_persistent_save_interval", "cuda_graph_scope"}
     assert known <= vars(args).keys() and not any(loop.obstacles(resumes=True).values())
     assert {"train_samples", "train_iters", "save", "fp16", "exit_interval", "micro_batch_size"} <= vars(args).keys()
     assert (args.ckpt_format, args.use_distributed_optimizer, programs._reshards(None)) == ("torch_dist", False, True)
