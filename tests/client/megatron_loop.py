@@ -6,9 +6,11 @@ Megatron-LM itself trains on GPUs alone and is no package. Its calculator and it
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import torch
 from megatron.core.num_microbatches_calculator import get_num_microbatches, update_num_microbatches
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 ARGS = Namespace()
 TAKEN: list[tuple[int, float]] = []
@@ -20,6 +22,15 @@ COMPLETE = True
 def get_args():
     """Return the arguments of the program."""
     return ARGS
+
+
+def schedule(optimizer: Any, samples: int) -> OptimizerParamScheduler:
+    """Return Megatron's schedule after a number of samples: linear from 1 to 0 over 96."""
+    wanted = {"init_lr": 0.0, "max_lr": 1.0, "min_lr": 0.0, "lr_warmup_steps": 0, "lr_decay_steps": 96, "lr_decay_style": "linear"}
+    wanted |= {"start_wd": 0.0, "end_wd": 0.0, "wd_incr_steps": 0, "wd_incr_style": "constant"}
+    scheduler = OptimizerParamScheduler(optimizer, **wanted)
+    scheduler.step(increment=samples)
+    return scheduler
 
 
 def maybe_finalize_async_save(blocking=False):

@@ -26,6 +26,8 @@ REFUSED = {
     "--step-batch-size-schedule": {"step_batch_size_schedule": "0:8 100:16"},
     "--iterations-to-skip": {"iterations_to_skip": [3]},
     "--no-save-optim": {"no_save_optim": True},
+    "--non-persistent-save-interval": {"non_persistent_save_interval": 2},
+    "--cuda-graph-scope full_iteration": {"cuda_graph_scope": ["full_iteration"]},
     "--dataloader-type cyclic": {"dataloader_type": "cyclic"},
     "`--train-samples` is required": {"train_samples": None},
     "`--train-samples 80` differs from `samples = 96`": {"train_samples": 80},
@@ -62,15 +64,9 @@ def prepare(monkeypatch, folder, **changed):
 
 def train(loop, **options):
     """Train as `pretrain` does after the call of `supervise`; return the code of an exit, or None."""
-    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
-
     run, optimizer = supervise(**options), Namespace(param_groups=[{"max_lr": 1.0, "min_lr": 0.0}])
-    wanted = {"init_lr": 0.0, "max_lr": 1.0, "min_lr": 0.0, "lr_warmup_steps": 0, "lr_decay_steps": 96, "lr_decay_style": "linear"}
-    wanted |= {"start_wd": 0.0, "end_wd": 0.0, "wd_incr_steps": 0, "wd_incr_style": "constant"}
-    scheduler = OptimizerParamScheduler(optimizer, **wanted)
-    scheduler.step(increment=loop.ARGS.consumed_train_samples)
     try:
-        loop.train(None, [torch.nn.Linear(1, 1)], optimizer, scheduler)
+        loop.train(None, [torch.nn.Linear(1, 1)], optimizer, loop.schedule(optimizer, loop.ARGS.consumed_train_samples))
     except SystemExit as end:
         return run, end.code
     return run, None
@@ -233,6 +229,22 @@ def test_buffers_of_megatrons_ddp_have_the_norms_that_plain_torch_computes(tmp_p
 def test_restarts_in_another_layout_need_a_checkpoint_that_can_be_resharded(monkeypatch, words, able):
     monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", *words])
     assert programs._reshards(None) is able
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "sharded", "able"),
+    [
+        ({}, (), True),
+        ({}, ("ddp",), False),
+        ({}, ("optimizer",), False),
+        ({"dist_ckpt_optim_fully_reshardable": True}, ("ddp", "optimizer"), True),
+        ({"ckpt_format": "fsdp_dtensor", "dist_ckpt_optim_fully_reshardable": True}, ("ddp", "optimizer"), False),
+    ],
+)
+def test_bridges_restarts_in_another_layout_need_a_checkpoint_that_can_be_resharded(checkpoint, sharded, able):
+    saved = {"ckpt_format": "torch_dist", "dist_ckpt_optim_fully_reshardable": False, **checkpoint}
+    parts = {name: Namespace(use_distributed_optimizer=name in sharded) for name in ("ddp", "optimizer")}
+    assert programs._reshards(Namespace(checkpoint=Namespace(**saved), **parts)) is able
 
 
 BRIDGE = {

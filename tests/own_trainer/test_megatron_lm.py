@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,7 +98,8 @@ def test_megatrons_sampler_takes_each_sample_once_across_batches_and_layouts(tmp
         steps = iter(())
         for batch in batches:
             (run, *_) = ranks(prepare(tmp_path / f"{number}-{batch}", plan=terms(batch, micro_batch, replicas).to_dict()), 1)
-            count = PlannedMicroBatches(run, micro_batch, replicas).get()
+            loop = SimpleNamespace(micro_batch=micro_batch, replicas=replicas, names=programs.MegatronLM.names)
+            count = PlannedMicroBatches(run, loop).get()
             if not taken or batch == batches[0]:  # a loader lasts for an attempt
                 samplers = [iter(MegatronPretrainingSampler(TOTAL, len(taken), micro_batch, rank, replicas)) for rank in range(replicas)]
             steps = [next(sampler) for _ in range(count) for sampler in samplers]
@@ -117,6 +119,7 @@ def test_megatron_takes_the_options_of_a_restart_and_has_those_that_are_read(mon
     loop.args = args
     args.dataloader_type = args.dataloader_type or "single"  # as `validate_args` sets it
     known = {"iterations_to_skip", "no_load_optim", "no_save_optim", "finetune", "rampup_batch_size", "decrease_batch_size_if_needed"}
+    known |= {"non_persistent_save_interval", "cuda_graph_scope"}
     assert known <= vars(args).keys() and not any(loop.obstacles(resumes=True).values())
     assert {"train_samples", "train_iters", "save", "fp16", "exit_interval", "micro_batch_size"} <= vars(args).keys()
     assert (args.ckpt_format, args.use_distributed_optimizer, programs._reshards(None)) == ("torch_dist", False, True)

@@ -16,6 +16,15 @@ model = {{ layers = 2, hidden = 64, heads = 4, ffn = 128, vocab = 256, seq_len =
 """
 MEGATRON = 'space.name = "megatron"\ncommand = { framework = "megatron" }\n'
 FORCED = "--moe-router-force-load-balancing"
+BALANCED = {
+    "megatron": ("torchrun pretrain_gpt.py --micro-batch-size {micro_batch}", FORCED),
+    "megatron-bridge": (
+        "torchrun pretrain.py train.micro_batch_size={micro_batch}",
+        "model.moe_router_force_load_balancing=true",
+    ),
+    "torchtitan": ("torchrun -m torchtitan.train --training.local_batch_size {micro_batch}", "--debug.moe_force_load_balance"),
+}
+"""Launch line of each framework whose trials balance the routing, and the option that they add."""
 
 
 @pytest.fixture
@@ -29,11 +38,12 @@ def load(tmp_path, monkeypatch):
     return write_and_load
 
 
-def test_megatrons_trials_are_balanced_and_its_winner_is_not(load):
-    problem = load(MEGATRON)
-    assert FORCED in problem.command.argv and routing(problem).startswith(f"balanced in trials by {FORCED}")
+@pytest.mark.parametrize(("framework", "line", "forced"), [(name, *words) for name, words in BALANCED.items()], ids=BALANCED)
+def test_trials_are_balanced_and_the_winner_is_not(load, framework, line, forced):
+    problem = load(f'command = {{ framework = "{framework}" }}\n', line=line)
+    assert forced in problem.command.argv and routing(problem).startswith(f"balanced in trials by {forced};")
     script = export("torchrun", problem, problem.candidates().configuration(0))["run.sh"]
-    assert "pretrain_gpt.py" in script and FORCED not in script
+    assert line.split()[-1].replace("{micro_batch}", "1") in script and forced not in script
 
 
 @pytest.mark.parametrize("line", ["torchrun train.py --mbs {micro_batch}", ""])

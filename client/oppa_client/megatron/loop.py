@@ -32,9 +32,9 @@ HINT = "see docs/how-to/megatron-lm.md"
 class PlannedMicroBatches(ConstantNumMicroBatchesCalculator):  # type: ignore[misc]
     """Returns the number of micro-batches of the plan, which changes only where the loop asks: at the beginning of an iteration."""
 
-    def __init__(self, run: Run, micro_batch: int, replicas: int) -> None:
-        self._run, self._replicas = run, replicas
-        self._follow(micro_batch)
+    def __init__(self, run: Run, program: Any) -> None:
+        self._run, self._replicas, self._option = run, program.replicas, program.names["micro_batch"]
+        self._follow(program.micro_batch)
 
     def update(self, consumed_samples: int, consistency_check: bool, verbose: bool = False) -> None:
         """Take up the plan of the iteration that begins."""
@@ -45,7 +45,7 @@ class PlannedMicroBatches(ConstantNumMicroBatchesCalculator):  # type: ignore[mi
         if plan.micro_batch != micro_batch or plan.global_batch % (micro_batch * self._replicas):
             asked = f"the plan has batches of {plan.global_batch} in micro-batches of {plan.micro_batch}"
             given = f"Megatron has micro-batches of {micro_batch} on {self._replicas} replicas"
-            raise ContractError(f"{asked}, but {given}: give the launch line `--micro-batch-size {{micro_batch}}`")
+            raise ContractError(f"{asked}, but {given}: give the launch line `{self._option}`")
         super().__init__(plan.global_batch, micro_batch, self._replicas, False, 1)  # rank 0 alone would log each call
 
 
@@ -72,7 +72,8 @@ class SupervisedLoop:
         wrapped = set()
         parts = {"train": self.train, "train_step": self.train_step}
         parts |= {"save_checkpoint": self.save_checkpoint, "evaluate_and_print_results": self.evaluate}
-        for module in map(importlib.import_module, self._program.modules):
+        modules = [importlib.import_module(name) for name in self._program.modules]  # all before a part that one has of another is wrapped
+        for module in modules:
             for name, wrapper in parts.items():
                 if hasattr(module, name):
                     original = getattr(module, name)
@@ -88,8 +89,7 @@ class SupervisedLoop:
         if not run.in_trial:
             self._require_supported()
             run.total_samples = program.total
-        calculator = PlannedMicroBatches(run, program.micro_batch, program.replicas)
-        num_microbatches_calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR = calculator
+        num_microbatches_calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR = PlannedMicroBatches(run, program)
         self._follow_rate(arguments[3])
         if self._make is not None:
             if program.scaled:
@@ -137,8 +137,6 @@ class SupervisedLoop:
             return None
         with run.paused("saving"):
             result = original(*arguments, **options)
-            if options.get("non_persistent_ckpt"):
-                return result
             self._saved, self._pending[plan.step] = plan.step, plan.progress
             self._save_estimate(plan.step)
             self._state_saved()
@@ -216,12 +214,13 @@ class SupervisedLoop:
         run, program, plan = self._run, self._program, self._run.plan
         if found := [name for name, present in program.obstacles(resumes=run.resume is not None).items() if present]:
             raise ContractError(f"the batch cannot follow a plan with `{found[0]}`: {HINT}")
+        total, save, load = (program.names[name] for name in ("total", "save", "load"))
         if program.total is None:
-            raise ContractError("`--train-samples` is required: with a batch that changes, the training has no number of iterations")
+            raise ContractError(f"`{total}` is required: with a batch that changes, the training has no number of iterations")
         if run.total_samples not in (None, program.total):
-            raise ContractError(f"`--train-samples {program.total}` differs from `samples = {run.total_samples}` of [train]")
+            raise ContractError(f"`{total} {program.total}` differs from `samples = {run.total_samples}` of [train]")
         if not program.save:
-            raise ContractError("`--save` is required: a run under oppa leaves with a checkpoint")
+            raise ContractError(f"`{save}` is required: a run under oppa leaves with a checkpoint")
         if (program.iteration, program.samples) != (plan.step, plan.progress):
             there, due = f"iteration {program.iteration} with {program.samples} samples", f"step {plan.step} with {plan.progress}"
-            raise ContractError(f"Megatron begins at {there}, but the run is at {due}: give a new run a `--save` and `--load` of its own")
+            raise ContractError(f"Megatron begins at {there}, but the run is at {due}: give a new run a `{save}` and `{load}` of its own")

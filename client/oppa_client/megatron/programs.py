@@ -6,8 +6,9 @@ import argparse
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from oppa_client.run import Run, open_run
@@ -92,11 +93,19 @@ def _reshards(config: Any) -> bool:
     return bool(saved.ckpt_format == "torch_dist" and (saved.dist_ckpt_optim_fully_reshardable or not sharded))
 
 
+def _captures_iterations(stated: Any) -> bool:
+    """Return True if a CUDA graph has a whole iteration: it would be replayed with the number of micro-batches of its capture."""
+    return any(getattr(scope, "name", scope) == "full_iteration" for scope in getattr(stated, "cuda_graph_scope", None) or ())
+
+
 class MegatronLM:
     """Reads and sets what counts in the global arguments of Megatron-LM."""
 
     title = "Megatron-LM"
     modules = ("megatron.training.training",)
+    names: Mapping[str, str] = MappingProxyType(
+        {"total": "--train-samples", "save": "--save", "load": "--load", "micro_batch": "--micro-batch-size {micro_batch}"}
+    )
 
     def attach(self, *_: Any) -> None:
         """Take up the arguments, which exist once the loop begins."""
@@ -109,9 +118,10 @@ class MegatronLM:
         """Return what does not go with a plan, by its option, and whether it is set."""
         args = self.args
         names = ["rampup_batch_size", "step_batch_size_schedule", "decrease_batch_size_if_needed", "iterations_to_skip"]
-        names += ["phase_transition_iterations", "perform_rl_step", "hybrid_context_parallel"]
+        names += ["phase_transition_iterations", "perform_rl_step", "hybrid_context_parallel", "non_persistent_save_interval"]
         names += ["finetune", "no_load_optim", "no_save_optim"] if resumes else ["no_save_optim"]
         found = {f"--{name.replace('_', '-')}": bool(getattr(args, name, None)) for name in names}
+        found["--cuda-graph-scope full_iteration"] = _captures_iterations(args)
         return {**found, f"--dataloader-type {args.dataloader_type}": args.dataloader_type != "single"}
 
     def end_at(self, iteration: int) -> None:
@@ -132,6 +142,14 @@ class MegatronBridge:
 
     title = "Megatron-Bridge"
     modules = ("megatron.bridge.training.train", "megatron.bridge.training.pretrain")
+    names: Mapping[str, str] = MappingProxyType(
+        {
+            "total": "train.train_samples",
+            "save": "checkpoint.save",
+            "load": "checkpoint.load",
+            "micro_batch": "train.micro_batch_size={micro_batch}",
+        }
+    )
 
     def attach(self, *arguments: Any) -> None:
         """Take up the state, which is the seventh argument of the loop."""
@@ -145,12 +163,16 @@ class MegatronBridge:
     def obstacles(self, *, resumes: bool) -> dict[str, bool]:
         """Return what does not go with a plan, by its name in the configuration, and whether it is set."""
         train, checkpoint, kind = self.config.train, self.config.checkpoint, self.config.dataset.dataloader_type
-        found = {f"train.{name}": train for name in ("rampup_batch_size", "decrease_batch_size_if_needed", "iterations_to_skip")}
-        names = ("finetune", "load_optim", "save_optim") if resumes else ("save_optim",)
-        wrong = {f"checkpoint.{name}": name == "finetune" for name in names}
-        present = {name: bool(getattr(part, name.split(".")[1], None)) for name, part in found.items()}
-        present |= {name: getattr(checkpoint, name.split(".")[1]) is value for name, value in wrong.items()}
-        return {**present, f"dataset.dataloader_type = {kind!r}": kind != "single"}
+        names = ("rampup_batch_size", "decrease_batch_size_if_needed", "iterations_to_skip")
+        found = {f"train.{name}": bool(getattr(train, name, None)) for name in names}
+        found["checkpoint.save_optim = False"] = checkpoint.save_optim is False
+        found["checkpoint.save_interval = 0"] = checkpoint.save_interval == 0  # Bridge then saves nothing at the end
+        found["checkpoint.non_persistent_save_interval"] = bool(checkpoint.non_persistent_save_interval)
+        if resumes:
+            found |= {"checkpoint.finetune": checkpoint.finetune, "checkpoint.load_optim = False": checkpoint.load_optim is False}
+        found["inprocess_restart"] = bool(getattr(self.config.inprocess_restart, "enabled", False))
+        found["model.cuda_graph_scope = full_iteration"] = _captures_iterations(self.config.model)
+        return {**found, f"dataset.dataloader_type = {kind!r}": kind != "single"}
 
     def end_at(self, iteration: int) -> None:
         """End the training after an iteration, with Bridge's own last checkpoint and evaluation."""
