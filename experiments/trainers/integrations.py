@@ -11,7 +11,7 @@ import torch
 
 from experiments.libraries.lines import libraries_python
 from experiments.trainers.extent import Extent
-from experiments.trainers.reference import reference_losses, replicas
+from experiments.trainers.reference import place, reference_losses, replicas
 from experiments.trainers.statistics_cost import StatisticsCost, example_costs, loop_costs
 from oppa import catalog
 from oppa.training.run.ledger import Line
@@ -55,18 +55,24 @@ def transformers_losses(steps: Sequence[Line]) -> list[float]:
         steps: Steps of the ledger, from the first on.
     """
     example = program_of("transformers_trainer")
-    model, data = example.llama(0), example.Text()
+    model = example.llama(0)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), eps=EPSILON, weight_decay=0.0)
-    orders: dict[int, torch.Tensor] = {}
+    return first_rank_losses(steps, model, optimizer, example.Text().pieces)
+
+
+def first_rank_losses(steps: Sequence[Line], model: torch.nn.Module, optimizer: torch.optim.Optimizer, pieces: torch.Tensor) -> list[float]:
+    """Return the mean loss over rank 0's samples of each step, as `transformers_losses` does, for any causal language model.
+
+    Args:
+        steps: Steps of the ledger, from the first on.
+        model: Model before the first step, whose output has `logits`.
+        optimizer: Optimizer of its parameters; its learning rate is that of each step.
+        pieces: Tokens of the data set, in its own order, shape (pieces, tokens).
+    """
     losses = []
     for line in steps:
-        places = []
-        for number in range(*line["samples"]):
-            epoch, place = divmod(number, len(data))
-            if epoch not in orders:
-                orders[epoch] = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
-            places.append(int(orders[epoch][place]))
-        tokens = data.pieces[places].long()
+        places = [place(number, len(pieces)) for number in range(*line["samples"])]
+        tokens = pieces[places].long()
         logits = model(input_ids=tokens).logits[:, :-1]
         each = torch.nn.functional.cross_entropy(logits.mT, tokens[:, 1:], reduction="none").mean(dim=1)
         each.mean().backward()

@@ -1,5 +1,6 @@
 """Train as `examples/own_trainer.py` does, on one process and without oppa, over batches that are given."""
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -60,4 +61,9 @@ def replicas(line: Line) -> int:
 def place(number: int, size: int = DATA) -> int:
     """Return the element of a data set of so many elements that a sample is, in the shuffled order of its epoch."""
     epoch, at = divmod(number, size)
-    return int(torch.randperm(size, generator=torch.Generator().manual_seed(epoch))[at])
+    return int(_order(epoch, size)[at])
+
+
+@functools.lru_cache(maxsize=2)
+def _order(epoch: int, size: int) -> torch.Tensor:
+    return torch.randperm(size, generator=torch.Generator().manual_seed(epoch))

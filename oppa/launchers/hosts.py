@@ -103,6 +103,11 @@ class HostsLauncher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the names of the hosts of the pool."""
+        return self._place.names
+
     def prepare(self) -> None:
         """Start the agents, so that their imports overlap with the tuner's next computation."""
         self._living_agents()

@@ -89,7 +89,7 @@ class Backend:
     def launcher(self, runner: Runner, *, study: str, grace_s: float) -> LocalLauncher | HostsLauncher:
         """Return the launcher of this tuner's trials."""
         if self.place is None:
-            return LocalLauncher(runner, study=study, grace_s=grace_s)
+            return LocalLauncher(runner, study=study, grace_s=grace_s, hosts=self.hosts())
         return HostsLauncher(runner, self.place, study=study, grace_s=grace_s)
 
     @contextlib.contextmanager

@@ -45,7 +45,7 @@ def render(folder: Path) -> str:
         "headings": ("Progress", "Curves"),
         "facts": [*_facts(run, steps, validated), *_advised(events)] if steps else [],
         "charts": _charts(steps, validated) if steps else [],
-        "sections": [_changes(events), *_advice(events), _speeds(events, table)] if steps else [],
+        "sections": [_changes(events), *_hosts(events), *_advice(events), _speeds(events, table)] if steps else [],
     }
     return environment().get_template("sections.html.j2").render(facts)
 
@@ -152,6 +152,14 @@ def _changes(events: Sequence[Line]) -> Section:
     )
     text = changes if rows else "The configuration did not change."
     return Section(title="Changes", text=text, columns=(">step", ">samples", "what", "from", "to", ">took", ">goodput", "why"), rows=rows)
+
+
+def _hosts(events: Sequence[Line]) -> list[Section]:
+    """Return the section on the hosts of the attempts, with a row whenever they change; none if they are not known."""
+    named = itertools.groupby((line for line in events if line.get("hosts")), key=lambda line: line["hosts"])
+    rows = [(next(lines)["step"], len(hosts), ", ".join(hosts)) for hosts, lines in named]
+    text = "Each row has the hosts from a step on."
+    return [Section(title="Hosts", text=text, columns=(">step", ">hosts", "names"), rows=rows)] if rows else []
 
 
 def _advised(events: Sequence[Line]) -> list[tuple[str, str]]:

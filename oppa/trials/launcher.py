@@ -2,7 +2,7 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -71,6 +71,10 @@ class RunningTrial(Protocol):
 
 class Launcher(Protocol):
     """Starts trials, one after the other."""
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Return the names of the hosts of the present trial; empty if they are not known."""
 
     def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
         """Hold the devices that a trial needs; until they are available, wait and call `on_tick`."""

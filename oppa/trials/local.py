@@ -6,7 +6,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
@@ -35,7 +35,9 @@ class LocalLauncher:
     The environment of every process carries the study's id and this tuner's identity, for the sweep at the next start.
     """
 
-    def __init__(self, runner: Runner, *, study: str, grace_s: float, warm: bool = True) -> None:
+    def __init__(self, runner: Runner, *, study: str, grace_s: float, warm: bool = True, hosts: Sequence[str] = ()) -> None:
+        self.hosts = hosts
+        """Names of the hosts on which the ranks run; empty if they are not known."""
         self._runner = runner
         self._study = study
         self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
@@ -64,7 +66,7 @@ class LocalLauncher:
 
     def another(self, _: Callable[[], None] = lambda: None) -> "LocalLauncher":
         """Return a launcher whose trials can run at the same time as those of this one."""
-        made = LocalLauncher(self._runner, study=self._study, grace_s=self._grace_s, warm=self._warm)
+        made = LocalLauncher(self._runner, study=self._study, grace_s=self._grace_s, warm=self._warm, hosts=self.hosts)
         made._device_bytes = self._device_bytes
         return made
 

@@ -4,10 +4,13 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
+from experiments.trainers.integrations import first_rank_losses
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
@@ -36,6 +39,7 @@ class Job:
     def __init__(self, slurm: SlurmCluster, folder: Path, samples: int, program: str = PLAIN, *words: str) -> None:
         self.folder, self.slurm, self.samples, self.program = folder, slurm, samples, program
         self.job, self.scales, self.spool, self.output = folder / "job.toml", folder / "scales", folder / "spool", folder / "out"
+        self.run = self.spool / "elastic" / "run"
         self.job.write_text(JOB % samples)
         start = [sys.executable] if program == PLAIN else [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
         trainer = str(Path(__file__).parent / program)
@@ -89,6 +93,14 @@ class Job:
         return losses(ledger.read(run))
 
 
+def of_first_rank(steps: Sequence[ledger.Line]) -> list[float]:
+    """Return the mean loss over the samples of rank 0 of each step of the Transformers trainer, of a plain loop on one process."""
+    from tests.cluster import elastic_transformers
+
+    model = elastic_transformers.llama()
+    return first_rank_losses(steps, model, torch.optim.AdamW(model.parameters(), weight_decay=0.0), elastic_transformers.PIECES)
+
+
 def require_trained(job: Job, controlled: Controlled) -> list[int]:
     """Check that each sample was taken once, with the losses of the unscaled run; return the numbers of hosts in order."""
     lines = controlled.lines()
@@ -100,4 +112,6 @@ def require_trained(job: Job, controlled: Controlled) -> list[int]:
     whole = {line["step"] for line, size in zip(steps, sizes, strict=True) if job.program == PLAIN or size == 1}
     found, expected = losses(lines), job.unscaled()
     assert {step: found[step] for step in whole} == pytest.approx({step: expected[step] for step in whole}, rel=1e-3)
+    if job.program == TRANSFORMERS:
+        assert list(found.values()) == pytest.approx(of_first_rank(steps), rel=1e-3)
     return [size for number, size in enumerate(sizes) if not number or size != sizes[number - 1]]

@@ -1,5 +1,7 @@
-"""Whatever is killed while an own trainer grows on Slurm: nothing is left running, and each sample is taken once."""
+"""Whatever is killed while an own trainer grows or shrinks on Slurm: nothing is left running, and each sample is taken once."""
 
+import contextlib
+import dataclasses
 import os
 import random
 import signal
@@ -10,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oppa.training.run.run_folder import ATTEMPTS
+from oppa.training.run.resize import ResizeRequest
+from oppa.training.run.run_folder import ATTEMPTS, attempts_of
 from tests.cluster.controlled import Controlled
 from tests.cluster.own_jobs import Job, require_trained
 from tests.launchers.slurm_cluster import SlurmCluster, until
@@ -20,15 +23,42 @@ pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.faults, pyt
 
 VICTIMS = ("rank", "agent", "supervisor", "controller", "node")
 PHASES = {
-    "asked": "../resize.json",
-    "starting": "0002/hold.json",
-    "waiting": "0002/abilities.json",
-    "leaving": "0001/leave.json",
-    "left": "0001/left.json",
-    "resumed": "0002/attempt.json",
+    "starting": (1, "hold.json"),
+    "waiting": (1, "abilities.json"),
+    "leaving": (0, "leave.json"),
+    "left": (0, "left.json"),
+    "resumed": (1, "attempt.json"),
 }
-"""Files of the attempts that show how far the change from one host to three has come."""
-CASES = [(victim, phase) for victim in VICTIMS for phase in PHASES]
+"""Files of the present (0) or of the next attempt (1) that show how far a change has come, once it was asked for."""
+GROWS = [(victim, phase) for victim in VICTIMS for phase in ("asked", *PHASES)]
+SHRINKS = [(victim, phase) for victim, phase in GROWS if phase != "waiting"]
+"""Ranks that give a host back leave without waiting for the next ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A job that is asked to change the number of its hosts."""
+
+    job: Job
+    controlled: Controlled
+    hosts: int
+    """Number of hosts before the change."""
+    attempt: int
+    """Number of the attempt that trains before the change."""
+    others: tuple[str, ...] = ()
+    """Jobs of Slurm that have the other hosts, or wait for one."""
+
+    def reaches(self, phase: str) -> None:
+        """Wait until the change has come so far."""
+        run = self.job.run
+
+        def has_come() -> bool:
+            if phase == "asked":
+                return (request := ResizeRequest.read(run)) is not None and request.hosts != self.hosts
+            number, name = PHASES[phase]
+            return (run / ATTEMPTS / f"{self.attempt + number:04}" / name).exists()
+
+        until(has_come, self.controlled.log.read_text, timeout_s=120)
 
 
 def of_job(job: Job, kind: str) -> list[int]:
@@ -46,18 +76,18 @@ def of_job(job: Job, kind: str) -> list[int]:
     return [pid for _, pid in sorted(found)]
 
 
-@pytest.fixture
-def growing(slurm: SlurmCluster, tmp_path: Path) -> Iterator[tuple[Job, Controlled]]:
-    """A job on one host, whose other hosts have just become idle."""
-    job = Job(slurm, tmp_path, 8 * 900)
+@contextlib.contextmanager
+def begun(slurm: SlurmCluster, folder: Path, *nodes: int) -> Iterator[tuple[Job, Controlled, list[str]]]:
+    """Yield a job on one host, and other jobs that have so many nodes each."""
+    job = Job(slurm, folder, 8 * 900)
     job.write_table()
-    other = slurm.submit("sleep 600", "--nodes=3", "--exclusive")
-    slurm.wait_for(other, "RUNNING")
+    others = [slurm.submit("sleep 600", f"--nodes={each}", "--exclusive") for each in nodes]
+    for other in others:
+        slurm.wait_for(other, "RUNNING")
     controlled = Controlled(job.submit(), slurm, "--set", "scaling.threshold=0")
     try:
         controlled.reaches(1)
-        slurm.cancel(other)
-        yield job, controlled
+        yield job, controlled, others
     finally:
         controlled.end()
         for node in slurm.nodes:
@@ -66,18 +96,37 @@ def growing(slurm: SlurmCluster, tmp_path: Path) -> Iterator[tuple[Job, Controll
         slurm.wait_until_idle()
 
 
-@pytest.mark.parametrize(("victim", "phase"), sampled(CASES, lambda victim, _: {victim in ("controller", "node")}))
-def test_a_kill_while_a_job_grows_loses_no_sample(victim: str, phase: str, growing: tuple[Job, Controlled]) -> None:
-    job, controlled = growing
+@pytest.fixture
+def growing(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Change]:
+    """A job on one host, whose other hosts have just become idle."""
+    with begun(slurm, tmp_path, 3) as (job, controlled, others):
+        slurm.cancel(*others)
+        yield Change(job, controlled, hosts=1, attempt=1)
+
+
+@pytest.fixture
+def shrinking(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Change]:
+    """A job on two hosts, of which another job has just requested one."""
+    with begun(slurm, tmp_path, 2, 1) as (job, controlled, (other, another)):
+        slurm.cancel(another)
+        controlled.reaches(2)
+        attempt = max(attempts_of(job.run))
+        comer = slurm.submit("sleep 600", "--nodes=1", "--exclusive")
+        yield Change(job, controlled, hosts=2, attempt=attempt, others=(other, comer))
+
+
+def require_no_loss(victim: str, phase: str, change: Change) -> list[int]:
+    """Kill something, and check that nothing is left running and that each sample is taken once; return the numbers of hosts in order."""
+    job, controlled = change.job, change.controlled
     chance = random.Random(f"{victim} {phase} {os.environ.get('OPPA_FAULT_SEED', '0')}")
-    attempts = job.spool / "elastic" / "run" / ATTEMPTS
-    until(lambda: (attempts / PHASES[phase]).resolve().exists(), controlled.log.read_text, timeout_s=120)
+    change.reaches(phase)
     time.sleep(chance.uniform(0.0, 0.5))
     if victim == "controller":
         controlled.kill()
     elif victim == "node":
         lost = chance.choice(job.slurm.nodes)
         job.slurm.lose(lost)
+        job.slurm.cancel(*change.others)  # one of them may have the only host on which the job can train meanwhile
         steps = len(controlled.lines())
         until(lambda: len(controlled.lines()) > steps + 20, controlled.log.read_text, timeout_s=180)
         job.slurm.mend(lost)
@@ -86,6 +135,18 @@ def test_a_kill_while_a_job_grows_loses_no_sample(victim: str, phase: str, growi
     else:
         assert victim == "rank"
     assert controlled.process.wait(timeout=400) == 0, controlled.log.read_text()
-    assert require_trained(job, controlled)
+    sizes = require_trained(job, controlled)
     assert job.taken() == list(range(job.samples))
     assert not of_job(job, "rank") and not of_job(job, "agent") and not of_job(job, "supervisor")
+    return sizes
+
+
+@pytest.mark.parametrize(("victim", "phase"), sampled(GROWS, lambda victim, _: {victim in ("controller", "node")}))
+def test_a_kill_while_a_job_grows_loses_no_sample(victim: str, phase: str, growing: Change) -> None:
+    assert require_no_loss(victim, phase, growing)
+
+
+@pytest.mark.parametrize(("victim", "phase"), sampled(SHRINKS, lambda *_: {"one"}))
+def test_a_kill_while_a_job_gives_a_host_back_loses_no_sample(victim: str, phase: str, shrinking: Change) -> None:
+    sizes = require_no_loss(victim, phase, shrinking)
+    assert sizes[:2] == [1, 2] and (victim == "node" or 1 in sizes[2:])

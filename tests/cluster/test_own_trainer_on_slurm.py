@@ -31,6 +31,8 @@ def test_from_the_profile_to_the_last_sample(slurm: SlurmCluster, tmp_path: Path
     controlled = scaled(job.submit(), slurm, timeout_s=360)
     assert require_trained(job, controlled)[:4] == [1, 2, 4, 1]
     assert job.taken() == list(range(job.samples))
+    hosts = [line["hosts"] for line in controlled.lines() if line["event"] == ledger.STARTED]
+    assert list(map(len, hosts))[:4] == [1, 2, 4, 1] and set(hosts[2]) == set(slurm.nodes) and hosts[3] == hosts[0] == hosts[1][:1]
     changes = [line["seconds"] for line in controlled.lines() if line["event"] == ledger.CHANGED]
     assert len(changes) >= 3 and all(set(seconds) == {"save", "start"} for seconds in changes)
     assert ElasticJob.read(job.spool / "elastic").desired().launches == 1, "one process has trained it on all hosts"

@@ -77,6 +77,12 @@ def test_a_noise_scale_that_is_none_is_damage(noise: float, tmp_path: Path) -> N
     assert "noise_scale" in damage.said(lambda: ledger.read(tmp_path))
 
 
+@pytest.mark.parametrize("hosts", ["n1", [1], ["n1", None], ["\x1b[2J"]])
+def test_hosts_that_are_no_names_are_damage(hosts: object, tmp_path: Path) -> None:
+    (tmp_path / ledger.FILE).write_text(json.dumps({"event": "started", "step": 0, "hosts": hosts}) + "\n")
+    assert "hosts" in damage.said(lambda: ledger.read(tmp_path))
+
+
 def test_times_whose_sum_no_number_holds_are_damage(tmp_path: Path) -> None:
     change = {"event": "changed", "step": 1, "after": PRESENT.to_dict(), "seconds": {"start": 1e308, "load": 1e308}}
     (tmp_path / ledger.FILE).write_text(json.dumps(change) + "\n")

@@ -1,7 +1,9 @@
 """A user's own trainer under supervision: its samples once and in order, whatever changes, stops and dies."""
 
+import contextlib
 import json
 import re
+import socket
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -12,9 +14,11 @@ from experiments.trainers.stop_after import StopAfter
 from oppa import api
 from oppa.control.own_trainer import supervision
 from oppa.control.own_trainer.advice import is_first_run
+from oppa.control.own_trainer.run_book import MOVED, RunBook
 from oppa.control.training_session.callback import RunCallback
 from oppa.errors import CheckpointError, InputError, JobError, RunError
 from oppa.training.run import ledger
+from oppa.training.run.run_folder import RunSpec
 from oppa.training.run.supervision import FRUITLESS
 from tests.command_line import Oppa
 from tests.control.services import said_to_watcher
@@ -31,6 +35,20 @@ def test_a_trainer_is_trained_to_its_end_and_its_ledger_is_whole(tmp_path):
     assert ledger.require_whole(result.lines) == 100
     assert own.samples() == list(range(100))
     assert own.events(ledger.ENDED)[0]["finished"]
+    assert own.events(ledger.STARTED)[0]["hosts"] == [socket.gethostname()] and not own.events(MOVED)
+
+
+def test_a_ledger_has_the_hosts_of_a_job_that_was_requeued_before_its_first_step(tmp_path):
+    own = OwnRun(tmp_path)
+    run = RunSpec(uuid="u", problem=own.problem, configuration=own.configuration())
+    run.write(own.run)
+    with contextlib.closing(RunBook(own.run, run)) as book:
+        book.hosts = ("n1", "n2")
+        book.started(own.configuration(), None)
+        book.placed(("n1", "n2"))
+        book.placed(("n1", "n3"))
+    found = [(line["event"], line["hosts"]) for line in ledger.read(own.run)]
+    assert found == [(ledger.STARTED, ["n1", "n2"]), (MOVED, ["n1", "n3"])]
 
 
 def test_a_stop_saves_and_the_same_call_goes_on(tmp_path):

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
+from oppa.control.own_trainer.run_book import MOVED
 from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
@@ -84,6 +86,17 @@ def test_changes_have_their_reasons(trained) -> None:
 def test_the_loss_of_held_out_samples_stands_beside_that_of_training(trained) -> None:
     text = render(trained)
     assert "4.8750; the lowest is 4.7500" in text and ">held out<" in text
+
+
+def test_the_hosts_of_a_job_that_scales_are_shown_from_step_to_step(trained) -> None:
+    assert "<h2>Hosts" not in render(trained)
+    begin = {"event": ledger.STARTED, "samples": 0, "configuration": BEGIN.to_dict()}
+    lines = [{**begin, "step": at, "hosts": names} for at, names in [(0, ["n1"]), (5, ["n1", "<b>"]), (9, ["n1", "<b>"]), (12, ["n1"])]]
+    lines.insert(3, {"event": MOVED, "step": 10, "samples": 0, "hosts": ["n1", "n3"]})
+    (trained / ledger.FILE).write_text("".join(json.dumps(line) + "\n" for line in [*lines, step(12, 96, BEGIN, 0.1)]))
+    text = render(trained)
+    shown = re.findall(r">(n1(?:, .*?)?)</td>", text[text.index("<h2>Hosts") :])
+    assert shown == ["n1", "n1, &lt;b&gt;", "n1, n3", "n1"]
 
 
 def test_what_comes_from_outside_is_escaped_and_nothing_is_fetched(trained) -> None:

@@ -12,6 +12,8 @@ from oppa.trials.trial import run_trial
 class Exhausted:
     """A launcher on a host that has no process to give."""
 
+    hosts = ()
+
     def devices(self, spec, on_tick):
         return contextlib.nullcontext()
 

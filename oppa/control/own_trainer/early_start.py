@@ -7,7 +7,7 @@ thread waits for further hosts and for their agents, so that the present ranks a
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -104,6 +104,11 @@ class EarlyStart:
         """Return the launcher of these ranks, which have started; it starts later attempts, too."""
         assert self._made is not None
         return self._made
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Return the names of the hosts on which these ranks have started."""
+        return self.launcher.hosts
 
     @property
     def _error(self) -> BaseException | None:

@@ -2,7 +2,7 @@
 
 import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from oppa.control.own_trainer.contract import Abilities
 from oppa.control.own_trainer.early_start import EarlyLauncher, EarlyStart, can_start_early, has_memory
@@ -32,6 +32,11 @@ class RankLaunchers:
         self._book, self._resizing = book, resizing
         self._former: Launcher | None = None
         """Launcher of the ranks before, which have ended."""
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Return the names of the hosts of the next attempt: those of ranks that wait, if there are any."""
+        return (self.early or self.present).hosts
 
     def start_early(self, able: Abilities, run: RunSpec) -> bool:
         """Start the ranks of a new layout, on as many hosts as the run then has; return False if that is not possible now."""

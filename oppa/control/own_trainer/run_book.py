@@ -6,7 +6,7 @@ The lines are those of the built-in trainer, so that reports, plans and the live
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ PASSED_OVER, UNREADABLE = "passed_over", "unreadable"
 """A checkpoint from which attempts took no step, and the same once an earlier one was resumed: its record is removed."""
 RESTARTED = "restarted"
 """First step of another process of oppa, with the seconds since the last step of the process before."""
+MOVED = "moved"
+"""First step on other hosts than those of `started`, for example because Slurm has requeued the job meanwhile."""
 _MOST = 1e18
 """Largest statistic that is passed on, as in `StepFacts`."""
 REPEATED = 10
@@ -47,6 +49,8 @@ class RunBook:
     def __init__(self, folder: Path, run: RunSpec) -> None:
         self.folder, self.run = folder, run
         self.controller: RunController | None = None
+        self.hosts: Sequence[str] = ()
+        """Names of the hosts of the attempt that begins next; empty if they are not known."""
         self.elapsed_s = 0.0
         """Seconds of training so far, with pauses and changes, but without failed attempts."""
         self.step = self.samples = 0
@@ -69,7 +73,13 @@ class RunBook:
         """Begin an attempt at a checkpoint, or at the beginning; the steps after it are void."""
         self.go_to(record)
         name = checkpoint_of(self.folder, record.step).name if record else None
-        self.note(ledger.STARTED, checkpoint=name, configuration=configuration.to_dict())
+        self.note(ledger.STARTED, checkpoint=name, configuration=configuration.to_dict(), hosts=list(self.hosts))
+
+    def placed(self, hosts: Sequence[str]) -> None:
+        """Write down the hosts on which an attempt has taken its first step, if they are others than at its beginning."""
+        if list(hosts) != list(self.hosts):
+            self.hosts = hosts
+            self.note(MOVED, hosts=list(hosts))
 
     def go_to(self, record: CheckpointRecord | None) -> None:
         """Count from a checkpoint on, or from the beginning; the ledger stays as it is."""

@@ -175,6 +175,7 @@ class _Supervisor:
             leave_timeout_s=options.leave_timeout_s,
         )
         folder = self._folder_for(terms)
+        self._book.hosts = self._ranks.hosts
         self._resumption.begin(configuration)
         if self._undone is not None:  # noted after the start, which voids what was noted at its step before
             undone, self._undone = self._undone, None
@@ -324,6 +325,7 @@ class _Supervisor:
         """Handle the first step of an attempt: a change of layout has succeeded, and the controller of the run can be connected."""
         now_s = time.monotonic()
         self._resumption.proved(attempt.configuration)
+        self._book.placed(self._ranks.present.hosts)
         if (move := self._move) is not None:
             self._move = None
             self._book.changed(move.before, move.decision, move.seconds(now_s))

@@ -29,6 +29,7 @@ _KINDS: dict[str, Any] = {
     "samples": int | list,
     "shares": list,
     "local_batches": list,
+    "hosts": list,
     "workers": list,
     "configuration": str | dict,
     "before": dict,
@@ -67,6 +68,8 @@ def event_of(line: Any) -> Line:
     for name, (least, most) in _BOUNDS.items():
         if line.get(name) is not None and not least <= line[name] <= most:
             raise ValueError(f"`{name} = {line[name]}` is not between {least:g} and {most:g}")
+    if not all(isinstance(name, str) and name.isprintable() for name in line.get("hosts", ())):
+        raise TypeError(f"`hosts = {line['hosts']!r:.100}`")
     for name in ("configuration", "before", "after"):
         if name in line and line["event"] != STEP:  # a step has the id alone
             Configuration.checked(line[name])
