@@ -33,11 +33,11 @@ def attempt(folder: Path, **changed: Any) -> dict[str, Any]:
 def prepare(folder: Path, *, ranks: int = 1, before: Path | None = None, **changed: Any) -> Path:
     """Write what oppa writes before an attempt, which resumes with what an attempt before it left."""
     left = json.loads((before / run_files.LEFT).read_text()) if before else None
-    values: dict[str, Any] = {"total_samples": TOTAL, "leave_timeout_s": 60.0, "plan": terms(REFERENCE, 2, ranks).to_dict(), **changed}
+    values: dict[str, Any] = {"total_samples": TOTAL, "leave_timeout_s": 60.0, "plan": terms(REFERENCE, 2, ranks).to_dict()}
     if left:
         values |= {"checkpoint": left["checkpoint"], "step": left["step"], "samples": left["samples"]}
         values["plan"] = {**left["plan"], "from_step": left["step"]}
-    attempt(folder, **values)
+    attempt(folder, **{**values, **changed})
     (folder / "trial.json").write_text(json.dumps({"configuration": {**LAYOUT, "dp": ranks}, "steps": 3}))
     return folder
 

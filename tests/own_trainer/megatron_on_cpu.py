@@ -1,9 +1,11 @@
 """Run a program of Megatron-LM on CPUs, with the call that connects it to oppa: `megatron_on_cpu.py PROGRAM ARGUMENTS`.
 
-Calls to CUDA have a stand-in. The loop, arguments, data, optimizer and checkpoints are Megatron's own.
+Calls to CUDA have a stand-in. The loop, arguments, data, optimizer and checkpoints are Megatron's own. With the variable
+`GRADIENT_STATISTICS`, the gradients are measured as well.
 """
 
 import contextlib
+import os
 import runpy
 import sys
 import types
@@ -16,6 +18,8 @@ import torch._dynamo  # it lists all functions of torch, so it comes before any 
 from torch.overrides import TorchFunctionMode
 
 CPU = torch.device("cpu")
+HOST = torch.Generator().manual_seed(0)
+"""Random numbers of data loaders, which on a host with GPUs take none of a GPU's; all others stand for a GPU's."""
 
 
 class OnCpu(TorchFunctionMode):
@@ -28,6 +32,8 @@ class OnCpu(TorchFunctionMode):
         given = dict(kwargs or {})
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.Tensor.random_ and given.get("generator") is None:
+            given["generator"] = HOST
         if func is torch.Tensor.type and len(args) == 1 and not given:
             return func(*args).replace("torch.", "torch.cuda.")
         if "device" in given and _is_cuda(given["device"]):
@@ -92,8 +98,10 @@ def main() -> None:
     replace_cuda()
     from oppa_client.megatron import supervise
 
+    from oppa.training import GradientStatistics
+
     with OnCpu():
-        supervise()
+        supervise(statistics=GradientStatistics if "GRADIENT_STATISTICS" in os.environ else None)
         runpy.run_path(program, run_name="__main__")
 
 

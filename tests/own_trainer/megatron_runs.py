@@ -30,6 +30,7 @@ LAYOUTS = """
 micro_batch = ["--micro-batch-size", "{micro_batch}"]
 recompute = { none = [], full = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"] }
 """
+_GRADIENT = re.compile(r"iteration +(\d+)/.*?grad norm: +([0-9.]+)")
 _ITERATION = re.compile(r"iteration +(\d+)/.*?global batch size: +(\d+).*?lm loss: ([0-9.E+-]+)")
 
 
@@ -49,6 +50,11 @@ def program(*words: str, samples: int = TOTAL) -> list[str]:
     return [str(ON_CPU), str(checkout() / "pretrain_gpt.py"), *given, *words]
 
 
+def torchrun(ranks: int | str) -> list[str]:
+    """Return the words that start some ranks of a program."""
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+
+
 def trained(
     save: Path,
     *words: str,
@@ -57,12 +63,13 @@ def trained(
     ranks: int = 1,
     samples: int = TOTAL,
     attempt: Path | None = None,
+    statistics: bool = False,
 ) -> str:
-    """Train as a user does, or in an attempt of a run, and return what is printed."""
+    """Train as a user does, or in an attempt of a run or a trial, and return what is printed."""
     sizes = ["--global-batch-size", str(batch), "--micro-batch-size", str(micro_batch)]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     given = {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path), **({"OPPA_TRIAL": str(attempt)} if attempt else {})}
-    argv = [*launch, *program("--save", str(save), *sizes, *words, samples=samples)]
+    given |= {"GRADIENT_STATISTICS": "1"} if statistics else {}
+    argv = [sys.executable, *torchrun(ranks), *program("--save", str(save), *sizes, *words, samples=samples)]
     done = subprocess.run(argv, env=given, cwd=catalog.root(), capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
     return done.stdout
@@ -77,12 +84,18 @@ def iterations(printed: str) -> dict[int, tuple[int, float]]:
     return found
 
 
-class MegatronRun(OwnRun):
-    """A job of Megatron-LM that breaks its contract once, in a folder of its own."""
+def gradient_norms(printed: str) -> dict[int, float]:
+    """Return the norm of the mean gradient in each iteration, before it is clipped."""
+    return {int(number): float(norm) for number, norm in _GRADIENT.findall(printed)}
 
-    def __init__(self, folder: Path, fault: str, *, samples: int, train: tuple[str, ...] = ()) -> None:
-        super().__init__(folder, samples=samples, timeout_s=60, train=train)
+
+class MegatronRun(OwnRun):
+    """A job of Megatron-LM that breaks its contract once, in a folder of its own; one rank needs no torchrun."""
+
+    def __init__(self, folder: Path, fault: str, *, samples: int, ranks: int = 1, train: tuple[str, ...] = ()) -> None:
+        super().__init__(folder, samples=samples, ranks=ranks, timeout_s=60, train=train)
         self.job.write_text(self.job.read_text() + LAYOUTS)
         variables = [f"{name}={value}" for name, value in {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}.items()]
         words = program("--global-batch-size", "{global_batch}", "--save", "{folder}/../../trained", samples=samples)
-        self.command = ["env", *variables, sys.executable, str(MISBEHAVING), fault, *words]
+        launch = torchrun("{devices_per_host}") if ranks > 1 else []
+        self.command = ["env", *variables, sys.executable, *launch, str(MISBEHAVING), fault, *words]
