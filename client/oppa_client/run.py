@@ -276,7 +276,7 @@ class Run:
 
     def _is_in_time(self, request: dict[str, Any], first: int) -> bool:
         """Return True if a request can still be followed that would take effect before step `first`."""
-        before = request.get("before")  # an older oppa states none
+        before = request.get("before")  # without it, the request may always take effect
         return before is None or self._samples_before(first) < before
 
     def _announce(self, name: str, values: dict[str, Any]) -> None:

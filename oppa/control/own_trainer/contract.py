@@ -279,7 +279,7 @@ def ask_for(folder: Path, number: int, configuration: Configuration, *, before: 
     Args:
         before: Samples after which the plan may no longer begin: the trainer then ignores the request. None: it may always begin.
     """
-    _request(folder / ASKED.format(number), {"number": number, "before": before, **_sizes(configuration)})
+    _request(folder / ASKED.format(number), {"number": number, **_sizes(configuration)}, before)
 
 
 def ask_to_leave(folder: Path, reason: str, deadline_s: float, *, before: int | None = None) -> None:
@@ -288,12 +288,12 @@ def ask_to_leave(folder: Path, reason: str, deadline_s: float, *, before: int | 
     Args:
         before: Samples after which it may no longer leave for this reason: the trainer then ignores the request. None: it always leaves.
     """
-    _request(folder / LEAVE, {"reason": reason, "deadline_s": min(deadline_s, math.ldexp(1, 40)), "before": before})
+    _request(folder / LEAVE, {"reason": reason, "deadline_s": min(deadline_s, math.ldexp(1, 40))}, before)
 
 
-def _request(path: Path, values: dict[str, Any]) -> None:
+def _request(path: Path, values: dict[str, Any], before: int | None) -> None:
     try:
-        write_json(path, values)
+        write_json(path, values if before is None else {**values, "before": before})
     except OSError as error:
         raise MeasurementError(f"`{path.name}` cannot be written: {error.strerror}") from error
 
