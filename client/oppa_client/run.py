@@ -11,7 +11,6 @@ rank finds the plan in time at the end of step s + 1. This holds if each rank wa
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from typing import Any
 from oppa_client import early_start, run_files
 from oppa_client.attempt import Leaving, Resume, attempt_of_trial
 from oppa_client.plan import Plan, Terms
-from oppa_client.run_files import ContractError, Lines
+from oppa_client.run_files import ContractError, Lines, finite
 from oppa_client.timed import timed
 from oppa_client.trial import Trial, open_trial
 
@@ -146,9 +145,9 @@ class Run:
         """
         begin_s = time.perf_counter()
         seconds = max(1e-9, begin_s - (self._began_s or begin_s) - self._paused_s)
-        samples, known = int(samples), {name: _number(value) for name, value in (noise or {}).items()}
-        facts = {"samples": samples, "tokens": tokens, "skipped": skipped, "learning_rate": _number(learning_rate), "noise": known or None}
-        facts |= {"loss": _number(loss), "plan": self._terms.number, "paused_s": self._paused_s, "resumed": self._resumed}
+        samples, known = int(samples), {name: finite(value) for name, value in (noise or {}).items()}
+        facts = {"samples": samples, "tokens": tokens, "skipped": skipped, "learning_rate": finite(learning_rate), "noise": known or None}
+        facts |= {"loss": finite(loss), "plan": self._terms.number, "paused_s": self._paused_s, "resumed": self._resumed}
         self._began_s, self._paused_s = begin_s, 0.0
         if self._in_trial:
             goes_on = self._trial.step(seconds, memory_bytes=memory_bytes, loss=facts["loss"])
@@ -283,14 +282,21 @@ class Run:
         if asked in names:
             first = max(self._step + self._lead, self._newest.from_step + 1)
             request = run_files.read(self._trial.folder, asked)
-            terms = self._newest.changed(request, from_step=first, seen=self._samples_before(first))
-            self._announce(run_files.PLAN.format(terms.number), terms.to_dict())
-            self._announced(terms)
+            if self._is_in_time(request, first):
+                terms = self._newest.changed(request, from_step=first, seen=self._samples_before(first))
+                self._announce(run_files.PLAN.format(terms.number), terms.to_dict())
+                self._announced(terms)
         if run_files.LEAVE in names and self._due is None:
-            request = run_files.read(self._trial.folder, run_files.LEAVE)
-            values = {"from_step": self._step + self._lead, "reason": request["reason"], "until": time.time() + request["deadline_s"]}
-            self._announce(run_files.LEAVING, values)
-            self._must_leave(values)
+            request, first = run_files.read(self._trial.folder, run_files.LEAVE), self._step + self._lead
+            if self._is_in_time(request, first):
+                values = {"from_step": first, "reason": request["reason"], "until": time.time() + request["deadline_s"]}
+                self._announce(run_files.LEAVING, values)
+                self._must_leave(values)
+
+    def _is_in_time(self, request: dict[str, Any], first: int) -> bool:
+        """Return True if a request can still be followed that would take effect before step `first`."""
+        before = request.get("before")  # without it, the request may always take effect
+        return before is None or self._samples_before(first) < before
 
     def _announce(self, name: str, values: dict[str, Any]) -> None:
         """Write a file that all ranks follow; raise OSError only while no rank can have seen it."""
@@ -389,10 +395,3 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
 def _late(what: str, from_step: int, step: int) -> str:
     causes = "the ranks train apart, one runs ahead (open the run with a larger `lead`), or the file system shows files late"
     return f"{what} began with step {from_step}, but this rank is at step {step}: {causes}"
-
-
-def _number(value: Any) -> Any:
-    """Return a number, or a text, that JSON can state; None if there is none, or it is not finite."""
-    if value is None or isinstance(value, str):
-        return value
-    return float(value) if math.isfinite(value) else None

@@ -3,8 +3,8 @@
 hold.json            made by oppa before an early start: attempt.json follows once the ranks of the layout before have left
 waiting-R-of-N.json  written by rank R of N ranks of an early start, which waits for attempt.json
 attempt.json         what to train, and from which checkpoint; written by oppa before the start, or at the end of a hold
-asked-N.json         a batch that oppa asks for, as plan number N
-leave.json           oppa's request to save and leave
+asked-N.json         a batch that oppa asks for, as plan number N, and the samples after which it may no longer begin
+leave.json           oppa's request to save and leave, and the samples after which that may no longer be followed
 abilities.json       what the program can do; this file and the following ones are written by rank 0
 measurements.jsonl   a line for each optimizer step
 plan-N.json          plan number N with its first step, which all ranks read before that step
@@ -17,6 +17,7 @@ left.json            the checkpoint with which the program left
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,13 @@ def require_version(attempt: dict[str, Any], package: str) -> None:
         return
     theirs = f"oppa {attempt.get('oppa', 'of an unknown version')} speaks the protocol of runs in version {newest}"
     raise ContractError(f"{theirs}, but oppa-client {package} speaks version {PROTOCOL}: install the client of that oppa")
+
+
+def finite(value: Any) -> Any:
+    """Return a number, or a text, that JSON can state; None if there is none, or it is not finite."""
+    if value is None or isinstance(value, str):
+        return value
+    return float(value) if math.isfinite(value) else None
 
 
 def names_in(folder: Path) -> set[str]:

@@ -48,16 +48,16 @@ def ranks(folder: Path, world: int, **options: Any) -> list[Run]:
     return [Run(Trial(folder, rank=rank, world=world), values, **options) for rank in range(world)]
 
 
-def ask(folder: Path, number: int, batch: int, micro_batch: int = 2) -> None:
+def ask(folder: Path, number: int, batch: int, micro_batch: int = 2, **limits: int) -> None:
     run_files.write(
         folder,
         run_files.ASKED.format(number),
-        {"number": number, "global_batch": batch, "micro_batch": micro_batch, "accumulation": batch // micro_batch},
+        {"number": number, "global_batch": batch, "micro_batch": micro_batch, "accumulation": batch // micro_batch, **limits},
     )
 
 
-def ask_to_leave(folder: Path, reason: str = "layout") -> None:
-    run_files.write(folder, run_files.LEAVE, {"reason": reason, "deadline_s": 60.0})
+def ask_to_leave(folder: Path, reason: str = "layout", **limits: int) -> None:
+    run_files.write(folder, run_files.LEAVE, {"reason": reason, "deadline_s": 60.0, **limits})
 
 
 def reported(folder: Path) -> list[dict[str, Any]]:

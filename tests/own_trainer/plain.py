@@ -24,6 +24,8 @@ def arguments():
     parser.add_argument("--recompute", default="none")
     parser.add_argument("--sleep", type=float, default=0.005)
     parser.add_argument("--noise", type=float, default=None)
+    parser.add_argument("--quiet-at", type=int, default=10**9, help="the least batch at which the noise is 1 sample")
+    parser.add_argument("--lead", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=10**9)
     parser.add_argument("--batch", default="both")
     parser.add_argument("--no-restart", action="store_true")
@@ -86,7 +88,7 @@ def train(rank, options, barrier, shares):
     if (spoken := {"old-client": 0, "new-client": 9}.get(options.misbehave)) is not None:
         oppa_client.run_files.PROTOCOL = oppa_client.run_files.OLDEST = spoken
     able = {"batch": options.batch, "micro_batch": True, "restart": not options.no_restart, "elastic": True}
-    run = oppa_client.open_run({**able, "early_start": options.early_start})
+    run = oppa_client.open_run({**able, "early_start": options.early_start}, lead=options.lead)
     weight, samples_seen = 0.0, 0
     if options.misbehave == "not-in-full" and options.recompute == "full":
         raise SystemExit("this layout is not built")
@@ -121,7 +123,8 @@ def train(rank, options, barrier, shares):
             taken = 8
         if what == "lies" and plan.step == 3:
             taken += 1
-        noise = None if options.noise is None else {"noise_scale": options.noise, "health": "healthy", "variance_ratio": options.noise}
+        scale = options.noise if plan.global_batch < options.quiet_at else 1.0
+        noise = None if scale is None else {"noise_scale": scale, "health": "healthy", "variance_ratio": scale}
         run.step(samples=taken, loss=abs(gradient), noise=noise, learning_rate=0.1 * plan.learning_rate_factor)
         if run.plan.step % options.save_every == 0 and not run.leaving:
             with run.paused("save"):

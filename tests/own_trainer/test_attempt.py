@@ -63,8 +63,8 @@ class Followed:
         self.program.saved(path)
         return path
 
-    def ask(self, batch: int) -> None:
-        self.attempt.ask(ControllerDecision(configuration=self.own.configuration(batch), reason="test"))
+    def ask(self, batch: int, **limits: int) -> None:
+        self.attempt.ask(ControllerDecision(configuration=self.own.configuration(batch), reason="test"), **limits)
 
 
 @pytest.fixture
@@ -80,6 +80,25 @@ def test_a_plan_that_was_asked_for_is_taken(followed):
     followed.step(3)
     followed.attempt.read()
     assert followed.attempt.configuration.global_batch == 16 and followed.attempt.step == 6
+
+
+@pytest.mark.parametrize(("before", "missed"), [(24, 24), (25, None), (100, None), (None, None)])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_request_that_came_too_late_is_withdrawn_and_the_next_one_is_followed(followed, before, missed, leaves):
+    followed.step(2)
+    if leaves:
+        followed.attempt.ask_to_leave("layout", before=before)
+    else:
+        followed.ask(16, before=before)
+    followed.step(1)
+    followed.attempt.read()
+    assert followed.attempt.missed == missed
+    if missed is not None:
+        assert (followed.attempt.withdraw() is None) == leaves and not followed.attempt.is_asked
+        followed.ask(16)
+        followed.step(2)
+        followed.attempt.read()
+        assert followed.attempt.missed is None and followed.attempt.configuration.global_batch == 16
 
 
 @pytest.mark.parametrize(

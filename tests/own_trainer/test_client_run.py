@@ -117,6 +117,30 @@ def test_all_ranks_leave_before_the_same_step(tmp_path):
     assert (left["checkpoint"], left["step"], left["samples"], left["reason"]) == (str(checkpoint), 3, 24, "layout")
 
 
+@pytest.mark.parametrize(("before", "follows"), [(32, False), (33, True)])
+def test_a_request_is_followed_only_if_it_takes_effect_before_so_many_samples(tmp_path, before, follows):
+    runs = []
+    for name, request in {"batch": lambda folder, **limits: ask(folder, 2, 16, **limits), "leave": ask_to_leave}.items():
+        attempt(tmp_path / name)
+        request(tmp_path / name, before=before)
+        (run,) = ranks(tmp_path / name, 1, lead=3)  # from step 4 on, after 32 samples
+        runs.append(run)
+        for _ in range(4):
+            run.step(samples=8)
+    assert [runs[0].plan.global_batch == 16, bool(runs[1].leaving)] == [follows] * 2
+
+
+def test_a_request_to_stop_is_followed_after_one_to_leave_that_came_too_late(tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    ask_to_leave(tmp_path, before=8)
+    run.step(samples=8)
+    assert not run.leaving
+    ask_to_leave(tmp_path, "stop")
+    run.step(samples=8)
+    assert run.leaving.reason == "stop"
+
+
 def test_the_last_step_is_cut_to_the_samples_that_are_left_and_the_run_is_finished(tmp_path):
     attempt(tmp_path, total_samples=20)
     (run,) = ranks(tmp_path, 1)

@@ -1,5 +1,7 @@
 """What a trainer reports is checked against its plan, and its files against their form."""
 
+import dataclasses
+
 import hypothesis.strategies as st
 import oppa_client
 import pytest
@@ -8,7 +10,7 @@ from oppa_client import plan as client_plan
 from oppa_client import run_files
 
 from oppa.control.own_trainer import contract
-from oppa.control.own_trainer.bounds import ChangeLimits, frozen_ranges, require_bounds, way_of
+from oppa.control.own_trainer.bounds import ChangeLimits, frozen_ranges, outside, require_bounds, way_of
 from oppa.control.own_trainer.contract import Abilities, PlanTerms, SavedState, StepReport
 from oppa.control.own_trainer.reports import ReportCheck
 from oppa.errors import InputError, JobError, MeasurementError, TrainingError
@@ -164,6 +166,18 @@ def test_changes_of_the_last_hour_are_counted():
     limits.changed(0.0)
     limits.changed(10.0)
     assert "changes_per_hour = 2" in limits.held_back(0, 3599.0) and not limits.held_back(0, 3601.0)
+
+
+def test_the_next_frozen_phase_is_the_first_that_begins_later():
+    limits = ChangeLimits(RunOptions(frozen="30..40,0..20,40..50"))
+    assert [limits.next_frozen(samples) for samples in (0, 29, 30, 40)] == [30, 30, 40, None]
+    assert [bool(limits.frozen(samples)) for samples in (19, 20, 30, 49, 50)] == [True, False, True, True, False]
+
+
+def test_a_batch_outside_the_bounds_is_named_with_the_bound():
+    options = RunOptions(least_batch=4, largest_batch=16)
+    found = [outside(dataclasses.replace(EIGHT, global_batch=batch), options) for batch in (2, 4, 16, 32)]
+    assert found == ["batch 2 is below `least_batch = 4`", "", "", "batch 32 is above `largest_batch = 16`"]
 
 
 def test_frozen_phases_are_ranges_of_samples():

@@ -20,6 +20,8 @@ from oppa.units import format_seconds
 
 ANSWER_STEPS, ANSWER_S = 50, 30.0
 """Steps and seconds within which the trainer's rank 0 answers a request, which `oppa_client` does at the end of a step."""
+MOST_LEAD = 1000
+"""Steps before a limit of samples from which on a missing answer may mean that the request came too late: loaders prefetch less."""
 MOST_READS = 64
 """Most reads of new lines at once, each of at most `trial_folder.CALL_BYTES`."""
 MOST_STATES = 64
@@ -82,6 +84,8 @@ class OwnAttempt:
         self._decisions: dict[int, ControllerDecision] = {}
         self._asked_at = (0, 0.0)
         """Step and monotonic seconds of the last request."""
+        self._before: int | None = None
+        """Samples after which the trainer ignores the last request; None if it never does."""
 
     @property
     def plan(self) -> PlanTerms:
@@ -133,20 +137,35 @@ class OwnAttempt:
             self._keep(left)
             self.left, self.left_s = left, time.monotonic()
 
-    def ask(self, decision: ControllerDecision) -> None:
-        """Ask for another batch in the same layout."""
+    def ask(self, decision: ControllerDecision, *, before: int | None = None) -> None:
+        """Ask for another batch in the same layout, which begins before so many samples, or not at all."""
         number = self.plan.number + 1
         self._configurations[number], self._decisions[number] = decision.configuration, decision
-        self._asked_at = self._check.step, time.monotonic()
-        contract.ask_for(self.folder, number, decision.configuration)
+        self._asked_at, self._before = (self._check.step, time.monotonic()), before
+        contract.ask_for(self.folder, number, decision.configuration, before=before)
 
-    def ask_to_leave(self, reason: str) -> None:
-        """Ask the trainer to save and leave."""
+    def ask_to_leave(self, reason: str, *, before: int | None = None) -> None:
+        """Ask the trainer to save and leave before so many samples, or not at all for this reason."""
         now, limit_s = time.monotonic(), self._limit_s(reason)
         if not self.leaving_s:
             self.leaving_s, self.leave_limit_s = now, limit_s
         self.leaving, self.leave_limit_s = reason, min(self.leave_limit_s, now - self.leaving_s + limit_s)
-        contract.ask_to_leave(self.folder, reason, limit_s)
+        self._before = before
+        contract.ask_to_leave(self.folder, reason, limit_s, before=before)
+
+    @property
+    def missed(self) -> int | None:
+        """Return the samples before which the trainer could not follow the last request, which it therefore ignores; None if it may."""
+        if self._before is None or self._check.samples < self._before:
+            return None
+        # Rank 0 announces what it follows before it begins another step.
+        announced = (self.folder / contract.LEAVING).exists() if self.leaving else self.plan.number >= max(self._decisions, default=0)
+        return None if announced else self._before
+
+    def withdraw(self) -> ControllerDecision | None:
+        """Forget a request that the trainer ignores; return the decision on another batch, None if it was asked to leave."""
+        self._before, self.leaving, self.leaving_s = None, "", 0.0
+        return self._decisions.popitem()[1] if self._decisions else None
 
     def _limit_s(self, reason: str) -> float:
         """Return the seconds that the trainer has to leave for a reason."""
@@ -158,7 +177,8 @@ class OwnAttempt:
         step, asked_s = self._asked_at
         number = max(self._decisions, default=0)
         waited = self._check.step > step + ANSWER_STEPS and time.monotonic() > asked_s + ANSWER_S
-        if number > self.plan.number and waited:
+        may_miss = self._before is not None and self._before - self._check.samples <= MOST_LEAD * self.configuration.global_batch
+        if number > self.plan.number and waited and not may_miss:
             message = f"the trainer was asked for plan {number} at step {step}, and has not taken it up at step {self._check.step}"
             raise TrainingError(message, hint="call `run.step` on rank 0 after each optimizer step")
         if self.leaving_s and self.left is None and time.monotonic() > self.leaving_s + self.leave_limit_s:

@@ -1,7 +1,6 @@
 """Decide which changes are open to a trainer: by what it declares, and by the bounds that the user sets in [train]."""
 
 import dataclasses
-import math
 from typing import Literal
 
 from oppa.control.own_trainer.contract import Abilities
@@ -37,20 +36,24 @@ def open_rows(table: Table, present: Configuration, able: Abilities, options: Ru
     Raises:
         TableError: no row is left.
     """
-    least, most = options.least_batch or 1, options.largest_batch or math.inf
-
-    def is_open(configuration: Configuration) -> bool:
-        within = least <= configuration.global_batch <= most
-        # A batch that can only grow comes back to none that is too small now; `way_of` is asked again at each decision.
-        return configuration == present or (within and way_of(present, configuration, able) is not None)
-
-    rows = tuple(row for row in table.rows if is_open(row.configuration))
+    within = (row for row in table.rows if row.configuration == present or not outside(row.configuration, options))
+    rows = tuple(row for row in within if way_of(present, row.configuration, able) is not None)
     if not rows:
         raise TableError(
             f"the table has no row that the trainer can reach from `{present.id}`: {able.text}",
             hint="add abilities to `open_run`, widen `least_batch` and `largest_batch` in [train], or profile this configuration",
         )
     return dataclasses.replace(table, rows=rows)
+
+
+def outside(configuration: Configuration, options: RunOptions) -> str:
+    """Return how a batch exceeds the user's bounds; empty if it is within them."""
+    batch, least, most = configuration.global_batch, options.least_batch, options.largest_batch
+    if least is not None and batch < least:
+        return f"batch {batch} is below `least_batch = {least}`"
+    if most is not None and batch > most:
+        return f"batch {batch} is above `largest_batch = {most}`"
+    return ""
 
 
 def frozen_ranges(text: str) -> tuple[range, ...]:
@@ -93,16 +96,24 @@ class ChangeLimits:
         self._frozen, self._per_hour = frozen_ranges(options.frozen), options.changes_per_hour
         self._changed_s: list[float] = []
 
-    def changed(self, elapsed_s: float) -> None:
-        """Count a change."""
-        self._changed_s = [*(each for each in self._changed_s if each > elapsed_s - HOUR_S), elapsed_s]
+    def changed(self, now_s: float) -> None:
+        """Count a change that was made at this Unix time."""
+        self._changed_s = [*(each for each in self._changed_s if each > now_s - HOUR_S), now_s]
 
-    def held_back(self, samples: int, elapsed_s: float) -> str:
-        """Return why a change after these samples and seconds is held back; empty if it is not."""
-        for phase in self._frozen:
-            if samples in phase:
-                return f"samples {phase.start} to {phase.stop} are frozen"
-        recent = sum(each > elapsed_s - HOUR_S for each in self._changed_s)
+    def frozen(self, samples: int) -> str:
+        """Return which phase freezes a run after these samples; empty if none does."""
+        phase = next((phase for phase in self._frozen if samples in phase), None)
+        return f"samples {phase.start} to {phase.stop} are frozen" if phase else ""
+
+    def next_frozen(self, samples: int) -> int | None:
+        """Return the samples after which the next frozen phase begins; None if none follows."""
+        return min((phase.start for phase in self._frozen if phase.start > samples), default=None)
+
+    def held_back(self, samples: int, now_s: float) -> str:
+        """Return why a change after these samples, at this Unix time, is held back; empty if it is not."""
+        if why := self.frozen(samples):
+            return why
+        recent = sum(each > now_s - HOUR_S for each in self._changed_s)
         if self._per_hour is not None and recent >= self._per_hour:
             return f"`changes_per_hour = {self._per_hour:g}` were made within the last hour"
         return ""

@@ -273,19 +273,27 @@ def have_all_started(folder: Path) -> bool:
     return any(ranks.isdecimal() and waiting.count(ranks) >= int(ranks) for ranks in set(waiting))
 
 
-def ask_for(folder: Path, number: int, configuration: Configuration) -> None:
-    """Ask the trainer for another batch, as plan number `number`; raises MeasurementError if that cannot be written."""
-    _request(folder / ASKED.format(number), {"number": number, **_sizes(configuration)})
+def ask_for(folder: Path, number: int, configuration: Configuration, *, before: int | None = None) -> None:
+    """Ask the trainer for another batch, as plan number `number`; raises MeasurementError if that cannot be written.
+
+    Args:
+        before: Samples after which the plan may no longer begin: the trainer then ignores the request. None: it may always begin.
+    """
+    _request(folder / ASKED.format(number), {"number": number, **_sizes(configuration)}, before)
 
 
-def ask_to_leave(folder: Path, reason: str, deadline_s: float) -> None:
-    """Ask the trainer to save and leave within `deadline_s` seconds; raises MeasurementError if that cannot be written."""
-    _request(folder / LEAVE, {"reason": reason, "deadline_s": min(deadline_s, math.ldexp(1, 40))})
+def ask_to_leave(folder: Path, reason: str, deadline_s: float, *, before: int | None = None) -> None:
+    """Ask the trainer to save and leave within `deadline_s` seconds; raises MeasurementError if that cannot be written.
+
+    Args:
+        before: Samples after which it may no longer leave for this reason: the trainer then ignores the request. None: it always leaves.
+    """
+    _request(folder / LEAVE, {"reason": reason, "deadline_s": min(deadline_s, math.ldexp(1, 40))}, before)
 
 
-def _request(path: Path, values: dict[str, Any]) -> None:
+def _request(path: Path, values: dict[str, Any], before: int | None) -> None:
     try:
-        write_json(path, values)
+        write_json(path, values if before is None else {**values, "before": before})
     except OSError as error:
         raise MeasurementError(f"`{path.name}` cannot be written: {error.strerror}") from error
 

@@ -6,10 +6,11 @@ The lines are those of the built-in trainer, so that reports, plans and the live
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa.control.own_trainer.bounds import ChangeLimits
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord
 from oppa.control.own_trainer.contract import NoiseReport, SavedState
 from oppa.control.own_trainer.reports import KEPT, CheckedStep
@@ -49,6 +50,8 @@ class RunBook:
     def __init__(self, folder: Path, run: RunSpec) -> None:
         self.folder, self.run = folder, run
         self.controller: RunController | None = None
+        self.limits = ChangeLimits(run.problem.run_options)
+        """The user's limits, which count all changes of the run."""
         self.hosts: Sequence[str] = ()
         """Names of the hosts of the attempt that begins next; empty if they are not known."""
         self.elapsed_s = 0.0
@@ -62,6 +65,22 @@ class RunBook:
     def close(self) -> None:
         """Close the ledger."""
         self._ledger.close()
+
+    @property
+    def frozen(self) -> str:
+        """Return which phase freezes the run now; empty if none does."""
+        return self.limits.frozen(self.samples)
+
+    @property
+    def frozen_from(self) -> int | None:
+        """Return the samples after which the next frozen phase begins, before which a change has to begin; None if none follows."""
+        return self.limits.next_frozen(self.samples)
+
+    def count_changes(self, lines: Iterable[Line]) -> None:
+        """Count the changes in the lines of earlier processes, also if a later attempt has made them void."""
+        for line in lines:
+            if line["event"] in (ledger.CHANGED, ledger.UNDONE):
+                self.limits.changed(line["time"])
 
     def resume(self, last: Line | None) -> None:
         """Go on after the last step of the ledger; None: at the beginning."""
@@ -129,7 +148,10 @@ class RunBook:
 
     def changed(self, before: Configuration, decision: ControllerDecision, seconds: Mapping[str, float], failure: str = "") -> None:
         """Write down the outcome of a change, and report it to the controller."""
-        self._noted_change(ledger.change_event(seconds, failure), before, decision, seconds=seconds, failure=failure)
+        event = ledger.change_event(seconds, failure)
+        self._noted_change(event, before, decision, seconds=seconds, failure=failure)
+        if event != ledger.REFUSED:
+            self.limits.changed(time.time())
         total = math.fsum(seconds.values())
         self.elapsed_s += total
         if self.controller is not None:

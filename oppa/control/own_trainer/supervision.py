@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from oppa.control.own_trainer.attempt import PREEMPTION, OwnAttempt
-from oppa.control.own_trainer.bounds import ChangeLimits, way_of
+from oppa.control.own_trainer.bounds import outside, way_of
+from oppa.control.own_trainer.catch_up import catch_up
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms
 from oppa.control.own_trainer.layout_move import LayoutMove, UndoneMove
@@ -32,11 +33,10 @@ from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
 from oppa.training.run.resize import ResizeRequest
 from oppa.training.run.run_controller import ControllerDecision, RunController
-from oppa.training.run.run_folder import RunSpec, attempts_of, new_attempt
+from oppa.training.run.run_folder import RunSpec, new_attempt
 from oppa.training.run.supervision import Attempts, Ending, Outcome, RunListener
 from oppa.trials.launcher import Launcher
 from oppa.trials.trial import TrialResult, run_trial
-from oppa.trials.trial_folder import ATTEMPT
 from oppa.units import format_seconds
 
 ENDING_S = 30.0
@@ -98,7 +98,6 @@ class _Supervisor:
         self._ranks = RankLaunchers(launcher, book, resizing)
         self._resumption = Resumption(book)
         self._folder, self._run = book.folder, book.run
-        self._limits = ChangeLimits(book.run.problem.run_options)
         self._move: LayoutMove | None = None
         """The change of layout in progress."""
         self._failed: set[Configuration] = set()
@@ -113,7 +112,7 @@ class _Supervisor:
 
     def train(self, asked: Configuration | None) -> Outcome:
         """Run attempts until one ends the run."""
-        self._catch_up()
+        self._last_step_at = catch_up(self._book)
         attempts = Attempts(self._folder)
         while True:
             attempts.begin()
@@ -138,21 +137,6 @@ class _Supervisor:
     def close(self) -> None:
         """End all ranks that are left."""
         self._ranks.close()
-
-    def _catch_up(self) -> None:
-        """Write down what the trainer reported after an earlier process of oppa was killed."""
-        started = {number: path for number, path in attempts_of(self._folder).items() if (path / ATTEMPT).exists()}
-        if not started:
-            return
-        last = started[max(started)]
-        lines = ledger.standing(ledger.read(self._folder))
-        steps = [line for line in lines if line["event"] == ledger.STEP]
-        self._last_step_at = steps[-1]["time"] if steps else None
-        with contextlib.suppress(MeasurementError, TrainingError):  # what is damaged is lost, as after any failure
-            if (terms := AttemptTerms.read(last)) is None or not lines or lines[-1]["event"] == ledger.ENDED:
-                return
-            self._book.resume(steps[-1] if steps else None)
-            OwnAttempt(last, terms, self._book, seen=self._book.step).read()
 
     def _new(self, record: CheckpointRecord | None, asked: Configuration | None) -> OwnAttempt:
         """Prepare the folder of the next attempt."""
@@ -253,6 +237,8 @@ class _Supervisor:
         self._ranks.end_former()
         attempt.read()
         self._require_start(attempt)
+        if (frozen_from := attempt.missed) is not None:
+            self._withdraw(attempt, self._book.limits.frozen(frozen_from))
         attempt.require_answers()
         if attempt.left is not None:
             limit_s = attempt.leave_limit_s
@@ -290,7 +276,11 @@ class _Supervisor:
 
     def _await_early(self, move: LayoutMove, attempt: OwnAttempt) -> None:
         """Ask the trainer to leave once the ranks of the new layout wait, have failed, or take too long."""
-        if move.resize is not None and not self._goes_on(move.resize, attempt):
+        if move.resize is None:
+            if why := self._book.frozen:
+                self._withdraw(attempt, why)
+                return
+        elif not self._goes_on(move.resize, attempt):
             return
         if self._ranks.note_early_failure():
             self._ranks.drop_early()
@@ -298,7 +288,16 @@ class _Supervisor:
         # Hosts that are returned are needed by others, who do not wait for imports.
         if early is None or early.is_ready or early.is_late or (move.shrinks and early.has_started):
             self._move = dataclasses.replace(move, asked_s=time.monotonic())
-            attempt.ask_to_leave("layout")
+            attempt.ask_to_leave("layout", before=self._book.frozen_from if move.resize is None else None)
+
+    def _withdraw(self, attempt: OwnAttempt, why: str) -> None:
+        """Hold back a change that was decided, but that would begin too late."""
+        decision = attempt.withdraw()
+        if self._move is not None:
+            decision, self._move = self._move.decision, None
+            self._ranks.drop_early()
+        if decision is not None:
+            self._book.held_back(attempt.configuration, decision, why)
 
     def _goes_on(self, resize: ResizeRequest, attempt: OwnAttempt) -> bool:
         """Return False if a change of the number of hosts has been withdrawn, or has failed before the trainer was asked to leave."""
@@ -361,10 +360,14 @@ class _Supervisor:
         if decision.before_step is not None:
             book.note(ledger.NOT_ROLLED_BACK, failure="your own trainer does not restore earlier weights")
             return
-        if self._run.problem.run_options.advise:
+        options = self._run.problem.run_options
+        if why := outside(decision.configuration, options):  # the table of a service that the user named has all batches
+            book.held_back(present, decision, why)
+            return
+        if options.advise:
             book.advised(present, decision)
             return
-        if why := self._limits.held_back(book.samples, book.elapsed_s):
+        if why := book.limits.held_back(book.samples, time.time()):
             book.held_back(present, decision, why)
             return
         assert attempt.abilities is not None
@@ -372,9 +375,8 @@ class _Supervisor:
         if way is None:
             book.changed(present, decision, {}, f"the trainer cannot change so: {attempt.abilities.text}")
             return
-        self._limits.changed(book.elapsed_s)
         if way == "live":
-            attempt.ask(decision)
+            attempt.ask(decision, before=book.frozen_from)
         else:
             self._move = LayoutMove(before=present, run=self._run, decision=decision)
             self._ranks.start_early(attempt.abilities, self._move.after)

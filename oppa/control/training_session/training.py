@@ -8,6 +8,7 @@ from pathlib import Path
 
 from oppa.control.own_trainer.bounds import open_rows
 from oppa.control.own_trainer.contract import Abilities
+from oppa.control.own_trainer.reachable import reachable
 from oppa.control.own_trainer.supervision import supervise_own
 from oppa.control.policy_choice import MakePolicy
 from oppa.control.run_hosts import elastic_hosts
@@ -102,7 +103,8 @@ def _trained(
 
         def open_controller(present: Configuration, able: Abilities, change_s: float) -> RunController | None:
             table = service.table and open_rows(service.table, present, able, run.problem.run_options)
-            opened.enter_context(dataclasses.replace(service, table=table).running(report))
+            make = service.make and reachable(service.make, able)
+            opened.enter_context(dataclasses.replace(service, table=table, make=make).running(report))
             client = discovery.connect(folder, present, run.problem, reconfiguration_s=change_s)
             return client and opened.enter_context(client)
 
