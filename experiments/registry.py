@@ -341,7 +341,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "libraries --run",
         "libraries",
         trials=20,
-        rounds=3,
+        rounds=5,
     ),
     "schedule": with_own_command(
         "schedules of a pipeline, by name and searched",
