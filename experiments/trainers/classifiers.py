@@ -51,6 +51,6 @@ def _deepspeed_python() -> str:
 RECOMPUTE = (("recompute", "none"), ("recompute", "full"))
 ZERO = (("zero_stage", 1), ("zero_stage", 2))
 ACCELERATE, LIGHTNING = (
-    _integration(name, endless=("--epochs", "1000"), samples=16_000, layouts=RECOMPUTE) for name in ("accelerate", "lightning")
+    _integration(name, endless=("--epochs", "1000"), samples=128_000, layouts=RECOMPUTE) for name in ("accelerate", "lightning")
 )
 DEEPSPEED = _integration("deepspeed", endless=("--samples", "10000000"), samples=32_000, layouts=ZERO, interpreter=_deepspeed_python)

@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 STEP_S, MOST_OVERHEAD = 0.2, 0.005
 """Seconds of the nominal step to which the client's cost is related, and the largest share of it."""
 CLOSE = 1e-4
-"""Largest difference, relative to the loss, of losses that are summed in another order."""
+"""Largest difference of losses that are summed in another order."""
 INTEGRATIONS = (TRANSFORMERS, FSDP2, ACCELERATE, LIGHTNING, DEEPSPEED, TORCHTITAN)
 """Trainers that are compared."""
 STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 1): 0.8}
@@ -55,7 +55,7 @@ class TrainerComparison:
     own_changes: int | None
     """Changes of the batch by the goodput policy, from a measured table and the measured noise scale; None if it was not run."""
     loss_difference: float
-    """Largest relative difference of losses from the same batches without oppa, on one process."""
+    """Largest difference of losses from the same batches without oppa, on one process."""
     resumed_difference: float
     """The same of a run that was stopped in mid-epoch, and resumed with another number of ranks and under FSDP2."""
     client_s: float
@@ -131,7 +131,7 @@ def _sections(integration: Integration, found: TrainerComparison) -> list[Sectio
     if found.own_changes is not None:
         rows.append(("changes of the batch by goodput, from a measured table", str(found.own_changes)))
     rows += [
-        ("largest relative difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
+        ("largest difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
         (f"the same after stops, on {found.extent.ranks} ranks, the last ones with {name} = {value}", f"{found.resumed_difference:.1e}"),
         (f"client, share of a nominal step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
     ]
@@ -142,7 +142,7 @@ def _sections(integration: Integration, found: TrainerComparison) -> list[Sectio
             ("pause of a restart, new ranks started while the others train", _seconds(found.early_pauses_s)),
             ("ratio of both medians", f"{early_s / late_s:.2f}"),
         ]
-    text = f"Losses count as equal up to {CLOSE:g} of the loss. The client may take {MOST_OVERHEAD:.1%} of a nominal step."
+    text = f"Losses count as equal up to {CLOSE:g}. The client may take {MOST_OVERHEAD:.1%} of a nominal step."
     text += f" That is {STEP_S * 1e3:g} ms, whatever the steps of the example take; the client's time is that inside its calls on rank 0."
     text += " Pauses: median, and least to most."
     text += f" The trainer ran on {', '.join(f'{name} {version}' for name, version in found.software.items())}."
@@ -253,7 +253,7 @@ def _steps(result: TrainResult) -> list[Line]:
 
 
 def _difference(integration: Integration, steps: Sequence[Line]) -> float:
-    return max(abs(float(line["loss"]) / loss - 1) for line, loss in zip(steps, integration.losses(steps), strict=True))
+    return max(abs(float(line["loss"]) - loss) for line, loss in zip(steps, integration.losses(steps), strict=True))
 
 
 def _pauses(integration: Integration, folder: Path, pairs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

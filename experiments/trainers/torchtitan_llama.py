@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from experiments.libraries.lines import has, libraries_python
 from experiments.trainers.integrations import EPSILON, RATE, Integration, program_of
-from experiments.trainers.reference import place
+from experiments.trainers.reference import place, replicas
 from experiments.trainers.statistics_cost import example_costs
 from oppa.errors import EnvironmentLackingError
 from oppa.training.run.ledger import Line
@@ -39,13 +40,20 @@ def losses(steps: Sequence[Line]) -> list[float]:
         tokens = data.tokens[[place(number, len(data)) for number in range(*line["samples"])]]
         loss = cross_entropy(model(tokens[:, :-1]).mT, tokens[:, 1:])
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        clip_grads_with_norm_(model.parameters(), 1.0, _norm(model, replicas(line)))
         for group in optimizer.param_groups:
             group["lr"] = line["learning_rate"]
         optimizer.step()
         optimizer.zero_grad()
         found.append(loss.item())
     return found
+
+
+def _norm(model: torch.nn.Module, shards: int) -> torch.Tensor:
+    """Return the norm of the gradients from those of their shards, as FSDP2 has it: a sum of so many squares depends on its parts."""
+    parts = [parameter.grad.chunk(shards) for parameter in model.parameters() if parameter.grad is not None]
+    norms = [get_total_norm([each[shard] for each in parts if shard < len(each)]) for shard in range(shards)]
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 TORCHTITAN = Integration(
