@@ -19,8 +19,8 @@ _MOUNTS: Mapping[str, tuple[str, ...]] = {
 """Options that mount folders, by the program that starts a container; the first is added where none is stated."""
 _IMAGE = "container-image"
 _DIGEST = "@sha256:"
-_FILES = frozenset([".sqsh", ".sif", ".simg", ".img"])
-"""Suffixes of images that are files."""
+_FILES = frozenset([".sqsh", ".squashfs"])
+"""Suffixes of images that pyxis takes for a name, and people mean as files."""
 _OF_STEP = frozenset([_IMAGE, "container-name"])
 """Options with which a step runs in a container."""
 
@@ -53,9 +53,15 @@ class Container:
 
     @property
     def has_tag(self) -> bool:
-        """Return whether a registry chooses the image at each start: its name has no digest, and it is no file."""
-        is_file = self.image.startswith(("/", ".", "~")) or PurePath(self.image).suffix in _FILES
-        return bool(self.image) and not is_file and _DIGEST not in self.image
+        """Return whether a registry chooses the image at each start: the image is in one, and its name has no digest.
+
+        Apptainer takes a name without `://` for a file or a folder, pyxis one that begins as a path.
+        """
+        if self.option == _MOUNTS["srun"][0]:
+            is_named = bool(self.image) and not self.image.startswith(("/", ".")) and PurePath(self.image).suffix not in _FILES
+        else:
+            is_named = "://" in self.image and not self.image.startswith("instance://")
+        return is_named and _DIGEST not in self.image
 
     def lacking(self, client: Path, study: Path) -> list[Path]:
         """Return those of two folders that the container does not have: that of oppa's client, and that of the study."""

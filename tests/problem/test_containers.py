@@ -70,6 +70,9 @@ def test_a_line_without_a_container_stays(line) -> None:
         ("srun --container-name=kept python t.py", [False]),
         ("apptainer exec docker://pytorch/pytorch:2.8 python t.py", [True]),
         ("apptainer exec --nv i.sif python t.py", [False]),
+        ("apptainer exec sandbox python t.py", [False]),
+        ("apptainer exec instance://running python t.py", [False]),
+        ("singularity exec docker://pytorch@sha256:12ab python t.py", [False]),
         ("python t.py --container-image=a:b", []),
     ],
 )
