@@ -53,7 +53,7 @@ def _norm(model: torch.nn.Module, shards: int) -> torch.Tensor:
     """Return the norm of the gradients from those of their shards, as FSDP2 has it: a sum of so many squares depends on its parts."""
     parts = [parameter.grad.chunk(shards) for parameter in model.parameters() if parameter.grad is not None]
     norms = [get_total_norm([each[shard] for each in parts if shard < len(each)]) for shard in range(shards)]
-    return torch.linalg.vector_norm(torch.stack(norms))
+    return torch.stack(norms).square().sum().sqrt()
 
 
 TORCHTITAN = Integration(
