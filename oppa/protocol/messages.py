@@ -124,6 +124,28 @@ class _Message(BaseModel):
         return self.model_dump_json()
 
 
+class Reach(BaseModel):
+    """States which changes are open to a job: what its trainer can do, and the user's bounds of the global batch."""
+
+    model_config = _STRICT
+
+    batch: Literal["both", "up", "down", "none"] = "both"
+    """Directions in which the batch can change between two steps."""
+    micro_batch: bool = True
+    """True if the micro-batch can change between two steps."""
+    restart: bool = True
+    """True if a checkpoint can be resumed in another layout."""
+    elastic: bool = True
+    """True if that layout can have another number of ranks."""
+    least_batch: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
+    largest_batch: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
+
+    @property
+    def text(self) -> str:
+        """Return a description for errors."""
+        return f"it declares batch = {self.batch!r}, micro_batch = {self.micro_batch}, restart = {self.restart}"
+
+
 class Hello(_Message):
     """First message of a connection: identifies the job and describes its training."""
 
@@ -139,6 +161,8 @@ class Hello(_Message):
     """Rule by which the learning rate follows the global batch."""
     reconfiguration_s: Seconds = 0.0
     """Expected seconds of a change of layout, used until one was measured."""
+    reach: Reach = Reach()
+    """Changes that are open to the job; by default, all."""
 
 
 class StepFacts(_Message):

@@ -13,7 +13,7 @@ from oppa.control.service.history import POINTS, History
 from oppa.control.service.job import ControlledJob
 from oppa.control.service.journal import FILE, Journal
 from oppa.errors import InputError
-from oppa.protocol.messages import Changed, from_job
+from oppa.protocol.messages import Changed, Reach, from_job
 from tests.control.services import PRESENT, hello, step, worker
 
 
@@ -120,3 +120,13 @@ def test_a_journal_of_another_version_is_refused(tmp_path) -> None:
     db.close()
     with pytest.raises(InputError, match="format 99"):
         Journal(tmp_path)
+
+
+def test_a_job_is_told_the_best_batch_that_it_can_reach(table) -> None:
+    control = ControllerFactory(table, GoodputPolicy, every=5)
+    found = []
+    for reach in (Reach(), Reach(largest_batch=96), Reach(batch="down", restart=False), Reach(least_batch=1000)):
+        job = ControlledJob(hello(reach=reach), control)
+        told = [decided for number in range(1, 41) if (decided := job.take(step(number, noise_scale=500.0)))]
+        found.append({each.configuration.global_batch for each in told if each.command != "no_op"})
+    assert found == [{128}, set(), set(), set()]

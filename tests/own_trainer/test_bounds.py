@@ -27,16 +27,33 @@ def failures(own: OwnRun) -> set[str]:
     return {line["failure"] for line in own.events("held_back")}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("advise", "largest"), [("false", 16), ("true", 8)])
-def test_a_service_that_the_user_named_chooses_no_batch_outside_the_bounds(tmp_path, monkeypatch, advise, largest):
-    own = OwnRun(tmp_path, *NOISY, samples=20_000, train=[f"largest_batch={largest}", f"advise={advise}"])
-    table = Table.read(own.table(tmp_path / "t", SPEEDS))
-    with serving(tmp_path / "service", table, GoodputPolicy) as (service, port):
+@contextlib.contextmanager
+def named_service(own, folder, monkeypatch):
+    """A service with a table of three batches, and the words that name it."""
+    table = Table.read(own.table(folder / "t", SPEEDS))
+    with serving(folder / "service", table, GoodputPolicy) as (service, port):
         monkeypatch.setenv(TOKEN, service.tokens.of_job("my-job"))
-        own.train(control=f"my-job@127.0.0.1:{port}", callback=Until(own, "event", "held_back"))
-    assert {line["global_batch"] for line in own.events(ledger.STEP)} == {8, largest}
-    assert failures(own) == {f"batch {2 * largest} is above `largest_batch = {largest}`"} and not own.events("advised")
+        yield f"my-job@127.0.0.1:{port}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("advise", "batches"), [("false", {8, 16}), ("true", {8})])
+def test_a_service_that_the_user_named_proposes_the_best_batch_within_the_bounds(tmp_path, monkeypatch, advise, batches):
+    own = OwnRun(tmp_path, *NOISY, samples=20_000, train=["largest_batch=16", f"advise={advise}"])
+    with named_service(own, tmp_path, monkeypatch) as named:
+        own.train(control=named, callback=Until(own, "global_batch", 16) if advise == "false" else Until(own, "event", "advised"))
+    assert {line["global_batch"] for line in own.events(ledger.STEP)} == batches and not own.events("held_back")
+    assert {line["after"]["global_batch"] for line in own.events("advised")} == ({16} if advise == "true" else set())
+
+
+@pytest.mark.slow
+def test_a_service_that_disregards_the_bounds_is_held_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("oppa.control.service.factory.reachable", lambda policy_of, _reach: policy_of)
+    own = OwnRun(tmp_path, *NOISY, samples=20_000, train=["largest_batch=16", "advise=false"])
+    with named_service(own, tmp_path, monkeypatch) as named:
+        own.train(control=named, callback=Until(own, "event", "held_back"))
+    assert {line["global_batch"] for line in own.events(ledger.STEP)} == {8, 16}
+    assert failures(own) == {"batch 32 is above `largest_batch = 16`"}
 
 
 @pytest.mark.slow

@@ -10,9 +10,10 @@ from oppa_client import plan as client_plan
 from oppa_client import run_files
 
 from oppa.control.own_trainer import contract
-from oppa.control.own_trainer.bounds import ChangeLimits, frozen_ranges, outside, require_bounds, way_of
+from oppa.control.own_trainer.bounds import ChangeLimits, frozen_ranges, require_bounds
 from oppa.control.own_trainer.contract import Abilities, PlanTerms, SavedState, StepReport
 from oppa.control.own_trainer.reports import ReportCheck
+from oppa.control.reach import outside, way_of
 from oppa.errors import InputError, JobError, MeasurementError, TrainingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
@@ -158,7 +159,7 @@ def test_a_training_of_whole_steps_is_done_when_no_further_step_fits(total, whol
 )
 def test_a_change_is_made_as_the_trainer_declares(able, after, way):
     other = Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 4, **after})
-    assert way_of(EIGHT, other, ABLE.model_copy(update=able)) == way
+    assert way_of(EIGHT, other, ABLE.model_copy(update=able).reach(RunOptions())) == way
 
 
 def test_changes_of_the_last_hour_are_counted():
@@ -175,8 +176,8 @@ def test_the_next_frozen_phase_is_the_first_that_begins_later():
 
 
 def test_a_batch_outside_the_bounds_is_named_with_the_bound():
-    options = RunOptions(least_batch=4, largest_batch=16)
-    found = [outside(dataclasses.replace(EIGHT, global_batch=batch), options) for batch in (2, 4, 16, 32)]
+    reach = ABLE.reach(RunOptions(least_batch=4, largest_batch=16))
+    found = [outside(dataclasses.replace(EIGHT, global_batch=batch), reach) for batch in (2, 4, 16, 32)]
     assert found == ["batch 2 is below `least_batch = 4`", "", "", "batch 32 is above `largest_batch = 16`"]
 
 

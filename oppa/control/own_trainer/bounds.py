@@ -1,59 +1,33 @@
 """Decide which changes are open to a trainer: by what it declares, and by the bounds that the user sets in [train]."""
 
 import dataclasses
-from typing import Literal
 
-from oppa.control.own_trainer.contract import Abilities
+from oppa.control.reach import outside, way_of
 from oppa.errors import InputError, JobError, TableError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
-from oppa.table.rows import ParallelStrategy
+from oppa.protocol.messages import Reach
 from oppa.table.table import Table
 
-Way = Literal["live", "restart"]
-"""How a trainer changes: between two steps, or by a restart from a checkpoint."""
 HOUR_S = 3600.0
 
 
-def way_of(before: Configuration, after: Configuration, able: Abilities) -> Way | None:
-    """Return how a trainer changes between two configurations; None if it cannot."""
-    same_layout = ParallelStrategy.of(before) == ParallelStrategy.of(after)
-    larger, smaller = after.global_batch > before.global_batch, after.global_batch < before.global_batch
-    batch = not (larger and able.batch not in ("both", "up")) and not (smaller and able.batch not in ("both", "down"))
-    micro_batch = able.micro_batch or after.micro_batch == before.micro_batch
-    if same_layout and batch and micro_batch:
-        return "live"
-    if able.restart and (able.elastic or after.devices == before.devices):
-        return "restart"
-    return None
-
-
-def open_rows(table: Table, present: Configuration, able: Abilities, options: RunOptions) -> Table:
-    """Return the rows of a table that a trainer can reach within the user's bounds; the present configuration stays.
+def open_rows(table: Table, present: Configuration, reach: Reach) -> Table:
+    """Return the rows of a table that a trainer can reach; the present configuration stays.
 
     Raises:
         TableError: no row is left.
     """
-    within = (row for row in table.rows if row.configuration == present or not outside(row.configuration, options))
-    rows = tuple(row for row in within if way_of(present, row.configuration, able) is not None)
+    within = (row for row in table.rows if row.configuration == present or not outside(row.configuration, reach))
+    rows = tuple(row for row in within if way_of(present, row.configuration, reach) is not None)
     if not rows:
         raise TableError(
-            f"the table has no row that the trainer can reach from `{present.id}`: {able.text}",
+            f"the table has no row that the trainer can reach from `{present.id}`: {reach.text}",
             hint="add abilities to `open_run`, widen `least_batch` and `largest_batch` in [train], or profile this configuration",
         )
     return dataclasses.replace(table, rows=rows)
-
-
-def outside(configuration: Configuration, options: RunOptions) -> str:
-    """Return how a batch exceeds the user's bounds; empty if it is within them."""
-    batch, least, most = configuration.global_batch, options.least_batch, options.largest_batch
-    if least is not None and batch < least:
-        return f"batch {batch} is below `least_batch = {least}`"
-    if most is not None and batch > most:
-        return f"batch {batch} is above `largest_batch = {most}`"
-    return ""
 
 
 def frozen_ranges(text: str) -> tuple[range, ...]:

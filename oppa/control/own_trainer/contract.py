@@ -15,7 +15,7 @@ from oppa.errors import MeasurementError
 from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
-from oppa.protocol.messages import AnySetting
+from oppa.protocol.messages import AnySetting, Reach
 from oppa.regular_file import parse_json
 from oppa.training.run.learning_rate import SCALINGS, Followed
 from oppa.trials import trial_folder, untrusted_file
@@ -122,10 +122,10 @@ class Abilities(_Record):
     whole_steps: bool = False
     """True if the training ends before a step that would be cut."""
 
-    @property
-    def text(self) -> str:
-        """Return a description for errors."""
-        return f"it declares batch = {self.batch!r}, micro_batch = {self.micro_batch}, restart = {self.restart}"
+    def reach(self, options: RunOptions) -> Reach:
+        """Return the changes that are open to the trainer within the user's bounds."""
+        declared = {name: getattr(self, name) for name in ("batch", "micro_batch", "restart", "elastic")}
+        return Reach(**declared, least_batch=options.least_batch, largest_batch=options.largest_batch)
 
 
 class _Spoken(_Record):

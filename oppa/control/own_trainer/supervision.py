@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Protocol
 
 from oppa.control.own_trainer.attempt import PREEMPTION, OwnAttempt
-from oppa.control.own_trainer.bounds import outside, way_of
 from oppa.control.own_trainer.catch_up import catch_up
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms
@@ -27,6 +26,7 @@ from oppa.control.own_trainer.rank_launchers import RankLaunchers, spec_of
 from oppa.control.own_trainer.resizing import Resizing
 from oppa.control.own_trainer.resumption import Resumption
 from oppa.control.own_trainer.run_book import LEFT_BADLY, RESTARTED, RunBook
+from oppa.control.reach import outside, way_of
 from oppa.errors import MeasurementError, TrainingError
 from oppa.launchers.elastic_hosts import ElasticHosts
 from oppa.problem.configuration import Configuration
@@ -360,8 +360,10 @@ class _Supervisor:
         if decision.before_step is not None:
             book.note(ledger.NOT_ROLLED_BACK, failure="your own trainer does not restore earlier weights")
             return
+        assert attempt.abilities is not None
         options = self._run.problem.run_options
-        if why := outside(decision.configuration, options):  # the table of a service that the user named has all batches
+        reach = attempt.abilities.reach(options)
+        if why := outside(decision.configuration, reach):
             book.held_back(present, decision, why)
             return
         if options.advise:
@@ -370,10 +372,9 @@ class _Supervisor:
         if why := book.limits.held_back(book.samples, time.time()):
             book.held_back(present, decision, why)
             return
-        assert attempt.abilities is not None
-        way = way_of(present, decision.configuration, attempt.abilities)
+        way = way_of(present, decision.configuration, reach)
         if way is None:
-            book.changed(present, decision, {}, f"the trainer cannot change so: {attempt.abilities.text}")
+            book.changed(present, decision, {}, f"the trainer cannot change so: {reach.text}")
             return
         if way == "live":
             attempt.ask(decision, before=book.frozen_from)

@@ -10,7 +10,7 @@ from oppa.atomic_write import write_atomically
 from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
-from oppa.protocol.messages import Hello
+from oppa.protocol.messages import Hello, Reach
 from oppa.regular_file import read_json
 
 if TYPE_CHECKING:
@@ -53,12 +53,13 @@ def advertise(folder: Path, *, address: str, through: str, job: str, token: str,
 
 
 def connect(
-    folder: Path, configuration: Configuration, problem: Problem, *, reconfiguration_s: float | None = None
+    folder: Path, configuration: Configuration, problem: Problem, *, reconfiguration_s: float | None = None, reach: Reach | None = None
 ) -> "ControlClient | None":
     """Return a client for the service that a run's folder names; None if it names none.
 
     Args:
         reconfiguration_s: Expected seconds of the first change of layout; None: those of a change in process.
+        reach: Changes that are open to the job; None: all.
 
     Raises:
         RunError: if `control.json` is damaged.
@@ -76,6 +77,7 @@ def connect(
             warmup_samples=problem.run_options.warmup_samples,
             scaling=problem.run_options.scaling,
             reconfiguration_s=reconfiguration_s,
+            reach=reach or Reach(),
         )
         return ControlClient(values["address"], values["token"], hello, through=values["through"], run=values.get("run", ""))
     except FileNotFoundError:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from oppa import __version__
 from oppa.control.controller import EVERY, Controller
 from oppa.control.decision import Policy
+from oppa.control.reach import reachable
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.protocol.messages import Hello
 from oppa.table.table import Table
@@ -37,7 +38,7 @@ class ControllerFactory:
         """Return the controller of a job."""
         return Controller(
             self._throughputs and self._throughputs.scaled(hello.scaling),
-            self._policy_of,
+            reachable(self._policy_of, hello.reach),
             total_samples=hello.total_samples,
             warmup_samples=hello.warmup_samples,
             reconfiguration_s=hello.reconfiguration_s,

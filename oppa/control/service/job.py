@@ -25,7 +25,7 @@ class ControlledJob:
 
     def __init__(self, hello: Hello, control: Callable[[Hello], Controller]) -> None:
         self.name, self.controller = hello.job, control(hello)
-        self.terms = json.dumps([hello.scaling, hello.warmup_samples, hello.reconfiguration_s])
+        self.terms = json.dumps([hello.scaling, hello.warmup_samples, hello.reconfiguration_s, hello.reach.model_dump()])
         """The facts of the hello that the controller keeps, as JSON."""
         self.number = 0
         """Largest message number accepted so far."""

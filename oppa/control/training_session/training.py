@@ -8,7 +8,6 @@ from pathlib import Path
 
 from oppa.control.own_trainer.bounds import open_rows
 from oppa.control.own_trainer.contract import Abilities
-from oppa.control.own_trainer.reachable import reachable
 from oppa.control.own_trainer.supervision import supervise_own
 from oppa.control.policy_choice import MakePolicy
 from oppa.control.run_hosts import elastic_hosts
@@ -102,10 +101,10 @@ def _trained(
     with contextlib.ExitStack() as opened:
 
         def open_controller(present: Configuration, able: Abilities, change_s: float) -> RunController | None:
-            table = service.table and open_rows(service.table, present, able, run.problem.run_options)
-            make = service.make and reachable(service.make, able)
-            opened.enter_context(dataclasses.replace(service, table=table, make=make).running(report))
-            client = discovery.connect(folder, present, run.problem, reconfiguration_s=change_s)
+            reach = able.reach(run.problem.run_options)
+            table = service.table and open_rows(service.table, present, reach)
+            opened.enter_context(dataclasses.replace(service, table=table).running(report))
+            client = discovery.connect(folder, present, run.problem, reconfiguration_s=change_s, reach=reach)
             return client and opened.enter_context(client)
 
         return supervise_own(ranks, folder, run, watcher, open_controller, asked=asked, hosts=hosts)

@@ -1,0 +1,79 @@
+"""Restrict a policy to the changes that are open to a job: by what its trainer can do, and by the user's bounds of the batch."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from oppa.control.decision import Decision, JobState, Policy
+from oppa.control.throughput_index import ThroughputIndex
+from oppa.problem.configuration import Configuration
+from oppa.protocol.messages import Reach
+from oppa.table.rows import ParallelStrategy
+
+Way = Literal["live", "restart"]
+"""How a trainer changes: between two steps, or by a restart from a checkpoint."""
+
+
+def way_of(before: Configuration, after: Configuration, reach: Reach) -> Way | None:
+    """Return how a trainer changes between two configurations; None if it cannot. Bounds of the batch are not considered."""
+    same_layout = ParallelStrategy.of(before) == ParallelStrategy.of(after)
+    larger, smaller = after.global_batch > before.global_batch, after.global_batch < before.global_batch
+    batch = not (larger and reach.batch not in ("both", "up")) and not (smaller and reach.batch not in ("both", "down"))
+    micro_batch = reach.micro_batch or after.micro_batch == before.micro_batch
+    if same_layout and batch and micro_batch:
+        return "live"
+    if reach.restart and (reach.elastic or after.devices == before.devices):
+        return "restart"
+    return None
+
+
+def outside(configuration: Configuration, reach: Reach) -> str:
+    """Return how a batch exceeds the user's bounds; empty if it is within them."""
+    batch, least, most = configuration.global_batch, reach.least_batch, reach.largest_batch
+    if least is not None and batch < least:
+        return f"batch {batch} is below `least_batch = {least}`"
+    if most is not None and batch > most:
+        return f"batch {batch} is above `largest_batch = {most}`"
+    return ""
+
+
+class ReachablePolicy(Policy):
+    """Decides as another policy does for which the configurations that a job cannot reach are not buildable.
+
+    Args:
+        policy: The policy that decides.
+        candidates: Configurations of its table.
+        reach: Changes that are open to the job. A batch that can only grow comes back to no smaller one.
+    """
+
+    def __init__(self, policy: Policy, candidates: Iterable[Configuration], reach: Reach) -> None:
+        self._policy, self._candidates, self._reach = policy, frozenset(candidates), reach
+        self.measures, self.restless, self.interval, self.window = policy.measures, policy.restless, policy.interval, policy.window
+
+    def decide(self, state: JobState) -> Decision:
+        """Return what the job should do before the next step."""
+        return self._policy.decide(self._from_present(state))
+
+    def undo(self, state: JobState, came_from: Configuration) -> Decision | None:
+        """Return a decision to revert the last change; None if the change is kept, or the trainer cannot revert it."""
+        return None if self._is_out_of_reach(state, came_from) else self._policy.undo(self._from_present(state), came_from)
+
+    def _from_present(self, state: JobState) -> JobState:
+        unreachable = {each for each in self._candidates if self._is_out_of_reach(state, each)}
+        return dataclasses.replace(state, unbuildable=state.unbuildable | unreachable)
+
+    def _is_out_of_reach(self, state: JobState, configuration: Configuration) -> bool:
+        if configuration == state.configuration:
+            return False
+        return bool(outside(configuration, self._reach)) or way_of(state.configuration, configuration, self._reach) is None
+
+
+def reachable(policy_of: Callable[[ThroughputIndex | None], Policy], reach: Reach) -> Callable[[ThroughputIndex | None], Policy]:
+    """Return a factory of the same policy for a job to which these changes are open."""
+    if reach == Reach():
+        return policy_of
+
+    def made(throughputs: ThroughputIndex | None) -> Policy:
+        return ReachablePolicy(policy_of(throughputs), throughputs.configurations if throughputs else (), reach)
+
+    return made
