@@ -25,6 +25,7 @@ from torch import Tensor
 
 from experiments.baselines.cost_predictions import cost_predictions
 from experiments.baselines.improvement import log_chance, log_improvement
+from oppa.cost.beliefs import framework_of
 from oppa.cost.facts import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
@@ -35,6 +36,7 @@ from oppa.tuning.designers.pruning import Pruning
 from oppa.tuning.designers.targets import rates, slacks
 from oppa.tuning.stopping import TRIAL_STDDEV
 from oppa.tuning.surrogate.distributions import Normal
+from oppa.tuning.surrogate.main_effects import varying_extras
 
 Values: TypeAlias = NDArray[np.float64]
 Grow = Callable[[Values, Values, Values, int], Values]
@@ -50,7 +52,8 @@ class PhysicsForest:
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, grow: Grow) -> None:
         self._predicted = cost_predictions(problem, candidates)
-        self._pruning = Pruning(workload_of(problem, candidates))
+        unknown = varying_extras(candidates, framework_of(problem).reads(candidates.space.names))
+        self._pruning = Pruning(workload_of(problem, candidates), candidates, [parameter.name for parameter in unknown])
         self._log_limit = math.log(problem.cluster.usable_bytes)
         self._seed, self._grow = seed, grow
         self._seen: list[Observation] = []

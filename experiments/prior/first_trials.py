@@ -96,7 +96,7 @@ def _learned(process: GaussianProcess, trials: Tensor, target: Tensor, stddev: f
     seen = trials[target[trials].isfinite()]
     if len(seen):
         noise = torch.full((len(seen),), stddev**2, dtype=torch.float64)
-        process.learn(Data(rows=seen, target=target[seen], noise=noise, side=torch.zeros_like(noise)))
+        process.learn(Data(rows=seen, target=target[seen], noise=noise, side=torch.zeros_like(noise), odds=torch.zeros_like(noise)))
     return process.of_candidates(rest)
 
 

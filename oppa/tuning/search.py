@@ -187,4 +187,4 @@ def _exhausted(tried: int, valid: int) -> str:
     skipped = valid - tried
     if not skipped:
         return "every valid configuration was tried"
-    return f"nothing is left to try: {skipped} configurations need at least as much memory as one that ran out of memory"
+    return f"nothing is left to try: the other {skipped} configurations are expected to run out of memory"

@@ -39,7 +39,8 @@ def process(designer, name):
 
 def seen(rows, target, *, side=0.0) -> Data:
     n = len(rows)
-    return Data(rows=rows, target=target, noise=torch.full((n,), NOISE**2).double(), side=torch.full((n,), side).double())
+    noise, sides = torch.full((n,), NOISE**2).double(), torch.full((n,), side).double()
+    return Data(rows=rows, target=target, noise=noise, side=sides, odds=torch.zeros(n).double())
 
 
 def noisy(truth: torch.Tensor, seed: int) -> torch.Tensor:

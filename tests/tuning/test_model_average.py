@@ -21,7 +21,7 @@ def reversed_ranks(work, c):
 
 def data(rows, target) -> Data:
     n = len(rows)
-    return Data(rows=rows, target=target, noise=torch.full((n,), 1e-4).double(), side=torch.zeros(n).double())
+    return Data(rows=rows, target=target, noise=torch.full((n,), 1e-4).double(), side=torch.zeros(n).double(), odds=torch.zeros(n).double())
 
 
 @pytest.fixture

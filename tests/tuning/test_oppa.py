@@ -9,11 +9,12 @@ from oppa.problem.training import SearchOptions
 from oppa.study import Prediction
 from oppa.tuning.acquisition import bound
 from oppa.tuning.designers.choice import ODD_MEMORY, value_of_new
-from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, Oppa
+from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, TOO_LARGE, Oppa
 from oppa.tuning.surrogate.distributions import Normal
 from tests.tuning.conftest import failed, measured
 
 ALL = torch.arange(32)
+MIB = 2**20
 
 
 @pytest.fixture
@@ -88,17 +89,30 @@ def test_what_needs_less_of_one_part_may_still_be_tried(designer, candidates) ->
     assert designer.suggest(set(range(32)) - {largest}) is None
 
 
-@pytest.mark.parametrize("outcome", ["failed", "timed_out"])
 @pytest.mark.parametrize("memory_bytes", [None, 10 * 2**20])
 @pytest.mark.parametrize("known", [(), (3, 20)])
-def test_a_failure_of_another_cause_changes_no_belief(outcome, memory_bytes, known, designer, landscape) -> None:
+def test_a_trial_that_timed_out_changes_no_belief(memory_bytes, known, designer, landscape) -> None:
     if known:
         designer.update([landscape.observe(index) for index in known])
     before = [process.at(ALL) for process in (designer.log_rate, designer.log_slack)]
-    designer.update([failed(5, outcome, memory_bytes=memory_bytes)])
+    designer.update([failed(5, "timed_out", memory_bytes=memory_bytes)])
     for process, belief in zip((designer.log_rate, designer.log_slack), before, strict=True):
         torch.testing.assert_close((process.at(ALL).mean, process.at(ALL).stddev), (belief.mean, belief.stddev), rtol=0, atol=0)
-    assert designer.suggest({5, *known}) is not None
+
+
+def test_a_failure_of_an_unknown_cause_changes_the_belief_of_memory_alone(designer) -> None:
+    before = [process.at(ALL) for process in (designer.log_rate, designer.log_slack)]
+    designer.update([failed(5, memory_bytes=1)])
+    rate, slack = (process.at(ALL) for process in (designer.log_rate, designer.log_slack))
+    torch.testing.assert_close((rate.mean, rate.stddev), (before[0].mean, before[0].stddev), rtol=0, atol=0)
+    assert slack.mean[5] > before[1].mean[5]
+
+
+def test_where_running_out_of_memory_is_recognised_another_failure_changes_no_belief(designer) -> None:
+    designer.update([failed(3, "out_of_memory")])
+    before = designer.log_slack.at(ALL)
+    designer.update([failed(5)])
+    torch.testing.assert_close(designer.log_slack.at(ALL).mean, before.mean, rtol=0, atol=0)
 
 
 @pytest.mark.slow
@@ -221,10 +235,50 @@ def test_a_space_of_one_candidate_is_searched(make_problem) -> None:
     assert designer.predict(0).log_stddev < 0.1
 
 
-def test_after_too_many_failures_chance_takes_over(problem, candidates, landscape) -> None:
+def unexpected(index: int):
+    """A failure of a trial that was expected to fit."""
+    return dataclasses.replace(failed(index), prediction=Prediction(steps_per_s=1.0, log_stddev=0.1, memory_bytes=1, memory_log_stddev=0.1))
+
+
+def test_after_too_many_unexpected_failures_chance_takes_over(problem, candidates) -> None:
     choices = set()
     for seed in range(8):
         designer, tried = Oppa(problem, candidates, seed=seed), set(range(FAILURES_IN_A_ROW))
-        designer.update([failed(index) for index in tried])
+        designer.update([unexpected(index) for index in tried])
         choices.add(designer.suggest(tried))
     assert len(choices) > 1
+
+
+def test_failures_that_were_expected_or_follow_a_complete_trial_leave_the_choice_to_the_model(problem, candidates, landscape) -> None:
+    large = Prediction(steps_per_s=1.0, log_stddev=0.1, memory_bytes=2 * problem.cluster.usable_bytes, memory_log_stddev=0.1)
+    tried = set(range(FAILURES_IN_A_ROW))
+    expected = [dataclasses.replace(failed(index, "out_of_memory"), prediction=large) for index in tried]
+    after = [landscape.observe(20), *map(unexpected, tried)]
+    for seen, taken in ((expected, tried), (after, tried | {20})):
+        choices = set()
+        for seed in range(4):
+            designer = Oppa(problem, candidates, seed=seed)
+            designer.update(seen)
+            choices.add(designer.suggest(taken))
+        assert len(choices) == 1
+
+
+def test_failures_of_an_unknown_cause_lead_to_candidates_that_need_less(problem, candidates) -> None:
+    designer, tried = Oppa(problem, candidates, seed=0), set()
+    before = designer.log_slack.at(ALL).mean
+    for _ in range(4):
+        tried.add(designer.suggest(tried))
+        designer.update([failed(index) for index in sorted(tried)][-1:])
+    assert (designer.log_slack.at(ALL).mean > before).all()
+
+
+def test_after_a_complete_trial_nothing_is_tried_that_hardly_can_fit(make_problem) -> None:
+    problem = make_problem(("100 MiB", "12 MiB"))
+    candidates = problem.candidates()
+    designer = Oppa(problem, candidates, seed=0)
+    least = int(designer.log_slack.at(ALL).mean.argmin())
+    assert len(ranking(designer)) == len(candidates)
+    designer.update([measured(least, 0.5, 12 * MIB - 1)])
+    order = ranking(designer)
+    slack = designer.log_slack.of_candidates(ALL)
+    assert len(order) < len(candidates) - 1 and all(slack.mean[each] < TOO_LARGE * slack.stddev[each] for each in order)

@@ -22,7 +22,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.calibration import widening
-from oppa.tuning.designer import Observation, failing, free
+from oppa.tuning.designer import Observation, free, standings
 from oppa.tuning.designers.choice import most_promising, most_valuable
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
@@ -36,7 +36,7 @@ from oppa.tuning.designers.processes import (
 )
 from oppa.tuning.designers.pruning import Pruning
 from oppa.tuning.designers.random_search import RandomSearch
-from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
+from oppa.tuning.designers.targets import memory_trials, rates, slacks, trial_variance
 from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, without_batch
 from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
@@ -47,10 +47,10 @@ MODEL_WRONG = 0.1
 """Prior probability that the cost model says nothing about a job."""
 MEMORY_AGAIN = 0.005
 """Standard deviation of log memory between trials of one configuration."""
-HOPELESS = 2.3
-"""Standard deviations above the limit at which a candidate's memory leaves it one chance in a hundred. It is tried after all others."""
+TOO_LARGE = 2.3
+"""Standard deviations above the limit at which a candidate's memory leaves it one chance in a hundred."""
 FAILURES_IN_A_ROW = 6
-"""Trials in a row without a measurement after which choices are random until something is measured (App. E.1)."""
+"""Trials in a row that were expected to fit and measured nothing. Then choices are random until something is measured (App. E.1)."""
 
 
 def fitted(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> "Oppa":
@@ -104,7 +104,7 @@ class Oppa:
         others = [rate_process(problem, candidates, points_of_rate, plain, residual=PLAIN_RESIDUAL)] if doubts else []
         self.averaged_rate = ModelAverage((self.log_rate, *others), (1 - MODEL_WRONG, MODEL_WRONG)[: 1 + len(others)])
         self.log_slack = memory_process(candidates, points, room, residual=MEMORY_RESIDUAL)
-        self.pruning = Pruning(work)
+        self.pruning = Pruning(work, candidates, [parameter.name for parameter in unknown])
         self.limit_bytes = problem.cluster.usable_bytes
         self._strategy = problem.search_options
         self._chance = RandomSearch(problem, candidates, seed=seed)
@@ -129,8 +129,9 @@ class Oppa:
         self.pruning.learn(observations)
         if any(seen.measured for seen in observations):
             self.averaged_rate.learn(rates(self._seen))
-        if any(map(tells_memory, observations)):
-            self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
+        telling = memory_trials(self._seen)
+        if any(seen in telling for seen in observations):
+            self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes), failures=True))
 
     def restate(self, observations: Sequence[Observation]) -> None:
         """Learn observations in place of all earlier ones, whose rates are corrected for a drift of the machine."""
@@ -138,20 +139,30 @@ class Oppa:
         self.update(observations)
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """Return the most valuable candidate, tried or not; None if none is left.
+        """Return the most valuable candidate, tried or not; None if none is left that may fit, or none fits after one ran to its end.
 
-        Candidates that hardly can fit are tried after all others.
+        Before one ran to its end, candidates that hardly can fit are tried after all others, that of the least memory first.
         """
         rows = torch.from_numpy(free(len(self.infeasible), taken))
         rows = rows[~self.infeasible[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # the frameworks' defaults win ties
-        slack = self.log_slack.of_candidates(rows)
-        may_fit = slack.mean < HOPELESS * slack.stddev
-        if may_fit.any():
+        slack, returnable = self.log_slack.of_candidates(rows), standings(self._seen)
+        may_fit = slack.mean < TOO_LARGE * slack.stddev
+        if may_fit.any() or returnable:
             rows, slack = rows[may_fit], Normal(slack.mean[may_fit], slack.stddev[may_fit])
-        if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
+        if not len(rows) and not returnable:
+            return None
+        if not returnable and self._is_misled():
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy)
+
+    def _is_misled(self) -> bool:
+        """Return whether trials in a row measured nothing though they were expected to fit, so that the model must be wrong."""
+        log_limit, unexpected = math.log(self.limit_bytes), 0
+        for seen in self._seen:
+            expected = seen.prediction is None or math.log(seen.prediction.memory_bytes or 1) < log_limit
+            unexpected = 0 if seen.measured else unexpected + expected
+        return unexpected >= FAILURES_IN_A_ROW
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput, where a failure counts as a loss."""

@@ -13,6 +13,8 @@ from oppa.tuning.surrogate.gaussian_process import Data
 
 EXPECTED_WEIGHT = 4.0
 """Weight of TRIAL_STDDEV against a study's own repeats, as a number of repeats."""
+OTHER_CAUSES = 0.3
+"""Odds of another cause of an unexplained failure: one of ten trials that fit fails, and one of three that do not is not recognised."""
 
 
 def rates(observations: Sequence[Observation]) -> Data:
@@ -26,6 +28,7 @@ def rates(observations: Sequence[Observation]) -> Data:
             [(between + statistics.fmean(seen.log_variance or 0.0 for seen in trials)) / len(trials) for trials in measured.values()]
         ),
         side=torch.zeros(len(measured), dtype=torch.float64),
+        odds=torch.zeros(len(measured), dtype=torch.float64),
     )
 
 
@@ -37,21 +40,32 @@ def trial_variance(observations: Sequence[Observation]) -> float:
     return (EXPECTED_WEIGHT * TRIAL_STDDEV**2 + spread) / (EXPECTED_WEIGHT + freedom)
 
 
-def slacks(observations: Sequence[Observation], log_limit: float) -> Data:
+def slacks(observations: Sequence[Observation], log_limit: float, *, failures: bool = False) -> Data:
     """Return log(memory / limit) of each candidate's last trial that tells it, or its bound.
 
     It is at least 0 where the trial ran out of memory, and at most 0 where it ran without reporting its memory.
+
+    Args:
+        failures: While no trial was seen to run out of memory, those that failed for an unknown cause may have.
     """
-    seen = [trials[-1] for trials in by_candidate(filter(tells_memory, observations)).values()]
-    sides = [1.0 if o.outcome == "out_of_memory" else 0.0 if o.memory_bytes else -1.0 for o in seen]
+    telling = memory_trials(observations) if failures else filter(tells_memory, observations)
+    seen = [trials[-1] for trials in by_candidate(telling).values()]
+    sides = [1.0 if o.outcome == "out_of_memory" or not o.measured else 0.0 if o.memory_bytes else -1.0 for o in seen]
     return Data(
         rows=torch.tensor([o.candidate for o in seen], dtype=torch.long),
         target=column([0.0 if side else math.log(o.memory_bytes or 1) - log_limit for o, side in zip(seen, sides, strict=True)]),
         noise=column([0.0] * len(seen)),
         side=column(sides),
+        odds=column([OTHER_CAUSES if o.outcome == "failed" else 0.0 for o in seen]),
     )
 
 
 def tells_memory(observation: Observation) -> bool:
     """Return whether the trial ran out of memory or was measured. Other failures may have reported a peak before the real one."""
     return observation.outcome == "out_of_memory" or observation.measured
+
+
+def memory_trials(observations: Sequence[Observation]) -> list[Observation]:
+    """Return the trials that tell memory. While none was seen to run out of it, those that failed for an unknown cause are among them."""
+    recognised = any(seen.outcome == "out_of_memory" for seen in observations)
+    return [seen for seen in observations if tells_memory(seen) or (not recognised and seen.outcome == "failed")]

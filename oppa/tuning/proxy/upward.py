@@ -34,7 +34,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning.designer import Observation, free, standings
 from oppa.tuning.designers.choice import most_promising, value_of_new
-from oppa.tuning.designers.oppa import HOPELESS, MODEL_WRONG
+from oppa.tuning.designers.oppa import MODEL_WRONG, TOO_LARGE
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
     PLAIN_RESIDUAL,
@@ -46,7 +46,7 @@ from oppa.tuning.designers.processes import (
     rate_process,
 )
 from oppa.tuning.designers.pruning import Pruning
-from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
+from oppa.tuning.designers.targets import memory_trials, rates, slacks, trial_variance
 from oppa.tuning.proxy.hypotheses import hypotheses
 from oppa.tuning.proxy.stand_ins import Proxy
 from oppa.tuning.surrogate.cost_model import CostModel, MeanFunction
@@ -97,7 +97,7 @@ class Upward:
             (*([(1 - MODEL_WRONG) / len(physical)] * len(physical)), MODEL_WRONG),
         )
         self.log_slack = memory_process(both, points, room, residual=MEMORY_RESIDUAL)
-        self.pruning = Pruning(work)
+        self.pruning = Pruning(work, both, [parameter.name for parameter in unknown])
         self.unseen_variance = RATE_NUGGET**2 * (problem.cluster.hosts - proxy.problem.cluster.hosts)
         """Variance of log throughput that the hosts add which the smaller size lacks: any of them may be slow."""
         self._limit_bytes = problem.cluster.usable_bytes
@@ -123,9 +123,9 @@ class Upward:
         rows = rows[~self.pruning.infeasible[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # the frameworks' defaults win ties
         slack = self.log_slack.of_candidates(rows)
-        may_fit = slack.mean < HOPELESS * slack.stddev
+        may_fit = slack.mean < TOO_LARGE * slack.stddev
         if not may_fit.any():
-            return int(rows[0]) if len(rows) else None
+            return int(rows[slack.mean.argmin()]) if len(rows) else None
         rows, slack = rows[may_fit], Normal(slack.mean[may_fit], slack.stddev[may_fit])
         if not (completed := standings(seen for seen in self._seen if seen.candidate < self._n)):
             return most_promising(rows, self.log_rate.likeliest.of_candidates(rows), slack)
@@ -156,8 +156,9 @@ class Upward:
         self.pruning.learn(observations)
         if any(seen.measured for seen in observations):
             self.log_rate.learn(self._rates())
-        if any(map(tells_memory, observations)):
-            self.log_slack.learn(slacks(self._seen, math.log(self._limit_bytes)))
+        telling = memory_trials(self._seen)
+        if any(seen in telling for seen in observations):
+            self.log_slack.learn(slacks(self._seen, math.log(self._limit_bytes), failures=True))
 
     def _rates(self) -> Data:
         """Return the measured log throughputs; a full-size one has the variance of the hosts that the smaller size lacks."""

@@ -4,12 +4,17 @@ An out-of-memory trial shows that its memory is at least the limit, not how much
 it is at most the limit. The likelihood is Phi(side (f - bound) / softness). It is replaced by the Gaussian that changes the posterior in
 the same way (Minka 2001; Rasmussen & Williams 2006, section 3.6 and eq. 3.82). This Gaussian is called the observation's stand-in.
 
+A trial may also fail for an unknown cause. Then the likelihood is Phi(z) + odds (1 - Phi(z)), where `odds` is how much more rarely a trial
+fails so whose memory suffices. It is the mixture of the bound, and of an observation that shows nothing.
+
 Notation (n observations, c of them censored):
     mean, cov        prior mean and covariance at all observations       (n,), (n, n)
     target, noise    observed values and their variances; those of the
                      stand-ins where censored                            (n,), (n,)
     side             1 where the target is a lower bound, -1 where it is an
                      upper bound, 0 where a value was measured           (n,)
+    odds             likelihood on the other side of the bound, relative
+                     to that on its own side; 0 for a certain bound      (n,)
 """
 
 import math
@@ -22,7 +27,7 @@ from oppa.tuning.surrogate.map_fit import cholesky
 
 SWEEPS = 60
 TOLERANCE = 1e-5
-"""Sweeps end when no stand-in's precision changes by more than this share of the posterior precision. Each sweep halves the rest."""
+"""Sweeps end when no stand-in changes by more than this share of the posterior's precision or deviation. Each sweep halves the rest."""
 VAGUE = 1e6
 """Variance of an uninformative stand-in."""
 
@@ -57,10 +62,13 @@ class _Bound(NamedTuple):
 
     value: Tensor
     sign: Tensor
+    odds: Tensor
     softness: float
 
 
-def propagate(mean: Tensor, cov: Tensor, target: Tensor, noise: Tensor, side: Tensor, *, softness: float) -> tuple[Tensor, Tensor]:
+def propagate(
+    mean: Tensor, cov: Tensor, target: Tensor, noise: Tensor, side: Tensor, odds: Tensor, *, softness: float
+) -> tuple[Tensor, Tensor]:
     """Return targets and noise in which each censored observation is its Gaussian stand-in.
 
     Args:
@@ -69,19 +77,21 @@ def propagate(mean: Tensor, cov: Tensor, target: Tensor, noise: Tensor, side: Te
         target: Observed values; the bound where censored, shape (n,).
         noise: Variances; ignored where censored, shape (n,).
         side: The side of the bound on which the value is, shape (n,).
+        odds: Likelihood of the other side, relative to that of this one, shape (n,).
         softness: Standard deviation of the bound itself.
     """
     censored = side != 0
     if not censored.any():
         return target, noise
-    bound = _Bound(value=(target - mean)[censored], sign=side[censored], softness=softness)
+    bound = _Bound(value=(target - mean)[censored], sign=side[censored], odds=odds[censored], softness=softness)
     precision = torch.where(censored, 1 / VAGUE, 1 / noise)
     sites = _Sites(precision=precision, shift=torch.where(censored, 0.0, target - mean) * precision)
     for _ in range(SWEEPS):
         marginals = _marginals(cov, sites)
         old, variance = sites.at(censored), marginals.variance[censored]
         new = _stand_in(_Marginals(variance=variance, mean=marginals.mean[censored]), old, bound)
-        change = ((new.precision - old.precision) * variance).abs().max()
+        moved = torch.stack([(new.precision - old.precision) * variance, (new.shift - old.shift) * variance.sqrt()])
+        change = moved.abs().max()
         sites = sites.replaced(censored, new)
         if change < TOLERANCE:
             break
@@ -108,8 +118,12 @@ def _stand_in(marginal: _Marginals, site: _Sites, bound: _Bound) -> _Sites:
     sign, total = bound.sign, cavity_variance + bound.softness**2
     z = sign * (cavity_mean - bound.value) / total.sqrt()
     ratio = torch.exp(-0.5 * z.square() - 0.5 * math.log(2 * math.pi) - torch.special.log_ndtr(z))  # phi / Phi
-    tilted_mean = cavity_mean + sign * cavity_variance * ratio / total.sqrt()
-    tilted_variance = cavity_variance - cavity_variance.square() * ratio / total * (z + ratio)
+    shift = sign * cavity_variance * ratio / total.sqrt()
+    variance = cavity_variance - cavity_variance.square() * ratio / total * (z + ratio)
+    bounded = (1 - bound.odds) * torch.special.ndtr(z)
+    weight = torch.where(bound.odds > 0, bounded / (bounded + bound.odds), 1.0)  # of the bound, against the cavity itself
+    tilted_mean = cavity_mean + weight * shift
+    tilted_variance = cavity_variance + weight * (variance - cavity_variance) + weight * (1 - weight) * shift.square()
     wanted = (1 / tilted_variance.clamp_min(1e-12) - cavity_precision).clamp_min(1 / VAGUE)
-    wanted_shift = tilted_mean / tilted_variance.clamp_min(1e-12) - cavity_mean * cavity_precision
+    wanted_shift = tilted_mean * (wanted + cavity_precision) - cavity_mean * cavity_precision
     return _Sites(precision=0.5 * (site.precision + wanted), shift=0.5 * (site.shift + wanted_shift))

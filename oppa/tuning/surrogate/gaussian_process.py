@@ -60,13 +60,15 @@ TINY = 1e-12
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Data:
-    """Holds the observations of one quantity: candidate numbers, targets, known variances and sides, each of shape (n,)."""
+    """Holds the observations of one quantity: candidate numbers, targets, known variances, sides and odds, each of shape (n,)."""
 
     rows: Tensor
     target: Tensor
     noise: Tensor
     side: Tensor
     """1 where the target is a lower bound, -1 where it is an upper bound, 0 where a value was measured."""
+    odds: Tensor
+    """Likelihood of the other side of a bound, relative to that of its own; 0 where the bound is certain."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -235,7 +237,7 @@ class GaussianProcess:
         centre, covariance, nugget = inputs[:, -1], prior_covariance(self.kernel, inputs), math.exp(self._log_noise)
         censored = data.side != 0
         whole = torch.where(censored, 1.0, data.noise + nugget)
-        target, stand_in = censoring.propagate(centre, covariance, data.target, whole, data.side, softness=SOFTNESS)
+        target, stand_in = censoring.propagate(centre, covariance, data.target, whole, data.side, data.odds, softness=SOFTNESS)
         noise = torch.where(censored, stand_in, data.noise)
         odd = torch.where(censored, 0.0, outliers.own_variance(covariance, centre, target, noise + nugget))
         return target, noise + odd, float(outliers.log_density(odd, noise + nugget))
