@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from oppa.bench.intervals import Estimate, estimate, mean, mean_difference, median_difference, table_of
 from oppa.bench.runs import Run
 from oppa.bench.scores import best_at, trials_to
-from oppa.bench.suites import DISTORTED
+from oppa.bench.suites import DISTORTED, UNDOUBTED
 from oppa.bench.variations import PLAIN, VARIATIONS
 from oppa.report.record import Section
 
@@ -27,6 +29,8 @@ class Misled:
     """Mean share of the best after LAST trials."""
     trials_behind: Estimate
     """Median trials to 95% of `oppa`, minus those of the constant mean."""
+    worst_task: float
+    """The same of the task where `oppa` is furthest behind: medians over its seeds."""
     loss: Estimate
     """Mean share of the best after LAST trials of the constant mean, minus that of `oppa`; negative where the prior helps."""
 
@@ -47,6 +51,15 @@ def misled(runs: Sequence[Run], trials: int) -> list[Misled]:
     return found
 
 
+def price_of_doubts(runs: Sequence[Run]) -> Estimate | None:
+    """Return how much more of the best is found without doubts where the prior is right, after LAST trials; None without runs."""
+    plain, undoubted = ([run for run in runs if (run.designer, run.variation) == ("oppa", name)] for name in (PLAIN, UNDOUBTED))
+    tasks = sorted({run.task for run in plain} & {run.task for run in undoubted})
+    if not tasks:
+        return None
+    return estimate(mean_difference, *(table_of(group, tasks, _best) for group in (undoubted, plain)))
+
+
 def adversarial_section(runs: Sequence[Run], trials: int) -> Section | None:
     """Tabulate the distortions; None if no run is under one."""
     found = misled(runs, trials)
@@ -58,16 +71,19 @@ def adversarial_section(runs: Sequence[Run], trials: int) -> Section | None:
             each.runs,
             f"{each.best:.3f}",
             each.trials_behind.format(1, sign=True),
+            f"{each.worst_task:+g}",
             each.loss.format(3, sign=True),
         )
         for each in found
     ]
     text = (
         f"`oppa` under a distorted prior, against Bayesian optimisation with a constant mean (`{CONSTANT}`). Best: mean share after "
-        f"{min(LAST, trials)} trials. Further trials: how many more the median search takes to 95%. Loss: the constant mean's share "
-        "minus that of `oppa`. Intervals hold 90% over tasks and seeds."
+        f"{min(LAST, trials)} trials. Further trials: how many more the median search takes to 95%, and that of the worst task. Loss: "
+        "the constant mean's share minus that of `oppa`. Intervals hold 90% over tasks and seeds."
     )
-    columns = ("prior", ">plays", ">best", ">further trials", ">loss")
+    if price := price_of_doubts(runs):
+        text += f" Without doubts of the right prior, the share of the best is larger by {price.format(3, sign=True)}."
+    columns = ("prior", ">plays", ">best", ">further trials", ">worst task", ">loss")
     return Section(title="Priors that mislead", text=text, columns=columns, rows=rows)
 
 
@@ -75,14 +91,17 @@ def _misled(variation: str, ours: Sequence[Run], theirs: Sequence[Run], tasks: S
     def to_95(run: Run) -> float:
         return trials_to(run, trials)
 
-    def best(run: Run) -> float:
-        return best_at(run, LAST)[-1]
-
-    reached, shares = ([table_of(group, tasks, figure) for group in (ours, theirs)] for figure in (to_95, best))
+    reached, shares = ([table_of(group, tasks, figure) for group in (ours, theirs)] for figure in (to_95, _best))
+    own, other = (np.nanmedian(table, axis=1) for table in reached)
     return Misled(
         variation=variation,
         runs=sum(run.task in tasks for run in ours),
         best=float(mean(shares[0])),
         trials_behind=estimate(median_difference, *reached),
+        worst_task=float((own - other).max()),
         loss=estimate(mean_difference, shares[1], shares[0]),
     )
+
+
+def _best(run: Run) -> float:
+    return best_at(run, LAST)[-1]

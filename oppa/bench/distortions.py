@@ -4,6 +4,7 @@ The distortions change the prior alone. The truth of a task stays as it is, but 
 
 Distortions:
     slow_layout      the layout of the best configuration (dp, tp, pp) is predicted to take twice its time
+    tripled_time     every configuration is predicted to take three times its time
     scaled_memory    every configuration is predicted to need a multiple of its memory
     reversed_ranks   the fastest configuration is predicted to be the slowest, and so on
     with_hidden_knob an extra parameter, of which no formula knows, multiplies throughput by HIDDEN
@@ -30,7 +31,7 @@ from oppa.tuning.surrogate.cost_model import Formula
 KNOB = "hidden_knob"
 HIDDEN: Mapping[int, float] = {0: 1.0, 1: 0.7, 2: 1.4}
 """Factor on throughput of each value of the hidden knob, the default first."""
-TWICE = 2.0
+TWICE, THRICE = 2.0, 3.0
 
 
 class Formulas(TypedDict, total=False):
@@ -51,6 +52,15 @@ def slow_layout(task: BenchmarkTask) -> Formulas:
         layout = work.layout
         there = (layout.dp == best.dp) & (layout.tp == best.tp) & (layout.pp == best.pp)
         return step_time(work, c) * torch.where(there, TWICE, 1.0)
+
+    return Formulas(formula=formula)
+
+
+def tripled_time(task: BenchmarkTask) -> Formulas:
+    """Predict three times the time for every configuration."""
+
+    def formula(work: Workload, c: Coefficients) -> Tensor:
+        return THRICE * step_time(work, c)
 
     return Formulas(formula=formula)
 

@@ -16,8 +16,10 @@ MOST_TASKS = 8
 """Number of tasks of one suite when every suite runs."""
 OWN_SEEDS, PEER_SEEDS = 5, 2
 """Seeds of `oppa` and of the others then."""
-DISTORTED = ("slow-layout", "memory-double", "memory-half", "ranks-reversed", "hidden-knob")
-"""Variations of the suite `adversarial`."""
+DISTORTED = ("slow-layout", "time-triple", "memory-double", "memory-half", "ranks-reversed", "hidden-knob")
+"""Distortions of the suite `adversarial`."""
+UNDOUBTED = "no-doubts"
+"""Variation of the suite `adversarial` that shows what doubts cost where the prior is right."""
 MISLED = ("llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
 """Simulated tasks of the suite `adversarial`."""
 MISLED_REPLAYS = 4
@@ -85,7 +87,7 @@ SUITES: Mapping[str, TaskSuite] = {
         about="tasks of `replay` and `simulated` with priors that mislead",
         source="misled",
         declared=dataclasses.replace(_REPLAYED, jobs=_jobs(*MISLED).jobs, cost_model=True),
-        variations=DISTORTED,
+        variations=(*DISTORTED, UNDOUBTED),
         designers=("oppa", "oppa-no-prior", "random"),
     ),
 }

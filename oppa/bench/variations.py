@@ -12,7 +12,7 @@ import dataclasses
 
 from torch import Tensor
 
-from oppa.bench.distortions import Distortion, doubled_memory, halved_memory, reversed_ranks, slow_layout, with_hidden_knob
+from oppa.bench.distortions import Distortion, doubled_memory, halved_memory, reversed_ranks, slow_layout, tripled_time, with_hidden_knob
 from oppa.bench.held_out import held_out_beliefs
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.step_time import step_time
@@ -44,6 +44,8 @@ class Variation:
     held_out: bool = False
     distortion: Distortion | None = None
     hidden_knob: bool = False
+    doubts: bool = True
+    """`oppa` averages the cost model with a constant mean."""
     designers: tuple[str, ...] = ("oppa",)
     """Designers that run under it."""
 
@@ -64,8 +66,9 @@ class Variation:
         """Return the designer, as changed."""
         if self.prior_off:
             return Oppa(task.problem, task.candidates, seed=seed, formula=misled(self.prior_off, seed))
-        if self.distortion:
-            return Oppa(task.problem, task.candidates, seed=seed, **self.distortion(task))
+        if self.distortion or not self.doubts:
+            formulas = self.distortion(task) if self.distortion else {}
+            return Oppa(task.problem, task.candidates, seed=seed, doubts=self.doubts, **formulas)
         beliefs = held_out_beliefs(task.name.partition("-")[0]) if self.held_out else None
         return make_designer(name, task.problem, task.candidates, seed=seed, beliefs=beliefs)
 
@@ -76,10 +79,12 @@ VARIATIONS = {
     "prior-25": Variation(about="prior off by up to 25%", prior_off=0.25),
     "prior-50": Variation(about="prior off by up to 50%", prior_off=0.5),
     "slow-layout": Variation(about="twice the time for the layout of the best", distortion=slow_layout),
+    "time-triple": Variation(about="three times the time", distortion=tripled_time),
     "memory-double": Variation(about="twice the memory", distortion=doubled_memory),
     "memory-half": Variation(about="half the memory", distortion=halved_memory),
     "ranks-reversed": Variation(about="the order of times is reversed", distortion=reversed_ranks),
     "hidden-knob": Variation(about="a knob that no formula knows", hidden_knob=True, designers=("oppa", "oppa-no-prior")),
+    "no-doubts": Variation(about="the cost model alone, no constant mean beside it", doubts=False),
     "no-noise": Variation(about="no noise", noise=ReplayNoise(trial=0.0, step=0.0)),
     "noise-6": Variation(about="6% per trial and per step", noise=ReplayNoise(trial=0.06, step=0.06)),
     "setup-10s": Variation(about="starts of 10 s", noise=ReplayNoise(setup_s=10.0)),

@@ -10,14 +10,14 @@ import torch
 
 from oppa import catalog
 from oppa.bench import pooled
-from oppa.bench.adversarial import adversarial_section, misled
+from oppa.bench.adversarial import adversarial_section, misled, price_of_doubts
 from oppa.bench.black_box import PROGRAMS, black_box_tasks
 from oppa.bench.distortions import HIDDEN, KNOB, doubled_memory, halved_memory, reversed_ranks, slow_layout, with_hidden_knob
 from oppa.bench.pooled import SuiteRuns, leads, pool, pooled_json, pooled_sections, second_ratios, write_pooled
 from oppa.bench.runs import Log
 from oppa.bench.search import Comparison, every_suite
 from oppa.bench.search_page import LOG
-from oppa.bench.suites import DISTORTED, EVERY, MOST_TASKS, OWN_SEEDS, PEER_SEEDS, SUITES
+from oppa.bench.suites import DISTORTED, EVERY, MOST_TASKS, OWN_SEEDS, PEER_SEEDS, SUITES, UNDOUBTED
 from oppa.bench.tasks import simulated_tasks, spread
 from oppa.bench.variations import VARIATIONS
 from oppa.cli.commands import bench_search
@@ -114,7 +114,7 @@ def test_every_suite_runs_under_one_protocol() -> None:
     comparisons = every_suite(("oppa", "random", "tpe"), seeds=5, trials=7)
     assert [each.suite for each in comparisons] == list(SUITES)
     assert {(each.seeds_of("oppa"), each.seeds_of("tpe"), each.trials, each.most_tasks) for each in comparisons} == {(5, 2, 7, MOST_TASKS)}
-    assert comparisons[-1].designers == ("oppa", "random") and comparisons[-1].variations == ("", *DISTORTED)
+    assert comparisons[-1].designers == ("oppa", "random") and comparisons[-1].variations == ("", *DISTORTED, UNDOUBTED)
     assert set(DISTORTED) < VARIATIONS.keys()
 
 
@@ -179,7 +179,15 @@ def test_a_distortion_is_compared_with_the_constant_mean_that_it_does_not_reach(
     found = {each.variation: each for each in misled(misled_runs().runs, 20)}
     assert found[""].trials_behind.value == 0 and found["ranks-reversed"].trials_behind.value == 4
     assert found["ranks-reversed"].loss.value == 0 and found["ranks-reversed"].runs == 3
+    assert found["ranks-reversed"].worst_task == 4
     assert adversarial_section(runs_of("moe", 1.0, 0.8).runs, 20) is None
+
+
+def test_the_price_of_doubts_is_what_the_right_prior_finds_without_them() -> None:
+    plain = runs_of("adversarial", 0.9, 0.8)
+    undoubted = [dataclasses.replace(run, variation=UNDOUBTED) for run in runs_of("adversarial", 1.0, 0.8).runs if run.designer == "oppa"]
+    assert price_of_doubts(plain.runs) is None
+    assert price_of_doubts((*plain.runs, *undoubted)).value == pytest.approx(0.1)
 
 
 def test_the_pool_is_tables_and_json_and_leaves_misled_tasks_out() -> None:
