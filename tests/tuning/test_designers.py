@@ -79,6 +79,18 @@ def test_only_a_designer_with_coefficients_can_start_from_others(name, problem, 
     assert caught.value.hint == "use `--designer oppa`"
 
 
+@pytest.mark.parametrize("name", ["oppa", "oppa-no-prior"])
+def test_corrected_rates_replace_those_that_were_learned(name, make, landscape) -> None:
+    """The machine became twice as slow meanwhile."""
+    seen = [landscape.observe(index) for index in (3, 17, 20)]
+    slow = [dataclasses.replace(each, log_steps_per_s=each.log_steps_per_s - 0.7) for each in seen]
+    corrected, direct = make(name), make(name)
+    corrected.update(slow)
+    corrected.restate(seen)
+    direct.update(seen)
+    assert corrected.predict(20).steps_per_s == pytest.approx(direct.predict(20).steps_per_s, rel=0.05)
+
+
 def test_the_rules_that_designers_use_are_rules() -> None:
     assert STOPPING.keys() <= DESIGNERS.keys() and set(STOPPING.values()) <= RULES.keys()
     assert "oppa-no-early-stop" not in STOPPING

@@ -51,6 +51,11 @@ class WithoutPrior:
         if any(map(tells_memory, observations)):
             self.log_slack.learn(slacks(self._seen, math.log(self._limit_bytes)))
 
+    def restate(self, observations: Sequence[Observation]) -> None:
+        """Learn observations in place of all earlier ones, whose rates are corrected for a drift of the machine."""
+        self._seen = []
+        self.update(observations)
+
     def suggest(self, taken: Set[int]) -> int | None:
         """Return a random candidate at first, then the most valuable one, as `oppa` does."""
         rows = torch.from_numpy(free(len(self.log_rate.points), taken))
