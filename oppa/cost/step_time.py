@@ -104,8 +104,8 @@ def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
 def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tensor, Tensor]:
     """Return the seconds in which replicas exchange gradients, and those in which they gather parameters, without overlap, shape (n,) each.
 
-    Below ZeRO 3 parameters are gathered once, after the update. Under ZeRO 3 each forward and each backward pass gathers them, and
-    frameworks that prefetch hide this behind the pass. Groups of HSDP add an all-reduce of their shards.
+    Below ZeRO 3 parameters are gathered once, after the update, or by FSDP for each micro-batch. Under ZeRO 3 each forward and each
+    backward pass gathers them, and frameworks that prefetch hide this behind the pass. Groups of HSDP add an all-reduce of their shards.
     """
     layout, formats = work.layout, work.formats
     reduced, scattered, gathered = _operations_of_replicas(work, c)
@@ -124,7 +124,7 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     always = exchanges * (both - mine), each * (gathered - hidden * forward).clamp_min(0) + exchanges * mine + (each - exchanges) * only
     sharded = exchanges * (scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
     often = torch.where(formats.gathers_each > 0, each, 1.0)
-    kept = sharded, often * (gathered - torch.maximum(covered, hidden * forward)).clamp_min(0)  # ZeRO 2 keeps what it gathered
+    kept = sharded, often * (gathered - torch.maximum(covered, hidden * forward)).clamp_min(0)  # a pass of ZeRO 2 keeps what it gathered
     by_stage = zip((reduced, torch.zeros_like(reduced)), once, kept, always, strict=True)
     exchanged, collected = (_of_stage(layout.zero_stage, stages) for stages in by_stage)
     return torch.where(work.replicas > 1, exchanged, 0.0), torch.where(work.replicas > 1, collected, 0.0)
