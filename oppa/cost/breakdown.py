@@ -6,7 +6,17 @@ from torch import Tensor
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.layers import layer_time, layer_times
 from oppa.cost.memory import PhaseMemory, buffers, first_stage, in_passes, in_update, last_stage
-from oppa.cost.step_time import exchange_times, head_time, loss_time, optimizer_time, stage_contents, stage_time, step_time, transfers_time
+from oppa.cost.step_time import (
+    exchange_times,
+    filling_time,
+    head_time,
+    loss_time,
+    optimizer_time,
+    stage_contents,
+    stage_time,
+    step_time,
+    transfers_time,
+)
 from oppa.cost.workload import Workload
 
 TIMES = {
@@ -67,7 +77,7 @@ def times(work: Workload, c: Coefficients) -> dict[str, Tensor]:
         "context_parallel": count * layers * layer.context_parallel,
         "expert_parallel": count * layers * layer.expert_parallel,
         "uneven_stages": count * (stage - layers * layer_time(work, c) - output),
-        "bubble": idle * stage,
+        "bubble": idle * filling_time(work, stage, c),
         "transfers": (count + idle) * transfers,
         "gradients": gradients,
         "parameters": parameters,

@@ -11,7 +11,7 @@ from torch import Tensor
 from oppa.cost.beliefs import framework_of, keeps_traced_activations
 from oppa.cost.framework import FrameworkPrior
 from oppa.cost.hardware import Hardware, hardware_of
-from oppa.cost.workload import CP_MODES, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
+from oppa.cost.workload import CP_MODES, RECOMPUTE, SELECTIVE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
 from oppa.problem.candidates import Candidates
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
@@ -71,7 +71,9 @@ def workload_of(problem: Problem, candidates: Candidates) -> Workload:
     )
 
 
-def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = None, *, balanced: bool) -> ConfigurationFacts:
+def layout_of(
+    columns: Mapping[str, Any], framework: FrameworkPrior | None = None, *, balanced: bool | NDArray[np.bool_]
+) -> ConfigurationFacts:
     """Return the layout columns of configurations, with what follows from the schedule.
 
     Without bucket columns, replicas exchange all gradients in one operation.
@@ -81,7 +83,7 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
             degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `shard`, `sequence_parallel`, `recompute_layers`,
             `attention`, `loss`, `residuals`, `norms`, `expert_products`, `offload`, `overlap_tp` and `compiled`.
         framework: Decides what an absent column means.
-        balanced: Stages are cut so that the output projection gets its share of the time.
+        balanced: Stages are cut so that the output projection gets its share of the time; a flag, or flags of shape (n,).
     """
     numbers = {name: np.asarray(columns[name], dtype=np.float64) for name in _LAYOUT}
     pp, chunks, count = numbers["pp"], numbers["model_chunks"], numbers["num_microbatches"]
@@ -261,11 +263,15 @@ def format_facts(
         "optimizer_bytes": (master + (usual if moments is None else moments)) * trained,
         "update_bytes": framework.update_copies * (whole if lean else 4.0) * trained,
         "reduced_bytes": 4.0 if full else framework.reduced_bytes,
+        "overlaps_tp_backward": framework.overlaps_tp_backward,
+        "selective": SELECTIVE.index(framework.selective),
         "moved_bytes": framework.moved_per_micro_batch * trained,
         "trained": trained,
         "end_bytes": 2.0 - frozen_bytes if frozen_bytes else 0.0,
         "gathered_layers": framework.gathered_layers - (framework.gradient_layers if trained < 1 else 0.0),
         "gathered_parameters": framework.gathered_parameters,
+        "gathers_ends": framework.gathers_ends,
+        "gathers_each": framework.gathers_each_micro_batch,
         "prefetches": framework.prefetches,
         "reduces_each": framework.reduces_each_micro_batch,
         "gradient_buffer": framework.keeps_gradient_buffer,

@@ -6,7 +6,7 @@ are coefficients that a framework may override like a device does.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ class _Sharding(DeclaredTable):
     gradients_sharded_from: Count
     gathered_layers: _Number
     gathered_parameters: _Number = 0.0
+    gathers_ends: bool = False
+    gathers_each_micro_batch: bool = False
     gradient_layers: _Number = 0.0
     frozen_unit_inputs: _Number = 0.0
     prefetches: bool
@@ -87,7 +89,10 @@ class _Column(DeclaredTable):
 class _File(DeclaredTable):
     description: str
     sequence_parallel: bool
+    balanced_stages: bool = False
+    overlaps_tp_backward: bool = False
     fused_gate: bool = False
+    selective: Literal["scores", "attention", "operations"] = "scores"
     usable_share: Share
     bytes_per_weight: _Bytes
     sharding: _Sharding
@@ -104,8 +109,14 @@ class FrameworkPrior:
     description: str
     sequence_parallel: bool
     """Sequence parallelism accompanies tensor parallelism in a row that does not state it."""
+    balanced_stages: bool
+    """Stages are cut so that the output projection counts, unless a row states otherwise; if not, they have equally many layers."""
+    overlaps_tp_backward: bool
+    """Tensor-parallel communication of inputs and their gradients overlaps the backward pass's matrix products."""
     fused_gate: bool
     """One operation computes the activation and the gate, and keeps its inputs alone for the backward pass."""
+    selective: str
+    """One of SELECTIVE: the operations that selective recomputation repeats."""
     usable_share: float
     """Share of a device's memory that the predicted bytes can fill; the rest is fragments, and what lies outside torch's allocator."""
     weight_bytes: float
@@ -124,6 +135,10 @@ class FrameworkPrior:
     """ZeRO stage from which a rank keeps only its share of the gradients."""
     gathered_layers: float
     """Layers whose weights or gradients are whole at the same time under ZeRO 3."""
+    gathers_ends: bool
+    """Embedding and output projection are gathered at the loss under ZeRO 3, and the gradient of the latter is whole."""
+    gathers_each_micro_batch: bool
+    """Weights are gathered for each micro-batch under ZeRO 2, not after the update alone."""
     gradient_layers: float
     """Number of gathered layers whose gradients are whole; frozen weights have none."""
     gathered_parameters: float
@@ -241,7 +256,10 @@ def _framework(file: _File, name: str, *, source: str) -> FrameworkPrior:
         name=name,
         description=file.description,
         sequence_parallel=file.sequence_parallel,
+        balanced_stages=file.balanced_stages,
+        overlaps_tp_backward=file.overlaps_tp_backward,
         fused_gate=file.fused_gate,
+        selective=file.selective,
         usable_share=file.usable_share,
         **{f"{key}_bytes": size for key, size in sizes.items()},
         **file.sharding.model_dump(exclude={"source"}),

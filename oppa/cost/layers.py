@@ -15,7 +15,8 @@ from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.collectives import CollectiveGroup, all_to_all_time, gather_time
-from oppa.cost.stages import activation_elements, experts_per_layer, held_per_layer, layers_per_stage, replicated_elements
+from oppa.cost.recomputation import attention_again, elementwise_again, expert_parallel_again, matmul_again, tensor_parallel_again
+from oppa.cost.stages import activation_elements, experts_per_layer, held_per_layer, replicated_elements
 from oppa.cost.workload import Workload
 
 TENSOR_PARALLEL_OPERATIONS = 8
@@ -120,18 +121,7 @@ def _launched_operations(work: Workload) -> Tensor:
     layout = work.layout
     exchanged = torch.where(layout.cp_mode == 0, layout.cp * MORE_OPERATIONS_IN_A_RING, MORE_OPERATIONS_IN_AN_EXCHANGE)
     more = torch.where(work.shape.routed > 0, MORE_OPERATIONS_WITH_EXPERTS, 0.0) + torch.where(layout.cp > 1, exchanged, 0.0)
-    return 1 + recomputed(work) / 3 + more
-
-
-def recomputed(work: Workload) -> Tensor:
-    """Return the share of a stage's layers that compute their whole forward pass again, shape (n,)."""
-    share = (work.layout.recompute_layers / layers_per_stage(work)).clamp_max(1)
-    return torch.where(work.layout.recompute == 2, share, 0.0)
-
-
-def attention_again(work: Workload) -> Tensor:
-    """Return the share of a stage's layers that compute their attention again, shape (n,)."""
-    return torch.where(work.layout.recompute == 1, 1.0, recomputed(work))
+    return 1 + elementwise_again(work) / 3 + more
 
 
 def _matmul_time(work: Workload, c: Coefficients) -> Tensor:
@@ -140,7 +130,7 @@ def _matmul_time(work: Workload, c: Coefficients) -> Tensor:
     Narrow shards and small micro-batches make them less efficient, and each of many experts has few tokens. Frozen weights get no gradient.
     """
     shape, layout = work.shape, work.layout
-    passes = 2 + work.formats.trained + recomputed(work)
+    passes = 2 + work.formats.trained + matmul_again(work)
     dense = shape.layer_matmul_parameters - shape.expert_matmul_parameters
     seconds = passes * 2 * work.tokens * dense / layout.tp / (work.machine.matmul_flops_per_s * _efficiency(work, work.tokens, c))
     chosen = shape.expert_matmul_parameters / shape.expert_parameters.clamp_min(1)  # share of the experts that each token passes through
@@ -208,7 +198,8 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
     computes the norms and residuals of all tokens. A loop over stacked experts moves the gradient of all of them for each.
     """
     layout = work.layout
-    passes = 6 + 2 * recomputed(work)
+    again = elementwise_again(work)
+    passes = 6 + 2 * again
     whole = torch.where(layout.sequence_parallel > 0, 0.0, replicated_elements(work) * (1 - 1 / layout.tp))
     elements = activation_elements(work) + layout.wide_residuals * replicated_elements(work)
     moved = passes * (elements / layout.tp + whole) * work.formats.element_bytes * work.tokens
@@ -216,7 +207,7 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
     moved = moved * torch.where(layout.compiled > 0, COMPILED_SHARE, 1.0)
     looped = work.layout.expert_loop * work.formats.trained * INDEXED_GRADIENT_MOVES * work.shape.experts / work.layout.ep * experts
     moved = moved + looped * work.formats.element_bytes
-    normed = layout.plain_norms * (PLAIN_NORM_BYTES + PLAIN_NORM_FORWARD_BYTES * recomputed(work)) * work.shape.hidden * work.tokens
+    normed = layout.plain_norms * (PLAIN_NORM_BYTES + PLAIN_NORM_FORWARD_BYTES * again) * work.shape.hidden * work.tokens
     moved = moved + normed * torch.where(layout.sequence_parallel > 0, 1 / layout.tp, 1.0)
     quantised = QUANTISED_BYTES * work.machine.eight_bit * passes * activation_elements(work) / layout.tp * work.tokens
     return (moved + quantised) / (work.machine.memory_bandwidth * c["memory_efficiency"])
@@ -229,15 +220,21 @@ def weight_passes_time(parameters: Tensor, work: Workload) -> Tensor:
 
 
 def _exposed_tensor_time(work: Workload, matmul: Tensor, c: Coefficients) -> Tensor:
-    """Return the seconds of tensor-parallel communication beyond what the layer's matrix products hide, shape (n,)."""
-    exchange = _tensor_parallel_time(work, c)
-    return exchange - work.layout.overlap_tp * torch.minimum(exchange, matmul) * c["overlap"].clamp_max(1)
+    """Return the seconds of tensor-parallel communication beyond what the layer's matrix products hide, shape (n,).
 
-
-def _tensor_parallel_time(work: Workload, c: Coefficients) -> Tensor:
-    group = CollectiveGroup.of(work.layout.tp, torch.ones_like(work.layout.tp), work.machine, work.devices)
-    payload = work.tokens * work.shape.hidden * work.formats.element_bytes
-    return (1 + recomputed(work) / 2) * TENSOR_PARALLEL_OPERATIONS * gather_time(group, payload, work.machine, c)
+    Half of the backward pass's operations concern gradients of outputs. The others reduce gradients of inputs, and under sequence
+    parallelism they gather the inputs again first. Some frameworks overlap these with the products of weights' and inputs' gradients
+    (megatron/core/tensor_parallel/layers.py, `LinearWithGradAccumulationAndAsyncCommunication`).
+    """
+    layout, hidden = work.layout, c["overlap"].clamp_max(1)
+    group = CollectiveGroup.of(layout.tp, torch.ones_like(layout.tp), work.machine, work.devices)
+    one = gather_time(group, work.tokens * work.shape.hidden * work.formats.element_bytes, work.machine, c)
+    exchange = (1 + tensor_parallel_again(work) / 2) * TENSOR_PARALLEL_OPERATIONS * one
+    in_parts = exchange - torch.minimum(exchange, matmul) * hidden
+    gathered_again, inputs = layout.sequence_parallel * TENSOR_PARALLEL_OPERATIONS / 4 * one, TENSOR_PARALLEL_OPERATIONS / 2 * one
+    products = matmul / (2 + work.formats.trained + matmul_again(work))
+    behind = exchange + gathered_again - torch.minimum(inputs, (1 + layout.sequence_parallel) * products * hidden)
+    return torch.where(layout.overlap_tp > 0, in_parts, torch.where(work.formats.overlaps_tp_backward > 0, behind, exchange))
 
 
 def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
@@ -250,7 +247,7 @@ def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
     group = CollectiveGroup.of(layout.ep, stride, machine, work.devices)
     split = CollectiveGroup.of(layout.etp, torch.ones_like(layout.etp), machine, work.devices)
     payload = work.tokens * work.shape.routed * work.shape.hidden * work.formats.element_bytes / layout.tp
-    operations = (1 + recomputed(work) / 2) * EXPERT_PARALLEL_OPERATIONS
+    operations = (1 + expert_parallel_again(work) / 2) * EXPERT_PARALLEL_OPERATIONS
     gathered = torch.where(work.shape.routed > 0, gather_time(split, payload * layout.etp, machine, c), 0.0)
     sent = all_to_all_time(group, payload * torch.where(layout.ep > 1, c["imbalance"], 1.0), machine, c)
     return operations * (sent + torch.where(layout.etp != layout.tp, gathered, 0.0))

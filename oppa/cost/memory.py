@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.layers import recomputed
+from oppa.cost.recomputation import attention_again, of_selective, recomputed, replicated_again, selective_elements
 from oppa.cost.stages import (
     activation_elements,
-    expert_shards,
-    experts_per_layer,
     first_ends,
     held_per_layer,
     layers_per_stage,
     norm_copies,
     replicated_elements,
+    sharded_parameters,
 )
 from oppa.cost.workload import Columns, Workload
 
@@ -162,8 +161,7 @@ def _stage(work: Workload, *, ends: Tensor, in_flight: Tensor, logits: Tensor) -
     layout, formats = work.layout, work.formats
     layers = layers_per_stage(work)
     held = (layers * held_per_layer(work) + ends) / layout.tp
-    experts = layers * experts_per_layer(work)
-    shared = (held - experts) / layout.shards + experts / expert_shards(work)  # what a rank holds of what ZeRO shards
+    shared = sharded_parameters(work, held)
     resting = torch.where(layout.offload_parameters > 0, 0.0, shared)  # what ZeRO 3 keeps on the device between passes
     divides = layout.zero_stage >= formats.gradients_sharded_from
     gradients = torch.where(divides, torch.where(layout.zero_stage >= 3, resting, shared), held)
@@ -201,11 +199,20 @@ def _weights(work: Workload, ends: Tensor, held: Tensor, resting: Tensor) -> Ten
         resting: Parameters that it keeps on the device between passes under ZeRO 3.
     """
     layout, formats = work.layout, work.formats
-    gathered = torch.maximum(formats.gathered_layers * held_per_layer(work) / layout.tp, formats.gathered_parameters.minimum(held))
+    layers = formats.gathered_layers * held_per_layer(work) / layout.tp
+    gathered = torch.maximum(layers, formats.gathered_parameters.minimum(held)) * formats.gathered_weight_bytes
+    gathered = torch.maximum(gathered, formats.gathers_ends * _ends_at_loss(work, ends))
     whole = held * formats.weight_bytes
-    alone = resting * formats.sharded_weight_bytes + gathered * formats.gathered_weight_bytes
+    alone = resting * formats.sharded_weight_bytes + gathered
     weights = torch.where(layout.zero_stage >= 3, torch.minimum(alone, whole + resting * formats.sharded_weight_bytes), whole)
     return weights + ends / layout.tp * formats.end_bytes / torch.where(layout.zero_stage >= 3, layout.shards, 1.0)
+
+
+def _ends_at_loss(work: Workload, ends: Tensor) -> Tensor:
+    """Return the bytes of the `ends` parameters outside layers when they are gathered, with one end's whole gradient, shape (n,)."""
+    formats = work.formats
+    gradient = torch.where(formats.trained == 1, ends.minimum(work.shape.head_parameters), 0.0)
+    return (ends + gradient) / work.layout.tp * (formats.gathered_weight_bytes + formats.end_bytes)
 
 
 def _at_loss(work: Workload, logits: Tensor, at_work: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,23 +241,33 @@ def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> _Activati
     token_bytes = work.tokens * formats.element_bytes
     linear = 1 - work.machine.eight_bit * EIGHT_BIT_SAVING
     scores = torch.where(layout.flash > 0, 0.0, KEPT_SCORE_BYTES / formats.element_bytes * shape.heads * shape.seq_len)
-    wide = layout.wide_residuals
-    copies = norm_copies(work)
-    everything = (activation_elements(work) + wide * replicated_elements(work) + copies + scores) * linear
-    attention = 3 * shape.query_width + 2 * shape.kv_width
-    again = recomputed(work)
-    selective = torch.where(layout.recompute == 1, (activation_elements(work) + copies - attention).clamp_min(0) * linear, everything)
+    wide, copies, again = layout.wide_residuals, norm_copies(work), recomputed(work)
+    tensors = activation_elements(work) + wide * replicated_elements(work) + copies
+    everything, selected = (tensors + scores) * linear, selective_elements(work, tensors) * linear
+    selective = torch.where(layout.recompute == 1, selected, everything)
     ring = torch.where(layout.cp_mode == 0, (layout.cp - 1) * shape.query_width, 0.0)  # each step's output, as Transformer Engine needs
-    kept = again * (1 + wide) * shape.hidden + (1 - again) * (selective + ring)
+    kept = again * (1 + wide) * shape.hidden + (1 - again) * selective + (1 - attention_again(work)) * ring
     kept = torch.where(layout.offload_activations > 0, 0.0, kept)
-    computes = (layout.recompute > 0) | (layout.offload_activations > 0)
-    gradients = torch.where(shape.gated > 0, 2.0, 1.0) * shape.ffn  # beyond the activations that their computation has freed by then
-    at_work = torch.where(computes, token_bytes * (everything + gradients) / layout.tp, 0.0)
-    alike = replicated_elements(work) * torch.where(layout.recompute == 2, again / 4 + (1 - again), 1.0) + (1 - again) * copies
+    at_work = token_bytes * _repeated(work, everything, selected) / layout.tp
+    alike = replicated_elements(work) * (1 - replicated_again(work)) + (1 - again) * copies
     alike = torch.where(layout.offload_activations > 0, 0.0, alike) * (1 - 1 / layout.tp)
     alike = token_bytes * layers * in_flight * alike
     divided = token_bytes * layers * in_flight * kept / layout.tp + at_work + (1 - layout.sequence_parallel) * alike
     return _Activations(sharded=divided, replicated=layout.sequence_parallel * alike, at_work=at_work)
+
+
+def _repeated(work: Workload, everything: Tensor, selected: Tensor) -> Tensor:
+    """Return the activations per token that the layer at work computes again or fetches, shape (n,), before tp divides them.
+
+    Args:
+        everything: Activations that the layer's backward pass needs.
+        selected: Those that selective recomputation keeps.
+    """
+    layout = work.layout
+    gradients = torch.where(work.shape.gated > 0, 2.0, 1.0) * work.shape.ffn  # beyond the activations that they have replaced by then
+    selective = everything - selected + of_selective(work, scores=0.0, attention=0.0, operations=gradients)
+    whole = (layout.recompute == 2) | (layout.offload_activations > 0)
+    return torch.where(whole, everything + gradients, torch.where(layout.recompute == 1, selective, 0.0))
 
 
 def _communicators(work: Workload) -> Tensor:

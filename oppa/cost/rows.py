@@ -33,6 +33,8 @@ LOSSES = ("fused", "plain", "plain-16-bit")
 RESIDUALS = ("16-bit", "32-bit")
 NORMS = ("fused", "plain")
 EXPERT_PRODUCTS = ("grouped", "loop")
+BALANCED = "balanced"
+STAGE_LAYOUTS = ("even", BALANCED)
 ALSO = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather", "allgather": "all-gather"}
 """Megatron-LM's names of ways to exchange in context parallelism."""
 FLAGS = {"gated": True, "tied": False, "overlap_tp": False, "compiled": False}
@@ -49,6 +51,7 @@ WORDS: dict[str, tuple[Sequence[str], str]] = {
     "norms": (NORMS, ""),
     "expert_products": (EXPERT_PRODUCTS, "grouped"),
     "offload": (OFFLOADS, "none"),
+    "stage_layout": (STAGE_LAYOUTS, ""),
 }
 """Optional words: those that are accepted, and the default."""
 FUSED = ("loss", "norms")
@@ -144,7 +147,13 @@ def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
     columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()
     usual = rows["framework"].map({name: load_framework(name).usual("cp_mode") for name in rows["framework"].unique()})
     columns["cp_mode"] = rows["cp_mode"].where(rows["cp_mode"] != "", usual).replace(ALSO).to_numpy()
-    return layout_of(columns, balanced=True)
+    return layout_of(columns, balanced=_balanced(rows))
+
+
+def _balanced(rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return in which rows the output projection counts when stages are cut, shape (n,): as stated, or as the row's framework does."""
+    usual = rows["framework"].map({name: load_framework(name).balanced_stages for name in rows["framework"].unique()})
+    return np.where(rows["stage_layout"] != "", rows["stage_layout"] == BALANCED, usual).astype(bool)
 
 
 def _machine(device: str, precision: str, gpus_per_node: int, framework: str) -> dict[str, float]:

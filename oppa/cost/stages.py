@@ -48,6 +48,23 @@ def expert_shards(work: Workload) -> Tensor:
     return (layout.shards * layout.tp / (layout.ep * layout.etp)).clamp_min(1)
 
 
+def expert_replicas(work: Workload) -> Tensor:
+    """Return the ranks that hold the same experts and exchange their gradients, shape (n,)."""
+    layout = work.layout
+    return (work.replicas * layout.tp / (layout.ep * layout.etp)).clamp_min(1)
+
+
+def stage_experts(work: Workload) -> Tensor:
+    """Return the weights of experts that each rank of the first stage holds, shape (n,)."""
+    return layers_per_stage(work) * experts_per_layer(work)
+
+
+def sharded_parameters(work: Workload, held: Tensor) -> Tensor:
+    """Return a rank's share of what ZeRO shards, shape (n,), if it holds `held` weights with those of a stage's experts."""
+    experts = stage_experts(work)
+    return (held - experts) / work.layout.shards + experts / expert_shards(work)
+
+
 def stage_parameters(work: Workload) -> Tensor:
     """Return the weights that each rank of the first stage holds, tp applied, shape (n,)."""
     return (layers_per_stage(work) * held_per_layer(work) + first_ends(work)) / work.layout.tp

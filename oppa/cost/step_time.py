@@ -1,11 +1,12 @@
 """Predict the seconds of one optimizer step with a physical model that has few coefficients.
 
-    step = stall( (num_microbatches + bubble) * (stage + transfers) + replicas' exchange + optimizer + fixed )
+    step = stall( num_microbatches * (stage + transfers) + bubble * (others + transfers) + replicas' exchange + optimizer + fixed )
 
 Notation (n rows):
     tokens     tokens of one micro-batch
     layer      seconds of one layer's forward and backward pass on one micro-batch
     stage      seconds of the slowest pipeline stage on one micro-batch
+    others     mean seconds of the other stages
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from torch import Tensor
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time, gather_time, hop_time, transfer_time
 from oppa.cost.layers import layer_time, weight_passes_time
-from oppa.cost.stages import layers_per_stage, stage_parameters
+from oppa.cost.stages import expert_replicas, expert_shards, layers_per_stage, sharded_parameters, stage_experts, stage_parameters
 from oppa.cost.workload import Workload
 
 UNSURE = 0.2
@@ -37,7 +38,8 @@ OPTIMIZER_PASSES = 3
 def step_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds of one optimizer step, shape (n,)."""
     stage = stage_time(work, c)
-    pipeline = (work.layout.num_microbatches + c["bubble"] * work.layout.bubble) * (stage + transfers_time(work, c))
+    idle, transfers = c["bubble"] * work.layout.bubble, transfers_time(work, c)
+    pipeline = work.layout.num_microbatches * (stage + transfers) + idle * (filling_time(work, stage, c) + transfers)
     return _with_stalls(pipeline + replica_time(work, stage, c) + optimizer_time(work, c) + c["step_s"], work)
 
 
@@ -84,6 +86,15 @@ def stage_contents(work: Workload) -> tuple[Tensor, Tensor]:
     return torch.where(whole, layers.ceil(), layers), torch.where(whole, 1.0, 1 / layout.pp)
 
 
+def filling_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
+    """Return the mean seconds of all stages but the slowest on one micro-batch, shape (n,).
+
+    A pipeline of pp stages takes the sum of all for the first micro-batch, and the slowest for each further one.
+    """
+    whole = work.shape.layers * layer_time(work, c) + head_time(work, c) + loss_time(work, c)
+    return (whole - stage).clamp_min(0) / (work.layout.pp - 1).clamp_min(1)
+
+
 def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
     """Return the seconds in which replicas exchange gradients and parameters without overlap, shape (n,)."""
     gradients, parameters = exchange_times(work, stage, c)
@@ -93,21 +104,14 @@ def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
 def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tensor, Tensor]:
     """Return the seconds in which replicas exchange gradients, and those in which they gather parameters, without overlap, shape (n,) each.
 
-    Below ZeRO 3 parameters are gathered once, after the update. Under ZeRO 3 each forward and each backward pass gathers them, and
-    frameworks that prefetch hide this behind the pass. Groups of HSDP add an all-reduce of their shards.
+    Below ZeRO 3 parameters are gathered once, after the update, or by FSDP for each micro-batch. Under ZeRO 3 each forward and each
+    backward pass gathers them, and frameworks that prefetch hide this behind the pass. Groups of HSDP add an all-reduce of their shards.
     """
     layout, formats = work.layout, work.formats
-    group = CollectiveGroup.of(layout.shards, layout.tp, work.machine, work.devices)
-    copies = CollectiveGroup.of(work.replicas / layout.shards, layout.tp * layout.shards, work.machine, work.devices)
-    parameters = stage_parameters(work)
-    gradients, weights = parameters * formats.trained * formats.reduced_bytes, parameters * formats.gathered_weight_bytes
+    reduced, scattered, gathered = _operations_of_replicas(work, c)
     forward, backward = stage / 3, 2 / 3 * stage
     behind = layout.overlap_exchange * c["overlap"] * backward  # hidden by the last micro-batch's backward pass
-    whole = CollectiveGroup.of(work.replicas, layout.tp, work.machine, work.devices)
-    reduced = (all_reduce_time(whole, gradients, work.machine, c) + _more_operations(work, whole, gradients, c) - behind).clamp_min(0)
-    scattered = gather_time(group, gradients, work.machine, c) + _more_operations(work, group, gradients, c)
-    scattered = scattered + all_reduce_time(copies, gradients / layout.shards, work.machine, c)
-    gathered = gather_time(group, weights, work.machine, c) + _more_operations(work, group, gradients, c)
+    reduced = (reduced - behind).clamp_min(0)
     covered = layout.overlap_gather * c["overlap"] * forward  # hidden by the first micro-batch's forward pass
     once = (scattered - behind).clamp_min(0), (gathered - covered).clamp_min(0)
     hidden = formats.prefetches * c["overlap"]
@@ -119,10 +123,40 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     mine = torch.minimum(both, only)  # what the gathers alone would take of `both`
     always = exchanges * (both - mine), each * (gathered - hidden * forward).clamp_min(0) + exchanges * mine + (each - exchanges) * only
     sharded = exchanges * (scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
-    kept = sharded, (gathered - torch.maximum(covered, hidden * forward)).clamp_min(0)  # ZeRO 2 keeps what it gathered
+    often = torch.where(formats.gathers_each > 0, each, 1.0)
+    kept = sharded, often * (gathered - torch.maximum(covered, hidden * forward)).clamp_min(0)  # a pass of ZeRO 2 keeps what it gathered
     by_stage = zip((reduced, torch.zeros_like(reduced)), once, kept, always, strict=True)
     exchanged, collected = (_of_stage(layout.zero_stage, stages) for stages in by_stage)
     return torch.where(work.replicas > 1, exchanged, 0.0), torch.where(work.replicas > 1, collected, 0.0)
+
+
+def _operations_of_replicas(work: Workload, c: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the seconds to reduce all gradients, to reduce and shard them, and to gather the weights, shape (n,) each.
+
+    Expert parallelism leaves fewer replicas of an expert than of other weights: with as many ranks as replicas, an expert has none.
+    """
+    layout = work.layout
+    experts = stage_experts(work)
+    sizes = stage_parameters(work) - experts, experts
+    members = (work.replicas, layout.shards, layout.tp), (expert_replicas(work), expert_shards(work), layout.ep * layout.etp)
+    dense, routed = (_exchange(work, size, *each, c) for size, each in zip(sizes, members, strict=True))
+    return (dense[0] + routed[0], dense[1] + routed[1], dense[2] + routed[2])
+
+
+def _exchange(
+    work: Workload, parameters: Tensor, replicas: Tensor, shards: Tensor, stride: Tensor, c: Coefficients
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `_operations_of_replicas` does for `parameters` of each rank, which `replicas` ranks hold and `shards` of them divide."""
+    machine, formats = work.machine, work.formats
+    whole, group = (CollectiveGroup.of(members, stride, machine, work.devices) for members in (replicas, shards))
+    copies = CollectiveGroup.of(replicas / shards, stride * shards, machine, work.devices)
+    gradients, weights = parameters * formats.trained * formats.reduced_bytes, parameters * formats.gathered_weight_bytes
+    reduced = all_reduce_time(whole, gradients, machine, c) + _more_operations(work, whole, gradients, c)
+    more = _more_operations(work, group, gradients, c)
+    scattered = gather_time(group, gradients, machine, c) + more + all_reduce_time(copies, gradients / shards, machine, c)
+    gathered = gather_time(group, weights, machine, c) + more
+    reduced, scattered, gathered = (torch.where(parameters > 0, seconds, 0.0) for seconds in (reduced, scattered, gathered))
+    return reduced, scattered, gathered
 
 
 def _of_stage(zero_stage: Tensor, values: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
@@ -147,14 +181,16 @@ def _more_operations(work: Workload, group: CollectiveGroup, gradients: Tensor, 
     layers = layers_per_stage(work) - 1
     following = c["operation_s"] + c["latency"] * machine.intra_latency
     waiting = c["operation_s"] + hop_time(group, machine, c)
-    return torch.where(layout.zero_stage >= 2, layers * waiting + (buckets - layers).clamp_min(0) * following, buckets * following)
+    more = torch.where(layout.zero_stage >= 2, layers * waiting + (buckets - layers).clamp_min(0) * following, buckets * following)
+    return torch.where(group.members > 1, more, 0.0)
 
 
 def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds of the update, shape (n,): passes over all states of the parameters that a rank updates."""
     layout, machine = work.layout, work.machine
-    shards = torch.where(layout.zero_stage >= 1, layout.shards, 1.0)
-    states = stage_parameters(work) * (work.formats.gradient_bytes + work.formats.optimizer_bytes) / shards
+    held = stage_parameters(work)
+    updated = torch.where(layout.zero_stage >= 1, sharded_parameters(work, held), held)
+    states = updated * (work.formats.gradient_bytes + work.formats.optimizer_bytes)
     on_device = OPTIMIZER_PASSES * states / (machine.memory_bandwidth * c["memory_efficiency"])
     on_host = states / machine.host_bandwidth
     return c["optimizer"] * torch.where(layout.offload_optimizer > 0, on_host, on_device)
@@ -171,7 +207,8 @@ def _transfer_time(work: Workload, c: Coefficients) -> Tensor:
     layout, machine = work.layout, work.machine
     payload = work.tokens * work.shape.hidden * work.formats.element_bytes / layout.tp
     senders = torch.minimum(work.replicas * layout.tp, machine.devices_per_host)  # senders of a host at the same time
-    alone = machine.devices_per_host / torch.maximum(senders, machine.ports)
+    ports = torch.minimum(machine.ports, machine.devices_per_host)  # a job's hosts may have fewer devices than the catalogue's
+    alone = machine.devices_per_host / torch.maximum(senders, ports)
     return torch.where(layout.pp > 1, transfer_time(payload, work.hosts > 1, machine, c, alone=alone), 0.0)
 
 

@@ -10,6 +10,8 @@ from typing import Self
 from torch import Tensor
 
 RECOMPUTE = ("none", "selective", "full")
+SELECTIVE = ("scores", "attention", "operations")
+"""Kinds of selective recomputation (`oppa.cost.recomputation`)."""
 CP_MODES = ("ring", "all-to-all", "all-gather")
 """Ways in which context-parallel ranks attend to each other's tokens.
 
@@ -176,12 +178,20 @@ class FormatFacts(Columns):
     """Intermediate results of a weight's update."""
     reduced_bytes: Tensor
     """A gradient as replicas exchange it."""
+    overlaps_tp_backward: Tensor
+    """1 if tensor-parallel communication of inputs and their gradients overlaps the backward pass's matrix products."""
+    selective: Tensor
+    """Index into SELECTIVE."""
     moved_bytes: Tensor
     """Bytes per weight that a micro-batch moves without a matrix product: copies of gathered weights, and sums of gradients."""
     trained: Tensor
     """Share of the weights that train; the others are frozen."""
     gathered_layers: Tensor
     gathered_parameters: Tensor
+    gathers_ends: Tensor
+    """1 if embedding and output projection are gathered at the loss under ZeRO 3, and the gradient of the latter is whole."""
+    gathers_each: Tensor
+    """1 if weights are gathered for each micro-batch under ZeRO 2."""
     prefetches: Tensor
     reduces_each: Tensor
     gradient_buffer: Tensor

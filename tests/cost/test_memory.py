@@ -110,6 +110,14 @@ def test_torch_s_own_loss_keeps_fp32_copies_until_a_layer_is_computed_again() ->
     assert (first_stage(plain).logits == 0).all() and first_stage(again).loss[0] == 0
 
 
+def test_fsdp_gathers_embedding_and_output_projection_at_the_loss_with_the_gradient_of_one() -> None:
+    """They replace the gathered layers, which count again when a vocabulary is small."""
+    sharded = {"dp": 64, "tp": 1, "pp": 1, "zero": 3, "framework": "fsdp"}
+    large, larger, small, smaller = (first_stage(work_of({**sharded, "vocab": 1000 * size})).weights for size in (150, 200, 20, 10))
+    assert (larger - large).item() == pytest.approx(2 * 3 * 50_000 * ROW["hidden"])
+    assert small == smaller < large
+
+
 def test_tied_embeddings_are_held_once_and_so_they_are_on_the_two_ends_of_a_pipeline() -> None:
     alone, tied, piped, both = needed({"pp": 1}, {"pp": 1, "tied": True}, {}, {"tied": True})
     assert tied < alone and piped == both

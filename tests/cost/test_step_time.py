@@ -12,8 +12,18 @@ from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.framework import DEFAULT, frameworks
 from oppa.cost.hardware import load_hardware
-from oppa.cost.stages import stage_parameters
-from oppa.cost.step_time import loss_time, stalled_probability, step_time
+from oppa.cost.layers import TENSOR_PARALLEL_OPERATIONS, layer_times
+from oppa.cost.stages import stage_experts, stage_parameters
+from oppa.cost.step_time import (
+    exchange_times,
+    loss_time,
+    optimizer_time,
+    replica_time,
+    stage_time,
+    stalled_probability,
+    step_time,
+    transfers_time,
+)
 from tests.cost.conftest import rows_of, work_of
 
 C = prior_beliefs(load_hardware("H100"))
@@ -67,12 +77,75 @@ def test_recomputation_costs_time(layout) -> None:
     assert none <= selective <= full <= 1.5 * none
 
 
+QUICK = C | {name: torch.tensor(1e-12, dtype=torch.float64) for name in ("step_s", "optimizer", "operation_s", "latency")}
+
+
 def test_a_bubble_is_the_schedule_s() -> None:
     """One micro-batch through two stages takes two, four take five."""
-    plain = {name: torch.tensor(1e-12, dtype=torch.float64) for name in ("step_s", "optimizer", "operation_s", "latency")}
-    layout = {"dp": 1, "tp": 1, "pp": 2, "gpus_per_node": 2, "zero": 0}
-    one, four = step_time(work_of({**layout, "gbs": 1}, {**layout, "gbs": 4}), {**C, **plain}).tolist()
+    layout = {"dp": 1, "tp": 1, "pp": 2, "gpus_per_node": 2, "zero": 0, "loss": "fused", "stage_layout": "balanced"}
+    one, four = step_time(work_of({**layout, "gbs": 1}, {**layout, "gbs": 4}), QUICK).tolist()
     assert four / one == pytest.approx(5 / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("stage_layout", ["even", "balanced"])
+def test_a_pipeline_takes_its_stages_once_and_its_slowest_stage_for_each_further_micro_batch(stage_layout) -> None:
+    layout = {"dp": 1, "tp": 1, "gpus_per_node": 4, "zero": 0, "stage_layout": stage_layout}
+    work = work_of({**layout, "pp": 1, "gbs": 1}, {**layout, "pp": 4, "gbs": 1}, {**layout, "pp": 4, "gbs": 4})
+    free = QUICK | {"intra_efficiency": torch.tensor(1e12, dtype=torch.float64)}
+    alone, one, four = step_time(work, free).tolist()
+    assert one == pytest.approx(alone) and four == pytest.approx(one + 3 * stage_time(work, free)[2].item())
+
+
+def test_stages_that_hold_equally_many_layers_wait_for_the_longest_and_its_output_projection() -> None:
+    """41 and 47 layers have a stage of six, which is the last."""
+    few, many, balanced = (
+        {"pp": 8, "layers": layers, "stage_layout": kind} for layers, kind in ((41, "even"), (47, "even"), (41, "balanced"))
+    )
+    work = work_of(few, many, balanced, {"pp": 8, "framework": "megatron"}, {"pp": 8, "framework": "nanotron"})
+    stages = stage_time(work, C).tolist()
+    assert stages[0] == stages[1] > stages[2]
+    assert work.layout.balanced.tolist()[3:] == [0, 1]
+
+
+@pytest.mark.parametrize(("sequence_parallel", "shown"), [(False, 4), (True, 6)])
+def test_megatron_hides_tensor_parallel_communication_of_inputs_behind_long_products(sequence_parallel, shown) -> None:
+    """The backward pass reduces gradients of inputs meanwhile. If sequences are split, it gathers the inputs again, too."""
+    wide = {"tp": 2, "dp": 1, "pp": 1, "sequence_parallel": sequence_parallel, "hidden": 16384, "heads": 128, "ffn": 65536}
+    hidden, all_ = layer_times(work_of({**wide, "framework": "megatron"}, {**wide, "framework": "torch"}), C).tensor_parallel.tolist()
+    assert hidden == pytest.approx(all_ * shown / TENSOR_PARALLEL_OPERATIONS)
+
+
+def test_hosts_with_fewer_devices_than_the_catalogue_s_have_fewer_ports() -> None:
+    """Each device has its share of the network, whatever the others do."""
+    usual = {"tp": 1, "pp": 8, "dp": 8, "framework": "megatron"}
+    four, eight = transfers_time(work_of(*({**usual, "gpus_per_node": devices} for devices in (4, 8))), C).tolist()
+    assert four == eight
+
+
+EXPERTS = {"experts": 64, "experts_per_token": 8, "expert_ffn": 1024, "tp": 1, "pp": 1, "dp": 64, "ep": 64, "framework": "megatron"}
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_experts_without_replicas_exchange_nothing(zero) -> None:
+    work = work_of({**EXPERTS, "zero": zero})
+    dense = work.shape.layer_parameters - work.shape.expert_parameters
+    without = dataclasses.replace(work, shape=dataclasses.replace(work.shape, layer_parameters=dense, expert_parameters=0 * dense))
+    assert replica_time(work, 0 * dense, C) == replica_time(without, 0 * dense, C) > 0
+
+
+def test_the_optimizer_s_update_shards_what_has_replicas() -> None:
+    work = work_of({**EXPERTS, "zero": 0}, {**EXPERTS, "zero": 1})
+    whole, sharded = optimizer_time(work, C).tolist()
+    experts = (stage_experts(work) / stage_parameters(work))[0].item()
+    assert sharded / whole == pytest.approx(experts + (1 - experts) / 64) and 0 < experts < 1
+
+
+def test_fsdp_gathers_weights_for_each_micro_batch_and_deepspeed_after_the_update() -> None:
+    alike = {"dp": 64, "tp": 1, "pp": 1, "zero": 2}
+    rows = [{**alike, "framework": name, "gbs": 64 * count} for name in ("fsdp", "deepspeed") for count in (1, 8)]
+    work = work_of(*rows)
+    _, gathers = exchange_times(work, torch.zeros(4, dtype=torch.float64), C)
+    assert gathers[1].item() == pytest.approx(8 * gathers[0].item()) and gathers[2] == gathers[3]
 
 
 def test_large_matrix_products_take_what_the_peak_allows() -> None:

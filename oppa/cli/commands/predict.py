@@ -45,7 +45,7 @@ def predict(
 
     framework  megatron, fsdp, deepspeed, colossalai, nanotron, torch or other
     layout     cp, cp_mode, sequence_parallel, ep, etp, shard,
-               recompute_layers, offload, overlap_tp, compiled
+               recompute_layers, offload, overlap_tp, compiled, stage_layout
     model      gated, tied, head_dim, attention, loss, residuals, norms,
                experts, experts_per_token, expert_ffn, shared_expert_ffn,
                expert_products, dense_layers

@@ -1,0 +1,60 @@
+"""What the backward pass computes again, and what layers keep for it."""
+
+import pytest
+
+from oppa.cost.memory import first_stage
+from oppa.cost.recomputation import attention_again, matmul_again
+from tests.cost.conftest import ROW, work_of
+
+GPT = {"layers": 48, "hidden": 6144, "heads": 64, "kv_heads": 64, "ffn": 4 * 6144, "seq_len": 2048, "gated": False, "precision": "fp16"}
+ALONE = {"dp": 1, "tp": 8, "pp": 1, "mbs": 4, "gbs": 4, "zero": 0, "framework": "megatron", "loss": "fused"}
+SHARDED = {"dp": 64, "tp": 1, "pp": 1, "zero": 3, "framework": "fsdp"}
+
+
+def kept(change: dict[str, object]) -> float:
+    """Return the bytes of a layer's activations in units of s * b * h, without what the layer at work computes again."""
+    fewer, more = (first_stage(work_of({**GPT, **ALONE, **change, "layers": layers})) for layers in (24, 48))
+    return (more.sharded_activations - fewer.sharded_activations).item() / (24 * 2048 * 4 * 6144)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "sequence_parallel", "bytes_"),
+    [
+        ("none", False, 8 + 24 / 8 + 5 * 64 * 2048 / 6144 / 8),
+        ("none", True, (32 + 5 * 64 * 2048 / 6144) / 8),
+        ("selective", False, 8 + 24 / 8),
+        ("selective", True, 32 / 8),
+        ("full", False, 2),
+    ],
+)
+def test_a_layer_keeps_what_table_2_of_korthikanti_et_al_counts(recompute, sequence_parallel, bytes_) -> None:
+    """The masks of dropout, two bytes of the table's 34 and its 10, are not counted: models are trained without it today."""
+    assert kept({"recompute": recompute, "sequence_parallel": sequence_parallel, "attention": "plain"}) == pytest.approx(bytes_)
+
+
+def test_selective_recomputation_of_scores_frees_nothing_that_flash_attention_keeps() -> None:
+    none, selective = (kept({"recompute": recompute, "sequence_parallel": True}) for recompute in ("none", "selective"))
+    assert selective == none == kept({"recompute": "selective", "sequence_parallel": True, "attention": "plain"})
+
+
+def test_torchtitan_computes_every_second_matrix_product_again() -> None:
+    """Of the seven of a layer of Llama, in the order of its forward pass, keys, the output projection and the gate's partner."""
+    hidden, keys, ffn = ROW["hidden"], ROW["hidden"] // 4, ROW["ffn"]
+    products = {"q": hidden, "k": keys, "v": keys, "o": hidden, "gate": ffn, "up": ffn, "down": ffn}
+    again = sum(list(products.values())[1::2]) / sum(products.values())
+    work = work_of({**SHARDED, "recompute": "selective"})
+    assert matmul_again(work).item() == pytest.approx(again) and attention_again(work).item() == 0
+
+
+def test_torchtitan_keeps_the_results_of_the_others_and_of_attention() -> None:
+    results = 2 * ROW["hidden"] + 2 * ROW["hidden"] + ROW["hidden"] // 4 + ROW["ffn"]  # input, down; q, attention; v; gate
+    fewer, more = (first_stage(work_of({**SHARDED, "recompute": "selective", "layers": layers})) for layers in (16, 32))
+    grown = (more.sharded_activations - fewer.sharded_activations).item()
+    assert grown == pytest.approx(16 * ROW["seq_len"] * results * 2)
+
+
+def test_the_core_computes_the_projections_of_its_attention_again() -> None:
+    work = work_of({"framework": "torch", "recompute": "selective"}, {"framework": "megatron", "recompute": "selective"})
+    projections = 2 * ROW["hidden"] * (ROW["hidden"] + ROW["hidden"] // 4)
+    assert matmul_again(work).tolist() == pytest.approx([projections / float(work.shape.layer_matmul_parameters[0]), 0])
+    assert attention_again(work).tolist() == [1, 1]
