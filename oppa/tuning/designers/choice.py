@@ -21,7 +21,7 @@ WORTH_A_REPEAT = 1e-3
 
 
 def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Sequence[Observation], strategy: SearchOptions) -> int | None:
-    """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat; None if no trial is worth it.
+    """Return the candidate whose trial is worth most, or None: one of the untried `rows`, or a measured one to repeat.
 
     The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. Before anything ran to its
     end, it is the expected throughput, where a failure counts as a loss. With `acquisition = "ucb"` it is the paper's bound.

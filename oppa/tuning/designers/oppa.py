@@ -129,8 +129,8 @@ class Oppa:
         self.pruning.learn(observations)
         if any(seen.measured for seen in observations):
             self.averaged_rate.learn(rates(self._seen))
-        telling = memory_trials(self._seen)
-        if any(seen in telling for seen in observations):
+        of_memory = memory_trials(self._seen)
+        if any(seen in of_memory for seen in observations):
             self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes), failures=True))
 
     def restate(self, observations: Sequence[Observation]) -> None:

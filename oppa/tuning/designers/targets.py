@@ -48,8 +48,8 @@ def slacks(observations: Sequence[Observation], log_limit: float, *, failures: b
     Args:
         failures: While no trial was seen to run out of memory, those that failed for an unknown cause may have.
     """
-    telling = memory_trials(observations) if failures else filter(tells_memory, observations)
-    seen = [trials[-1] for trials in by_candidate(telling).values()]
+    of_memory = memory_trials(observations) if failures else filter(tells_memory, observations)
+    seen = [trials[-1] for trials in by_candidate(of_memory).values()]
     sides = [1.0 if o.outcome == "out_of_memory" or not o.measured else 0.0 if o.memory_bytes else -1.0 for o in seen]
     return Data(
         rows=torch.tensor([o.candidate for o in seen], dtype=torch.long),

@@ -156,8 +156,8 @@ class Upward:
         self.pruning.learn(observations)
         if any(seen.measured for seen in observations):
             self.log_rate.learn(self._rates())
-        telling = memory_trials(self._seen)
-        if any(seen in telling for seen in observations):
+        of_memory = memory_trials(self._seen)
+        if any(seen in of_memory for seen in observations):
             self.log_slack.learn(slacks(self._seen, math.log(self._limit_bytes), failures=True))
 
     def _rates(self) -> Data:
