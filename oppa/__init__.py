@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oppa.api import load_job, load_line, predict, profile, train, tune, verify
+    from oppa.api import load_job, load_line, plan, plan_verification, predict, profile, train, tune, verify
     from oppa.control.training_session.callback import RunCallback, TrainCallback
     from oppa.control.training_session.result import TrainResult
     from oppa.cost.ranking import PredictResult
@@ -21,16 +21,20 @@ if TYPE_CHECKING:
     from oppa.table import Table
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import ProfileResult, SearchResult
+    from oppa.tuning.plan import TunePlan
     from oppa.tuning.result import Contender
     from oppa.tuning.session import SessionCallback
     from oppa.tuning.trial_executor import SearchCallback
-    from oppa.tuning.verification import SpeedUp
+    from oppa.tuning.verification import Interval, SpeedUp
+    from oppa.tuning.verify.plan import VerifyPlan
     from oppa.tuning.verify.result import VerifyResult
 
 __version__ = "0.1.0"
 _MODULES = {
     "load_job": "api",
     "load_line": "api",
+    "plan": "api",
+    "plan_verification": "api",
     "predict": "api",
     "profile": "api",
     "train": "api",
@@ -51,10 +55,13 @@ _MODULES = {
     "LineJob": "tuning.launch_line.line_job",
     "ProfileResult": "tuning.outcomes",
     "SearchResult": "tuning.outcomes",
+    "TunePlan": "tuning.plan",
     "Contender": "tuning.result",
     "SessionCallback": "tuning.session",
     "SearchCallback": "tuning.trial_executor",
+    "Interval": "tuning.verification",
     "SpeedUp": "tuning.verification",
+    "VerifyPlan": "tuning.verify.plan",
     "VerifyResult": "tuning.verify.result",
 }
 """The module of each name."""
@@ -62,6 +69,7 @@ __all__ = [
     "BenchmarkTask",
     "Configuration",
     "Contender",
+    "Interval",
     "LineJob",
     "OppaError",
     "PredictResult",
@@ -78,9 +86,13 @@ __all__ = [
     "TrainCallback",
     "TrainResult",
     "Trial",
+    "TunePlan",
+    "VerifyPlan",
     "VerifyResult",
     "load_job",
     "load_line",
+    "plan",
+    "plan_verification",
     "predict",
     "profile",
     "train",

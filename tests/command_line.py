@@ -9,6 +9,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import typer
 
 import oppa
 from oppa.cli.views import style
@@ -49,6 +52,12 @@ class Oppa:
     @staticmethod
     def environment() -> dict[str, str]:
         return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+
+
+def commands_below(command: Any) -> dict[str, Any]:
+    """The commands of a group by name; none below a command."""
+    context = typer.Context(command)
+    return {name: command.get_command(context, name) for name in getattr(command, "list_commands", lambda _: ())(context)}
 
 
 def _expected(done: "subprocess.CompletedProcess[str]", code: int) -> "subprocess.CompletedProcess[str]":

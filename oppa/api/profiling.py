@@ -44,7 +44,7 @@ def profile(
         resume: Returns the words after `oppa` that start further tuners on other hosts. None: this process measures alone.
 
     Raises:
-        InputError: the job, the table or an argument is wrong.
+        InputError: the job, the table or an argument is wrong, or the job has parallel trials and `resume` is None.
         InfeasibleError: no configuration could run; the study keeps the trials.
         EnvironmentLackingError: a program, package or device is missing.
         KeyboardInterrupt: the user stopped the profile; its table is valid, and the same call resumes it.
@@ -54,12 +54,14 @@ def profile(
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import make_profiler
     from oppa.tuning.profile import profile as measure
-    from oppa.tuning.session import SessionOptions, Setup, new_folder, open_session, with_limits
+    from oppa.tuning.session import SessionOptions, Setup, new_folder, open_session, require_one_tuner, with_limits
 
     if not 0 < loss < 1:
         raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
     problem = with_limits(_over_batches(job, global_batch), trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
     require_trackers(problem.tracking)
+    if resume is None:
+        require_one_tuner(problem)
     setup = Setup.of(problem, None, alone=resume is None)
     problem, candidates = setup.problem, setup.candidates
     folder = Path(table) if table is not None else new_folder(problem.name, among="tables")

@@ -13,7 +13,6 @@ from oppa.tuning import designers
 
 if TYPE_CHECKING:
     from oppa.tuning.launch_line.line_job import LineJob
-    from oppa.tuning.plan import TunePlan
     from oppa.tuning.session import SessionOptions, Setup
     from oppa.tuning.transfer import TransferredPrior
 
@@ -44,7 +43,7 @@ def tune(
         resume: Returns the words after `oppa` that start further tuners on other hosts. None: this process tunes alone.
 
     Raises:
-        InputError: the job, the study or an argument is wrong.
+        InputError: the job, the study or an argument is wrong, or the job has parallel trials and `resume` is None.
         InfeasibleError: no configuration could run; the study keeps the trials.
         EnvironmentLackingError: a program, package or device is missing.
         KeyboardInterrupt: the user stopped the search, which the same study resumes.
@@ -52,9 +51,11 @@ def tune(
     from oppa.tracking.session import tracked
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.plan import expectation, is_expected
-    from oppa.tuning.session import SessionOptions, new_folder
+    from oppa.tuning.session import SessionOptions, new_folder, require_one_tuner
 
     setup = _setup(job, designer, launcher, alone=resume is None, trials=trials, max_gpu_hours=max_gpu_hours)
+    if resume is None:
+        require_one_tuner(setup.problem, launcher)
     problem, folder = setup.problem, Path(study) if study is not None else new_folder(setup.problem.name)
     facts = session_facts(problem, "tune", resume, designer=designer, seed=seed)
     again = resume(folder) if resume else ()
@@ -86,7 +87,7 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
         if line is not None:
             line.store(executor.study.folder)
         made = designers.make_designer(designer, problem, candidates, seed=options.seed, beliefs=beliefs)
-        rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
+        rule = make_rule(problem.search_options.stopping or designers.default_stopping(designer), problem.limits)
         reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
         ended = search(executor, candidates, made, rule, reserve=reserve, watches_drift=executor.is_alone)
         found = find_winner(executor, candidates, made)
@@ -103,8 +104,8 @@ def plan(
     designer: str = designers.DEFAULT,
     seed: int = 0,
     launcher: str | None = None,
-) -> "TunePlan":
-    """Return the plan of a search with these arguments; start nothing, and make no folder.
+) -> "oppa.TunePlan":
+    """Return the plan of a search with these arguments, as `oppa tune --dry-run` does; start nothing, and make no folder.
 
     The job of a launch line has a plan also where its trials cannot start, such as that of a cluster on another machine.
 

@@ -2,12 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import oppa
-
-if TYPE_CHECKING:
-    from oppa.tuning.verify.plan import VerifyPlan
 
 
 def verify(
@@ -50,7 +46,7 @@ def plan_verification(
     max_gpu_hours: float | None = None,
     runner_up: bool = False,
     settings: Sequence[str] = (),
-) -> "VerifyPlan":
+) -> "oppa.VerifyPlan":
     """Return the plan of a verification with the arguments of `verify`, and raise its errors; start nothing, and make no folder."""
     from oppa.problem.study_settings import with_changes
     from oppa.report.record import provenance

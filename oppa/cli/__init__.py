@@ -41,8 +41,9 @@ from oppa.cli.commands import (
 )
 from oppa.cli.environment import CommandGroup
 from oppa.cli.failure import INTERNAL, UNREAD, exit_code, full_disk, print_error, print_internal_error
-from oppa.cli.job_options import LaunchLineCommand
+from oppa.cli.job_options import LaunchLineCommand, verbose_first
 from oppa.cli.renamed import refuse_renamed
+from oppa.cli.usage import usage_error
 from oppa.errors import OppaError
 from oppa.trials import processes
 
@@ -70,7 +71,7 @@ for panel, commands in PANELS.items():
         app.command(rich_help_panel=panel, cls=LaunchLineCommand if command in WITH_LAUNCH_LINE else None)(command)
 app.command("import", rich_help_panel=BEFORE)(import_.import_)
 app.add_typer(cluster.cluster, name="cluster", cls=CommandGroup, rich_help_panel=CLUSTER)
-app.add_typer(bench.bench, name="bench", cls=CommandGroup, rich_help_panel=TOOLS)
+app.add_typer(bench.bench, name="bench", rich_help_panel=TOOLS)
 app.add_typer(env.env, name="env", cls=CommandGroup, rich_help_panel=TOOLS)
 
 
@@ -82,10 +83,10 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-VERBOSE = "Log to stderr; -vv logs more."
+VERBOSE = "Log to stderr; -vv logs more. Both may follow the command."
 
 
-@app.callback(epilog="Environment variables set options: OPPA_TUNE_STUDY sets --study of oppa tune.")
+@app.callback(epilog="Environment variables set options: OPPA_TUNE_STUDY sets --study of oppa tune. See docs/reference/environment.md.")
 def _oppa(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
     verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, envvar="OPPA_VERBOSE", show_envvar=False, help=VERBOSE)] = 0,
@@ -124,7 +125,11 @@ def main() -> None:
 def _run() -> None:
     """Run the command; raises BrokenPipeError if nobody reads its output any more, which typer turns into exit code 1."""
     try:
-        app()
+        code = app(args=verbose_first(sys.argv[1:]), prog_name="oppa", standalone_mode=False)
+    except typer.TyperException as refused:
+        if refused.format_message():  # empty after the help of a command without arguments
+            print_error(usage_error(refused))
+        sys.exit(2)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
@@ -132,3 +137,4 @@ def _run() -> None:
     finally:
         if sys.stdout:  # None if the caller has closed it
             sys.stdout.flush()
+    sys.exit(code if isinstance(code, int) else 0)

@@ -11,14 +11,15 @@ from typing import Any
 
 import typer.core
 
-from oppa.errors import InputError
+from oppa.cli import renamed
+from oppa.errors import InputError, nearest
 
 RESERVED = frozenset(["OPPA_STUDY", "OPPA_TUNER", "OPPA_TRIAL", "OPPA_LAUNCHER", "OPPA_RENDEZVOUS", "OPPA_SLOT", "OPPA_CONTROL_TOKEN"])
 """Variables that are no options: the tags of processes, and the token of a control service."""
 
 
 class CommandGroup(typer.core.TyperGroup):
-    """A group of commands whose options may be set by variables."""
+    """A group of commands whose options may be set by variables, and which refuses variables that set no option."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, with the names of its options' variables; None if there is no such command."""
@@ -31,13 +32,39 @@ class CommandGroup(typer.core.TyperGroup):
                 parameter.show_envvar = False
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that runs, with its name and the words after it; raises InputError for a variable without an option."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name and not isinstance(command, typer.core.TyperGroup):
+            others = [variable([*_path(ctx), each], "") for each in self.list_commands(ctx) if each != name]
+            _require_known([*_path(ctx), name], command, others)
+        return name, command, rest
+
+
+def _require_known(path: Sequence[str], command: Any, others: Sequence[str]) -> None:
+    """Refuse a variable of a command that sets none of its options.
+
+    Args:
+        path: Names of the command's groups below `oppa`, and its own.
+        others: What the variables of the other commands begin with: those of `train-policy` begin as those of `train` do.
+    """
+    own = variable(path, "")
+    known = {each.envvar for each in command.params if each.envvar}
+    for name in sorted(os.environ):
+        other = any(name.startswith(prefix) for prefix in others if prefix.startswith(own))
+        if name.startswith(own) and os.environ[name] and not other and name not in known | RESERVED:
+            option = "--" + name.removeprefix(own).replace("_", "-").lower()
+            words = renamed.replaced(" ".join(path), option, os.environ[name])
+            hint = f"unset it, and use `{words}`" if words else nearest(name, known)
+            raise InputError(f"the environment variable `{name}` sets no option of `oppa {' '.join(path)}`", hint=hint)
+
 
 def variable(path: Sequence[str], option: str) -> str:
     """Return the variable of a command's option.
 
     Args:
         path: Names of the command's groups below `oppa`, and its own.
-        option: The option as it is typed, such as `--dry-run`.
+        option: The option as it is typed, such as `--dry-run`; empty for what all variables of the command begin with.
     """
     return "_".join(["OPPA", *path, option.lstrip("-")]).replace("-", "_").upper()
 

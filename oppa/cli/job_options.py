@@ -4,6 +4,7 @@ Without a job file, the launch line itself states what may vary (oppa.tuning.lau
 job file would state. `--model` is short for `--set model...`, and `--advise` of `oppa train` for `--set train.advise=true`.
 """
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ Job = Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_defaul
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)]
 Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)]
 _MODEL = "--model"
+_VERBOSE = re.compile(r"-v+|--verbose")
 SHORT_FORMS = {"train": {"--advise": "train.advise=true", "--no-advise": "train.advise=false"}}
 """Words that are short for a setting, by command."""
 
@@ -43,6 +45,14 @@ class LaunchLineCommand(typer.core.TyperCommand):
         if line:
             ctx.params["command"] = [*(ctx.params.get("command") or ()), *line]
         return rest
+
+
+def verbose_first(words: Sequence[str]) -> list[str]:
+    """Return the words after `oppa` with -v, -vv and --verbose before the command; words after `--` are the user's own launch line."""
+    at = list(words).index("--") if "--" in words else len(words)
+    own, rest = words[:at], words[at:]
+    verbose = [word for word in own if _VERBOSE.fullmatch(word)]
+    return [*verbose, *(word for word in own if word not in verbose), *rest]
 
 
 def _with_settings(words: Sequence[str], short_forms: Mapping[str, str]) -> Sequence[str]:

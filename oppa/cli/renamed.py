@@ -86,11 +86,11 @@ def refuse_renamed(words: Sequence[str]) -> None:
     for command in (" ".join(own[:count]) for count in (1, 2)):
         for number, word in enumerate(own):
             option, _, value = word.partition("=")
-            if replaced := _replaced(command, option, value or next(iter(own[number + 1 :]), "...")):
-                raise InputError(f"`oppa {command}` has no option `{option}` any more", hint=f"use `{replaced}`")
+            if words_now := replaced(command, option, value or next(iter(own[number + 1 :]), "...")):
+                raise InputError(f"`oppa {command}` has no option `{option}` any more", hint=f"use `{words_now}`")
 
 
-def _replaced(command: str, option: str, value: str) -> str:
+def replaced(command: str, option: str, value: str) -> str:
     """Return the words that replace a removed option with its value; empty if the option was not removed."""
     if setting := SETTINGS.get(command, {}).get(option):
         return f"--set {shlex.quote(setting.replace(VALUE, value.removeprefix('--')))}"

@@ -162,5 +162,5 @@ def make_provider(name: str) -> HostProvider:
 def require_one_trial(request: HostRequest) -> None:
     """Raise InputError if parallel trials are requested from a launcher whose trials share a machine."""
     if (request.parallel or 1) > 1:
-        hint = "remove it: trials that share a machine disturb each other's measurements"
-        raise InputError(f"`parallel = {request.parallel}` in [launcher] needs hosts of Slurm", hint=hint)
+        message = f"`parallel = {request.parallel}` in [launcher] needs a launcher with hosts for each trial, such as `slurm` or `ray`"
+        raise InputError(message, hint="remove it: trials that share a machine disturb each other's measurements")

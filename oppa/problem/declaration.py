@@ -222,6 +222,11 @@ def _keys(kind: type[DeclaredTable], path: list[int | str]) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
+def tables_with(kind: type[DeclaredTable], key: str) -> list[str]:
+    """Return the names of those tables of a kind of file that have a key."""
+    return [name for name, field in kind.model_fields.items() if (table := _table_in(field.annotation)) and key in table.model_fields]
+
+
 def _table_in(annotation: Any) -> type[DeclaredTable] | None:
     """Return the table type inside an annotation such as `dict[str, Table] | None`; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, DeclaredTable):

@@ -310,10 +310,19 @@ def _runner(folder: Path) -> _RunnerTable:
 
 
 def read_job(path: Path) -> str:
-    """Return the text of a job file; raises JobError, which names the nearest file if there is none."""
+    """Return the text of a job file; raises JobError, which names the nearest job file if there is none."""
     try:
-        others = [] if path.exists() else sorted(file.name for file in path.parent.glob("*.toml"))
+        others = [] if path.exists() else [file.name for file in path.parent.glob("*.toml") if _is_job(file)]
         hint = "" if path.exists() else nearest(path.name, others) if others else "write one with `oppa init`"
     except OSError:
         hint = ""
     return read_text(path, error=JobError, hint=hint)
+
+
+def _is_job(file: Path) -> bool:
+    """Return whether a file has the table that every job has, and only tables of jobs."""
+    try:
+        tables = parse(read_text(file, error=JobError), source=file.name, error=JobError).keys()
+    except JobError:
+        return False
+    return "cluster" in tables and tables <= JobFile.model_fields.keys()

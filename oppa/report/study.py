@@ -81,7 +81,7 @@ def facts(trials: Sequence[Trial], objective: Objective | None = None) -> list[t
         ("best", f"{sought.of(max(rates)):.4g} {sought.unit}"),
         ("best / median", f"{max(rates) / statistics.median(rates):.2f}"),
         ("best / worst", f"{max(rates) / min(rates):.2f}"),
-        ("tied with the best (95% intervals overlap)", f"{len(tied(feasible))} of {len(feasible)} feasible"),
+        ("tied with the best (95% interval of the difference contains 0)", f"{len(tied(feasible))} of {len(feasible)} feasible"),
         *_predicted(trials),
         *_drifted(trials),
     ]
@@ -133,15 +133,17 @@ def _drifted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
 
 
 def tied(feasible: Sequence[Trial]) -> list[Trial]:
-    """Return the feasible trials whose 95% interval overlaps the best one's, the best included."""
+    """Return the feasible trials whose difference from the best one has a 95% interval that contains 0, the best included."""
     best = max(feasible, key=lambda trial: trial.steps_per_s or 0.0)
-    return [trial for trial in feasible if _interval(trial)[1] >= _interval(best)[0]]
+    return [trial for trial in feasible if _rate(best) - _rate(trial) <= Z95 * math.hypot(_stddev(best), _stddev(trial))]
 
 
-def _interval(trial: Trial) -> tuple[float, float]:
-    rate = trial.steps_per_s or 0.0
-    half = Z95 * math.hypot(trial.stddev or 0.0, BETWEEN_TRIALS * rate)
-    return rate - half, rate + half
+def _rate(trial: Trial) -> float:
+    return trial.steps_per_s or 0.0
+
+
+def _stddev(trial: Trial) -> float:
+    return math.hypot(trial.stddev or 0.0, BETWEEN_TRIALS * _rate(trial))
 
 
 def slow_nodes_of(problem: Problem) -> tuple[str, ...]:

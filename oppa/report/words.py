@@ -59,8 +59,8 @@ def verdicts(result: WinnerComparison, trials: Sequence[Trial], learned: Equival
         found.append("Not verified yet: these are single trials. Run oppa tune with this study again to repeat the contenders in turn.")
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
     if others := len(tied(feasible)) - 1 if feasible else 0:
-        total = len(feasible) - 1
-        found.append(f"In the search, {others} of the {total} other completed configurations tie with the fastest: 95% intervals overlap.")
+        why = "the 95% interval of the difference contains 0"
+        found.append(f"In the search, {others} of the {len(feasible) - 1} other completed configurations tie with the fastest: {why}.")
     return [sentence for sentence in found if sentence]
 
 
@@ -106,7 +106,7 @@ def _margin(result: WinnerComparison) -> str:
 
 
 def _compared(speed_up: SpeedUp, result: WinnerComparison) -> str:
-    verdict = "tied, the 95% intervals overlap" if speed_up.tied else "the 95% intervals do not overlap"
+    verdict = "tied, as the 95% interval contains 1" if speed_up.tied else "the 95% interval excludes 1"
     ratio = f"{speed_up.ratio.value:.2f} times as fast [{speed_up.ratio.low:.2f} – {speed_up.ratio.high:.2f}]"
     return f"{ratio} in {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
 

@@ -40,7 +40,7 @@ class SearchResult:
     break_even: BreakEven
     """The cost of the search against the time that the winner saves, as measured."""
     values: Mapping[str, Any]
-    """The result as JSON values, as `oppa tune --json` prints it."""
+    """The result as JSON values, which `to_dict` returns."""
 
     @classmethod
     def of(cls, executor: TrialExecutor, found: WinnerComparison, ended: str) -> "SearchResult":
@@ -59,6 +59,10 @@ class SearchResult:
             break_even=break_even(found, spent, executor.problem),
             values=to_json(study, found, ended, learned),
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values, as `oppa tune --json` prints it."""
+        return dict(self.values)
 
     @property
     def best(self) -> Contender:

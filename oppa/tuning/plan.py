@@ -128,7 +128,7 @@ def _expected(
     """Return the expected cost and gain of a search; None if the cost model lacks the device, the framework or the precision."""
     from oppa.tuning.expectation import expect
 
-    rule = problem.search_options.stopping or designers.STOPPING.get(designer, "never")
+    rule = problem.search_options.stopping or designers.default_stopping(designer)
     try:
         return expect(problem, candidates, startup_s=startup_s, stopping=rule, beliefs=beliefs)
     except InputError:

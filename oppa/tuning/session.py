@@ -135,6 +135,21 @@ def require_hosts(problem: Problem) -> None:
     _resolved(problem, load_runner(problem.runner), AUTO, alone=True)
 
 
+def require_one_tuner(problem: Problem, launcher: str | None = None) -> None:
+    """Refuse parallel trials where no further tuners are started; trials that are simulated or at a smaller size have one tuner anyway.
+
+    Args:
+        launcher: Name of a launcher; None: the job's own.
+
+    Raises:
+        InputError: the job has more than one parallel trial.
+    """
+    parallel = LaunchRequest.of(problem.launcher, launcher=launcher or AUTO).parallel or 1
+    if parallel > 1 and problem.proxy is None and not load_runner(problem.runner).in_process:
+        hint = "set `launcher.parallel` to 1; `oppa tune` and `oppa profile` start further tuners, and so does the argument `resume`"
+        raise InputError(f"`parallel = {parallel}` in [launcher] needs further tuners, and none are started here", hint=hint)
+
+
 def _resolved(problem: Problem, runner: Runner, launcher: str, *, alone: bool) -> LaunchRequest:
     request = LaunchRequest.of(problem.launcher, launcher=launcher, parallel=1 if alone else None)
     return request if runner.in_process else request.resolve(problem.cluster)

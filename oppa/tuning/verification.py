@@ -13,21 +13,35 @@ CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A geometric mean and its confidence interval."""
+    """A value and its 95% confidence interval; for repeats, the value is their geometric mean."""
 
     value: float
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """The winner's speed-up over another configuration; `tied` if their own intervals overlap."""
+    """The winner's speed-up over another configuration, from repeats of both."""
 
     winner: Interval
+    """The winner's throughput, in steps per second."""
     other: Interval
+    """The other configuration's throughput, in steps per second."""
     ratio: Interval
-    tied: bool
+    """The former divided by the latter; its interval is that of the ratio, by Welch's t."""
+
+    def __str__(self) -> str:
+        shown = f"{self.ratio.value:.2f}x [{self.ratio.low:.2f}, {self.ratio.high:.2f}]"
+        return f"{shown}, tied" if self.tied else shown
+
+    @property
+    def tied(self) -> bool:
+        """Return True if the interval of the ratio contains 1: neither configuration was shown to be faster."""
+        return self.ratio.low <= 1 <= self.ratio.high
 
     @property
     def inverse(self) -> Interval:
@@ -37,8 +51,7 @@ class SpeedUp:
 
 def speed_up(winner: Sequence[float], other: Sequence[float]) -> SpeedUp:
     """Compare repeated throughputs (steps per second, at least two each) on the log scale, by Student's and Welch's t."""
-    ours, theirs = interval(winner), interval(other)
-    return SpeedUp(winner=ours, other=theirs, ratio=_ratio(winner, other), tied=ours.low <= theirs.high and theirs.low <= ours.high)
+    return SpeedUp(winner=interval(winner), other=interval(other), ratio=_ratio(winner, other))
 
 
 def interval(rates: Sequence[float]) -> Interval:

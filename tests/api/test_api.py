@@ -1,6 +1,7 @@
 """The Python interface as a user has it: from a program on standard input, from `python -c`, and in a session of its own."""
 
 import ast
+import functools
 import inspect
 import json
 import os
@@ -98,7 +99,7 @@ def test_nothing_is_printed_while_another_tuner_holds_the_devices(tmp_path, monk
 
 def test_the_result_is_that_of_the_command(tmp_path) -> None:
     found = oppa.tune(JOB, study=tmp_path / "s", trials=3, designer="random")
-    values = json.loads(json.dumps(found.values))
+    values = json.loads(json.dumps(found.to_dict()))
     assert values["best"] == found.best.to_dict() and values["default"] == (found.default and found.default.to_dict())
     assert values["baseline"] is None is found.baseline and len(values["trials"]) == len(found.trials) == 3
     assert values["gain"] == (found.speed_up.ratio.value if found.speed_up else 1.0)
@@ -208,6 +209,22 @@ def test_bad_arguments_are_errors_and_leave_nothing_behind(arguments, message, t
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("measure", [oppa.tune, functools.partial(oppa.profile, global_batch=[8])], ids=["tune", "profile"])
+def test_parallel_trials_are_refused_where_nothing_starts_them(measure, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"`parallel = 2` in \[launcher\] needs further tuners") as raised:
+        measure(oppa.load_job(EXAMPLE, settings=["launcher.parallel=2"]))
+    assert "`launcher.parallel` to 1" in (raised.value.hint or "") and not any(tmp_path.iterdir())
+
+
+def test_plans_start_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert oppa.plan(JOB, designer="random", trials=2).to_dict()["limits"]["trials"] == 2 and not any(tmp_path.iterdir())
+    study = oppa.tune(JOB, study="s", trials=2, designer="random").study
+    before = sorted(tmp_path.rglob("*"))
+    assert oppa.plan_verification(study, rounds=4).to_dict()["rounds"] == 4 and sorted(tmp_path.rglob("*")) == before
+
+
 def test_nothing_feasible_is_an_error_and_the_study_stays(tmp_path) -> None:
     job = oppa.load_job(JOB, settings=["cluster.memory_limit=200 MiB"])
     with pytest.raises(InfeasibleError, match="could run"):
@@ -231,7 +248,7 @@ def functions() -> list[typing.Callable[..., object]]:
 def test_every_function_returns_a_public_type_and_its_hints_are_read() -> None:
     public = [getattr(oppa, name) for name in oppa.__all__]
     returned = {each.__name__: typing.get_type_hints(each)["return"] for each in functions()}
-    assert returned["tune"] is oppa.SearchResult and len(returned) == 7
+    assert returned["tune"] is oppa.SearchResult and len(returned) == 9
     assert not {name: found for name, found in returned.items() if found not in public}
     assert typing.get_type_hints(oppa.SearchResult.best.fget)["return"] is oppa.Contender
 

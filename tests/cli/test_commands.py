@@ -1,6 +1,9 @@
 """The other commands as a user meets them."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -13,19 +16,27 @@ def test_help_names_every_command(oppa) -> None:
 
 
 def test_help_loads_nothing_heavy(oppa) -> None:
-    import subprocess
-    import sys
-
     code = "import oppa.cli, sys; print([name for name in ('torch', 'pandas', 'numpy', 'pydantic') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
+def test_experiments_are_imported_for_a_benchmark_alone() -> None:
+    code = """
+import sys, typer
+from oppa.cli import app
+from oppa.tuning.designers import require_designer
+require_designer("oppa")
+bench = typer.main.get_command(app).commands["bench"]
+context = typer.Context(bench)
+assert bench.get_command(context, "search") and "drift" in bench.list_commands(context)
+for name in ("search", "drift"):
+    print(bench.get_command(context, name).name, "experiments" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "search False\ndrift True\n"
+
+
 @pytest.mark.parametrize("command", [("schema", "job"), ("--version",)], ids=["while it prints", "at its end"])
 def test_a_reader_that_has_ended_is_no_failure_of_the_search(command) -> None:
-    import os
-    import subprocess
-    import sys
-
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run([sys.executable, "-m", "oppa", *command], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
@@ -84,7 +95,7 @@ def test_show_writes_a_record(oppa) -> None:
 
 
 def test_an_unknown_benchmark_is_an_error(oppa) -> None:
-    assert "Did you mean 'help'?" in oppa("bench", "halp", code=2).stderr
+    assert "did you mean `help`?" in oppa("bench", "halp", code=2).stderr
 
 
 def test_every_command_is_in_a_panel_and_answers_to_h(oppa) -> None:

@@ -11,11 +11,13 @@ import typer
 from oppa import catalog
 from oppa.cli import app
 from oppa.cli.environment import RESERVED, variable
+from oppa.cli.job_options import verbose_first
 from oppa.cli.logs import show_logs
 from oppa.errors import InputError
 from oppa.problem.settings import parse_settings
 from oppa.trials import environments, placement
 from oppa.trials.runner import load_runner
+from tests.command_line import commands_below
 
 JOB = catalog.root() / "runners" / "simulated" / "jobs" / "bert.toml"
 MOST = 8
@@ -27,8 +29,16 @@ def commands(command=None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
     command = command or typer.main.get_command(app)
     options = [each for each in command.params if each.param_type_name == "option" and "--help" not in each.opts]
     yield path, options
-    for name, below in getattr(command, "commands", {}).items():
+    for name, below in commands_below(command).items():
         yield from commands(below, (*path, name))
+
+
+def arguments_of_commands(command=None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list]]:
+    """Every command, with its arguments."""
+    command = command or typer.main.get_command(app)
+    yield path, [each for each in command.params if each.param_type_name == "argument"]
+    for name, below in commands_below(command).items():
+        yield from arguments_of_commands(below, (*path, name))
 
 
 def test_no_command_has_many_options() -> None:
@@ -49,7 +59,7 @@ def test_every_option_has_a_variable_of_its_own_and_none_is_a_tag() -> None:
 def test_no_help_loses_the_name_of_a_table_as_if_it_were_markup() -> None:
     """Rich takes `[cluster]` for a tag that it does not know, and prints nothing in its place."""
     texts = [option.help or "" for _, options in commands() for option in options]
-    texts += [below.help or "" for below in typer.main.get_command(app).commands.values()]
+    texts += [below.help or "" for below in commands_below(typer.main.get_command(app)).values()]
     assert len(texts) > 50
     assert not [text for text in texts if re.search(r"(?<!\\)\[[a-z_.]+\]", text)]
 
@@ -63,6 +73,64 @@ def test_a_variable_sets_an_option_and_a_tag_does_not(oppa, monkeypatch) -> None
     monkeypatch.setenv("OPPA_CLUSTER_STATUS_JSON", "1")
     (oppa.folder / "spool").mkdir()
     assert json.loads(oppa("cluster", "status", "spool").stdout) == {"jobs": []}
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "hint"),
+    [
+        ("OPPA_TUNE_TRAILS", ("tune", "job.toml"), "did you mean `OPPA_TUNE_TRIALS`?"),
+        ("OPPA_TUNE_LAUNCHER", ("tune", "job.toml"), "unset it, and use `--set launcher.name=3`"),
+        ("OPPA_CLUSTER_RUN_MAX_SCALE", ("cluster", "run", "spool"), "unset it, and use `--set scaling.max_scale=3`"),
+    ],
+)
+def test_a_variable_that_sets_no_option_is_refused(oppa, monkeypatch, name, command, hint) -> None:
+    monkeypatch.setenv(name, "3")
+    said = oppa(*command, code=2).stderr
+    assert f"the environment variable `{name}` sets no option of `oppa {command[0]}" in said and f"hint: {hint}" in said
+    assert "sets no option" not in oppa("space", "job.toml").stderr, "it belongs to no option of another command"
+
+
+@pytest.mark.parametrize(("name", "value"), [("OPPA_TRAIN_POLICY_SEED", "3"), ("OPPA_TRAIN_TABEL", ""), ("OPPA_TRAINER", "mine")])
+def test_variables_of_other_commands_and_programs_are_left_alone(oppa, monkeypatch, name, value) -> None:
+    monkeypatch.setenv(name, value)
+    assert "`nowhere` cannot be read" in oppa("train", "nowhere", code=2).stderr
+
+
+def test_a_bad_value_names_the_variable_that_has_it(oppa, monkeypatch) -> None:
+    monkeypatch.setenv("OPPA_TUNE_TRIALS", "many")
+    assert "invalid value for `--trials`" in (said := oppa("tune", "job.toml", code=2).stderr)
+    assert "(`OPPA_TUNE_TRIALS=many` in the environment)" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("tune", "--trails", 3), "`oppa tune` has no option `--trails`", "did you mean `--trials`? `oppa tune --help` lists"),
+        (("tune", "--global-batch", 3), "has no option `--global-batch`", "use `--set batch.global_batch=3`; `oppa tune --help`"),
+        (("tune", "--layers=3"), "has no option `--layers`", "use `--set model.layers=3`"),
+        (("show", "s", "--global-batch=3"), "`oppa show` has no option `--global-batch`", "`oppa show --help` lists"),
+        (("tunes",), "no such command `tunes`", "did you mean `tune`? `oppa --help` lists"),
+        (("bench", "goodputt"), "no such command `goodputt`", "did you mean `goodput`"),
+        (("cluster", "run"), "missing argument `SPOOL`", "`oppa cluster run --help` lists"),
+        (("tune", "job.toml", "--study"), "option `--study` requires an argument", "`--help` after the command lists"),
+        (("tune", "job.toml", "--trials", "many"), "invalid value for `--trials`", "`oppa tune --help` lists"),
+    ],
+)
+def test_wrong_words_are_errors_as_all_others(oppa, words, message, hint) -> None:
+    done = oppa(*words, code=2)
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("error: ") and message in lines[0] and lines[2].startswith("hint: ") and hint in lines[2]
+    assert len(lines) == 3 and not done.stdout
+
+
+def test_a_command_without_its_subcommand_prints_its_help(oppa) -> None:
+    done = oppa("cluster", code=2)
+    assert "Usage: oppa cluster" in done.stdout + done.stderr and "error:" not in done.stderr
+
+
+def test_no_help_has_brackets_within_brackets() -> None:
+    shown = {path: [str(each.metavar) for each in arguments] for path, arguments in arguments_of_commands() if arguments}
+    assert len(shown) > 15 and not {path: names for path, names in shown.items() if any("[" in name for name in names)}
 
 
 def test_a_token_of_a_service_is_no_option(oppa, monkeypatch) -> None:
@@ -137,12 +205,18 @@ def test_a_dry_run_starts_nothing(oppa) -> None:
     assert "7 trials" in oppa("tune", JOB, "--dry-run", "--designer", "random", "--trials", 7).stdout
 
 
+def test_verbose_may_follow_the_command_but_not_the_launch_line() -> None:
+    assert verbose_first(["tune", "job.toml", "-v", "--seed", "1", "-vv"]) == ["-v", "-vv", "tune", "job.toml", "--seed", "1"]
+    assert verbose_first(["tune", "--", "train", "-v"]) == ["tune", "--", "train", "-v"]
+
+
 def test_verbose_logs_to_stderr(oppa) -> None:
     tune = ("tune", JOB, "--designer", "random", "--trials", "1")
     quiet, one, two = oppa(*tune, "--study", "a"), oppa("-v", *tune, "--study", "b", "--json"), oppa("-vv", *tune, "--study", "c")
     assert "info:" not in quiet.stderr
     assert "info: study b of bert" in one.stderr and "info: trial 1" in one.stderr and "debug:" not in one.stderr
     assert "debug: facts" in two.stderr and json.loads(one.stdout)["study"] == "b"
+    assert "info: study d of bert" in oppa(*tune, "-v", "--study", "d").stderr
     show_logs(0)
     assert logging.getLogger("oppa").level == logging.WARNING
 

@@ -10,6 +10,7 @@ import typer
 
 from oppa.cli import app
 from oppa.cli.job_options import SHORT_FORMS, LaunchLineCommand
+from tests.command_line import commands_below
 
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`(oppa [^`]+)`")
@@ -37,10 +38,10 @@ def unknown(words: list[str]) -> list[str]:
     """Return the command or the options that the command line does not have."""
     command = _root()
     rest = list(words)
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
-        if rest[0] not in command.commands:
+    while (below := commands_below(command)) and rest and not rest[0].startswith("-"):
+        if rest[0] not in below:
             return [] if not rest[0].islower() or "|" in rest[0] else [rest[0]]
-        command = command.commands[rest.pop(0)]
+        command = below[rest.pop(0)]
     known = HELP | {option for parameter in command.params for option in parameter.opts}
     known |= {"--", "--model", *SHORT_FORMS.get(command.name or "", ())} if isinstance(command, LaunchLineCommand) else set()
     return [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]

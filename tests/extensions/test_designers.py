@@ -8,8 +8,7 @@ import pytest
 
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.job import load_job
-from oppa.tuning.designers import DESIGNERS, make_designer, register_designers, require_designer
-from oppa.tuning.designers.grid import Grid
+from oppa.tuning.designers import make_designer, require_designer
 
 WHOLE = """
 class Whole:
@@ -87,10 +86,3 @@ def test_a_package_that_a_module_lacks_is_named(write_module: WriteModule) -> No
     write_module("import no_such_package")
     with pytest.raises(EnvironmentLackingError, match="needs `no_such_package`, which is not installed"):
         require_designer("my_designers:Whole")
-
-
-def test_a_short_name_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DESIGNERS, "lattice", "")  # so that it is forgotten after the test
-    register_designers({"lattice": "oppa.tuning.designers.grid:Grid"})
-    problem = load_job(JOB)
-    assert isinstance(make_designer("lattice", problem, problem.candidates(), seed=0), Grid)

@@ -101,7 +101,7 @@ def test_hosts_are_played_only_below_netlab():
     ("request_", "words"),
     [
         (LaunchRequest(launcher="slrum"), "`slrum` is not a launcher"),
-        (LaunchRequest(parallel=2), "`parallel = 2` in .launcher. needs hosts of Slurm"),
+        (LaunchRequest(parallel=2), "`parallel = 2` in .launcher. needs a launcher with hosts for each trial"),
         (LaunchRequest(options={"time": 1}), "the launcher `local` has no option `time`"),
         (LaunchRequest(launcher=SLURM, options={"partiton": "gpu"}), "the launcher `slurm` has no option `partiton`"),
     ],

@@ -37,4 +37,4 @@ def test_advise_is_no_option_of_the_built_in_trainer_or_of_other_commands(tmp_pa
     (tmp_path / "job.toml").write_text(OwnRun(tmp_path / "own").job.read_text())
     oppa = Oppa(tmp_path)
     assert "`advise` in [train] has no effect on the built-in trainer" in oppa("train", "job.toml", "--advise", code=2).stderr
-    assert "No such option" in oppa("tune", "job.toml", "--advise", code=2).stderr
+    assert "`oppa tune` has no option `--advise`" in oppa("tune", "job.toml", "--advise", code=2).stderr

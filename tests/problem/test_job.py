@@ -213,6 +213,19 @@ def test_a_missing_file_is_answered_with_the_nearest(write_job: WriteJob) -> Non
     assert raised.value.hint == "did you mean `job.toml`?"
 
 
+def test_only_jobs_are_offered_for_a_missing_file(write_job: WriteJob, tmp_path: Path) -> None:
+    def hint() -> str | None:
+        with pytest.raises(JobError) as raised:
+            load_job(tmp_path / "nowhere.toml")
+        return raised.value.hint
+
+    for name, text in {"pyproject": "[project]\nname = 'mine'", "broken": "[cluster", "nowhere2": "[model]\nlayers = 2"}.items():
+        (tmp_path / f"{name}.toml").write_text(text)
+    assert hint() == "write one with `oppa init`"
+    write_job().rename(tmp_path / "llama.toml")
+    assert hint() == "use one of llama.toml"
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(JobError, match="it is not UTF-8 text"):

@@ -252,9 +252,11 @@ def test_a_crash_before_the_first_step_shows_its_exception(act, program, outcome
 def test_a_program_has_ended_although_a_process_that_it_leaves_holds_its_output(act, helper):
     """A loader or a writer of checkpoints outlives the rank that started it, which was killed."""
     program = f"""
-        import os, subprocess, sys, time
-        subprocess.Popen([sys.executable, "-c", "import time; {helper}"])
-        time.sleep(1)
+        import os, subprocess, sys
+        begun, begins = os.pipe()
+        helper = "import os, sys, time; os.write(int(sys.argv[1]), b'.'); {helper}"
+        subprocess.Popen([sys.executable, "-c", helper, str(begins)], pass_fds=[begins])
+        os.read(begun, 1)
         print("last words", flush=True)
         os.kill(os.getpid(), 9)
     """

@@ -49,7 +49,8 @@ def python(program, path):
 
 
 def test_a_job_on_cpus_needs_no_torch_to_be_checked():
-    program = "import sys; from tests.trials.test_host import *; require_devices(cluster()); print('torch' in sys.modules)"
+    program = "import sys; from oppa.problem.cluster import Cluster; from oppa.trials.host import require_devices\n"
+    program += "require_devices(Cluster(devices_per_host=4, memory_limit_bytes=1 << 30)); print('torch' in sys.modules)"
     assert python(program, [ROOT]) == "False"
 
 

@@ -28,7 +28,7 @@ asked = Interruption()
 try:
     with asked.caught():
         import slow
-        time.sleep(0.5)
+        time.sleep({wait_s})
         print("went on", slow.complete, asked.asked)
 except KeyboardInterrupt:
     print("stopped", sys.modules["slow"].complete)  # a module that was interrupted is not there
@@ -46,7 +46,7 @@ except KeyboardInterrupt:
 )
 def test_a_request_waits_for_the_module(requests, follow, expected, tmp_path) -> None:
     (tmp_path / "slow.py").write_text(MODULE.format(requests=requests))
-    program = PROGRAM.format(follow=follow)
+    program = PROGRAM.format(follow=follow, wait_s=600 if expected.startswith("stopped") else 0.5)  # a stop ends the wait
     path = os.pathsep.join([str(tmp_path), str(Path(oppa.__file__).parents[1])])
     done = subprocess.run(
         [sys.executable, "-c", program],

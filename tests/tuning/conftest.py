@@ -7,7 +7,7 @@ import torch
 
 from oppa.study import Trial
 from oppa.tuning.designer import Observation
-from oppa.tuning.designers import DESIGNERS, make_designer
+from oppa.tuning.designers import known_designers, make_designer
 from oppa.tuning.designers.oppa import Oppa
 from tests.jobs import problem_of
 
@@ -19,7 +19,7 @@ runner = {name = "torch"}
 space = {parameters = {zero_stage = [0, 1], schedule = "1f1b", recompute = "none", dp_bucket_mb = 25}}
 """
 STEPS = 8
-INSTALLED = tuple(name for name in DESIGNERS if name not in ("vizier", "syne-tune"))
+INSTALLED = tuple(name for name in known_designers() if name not in ("vizier", "syne-tune"))
 """Designers that need no environment of their own; `test_own_environments.py` tests the others."""
 
 

@@ -13,7 +13,7 @@ from experiments.baselines.planner import step_time_s
 from experiments.baselines.vanilla_bo import log_constrained_improvement
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError
-from oppa.tuning.designers import DESIGNERS, make_designer
+from oppa.tuning.designers import known_designers, make_designer
 from oppa.tuning.designers.analytic_memory import memory_bytes
 from oppa.tuning.surrogate.distributions import Normal
 from tests.tuning.conftest import failed, measured, play
@@ -41,7 +41,7 @@ def make(problem, candidates):
 )
 def test_a_library_that_is_not_installed_is_named_with_what_installs_it(name, package, make, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not there
-    monkeypatch.delitem(sys.modules, DESIGNERS[name].partition(":")[0], raising=False)  # so that it is imported again
+    monkeypatch.delitem(sys.modules, known_designers()[name].partition(":")[0], raising=False)  # so that it is imported again
     with pytest.raises(EnvironmentLackingError) as caught:
         make(name)
     assert package in caught.value.message and catalog.install_hint("peers") == caught.value.hint

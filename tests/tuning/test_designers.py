@@ -12,7 +12,7 @@ from gpytorch.means import ConstantMean
 from oppa.cost.coefficients import Belief
 from oppa.errors import InputError
 from oppa.problem.training import SearchOptions
-from oppa.tuning.designers import DESIGNERS, STOPPING, make_designer
+from oppa.tuning.designers import default_stopping, known_designers, make_designer
 from oppa.tuning.stopping import RULES
 from oppa.tuning.surrogate.distributions import column
 from oppa.tuning.surrogate.paper import PaperProcess
@@ -71,7 +71,7 @@ def test_an_unknown_designer_is_an_error_that_names_the_nearest(make) -> None:
     assert "vanilla-bo" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", sorted(DESIGNERS.keys() - {"oppa"}))
+@pytest.mark.parametrize("name", sorted(known_designers().keys() - {"oppa"}))
 def test_only_a_designer_with_coefficients_can_start_from_others(name, problem, candidates) -> None:
     beliefs = {"latency": Belief(median=1.0, spread=0.1, source="a test")}
     with pytest.raises(InputError) as caught:
@@ -92,8 +92,9 @@ def test_corrected_rates_replace_those_that_were_learned(name, make, landscape) 
 
 
 def test_the_rules_that_designers_use_are_rules() -> None:
-    assert STOPPING.keys() <= DESIGNERS.keys() and set(STOPPING.values()) <= RULES.keys()
-    assert "oppa-no-early-stop" not in STOPPING
+    rules = {name: default_stopping(name) for name in known_designers()}
+    assert set(rules.values()) <= RULES.keys() and (rules["oppa"], rules["smac-physics"]) == ("precise", "precise")
+    assert rules["oppa-no-early-stop"] == default_stopping("mine:Class") == "never"
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ from statistics import fmean, variance
 import pytest
 from scipy.stats import t
 
-from oppa.tuning.verification import speed_up
+from oppa.tuning.verification import Interval, SpeedUp, speed_up
 
 WINNER, DEFAULT = [2.02, 1.98, 2.01], [1.00, 1.03, 0.98]
+ONE = Interval(value=1.0, low=1.0, high=1.0)
 
 
 def test_the_gain_is_the_ratio_of_geometric_means() -> None:
@@ -45,6 +46,22 @@ def test_exchanging_the_two_inverts_the_gain() -> None:
 def test_far_apart_is_not_tied_and_close_together_is() -> None:
     assert not speed_up(WINNER, DEFAULT).tied
     assert speed_up([1.0, 1.1, 1.05], [1.02, 1.08, 1.0]).tied
+
+
+def test_the_verdict_is_that_of_the_printed_interval() -> None:
+    compared = speed_up([1.05, 1.08, 1.11], [1.00, 1.00, 1.03])
+    assert compared.winner.low < compared.other.high and compared.ratio.low > 1, "each one's own interval says less than that of the ratio"
+    assert not compared.tied
+    for seed in range(20):
+        draw = random.Random(seed)
+        compared = speed_up(*([1 + draw.random() / 5 for _ in range(3)] for _ in range(2)))
+        assert compared.tied == (compared.ratio.low <= 1 <= compared.ratio.high) == str(compared).endswith("tied")
+
+
+def test_a_speed_up_is_printed_with_its_interval() -> None:
+    compared = SpeedUp(winner=ONE, other=ONE, ratio=Interval(value=1.268, low=1.2249, high=1.33))
+    assert str(compared) == "1.27x [1.22, 1.33]" and str(compared.ratio) == "1.268 [1.225, 1.33]"
+    assert str(SpeedUp(winner=ONE, other=ONE, ratio=ONE)) == "1.00x [1.00, 1.00], tied"
 
 
 def test_exact_repeats_have_an_exact_gain() -> None:

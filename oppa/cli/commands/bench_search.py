@@ -46,9 +46,9 @@ def search(
     from oppa.bench.variations import variations_named
     from oppa.errors import InputError
     from oppa.report.record import provenance
-    from oppa.tuning.designers import DESIGNERS as INSTALLED
+    from oppa.tuning.designers import known_designers
 
-    known = tuple(name for name in ALL_DESIGNERS if name in INSTALLED)
+    known = tuple(name for name in ALL_DESIGNERS if name in known_designers())
     chosen = tuple(name.strip() for name in designers.split(",")) if designers else known
     environment = provenance()
     if suite == ALL:

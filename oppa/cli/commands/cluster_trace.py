@@ -3,19 +3,17 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oppa.errors import InputError
 
 if TYPE_CHECKING:
-    from oppa.cluster.comparison import PolicyRow, QueueingTimes, SharedCluster
+    from oppa.cluster.comparison import PolicyRow, SharedCluster
     from oppa.cluster.elastic import Elasticity
-    from oppa.cluster.generator import TraceProfile
     from oppa.cluster.job import TraceJob
     from oppa.cluster.result import Result
-    from oppa.report.record import Section
 
 TRACE = "Trace of jobs: oppa's CSV, AcmeTrace's CSV, or Philly's JSON."
 GPUS = "Number of GPUs of the cluster."
@@ -59,6 +57,7 @@ def simulate(
     Exit codes: 0 simulated, 2 wrong input.
     """
     from oppa.cli.option_tables import SimulationOptions, read_options
+    from oppa.cli.views import trace_view
     from oppa.cluster.comparison import NONE, SharedCluster
     from oppa.cluster.elastic import elastic as made_elastic
     from oppa.cluster.policies import policy_of
@@ -78,11 +77,9 @@ def simulate(
         _write_decisions(decisions, found)
     rows = [row for row, _ in found]
     if as_json:
-        typer.echo(json.dumps({"rows": [_plain(row, rows[0]) for row in rows]}, indent=1))
-        return
-    from oppa.cli.views import style
-
-    style.print_section(_section(rows, jobs, shared))
+        typer.echo(json.dumps({"rows": [trace_view.policy_json(row, rows[0]) for row in rows]}, indent=1))
+    else:
+        trace_view.print_policies(rows, jobs, shared)
 
 
 def generate(
@@ -96,6 +93,7 @@ def generate(
 
     Exit codes: 0 written, 2 wrong input.
     """
+    from oppa.cli.views import style, trace_view
     from oppa.cluster.comparison import NONE, SharedCluster, queues
     from oppa.cluster.generator import generate as made
     from oppa.cluster.generator import like as known_by
@@ -115,9 +113,7 @@ def generate(
         mean = {"queue_s": result.queue_s(()), "published_queue_s": known.queue_s}
         typer.echo(json.dumps({"jobs": len(jobs), "utilisation": utilisation, **mean, "kinds": kinds}, indent=1))
         return
-    from oppa.cli.views import style
-
-    style.print_section(_queue_section(found, result, known, days))
+    trace_view.print_queues(found, result, known, days)
     style.err().print(f"written: {out}, {len(jobs)} jobs", markup=False)
 
 
@@ -165,63 +161,3 @@ def _write_decisions(file: Path, found: "Sequence[tuple[PolicyRow, Result]]") ->
         for time_s, change in result.scalings
     ]
     write_text(file, "".join(f"{line}\n" for line in lines))
-
-
-def _plain(row: "PolicyRow", none: "PolicyRow") -> dict[str, Any]:
-    import dataclasses
-
-    ratios = {"completion_ratio": _ratio(row.completion_s, none.completion_s), "queue_ratio": _ratio(row.queue_s, none.queue_s)}
-    return {**dataclasses.asdict(row), **ratios}
-
-
-def _ratio(value: float, reference: float) -> float:
-    return value / reference if reference else 1.0
-
-
-def _section(rows: "Sequence[PolicyRow]", jobs: "Sequence[TraceJob]", shared: "SharedCluster") -> "Section":
-    from oppa.report.record import Section
-    from oppa.units import format_seconds
-
-    none = rows[0]
-    return Section(
-        title="Elastic jobs on a shared cluster",
-        text=f"{len(jobs)} jobs on {shared.gpus} GPUs, {none.elastic} of them elastic. Times are means; shares are of those "
-        "without scaling. Extra: share of all GPU time that elastic jobs hold beyond their requests.",
-        columns=("policy", ">elastic completion", ">share", ">others' queueing", ">share", ">changes", ">utilisation", ">extra"),
-        rows=[
-            (
-                row.policy,
-                format_seconds(row.completion_s),
-                f"{_ratio(row.completion_s, none.completion_s):.3f}",
-                format_seconds(row.queue_s),
-                f"{_ratio(row.queue_s, none.queue_s):.3f}",
-                row.changes,
-                f"{row.utilisation:.1%}",
-                f"{row.spare_gpu_s / (shared.gpus * max(jobs[-1].arrival_s, 1)):.1%}",
-            )
-            for row in rows
-        ],
-    )
-
-
-def _queue_section(found: "Sequence[QueueingTimes]", result: "Result", known: "TraceProfile", days: float) -> "Section":
-    from oppa.report.record import Section
-    from oppa.units import format_seconds
-
-    utilisation = result.usage.share(days * 86_400)
-    return Section(
-        title=f"A trace like {known.name}",
-        text=f"Utilisation of {known.gpus} GPUs over {days:g} days: {utilisation:.1%}. In order of arrival, jobs wait "
-        f"{format_seconds(result.queue_s(()))} on average, published {format_seconds(known.queue_s)}. Columns: share of jobs "
-        "that wait at most 1 s, 1 min and 1 h, simulated and published. The generator matches only the mean.",
-        columns=("type", ">jobs", ">mean wait", ">1 s", ">published", ">1 min", ">published", ">1 h", ">published"),
-        rows=[
-            (
-                each.kind,
-                each.jobs,
-                format_seconds(each.mean_s),
-                *(f"{share:.1%}" for pair in zip(each.shares, each.published, strict=True) for share in pair),
-            )
-            for each in found
-        ],
-    )

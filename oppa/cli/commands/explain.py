@@ -18,7 +18,7 @@ STUDY = "Folder of a study of the job; without one, the prior predicts."
 
 
 def explain(
-    job: Annotated[str, typer.Argument(metavar="[JOB|STUDY]", help=JOB, show_default=False)],
+    job: Annotated[str, typer.Argument(metavar="JOB|STUDY", help=JOB, show_default=False)],
     setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)] = "",
     command: Command = None,
     *,

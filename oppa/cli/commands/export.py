@@ -24,7 +24,7 @@ WEIGHTS = {"huggingface": ("config.json", "model*.safetensors", "model.safetenso
 
 def export(
     source: Annotated[Path, typer.Argument(metavar="STUDY|JOB|RUN", help=SOURCE, show_default=False)],
-    setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
+    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)] = "",
     to: Annotated[str, typer.Option(metavar="FORMAT", help=FORMAT)] = "torchrun",
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,

@@ -9,7 +9,7 @@ MODEL = "Preset of the model, such as `tiny-1m` or `llama-2-7b`; by default the 
 
 
 def init(
-    path: Annotated[Path, typer.Argument(metavar="[JOB]", help="The file to write.")] = Path("job.toml"),
+    path: Annotated[Path, typer.Argument(metavar="JOB", help="The file to write.")] = Path("job.toml"),
     model: Annotated[str, typer.Option(metavar="PRESET", help=MODEL)] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oppa.problem.candidates import Candidates
-    from oppa.problem.problem import Problem
 
 JOB = "Job file, whose whole search space is ranked."
 ROWS = "Predict the rows of this CSV file instead of a job."
@@ -68,7 +67,7 @@ def predict(
 
 def _predict_job(job: Path | None, command: Sequence[str], changes: Sequence[str], *, limit: int, as_json: bool) -> None:
     from oppa import api
-    from oppa.cli.views import style
+    from oppa.cli.views import prediction_view, style
     from oppa.cli.views.summary import show_trace, warn_of_unknown_device
 
     stated = problem_of(job, command, changes)
@@ -78,9 +77,9 @@ def _predict_job(job: Path | None, command: Sequence[str], changes: Sequence[str
     show_trace(problem)
     warn_of_unknown_device(problem.cluster)
     if as_json:
-        _print_json(ranked, candidates)
+        prediction_view.print_json_lines(ranked, candidates)
     else:
-        _print_table(ranked, candidates, problem, limit)
+        prediction_view.print_ranking(ranked, candidates, problem, limit)
     if not ranked["fits"].any():
         raise _nothing_fits(ranked, candidates, problem.cluster.usable_bytes)
 
@@ -103,42 +102,6 @@ def _predict_rows(path: Path, out: Path | None) -> None:
         )
     if out:
         style.err().print(f"written: {out}, {len(predicted)} rows, {predicted['fits'].sum()} predicted to fit", markup=False)
-
-
-def _print_json(ranked: "pd.DataFrame", candidates: "Candidates") -> None:
-    import json
-
-    for index, predicted in zip(ranked.index, ranked.to_dict("records"), strict=True):
-        configuration = candidates.configuration(index)
-        typer.echo(json.dumps({"id": configuration.id, **configuration.to_dict(), **predicted}))
-
-
-def _print_table(ranked: "pd.DataFrame", candidates: "Candidates", problem: "Problem", limit: int) -> None:
-    from oppa.cli.views import style
-    from oppa.cli.views.summary import job_line
-    from oppa.units import format_bytes, format_seconds
-
-    fitting = ranked[ranked["fits"]]
-    style.out().print(
-        f"{job_line(problem)}\n"
-        f"[bold]space[/]  {len(ranked)} valid configurations, {len(fitting)} of them predicted to fit\n"
-        f"[bold]prior[/]  without a measurement; results/prior/table.md lists its errors\n"
-    )
-    table = style.table((">rank", "configuration", ">steps/s", ">step time", "90%", ">memory", "90%", ">fits"))
-    for rank, (index, row) in enumerate(zip(fitting.index[:limit], fitting.to_dict("records"), strict=False), start=1):
-        seconds, needed = row["predicted_step_time_s"], row["predicted_memory_bytes"]
-        table.add_row(
-            str(rank),
-            f"[cyan]{candidates.configuration(index).id}[/]",
-            style.number(1 / seconds),
-            format_seconds(seconds),
-            style.interval(row["predicted_step_time_low_s"], row["predicted_step_time_high_s"], format_seconds),
-            format_bytes(needed),
-            style.interval(row["predicted_memory_low_bytes"], row["predicted_memory_high_bytes"], format_bytes),
-            style.probability(row["probability_fits"]),
-        )
-    if len(fitting):
-        style.out().print(table)
 
 
 def _nothing_fits(ranked: "pd.DataFrame", candidates: "Candidates", usable_bytes: int) -> InfeasibleError:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,11 +11,6 @@ from oppa.cli.job_options import Changes, Command
 from oppa.errors import InputError, require_known
 from oppa.plain_text import clipped
 from oppa.problem.bounds import MOST_DEVICES
-
-if TYPE_CHECKING:
-    from oppa.pipeline.scaling import Entry
-    from oppa.report.record import Section
-    from oppa.tuning.run_scales import RunScales
 
 SOURCE = "Folder of a run of `oppa train` whose first steps were profiled; or a job file, which is measured."
 DEVICES = "Numbers of devices to predict."
@@ -73,7 +68,7 @@ def _predict(
     run: Path, devices: tuple[int, int], folder: Path, schedules: str, *, same_replicas: bool, search_s: float, as_json: bool
 ) -> None:
     """Predict, write and print the scale table of a run."""
-    from oppa.cli.views import style
+    from oppa.cli.views import scale_view, style
     from oppa.pipeline.registry import SEARCH
     from oppa.training.run.run_folder import RunSpec
     from oppa.tuning.run_scales import predict_scales
@@ -86,11 +81,10 @@ def _predict(
         )
     found.write(folder)
     if as_json:
-        style.print_json({"table": str(folder), "entries": [_plain(entry) for entry in found.entries]})
+        style.print_json({"table": str(folder), "entries": [scale_view.predicted_json(entry) for entry in found.entries]})
     else:
-        style.print_section(_section(found))
-    kept = sum(not entry.left_out for entry in found.entries)
-    style.err().print(f"written: {folder}, {kept} of {len(found.entries)} numbers of devices", markup=False)
+        scale_view.print_predicted(found)
+    scale_view.print_written(folder, found.entries)
     if found.cut_short:
         hint = f"the search for schedules ended early on {found.cut_short} numbers of devices, after {search_s:g} s; raise --search-s"
         style.err().print(hint, markup=False)
@@ -114,41 +108,3 @@ def _schedules(text: str) -> list[str]:
     if not names:
         raise InputError("`--schedules` names no schedule", hint=f"use some of {FIRST}")
     return names
-
-
-def _plain(entry: "Entry") -> dict[str, Any]:
-    import dataclasses
-
-    best = {field.name: getattr(entry.best, field.name) for field in dataclasses.fields(entry.best)}
-    facts = {"devices": entry.devices, "speedup": entry.speedup, "modelled_speedup": entry.modelled_speedup, "left_out": entry.left_out}
-    return {**facts, **best, "prediction": dataclasses.asdict(entry.best.prediction), "passes": entry.best.passes is not None}
-
-
-def _section(found: "RunScales") -> "Section":
-    from oppa.report.record import Section
-    from oppa.units import format_bytes, format_seconds
-
-    present = found.spec.configuration
-    rows = [
-        (
-            entry.devices,
-            entry.best.dp,
-            entry.best.pp,
-            entry.best.chunks,
-            entry.best.schedule,
-            entry.best.stage_layout,
-            format_seconds(entry.best.prediction.step_s),
-            f"{entry.speedup:.2f}",
-            f"{entry.modelled_speedup:.2f}",
-            format_bytes(entry.best.prediction.peak_bytes),
-            entry.left_out,
-        )
-        for entry in found.entries
-    ]
-    return Section(
-        title="Scale table",
-        text=f"Predicted from the first steps of `{present.id}`, batch {present.global_batch}. Speed-ups are over the fastest "
-        "pipeline on the present number of devices: by the profile, and by FlexTrain's equation 5.",
-        columns=(">devices", ">dp", ">pp", ">chunks", "schedule", "stages", ">step", ">speed-up", ">eq. 5", ">memory", "left out"),
-        rows=rows,
-    )

@@ -7,7 +7,7 @@ import typer
 NAME = "`job` for job files; or a command, such as `tune` or `cluster-status`, for what it prints under --json."
 
 
-def schema(name: Annotated[str, typer.Argument(metavar="[NAME]", help=NAME, show_default=False)] = "") -> None:
+def schema(name: Annotated[str, typer.Argument(metavar="NAME", help=NAME, show_default=False)] = "") -> None:
     """Print a JSON schema; without a name, list the names.
 
     Editors complete and check job files with `oppa schema job > job.schema.json`.

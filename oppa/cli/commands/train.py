@@ -26,7 +26,7 @@ EVAL_RUN = "Folder of a run of this job under `--policy explore`, to evaluate `r
 
 def train(
     source: Annotated[Path, typer.Argument(metavar="JOB|STUDY", help=SOURCE, show_default=False)],
-    setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
+    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)] = "",
     command: Command = None,
     *,
     run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=RUN)] = None,

@@ -35,7 +35,7 @@ OUT = "File of the policy; policies/JOB.safetensors by default, with --weights p
 def train_policy(
     context: typer.Context,
     job: Annotated[Path, typer.Argument(metavar="JOB", help=JOB, show_default=False)],
-    setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
+    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)] = "",
     episodes: Annotated[int, typer.Option(min=1, help=EPISODES)] = 20,
     algorithm: Annotated[str, typer.Option(metavar="NAME", help=ALGORITHM)] = "ppo",
     run: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=RUN)] = None,

@@ -80,7 +80,7 @@ def tune(
     )
     more = _print_line(line, found) if line else {}
     if as_json:
-        style.print_json({**found.values, **more})
+        style.print_json({**found.to_dict(), **more})
 
 
 def _print_line(line: "LineJob", found: "SearchResult") -> dict[str, Any]:

@@ -199,7 +199,7 @@ def _second(result: "WinnerComparison") -> "Trial | None":
 def _compared(name: str, result: "WinnerComparison", speed_up: "SpeedUp | None") -> str:
     if speed_up is None:
         return f"[bold]{name:<8}[/] not verified yet; `oppa tune` with this study runs the repeats"
-    verdict = "[yellow]tied[/]: the 95% intervals overlap" if speed_up.tied else "the 95% intervals do not overlap"
+    verdict = "[yellow]tied[/]: the 95% interval contains 1" if speed_up.tied else "the 95% interval excludes 1"
     ratio = f"[green]{speed_up.ratio.value:.2f}x[/] [{speed_up.ratio.low:.2f} - {speed_up.ratio.high:.2f}]"
     return f"[bold]{name:<8}[/] {ratio}, {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
 

@@ -3,6 +3,7 @@
 A class is called as `Class(problem, candidates, seed=seed)`; a function with this signature, which returns a designer, works as well.
 """
 
+import functools
 import inspect
 import sys
 import tomllib
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # the help prints DEFAULT, and must not wait for numpy
 
 DEFAULT = "oppa"
 STOPPING = {"oppa": "precise", "oppa-no-prior": "precise", "oppa-paper": "paper"}
-"""Default stopping rule of these designers; a checkout adds those of its own. The others never end a trial early."""
+"""Default stopping rule of these designers (`default_stopping`)."""
 
 DESIGNERS = {
     "oppa": "oppa.tuning.designers.oppa:Oppa",
@@ -32,21 +33,19 @@ DESIGNERS = {
     "random": "oppa.tuning.designers.random_search:RandomSearch",
     "exhaustive": "oppa.tuning.designers.exhaustive:Exhaustive",
 }
-"""Short names of designers, each with its `module:Class`; a checkout adds those of `experiments/baselines/designers.toml`."""
+"""Short names of oppa's own designers, each with its `module:Class` (`known_designers`)."""
 WITH_PRIOR = ("oppa", "oppa-no-early-stop", "oppa-paper")
 """Designers whose prior is the cost model. Where it says nothing about the job, the first two are `oppa-no-prior`."""
-_EXTRAS: dict[str, str] = {}
-"""Extras of `pyproject.toml` that designers need."""
 
 
-def register_designers(designers: Mapping[str, str], *, extra: str = "") -> None:
-    """Add short names, each with its `module:Class`, for this process.
+def known_designers() -> Mapping[str, str]:
+    """Return the short names of all designers, each with its `module:Class`; a checkout has those of others as well."""
+    return {**DESIGNERS, **_baselines()["designers"]}
 
-    Args:
-        extra: Extra of `pyproject.toml` that the designers need, for the hint if a package is not installed.
-    """
-    DESIGNERS.update(designers)
-    _EXTRAS.update(dict.fromkeys(designers, extra))
+
+def default_stopping(designer: str) -> str:
+    """Return the stopping rule of a designer's trials, where the job states none."""
+    return {**STOPPING, **_baselines()["stopping"]}.get(designer, "never")
 
 
 def require_designer(name: str) -> None:
@@ -58,8 +57,8 @@ def require_designer(name: str) -> None:
     """
     if ":" in name:
         _load(name)
-    elif name not in DESIGNERS:
-        raise InputError(f"`{name}` is no designer", hint=f"{nearest(name, DESIGNERS)}; name your own as `module:Class`")
+    elif name not in (known := known_designers()):
+        raise InputError(f"`{name}` is no designer", hint=f"{nearest(name, known)}; name your own as `module:Class`")
 
 
 def make_designer(
@@ -68,7 +67,7 @@ def make_designer(
     """Return the designer of that name; torch is loaded only for those that need it.
 
     Args:
-        name: A key of DESIGNERS, or `module:Class`.
+        name: A key of `known_designers()`, or `module:Class`.
         beliefs: Coefficients learned elsewhere; only `oppa` takes them.
 
     Raises:
@@ -96,10 +95,13 @@ def make_designer(
 def _load(name: str) -> Any:
     from oppa.tuning.designer import Designer
 
+    root = str(catalog.root())
+    if name in _baselines()["designers"] and root not in sys.path:
+        sys.path.append(root)  # last, so that nothing in the checkout hides an installed module
     try:
-        return extensions.load_class(DESIGNERS.get(name, name), kind="designer", protocol=Designer)
+        return extensions.load_class(known_designers().get(name, name), kind="designer", protocol=Designer)
     except EnvironmentLackingError as error:
-        if extra := _EXTRAS.get(name):
+        if extra := _baselines()["extras"].get(name):
             raise EnvironmentLackingError(error.message, hint=catalog.install_hint(extra)) from error
         raise
 
@@ -112,18 +114,10 @@ def _require_signature(name: str, found: Any) -> None:
         raise InputError(f"`{name}` cannot be made: {error}", hint="it is called as `Class(problem, candidates, seed=seed)`") from None
 
 
-def _register_baselines() -> None:
-    """Register the designers of others, which a checkout has and an installed package does not."""
-    root = catalog.root()
+@functools.cache
+def _baselines() -> Mapping[str, Mapping[str, str]]:
+    """Return the tables of `designers.toml`: the designers of others, which a checkout has and an installed package does not."""
     try:
-        declared = tomllib.loads((root / "experiments" / "baselines" / "designers.toml").read_text())
+        return tomllib.loads((catalog.root() / "experiments" / "baselines" / "designers.toml").read_text())
     except FileNotFoundError:
-        return
-    if str(root) not in sys.path:
-        sys.path.append(str(root))  # last, so that nothing in the checkout hides an installed module
-    DESIGNERS.update(declared["designers"])
-    STOPPING.update(declared["stopping"])
-    _EXTRAS.update(declared["extras"])
-
-
-_register_baselines()
+        return {"designers": {}, "stopping": {}, "extras": {}}

@@ -11,13 +11,14 @@ from oppa.errors import InputError, JobError
 from oppa.plain_text import one_line
 from oppa.problem.baseline import alike
 from oppa.problem.configuration import Value
-from oppa.problem.declaration import parse, spell, validate
+from oppa.problem.declaration import parse, read, spell, validate
 from oppa.problem.detect import suggest_job
 from oppa.problem.job import load_job, read_job
 from oppa.problem.job_file import ModelTable
 from oppa.problem.job_text import with_table, with_value
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
+from oppa.trials.runner import MANIFEST, RunnerManifest
 from oppa.tuning.formats import stated
 from oppa.tuning.formats.format import Reading
 from oppa.tuning.formats.job_facts import ANY, CommandOf, JobFacts, fits
@@ -248,12 +249,12 @@ def _foreign(problem: Problem, facts: JobFacts, origin: str) -> Difference:
     """Return the difference that the job searches another framework's space, where the file's parameters mean nothing or something else."""
     edits: tuple[Edit, ...] = ()
     if facts.runner:
-        edits = (("runner", "name", facts.runner), ("space", "name", facts.space or _space_of(facts.runner)))
+        space = facts.space or _space_of(facts.runner)
+        edits = (("runner", "name", facts.runner), *((("space", "name", space),) if space else ()))
     words = "the file is for {file}, but the job runs {job}"
     return Difference(words=words, file=origin, job=f"`{problem.runner.name}` and searches `{problem.space.name}`", edits=edits)
 
 
 def _space_of(runner: str) -> str:
-    """Return the search space of a runner of the catalog."""
-    declared = tomllib.loads((catalog.find("runners", runner) / "runner.toml").read_text())
-    return str(declared["search_space"])
+    """Return the search space of a runner of the catalog; empty if the runner has none of its own."""
+    return read(RunnerManifest, catalog.find("runners", runner) / MANIFEST, error=InputError).search_space

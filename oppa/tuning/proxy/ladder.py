@@ -47,7 +47,7 @@ def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping
     if setup.simulator is not None:
         raise InputError(f"`{problem.name}` is replayed, and a table has no smaller size", hint="remove [proxy]")
     proxy = resumed(problem, candidates, options.folder) or choose(problem, candidates)
-    rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
+    rule = make_rule(problem.search_options.stopping or designers.default_stopping(designer), problem.limits)
     observations = _search_smaller(setup, options, proxy, designer, beliefs, rule)
     made = Upward(problem, candidates, proxy, observations, beliefs=beliefs)
     reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)

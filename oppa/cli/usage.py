@@ -1,0 +1,66 @@
+"""Describe what typer refuses on a command line as all other errors are: what is wrong, and what to do."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from oppa.errors import InputError
+
+SUGGESTION = ". Did you mean "
+"""Begins the part of typer's messages that names the nearest commands."""
+
+
+def usage_error(refused: typer.TyperException) -> InputError:
+    """Return the error for a command line that typer refuses; its hint names the help of the command."""
+    context: Any = getattr(refused, "ctx", None)
+    command = context.command_path if context else "oppa"
+    message, _, nearest = _quoted(refused.message if hasattr(refused, "option_name") else refused.format_message()).partition(SUGGESTION)
+    meant = f"did you mean {nearest.rstrip('?')}?" if nearest else ""
+    if (option := getattr(refused, "option_name", "")) and hasattr(refused, "possibilities"):
+        message = f"`{command}` has no option `{option}`"
+        meant = _meant(option, sorted(refused.possibilities or ()), context)
+    shown = f"`{command} --help` lists arguments and options" if context else "`--help` after the command lists its options"
+    between = "" if not meant else " " if meant.endswith("?") else "; "
+    return InputError(message.rstrip(".") + _source(refused, context), hint=f"{meant}{between}{shown}")
+
+
+def _quoted(text: str) -> str:
+    """Return a message of typer with backticks, and without a capital letter."""
+    text = re.sub(r"'([^']*)'", r"`\1`", text)
+    return text[:1].lower() + text[1:]
+
+
+def _source(refused: typer.TyperException, context: Any) -> str:
+    """Return the environment variable that has the refused value, in parentheses; empty if the value was typed."""
+    parameter: Any = getattr(refused, "param", None)
+    source = context.get_parameter_source(parameter.name) if context and parameter else None
+    given = source is not None and source.name == "ENVIRONMENT"
+    return f" (`{parameter.envvar}={os.environ[parameter.envvar]}` in the environment)" if given else ""
+
+
+def _meant(option: str, possible: Sequence[str], context: Any) -> str:
+    """Return what an option that does not exist may stand for: another one, or a key of the job file."""
+    from oppa.problem.declaration import tables_with
+    from oppa.problem.job_file import JobFile
+
+    if possible:
+        return f"did you mean {' or '.join(f'`{each}`' for each in possible)}?"
+    key = option.lstrip("-").replace("-", "_")
+    takes_job = context is not None and {"job", "changes"} <= {each.name for each in context.command.params}
+    tables = tables_with(JobFile, key) if takes_job else []
+    return f"use `--set {shlex.quote(f'{tables[0]}.{key}={_value(option)}')}`" if tables else ""  # [proxy] repeats keys of earlier tables
+
+
+def _value(option: str) -> str:
+    """Return the value that was typed after an option; dots if there is none."""
+    words = sys.argv[1:]
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return (value if equals else after.lstrip("-")) or "..."
+    return "..."
