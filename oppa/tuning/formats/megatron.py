@@ -16,6 +16,7 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import MOST_EXPANDED
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.model import Model
+from oppa.problem.framework_variables import megatron_variables
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, space_words
 from oppa.tuning.formats.format import (
@@ -89,7 +90,9 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     options = [*parallel_options(problem, configuration), *model_options(problem.model), *training_options(problem)]
     text = _FILE.format(name=problem.name, id=configuration.id, lines="\n".join(options))
     start = f'exec {launch.torchrun(problem)} "${{MEGATRON:?a checkout of Megatron-LM}}/pretrain_gpt.py" $ARGUMENTS "$@"'
-    body = f'export CUDA_DEVICE_MAX_CONNECTIONS="${{CUDA_DEVICE_MAX_CONNECTIONS:-1}}"\n. "$here/{ARGUMENTS}"\n{start}'
+    variables = megatron_variables(configuration, problem.cluster)
+    exports = "".join(f"export {name}={launch.unless_set(name, value)}\n" for name, value in variables.items())
+    body = f'{exports}. "$here/{ARGUMENTS}"\n{start}'
     usage = "[OPTION]...        with MEGATRON=, a checkout of Megatron-LM; without data options it uses mock data"
     return {ARGUMENTS: text, launch.SCRIPT: launch.script(problem, configuration, usage=usage, body=body)}
 
