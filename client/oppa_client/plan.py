@@ -71,6 +71,7 @@ class Plan:
         """Return the samples of each micro-batch of a replica; all replicas have as many, and some may be empty.
 
         Sum the loss over the samples of a micro-batch, and divide it by `global_batch`. All samples of the step then count alike.
+        Multiply it by `replicas` before `backward` if gradients are averaged over replicas, as DDP and FSDP do.
         """
         largest = -(-self.global_batch // replicas)
         return parts(self.share(replica, replicas), max(1, -(-largest // self.micro_batch)))

@@ -37,19 +37,16 @@ HOPELESS = {
     "BadConstraints",
     "InvalidAccount",
     "InvalidQOS",
-    "JobHeldAdmin",
-    "JobHeldUser",
     "PartitionConfig",
-    "PartitionDown",
-    "PartitionInactive",
     "PartitionNodeLimit",
     "PartitionTimeLimit",
     "QOSNotAllowed",
     "QOSTimeLimit",
     "ReservationDeleted",
-    "job_requeued_in_held_state",
 }
 """Pending reasons that never resolve."""
+HELD = {"JobHeldAdmin", "JobHeldUser", "job_requeued_in_held_state"}
+"""Pending reasons of a job that somebody has to release."""
 HOPELESS_S = 4.0
 """Seconds that such a reason must last, because Slurm may report one for a second right after submission."""
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
@@ -285,7 +282,8 @@ def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
         if now.name == "PENDING" and now.reason in HOPELESS and now == reported and time.monotonic() > since + HOPELESS_S:
             raise EnvironmentLackingError(f"Slurm's job {job} can never start: {now.reason}", hint="request what the partition has")
         if now != reported:
-            _log.warning("waiting for Slurm's job %s: %s", job, now)
+            release = f"; `scontrol release {job}` lets it start" if now.reason in HELD else ""
+            _log.warning("waiting for Slurm's job %s: %s%s", job, now, release)
             reported, since = now, time.monotonic()
         _wait(POLL_S, on_tick)
 

@@ -81,7 +81,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         command=command,
         training=training,
         space=space,
-        limits=job.limits.record(),
+        limits=job.limits.record(compiles=command is not None and cluster.on_cuda),
         run_options=job.train.record(training.optimizer),
         search_options=job.designer.record(path.parent),
         launcher=job.launcher.record(),

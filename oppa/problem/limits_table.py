@@ -11,6 +11,8 @@ from oppa.problem.training import Limits
 
 DURATIONS = ("wall_time", "trial_time", "grace", "run_length")
 """Keys whose values are durations; the names of the limits state their unit."""
+COMPILING_S = 600.0
+"""Default `trial_time` of a trial that may compile and load for minutes, in seconds."""
 
 
 class LimitsTable(DeclaredTable):
@@ -30,14 +32,17 @@ class LimitsTable(DeclaredTable):
     currency: str | None = Field(default=None, min_length=1, max_length=LONGEST_CURRENCY, pattern=r"^\P{Cc}*$")
     run_length: Seconds | None = None
 
-    def record(self) -> Limits:
+    def record(self, *, compiles: bool = False) -> Limits:
         """Return the limits.
+
+        Args:
+            compiles: Whether a trial may compile and load for minutes, as the user's own program on GPUs; its default time is longer.
 
         Raises:
             JobError: `q_max` leaves fewer than `q_min` steps, or there is a currency without a price.
         """
         given = {f"{key}_s" if key in DURATIONS else key: value for key, value in self.model_dump(exclude_none=True).items()}
-        limits = Limits(**given)
+        limits = Limits(**({"trial_time_s": COMPILING_S} if compiles else {}) | given)
         require_steps(limits)
         if self.currency is not None and self.price_per_gpu_hour is None:
             raise JobError(f"`currency = {spell(self.currency)}` has no effect without a price", hint="add `price_per_gpu_hour = ...`")

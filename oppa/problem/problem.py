@@ -13,6 +13,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.command import LaunchCommand, argument_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.file_keys import keys_for
+from oppa.problem.framework_variables import MEGATRON, megatron_variables
 from oppa.problem.model import COMPUTED, MODEL_HINT, Model
 from oppa.problem.objective import Objective
 from oppa.problem.software import Software
@@ -119,6 +120,12 @@ class Problem:
     def variables(self, configuration: Configuration) -> dict[str, str]:
         """Return the environment variables that parameters set in a trial."""
         return {known.env: spelled(configuration[known.name]) for known in self.space.active(configuration) if known.env}
+
+    def default_variables(self, configuration: Configuration) -> dict[str, str]:
+        """Return the environment variables that the program's framework requires; those of the user's environment take precedence."""
+        line = self.command
+        is_megatron = line and (self.space.framework == MEGATRON or (line.steps is not None and line.steps.format == MEGATRON))
+        return megatron_variables(configuration, self.cluster, line.argv) if line and is_megatron else {}
 
     @property
     def fingerprint(self) -> str:

@@ -18,7 +18,8 @@ The folder holds these files:
 
 import dataclasses
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -62,7 +63,7 @@ class TrialSpec:
     command: LaunchCommand | None = None
     """The launch line that the runner `command` starts; None for other runners."""
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Environment variables that parameters of the configuration set."""
+    """Environment variables that parameters of the configuration set, and those that the framework requires and the user has not set."""
 
     @property
     def model(self) -> Model:
@@ -83,7 +84,7 @@ class TrialSpec:
             training=problem.training,
             steps=steps,
             command=problem.launch_line(configuration),
-            environment=problem.variables(configuration),
+            environment={**_lacking(problem.default_variables(configuration)), **problem.variables(configuration)},
         )
 
     def write(self, folder: Path) -> None:
@@ -111,6 +112,11 @@ class TrialSpec:
                 "command": LaunchCommand.from_dict(values["command"]) if values.get("command") else None,
             }
         )
+
+
+def _lacking(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that this process's environment lacks, or has as an empty text."""
+    return {name: value for name, value in variables.items() if not os.environ.get(name)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

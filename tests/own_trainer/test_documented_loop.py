@@ -26,12 +26,10 @@ def names(request, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which `open_run` replaces
     model = nn.Linear(4, 1)
-    taken = []
+    taken, gradients = [], []
 
-    def train(inputs):
-        loss = model(inputs).sum()
-        (loss / 17).backward()
-        return loss.item()
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.register_step_pre_hook(lambda *_: gradients.append(model.bias.grad.item()))
 
     def read(numbers):
         taken.append(list(numbers))
@@ -42,8 +40,9 @@ def names(request, tmp_path, monkeypatch):
         checkpoint.mkdir(exist_ok=True)
         return checkpoint
 
-    values = {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "rank": request.param, "ranks": 2, "taken_numbers": taken}
-    values |= {"read": read, "train": train, "save": save, "load": None, "due": lambda progress: progress == 8, "mean_loss": 1.0}
+    values = {"model": model, "optimizer": optimizer, "rank": request.param, "ranks": 2, "taken_numbers": taken, "gradients": gradients}
+    values |= {"read": read, "summed_loss": lambda inputs: model(inputs).sum(), "save": save, "load": None}
+    values |= {"due": lambda progress: progress == 8, "mean_loss": 1.0}
     values["sum_over_ranks"] = lambda samples: samples + len(values["plan"].share(1 - request.param, 2))
     return values
 
@@ -56,8 +55,8 @@ def test_the_loop_and_its_measurement_take_every_sample_and_leave(names, tmp_pat
     loop, measurement, _ = BLOCKS  # tests/docs/test_jobs.py runs the third
     begin, before_backward, after_backward = measurement.split("...\n")
     run_page(names, begin)
-    backward = names["train"]
-    names |= {"train": lambda inputs: (run_page(names, before_backward), backward(inputs))[1]}
+    forward = names["summed_loss"]
+    names |= {"summed_loss": lambda inputs: (run_page(names, before_backward), forward(inputs))[1]}
     names["optimizer"].register_step_pre_hook(lambda *_: run_page(names, after_backward.splitlines()[0]))  # without the second run.step
     run_page(names, loop)
     assert names["run"].plan.progress == 17 and names["run"].leaving.reason == "finished"
@@ -70,3 +69,9 @@ def test_samples_that_the_data_lack_are_not_reported(names, tmp_path):
     names["read"] = lambda numbers: read(numbers)[: len(numbers) - (numbers.start in (2, 6))]  # one sample of a rank's first step is lost
     run_page(names, BLOCKS[0].replace(", noise=statistics.report()", ""))
     assert names["rank"] or [line["samples"] for line in reported(tmp_path)] == [7, 8, 2]
+
+
+def test_the_average_of_the_gradients_over_ranks_is_that_of_the_mean_loss(names):
+    run_page(names, BLOCKS[0].replace(", noise=statistics.report()", ""))
+    samples = [[4, 4, 1], [4, 4, 0]][names["rank"]]
+    assert names["gradients"] == [2 * own / batch for own, batch in zip(samples, (8, 8, 1), strict=True)]

@@ -59,6 +59,14 @@ def test_training_and_limits_are_read(write_job: WriteJob, tmp_path: Path) -> No
     assert problem.limits == Limits(trials=30, wall_time_s=600, trial_time_s=30, q_min=3, q_max=9, repeats=4, grace_s=2)
 
 
+@pytest.mark.parametrize(("device", "runner", "seconds"), [("H100", "command", 600), ("CPU", "command", 120), ("H100", "torch", 120)])
+def test_a_program_of_ones_own_may_compile_for_longer_on_gpus(device: str, runner: str, seconds: int, write_job: WriteJob) -> None:
+    changed = [("devices_per_host = 4", f'devices_per_host = 4\ndevice = "{device}"'), ('name = "torch"', f'name = "{runner}"')]
+    argv = ["python", "train.py", "{micro_batch}"] if runner == "command" else []
+    assert load_job(write_job(*changed), argv=argv).limits.trial_time_s == seconds
+    assert load_job(write_job(*changed, (LIMITS, f'{LIMITS}trial_time = "30 s"\n')), argv=argv).limits.trial_time_s == 30
+
+
 def test_money_is_read_and_changes_no_fingerprint(write_job: WriteJob) -> None:
     usual = load_job(write_job())
     money = 'max_gpu_hours = 100\nprice_per_gpu_hour = 2.5\ncurrency = "EUR"\nrun_length = "14 d"\n'

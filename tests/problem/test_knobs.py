@@ -58,7 +58,8 @@ def test_one_entry_declares_a_degree(base, load) -> None:
     assert "dp2_mbs2_cp2" in chosen.id
 
 
-def test_a_knob_goes_through_json_tables_trials_and_ids_unchanged(load, tmp_path) -> None:
+def test_a_knob_goes_through_json_tables_trials_and_ids_unchanged(load, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     problem = load(own_space.CP + '[parameters.algo]\nvalues = ["Ring", "Tree"]\nenv = "NCCL_ALGO"\nshort = "na"\n')
     candidates = problem.candidates()
     for configuration in candidates:
@@ -69,7 +70,8 @@ def test_a_knob_goes_through_json_tables_trials_and_ids_unchanged(load, tmp_path
         assert TableRow.from_csv(dict(zip(table_rows.columns(facts), row.to_csv(facts), strict=True)), facts) == row
         TrialSpec.of(problem, configuration, study="s", trial=1, steps=3).write(tmp_path / configuration.id)
         spec = TrialSpec.read(tmp_path / configuration.id)
-        assert spec.configuration == configuration and spec.environment == {"NCCL_ALGO": configuration["algo"]}
+        variables = {**problem.default_variables(configuration), "NCCL_ALGO": configuration["algo"]}
+        assert spec.configuration == configuration and spec.environment == variables
         setting, found = find(configuration.id, candidates)
         assert [candidates.configuration(int(index)) for index in found] == [configuration]
         assert setting["algo"] == configuration["algo"] and f"_na{configuration['algo']}" in configuration.id

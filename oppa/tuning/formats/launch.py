@@ -37,6 +37,11 @@ def script(problem: Problem, configuration: Configuration, *, usage: str, body: 
     return f"{head}{'' if hosts == 1 else _WHERE}{body}\n"
 
 
+def unless_set(name: str, value: str) -> str:
+    """Return the value of an environment variable for a shell, which keeps the one that the variable has."""
+    return f'"${{{name}:-{value}}}"'
+
+
 def torchrun(problem: Problem) -> str:
     """Return torchrun and its options, for a shell."""
     cluster = problem.cluster

@@ -4,6 +4,7 @@ The size of a bucket counts fp32 elements. Without overlap there is a single buc
 """
 
 import functools
+import math
 import re
 import shlex
 from collections.abc import Collection, Sequence
@@ -15,6 +16,7 @@ from oppa.plain_text import clipped
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import MOST_EXPANDED
 from oppa.problem.configuration import Configuration, Value
+from oppa.problem.framework_variables import megatron_variables
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, space_words
@@ -51,6 +53,8 @@ FIELDS = [
 STAGES = "--pipeline-model-parallel-layout"
 GRADIENT_BYTES = 4
 """Megatron-LM accumulates gradients in fp32, even if it computes in bf16."""
+LEAST_ELEMENTS, ELEMENTS_OF_REPLICA = 40_000_000, 1_000_000
+"""Smallest bucket that Megatron-LM takes by itself, and how many elements it has at least for each replica."""
 
 NUMBERS = {
     "--tensor-model-parallel-size": "tp",
@@ -89,7 +93,9 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     options = [*parallel_options(problem, configuration), *model_options(problem.model), *training_options(problem)]
     text = _FILE.format(name=problem.name, id=configuration.id, lines="\n".join(options))
     start = f'exec {launch.torchrun(problem)} "${{MEGATRON:?a checkout of Megatron-LM}}/pretrain_gpt.py" $ARGUMENTS "$@"'
-    body = f'export CUDA_DEVICE_MAX_CONNECTIONS="${{CUDA_DEVICE_MAX_CONNECTIONS:-1}}"\n. "$here/{ARGUMENTS}"\n{start}'
+    variables = megatron_variables(configuration, problem.cluster)
+    exports = "".join(f"export {name}={launch.unless_set(name, value)}\n" for name, value in variables.items())
+    body = f'{exports}. "$here/{ARGUMENTS}"\n{start}'
     usage = "[OPTION]...        with MEGATRON=, a checkout of Megatron-LM; without data options it uses mock data"
     return {ARGUMENTS: text, launch.SCRIPT: launch.script(problem, configuration, usage=usage, body=body)}
 
@@ -212,6 +218,9 @@ def parse(problem: Problem, files: Files) -> Reading:
     if "--ddp-bucket-size" in options:
         settings["dp_bucket_mb"] = mebibytes(_number("--ddp-bucket-size", options["--ddp-bucket-size"]), size=GRADIENT_BYTES)
     extras = space_words.read(problem, options)
+    if "--ddp-bucket-size" not in options and settings["overlap_zero_comm"]:
+        ranks = math.prod(int(settings.get(name, extras.get(name, 1))) for name in ("tp", "pp", "cp"))
+        settings |= grown_bucket(problem.cluster.devices // ranks)
     known = KNOWN | space_words.stated(problem, extras)
     ignored = [" ".join((option, *values)) for option, values in options.items() if option not in known and MATTER.fullmatch(option)]
     return Reading(settings={**settings, **extras}, ignored=tuple(ignored))
@@ -225,6 +234,15 @@ def options_of(files: Files) -> dict[str, list[str]]:
 def program_of(files: Files) -> str:
     """Return the program that a script starts: the last word that ends in `.py`; empty if there is none."""
     return next((word for word in reversed(_words(_text(files))) if word.endswith(".py")), "")
+
+
+def grown_bucket(replicas: int) -> dict[str, Value]:
+    """Return the bucket that Megatron-LM takes by itself with more replicas than its smallest one is for, as a parameter.
+
+    Source: megatron/core/distributed/distributed_data_parallel.py, core 0.16.1.
+    """
+    size = ELEMENTS_OF_REPLICA * replicas
+    return {"dp_bucket_mb": mebibytes(size, size=GRADIENT_BYTES)} if size > LEAST_ELEMENTS else {}
 
 
 def bucket_elements(mebibytes: float) -> int:

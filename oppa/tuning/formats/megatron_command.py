@@ -55,7 +55,7 @@ _REPLACED = re.compile(
 _NO_VALUE = re.compile(r"torchrun|python[0-9.]*|srun|exec|export|cd|.*\.py|[A-Za-z_]\w*=.*|.*\[[@*]\].*|[&|;<>].*")
 """Words of a script that are not values of the option before them."""
 BUCKETS_MB = (153, *(2**power for power in range(13)))
-"""The sizes of search_spaces/megatron.toml, in MiB; the first is Megatron-LM's own and needs no option."""
+"""The sizes of search_spaces/megatron.toml, in MiB; the first is Megatron-LM's own up to 40 replicas."""
 
 
 def model_facts(options: Options, program: str = "") -> tuple[dict[str, int], dict[str, Value], tuple[str, ...]]:
@@ -208,8 +208,7 @@ def _arguments(layers: int, experts: int) -> dict[str, str]:
     always |= {"ep": "--expert-model-parallel-size"} if experts > 1 else {}
     full = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
     chunks = {str(size): ["--num-virtual-stages-per-pipeline-rank", str(size)] if size > 1 else [] for size in divisors(layers)}
-    usual, *others = BUCKETS_MB
-    buckets = {str(size): ["--ddp-bucket-size", str(megatron.bucket_elements(size))] for size in others}
+    buckets = {str(size): ["--ddp-bucket-size", str(megatron.bucket_elements(size))] for size in BUCKETS_MB}
     switches: dict[str, dict[str, list[str]]] = {name: {"false": [], "true": [option]} for option, name in megatron.SWITCHES.items()}
     by_value: dict[str, dict[str, list[str]]] = {
         "zero_stage": {"0": [], "1": ["--use-distributed-optimizer"]},
@@ -218,7 +217,7 @@ def _arguments(layers: int, experts: int) -> dict[str, str]:
         "overlap_p2p": {"false": ["--no-overlap-p2p-communication"], "true": []},
         "recompute": {"none": [], "selective": ["--recompute-activations"], "full": full},
         **switches,
-        "dp_bucket_mb": {str(usual): [], **buckets},
+        "dp_bucket_mb": buckets,
     }
     arguments = {"tp": spell(["--tensor-model-parallel-size", "{tp}", "--sequence-parallel"])}  # which has no effect for 1
     arguments |= {name: spell([option, f"{{{name}}}"]) for name, option in always.items()}

@@ -67,11 +67,12 @@ def parse(problem: Problem, files: Files) -> Reading:
 
 
 def _exports(runner: Runner, problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """Return the environment variables of a runner and of parameters, and of a command that may be torchrun without a number of ranks.
+    """Return the environment variables of framework, runner and parameters, and of a command that may be torchrun without its ranks.
 
     A launch line that finds programs through PATH gets the study's PATH, so that it finds the programs that its trials used.
     """
-    found = {name: _variable(name, value) for name, value in (runner.environment | problem.variables(configuration)).items()}
+    found = {name: launch.unless_set(name, value) for name, value in problem.default_variables(configuration).items()}
+    found |= {name: _variable(name, value) for name, value in (runner.environment | problem.variables(configuration)).items()}
     found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
     recorded = problem.software.path if problem.software else ""
     return found | ({"PATH": f'{shlex.quote(recorded)}:"$PATH"'} if recorded else {})

@@ -84,7 +84,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     c = configuration
     require_equal_stages(NAME, problem, c)
     if c.zero_stage == 1:
-        raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, 2 or 3, which DDP and FSDP2 implement")
+        raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, 2 or 3, which FSDP2 implements")
     if c.ep > 1 and c.dp > 1 and c.zero_stage == 0:
         raise inexpressible(NAME, c, "ep", together_with="zero_stage", hint="use ZeRO 2 or 3: experts are split over the ranks that shard")
     text = _SOURCE.format(

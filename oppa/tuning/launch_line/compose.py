@@ -72,7 +72,7 @@ def job_text(
     for file in meaning.files:
         tables.append((f"command.files.{file.name}", {"path": str(file.path.absolute()), "keys": file.keys}))
     tables += [("command.steps", meaning.steps), ("space", {"name": meaning.space} if meaning.space else {}), ("space.parameters", choices)]
-    tables += [*_launcher(line, command), ("limits", _limits(cluster))]
+    tables += [*_launcher(line, command), ("limits", {"trials": TRIALS})]
     changed = "".join(f"# --set {one_line(each)}\n" for each in redacted(settings))
     head = f"{heading(line.typed)}{changed}\nname = {spell(_name(line))}\n"
     return head + "".join(_table(name, values) for name, values in tables if values), notes
@@ -182,11 +182,6 @@ def _cluster(meaning: Meaning, machine: Machine, device: str) -> tuple[dict[str,
         )
         return {**found, "device": GENERIC, "memory_limit": f"{ASSUMED_MEMORY // GIB} GiB"}, [note]
     return {**found, "device": CPU, "memory_limit": f"{machine.memory_bytes // devices.per_host // MIB} MiB"}, []
-
-
-def _limits(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `[limits]`: on GPUs, a trial may compile and load for minutes."""
-    return {"trials": TRIALS, **({} if cluster["device"] == CPU else {"trial_time": "10 min"})}
 
 
 def _name(line: LaunchLine) -> str:

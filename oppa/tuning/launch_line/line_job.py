@@ -30,6 +30,10 @@ from oppa.tuning.launch_line.templates_of import placeholders
 from oppa.tuning.launch_line.understand import understand
 
 FILE = "job.toml"
+_HOLD_BATCH = frozenset(["num_microbatches", "batch_per_rank", "global_batch"])
+"""Placeholders from which a program can take as many sequences a step at every micro-batch."""
+_KNOW_BATCH = frozenset(["megatron", "megatron-bridge", "torchtitan"])
+"""Frameworks that hold a global batch themselves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +108,7 @@ def load_line(
         command=command,
         text=text,
         problem=problem,
-        notes=(*assumed, *meaning.notes, *command.notes, *notes, *_tags(command)),
+        notes=(*assumed, *meaning.notes, *command.notes, *notes, *_unheld_batch(problem, meaning), *_tags(command)),
         mounted=tuple(_mounted(command, study)),
     )
 
@@ -138,6 +142,16 @@ def _mounted(command: LineCommand, study: Path | None) -> Iterator[str]:
         added = [f"{folder} ({folders[folder]})" for folder in container.lacking(*folders)]
         if added:
             yield f"--{container.option} of trials has {' and '.join(added)}, too"
+
+
+def _unheld_batch(problem: Problem, meaning: Meaning) -> Iterator[str]:
+    """Yield a note if the micro-batch varies, and nothing in the line has the program accumulate the same batch."""
+    names = problem.command.placeholders if problem.command else set()
+    varies = "micro_batch" in names and len(problem.space["micro_batch"].choices) > 1
+    if varies and not names & _HOLD_BATCH and meaning.framework not in _KNOW_BATCH:
+        why = f"unless the program itself accumulates {problem.global_batch} sequences, a smaller micro-batch is less work and looks faster"
+        name = "name `--accumulate '{num_microbatches}'` or the like"
+        yield f"`{{micro_batch}}` varies, and nothing in the line holds the batch: {why} ({name})"
 
 
 def _tags(command: LineCommand) -> Iterator[str]:

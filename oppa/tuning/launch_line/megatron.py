@@ -128,6 +128,8 @@ def _settings(options: Options, devices: LineDevices, model: Mapping[str, Value]
     found["recompute"] = _recompute(options)
     if (size := options.number("--ddp-bucket-size")) is not None:
         found["dp_bucket_mb"] = mebibytes(size, size=megatron.GRADIENT_BYTES)
+    elif found["overlap_zero_comm"]:
+        found |= megatron.grown_bucket(int(found.get("dp", 1)))
     return found
 
 

@@ -130,6 +130,15 @@ def test_the_sizes_of_buckets_are_those_of_the_search_space(problem_of) -> None:
     assert set(BUCKETS_MB) == set(problem_of("megatron").space["dp_bucket_mb"].values)
 
 
+@pytest.mark.parametrize(("hosts", "elements"), [(4, None), (8, 64_000_000)])
+def test_the_bucket_of_a_script_without_one_is_that_of_megatron_by_its_replicas(hosts, elements, problem_of) -> None:
+    problem = problem_of("megatron", hosts=hosts)
+    found = FORMATS["megatron"].parse(problem, {"a.sh": "pretrain_gpt.py --overlap-grad-reduce"}).settings.get("dp_bucket_mb")
+    assert (found and found * 2**18) == elements
+    stated = FORMATS["megatron"].parse(problem, {"a.sh": "pretrain_gpt.py --overlap-grad-reduce --ddp-bucket-size 262144"})
+    assert stated.settings["dp_bucket_mb"] == 1
+
+
 def test_a_file_of_deepspeed_becomes_a_job_of_its_runner_on_as_many_devices(tmp_path) -> None:
     draft, problem = adopted(tmp_path, "deepspeed", deepspeed())
     assert (problem.runner.name, problem.space.name) == ("deepspeed", "deepspeed-llama")

@@ -83,6 +83,26 @@ def test_a_batch_that_is_named_in_braces_varies(job) -> None:
     assert not made.meaning.hints
 
 
+@pytest.mark.parametrize(
+    ("line", "files", "is_noted"),
+    [
+        ("torchrun --nproc-per-node 8 t.py --batch {micro_batch=2:1,2,4}", {}, True),
+        ("torchrun --nproc-per-node 8 t.py --batch 2 --workers {workers=2:2,4}", {}, False),
+        ("torchrun --nproc-per-node 8 t.py --batch {micro_batch=2:1,2,4} --accumulate {num_microbatches}", {}, False),
+        ("torchrun --nproc-per-node 8 t.py --batch {batch_per_rank} --micro {micro_batch=2:1,2,4}", {}, False),
+        ("torchrun --nproc-per-node 8 t.py --batch {global_batch} --micro {micro_batch=2:1,2,4}", {}, False),
+        ("accelerate launch --config_file c.yaml --num_processes 8 t.py --batch {micro_batch=2:1,2}", {"c.yaml": FSDP}, True),
+        (TRAINER, {"ds.json": "{}"}, False),
+        (MEGATRON, {}, False),
+    ],
+)
+def test_a_micro_batch_without_what_the_program_accumulates_is_noted(line, files, is_noted, job) -> None:
+    made = job(line, files, settings=["batch.global_batch=64"] if "micro_batch" in line else [])
+    found = [note for note in made.notes if "nothing in the line holds the batch" in note]
+    assert bool(found) is is_noted
+    assert all("unless the program itself accumulates 64 sequences" in note for note in found)
+
+
 def test_deepspeed_over_ssh_is_refused_with_the_way_that_works(job) -> None:
     with pytest.raises(InputError, match="16 slots on 2 hosts by ssh") as refused:
         job("deepspeed --hostfile hosts --include a:0-7@b:0-7 train.py --deepspeed --deepspeed_config ds.json", {"ds.json": "{}"})

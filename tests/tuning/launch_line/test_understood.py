@@ -9,6 +9,7 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.problem.job import load_job
+from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.launch_line.line_job import load_line
 from oppa.tuning.launch_line.understand import understand
 from tests.tuning.launch_line.conftest import CPUS, GPUS
@@ -162,9 +163,28 @@ def test_a_rule_of_megatron_has_its_exceptions(line) -> None:
 
 
 def test_a_present_configuration_that_is_no_candidate_has_the_rule_that_it_breaks(job) -> None:
-    made = job(f"{MEGATRON.replace('--bf16', '--bf16 --group-query-attention --num-query-groups 2')} --tensor-model-parallel-size 4")
+    grouped = "--num-attention-heads 24 --group-query-attention --num-query-groups 6"
+    made = job(f"{MEGATRON.replace('--num-attention-heads 8', grouped).replace('512', '768')} --tensor-model-parallel-size 4")
     assert made.problem.baseline is None
-    assert any("equally many key and value heads: `kv_heads % tp == 0`, here kv_heads = 2, tp = 4" in note for note in made.notes)
+    rule = "share each one: `kv_heads % tp == 0 or tp % kv_heads == 0`, here kv_heads = 6, tp = 4"
+    assert any(rule in note for note in made.notes)
+
+
+def test_several_tensor_parallel_ranks_may_share_a_key_and_value_head(job) -> None:
+    grouped = MEGATRON.replace("--bf16", "--bf16 --group-query-attention --num-query-groups 4")
+    made = job(f"{grouped} --tensor-model-parallel-size 8")
+    assert made.problem.baseline is not None and made.problem.baseline.tp == 8
+    assert {each.tp for each in made.problem.candidates()} == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize(("hosts", "bucket"), [(4, 153), (8, 256)])
+def test_the_present_bucket_grows_with_the_replicas_as_megatron_has_it(hosts, bucket, job) -> None:
+    line = MEGATRON.replace("torchrun", f"torchrun --nnodes {hosts}").replace("batch-size 32", "batch-size 1024")
+    made = job(f"{line} --overlap-grad-reduce")
+    assert made.problem.baseline is not None and made.problem.baseline.dp_bucket_mb == bucket
+    command = made.problem.launch_line(made.problem.baseline)
+    words = command.words(values_outside_trials(made.problem, made.problem.baseline), {})
+    assert words[words.index("--ddp-bucket-size") + 1] == str(bucket * 2**18)
 
 
 @pytest.mark.parametrize("line", ["torchrun train.py", "python train.py --lr 1", "accelerate launch --num_processes 2 train.py"])
