@@ -1,4 +1,4 @@
-"""Restrict a policy to the changes that are open to a job: by what its trainer can do, and by the user's bounds of the batch."""
+"""Restrict a policy to the changes that are open to a job: its trainer's abilities, and the user's bounds of the batch."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
