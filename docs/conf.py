@@ -31,6 +31,7 @@ include_patterns = [
     "results/**/*.md",
     "priors/README.md",
     "priors/**/*.md",
+    "experiments/README.md",
     "experiments/baselines/README.md",
     "client/README.md",
     "ARCHITECTURE.md",

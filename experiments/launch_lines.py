@@ -145,7 +145,7 @@ def page(lines: Sequence[PublishedLine]) -> str:
         ["refused, with one meaning", sum(each.meaning is None for each in valid)],
         ["refused, as they have none", sum(each.meaning is None for each in lines if each not in valid)],
         ["can be tuned as they stand", sum(each.job is not None for each in lines)],
-        ["need a word from the user first", sum(each.job is None and each.meaning is not None for each in lines)],
+        ["need user input first", sum(each.job is None and each.meaning is not None for each in lines)],
     ]
     rows = [COLUMNS, ["---"] * len(COLUMNS), *([cell.replace("|", "\\|") for cell in each.cells] for each in lines)]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)  # not padded, as the addresses are long

@@ -1,6 +1,7 @@
 """The project's language: docstrings are sentences, a public class has a name of its own, and names of the past do not return."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,10 @@ FRAGMENTS = frozenset(
     ]
 )
 """Words that begin a fragment rather than a sentence."""
+THIRD_PERSON = re.compile(r"(?!(?:Surrogates|Kubernetes)\b)[A-Z][a-z]*[a-rtv-z]s\b")
+"""A verb without a subject, such as `Returns it.` in place of `Return it.`; the two exceptions are nouns."""
+NOT_YET = ("oppa/api/", "oppa/cli/", "oppa/cost/", "oppa/tuning/designers/")
+"""Packages in which modules may still open so."""
 BANNED = frozenset(
     [
         *("oddities", "two_parts", "hand_over", "emptiness", "Sitting", "sitting", "sit_down", "Watcher", "Judge", "Finding", "Lesson"),
@@ -73,9 +78,25 @@ def test_no_docstring_begins_with_a_preposition(folder: str, trees: Trees) -> No
     assert not found
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_module_opens_with_an_imperative_or_a_subject(folder: str, trees: Trees) -> None:
+    opened = {
+        str(file.relative_to(ROOT)): ast.get_docstring(tree) or "" for file, tree in trees.items() if file.is_relative_to(ROOT / folder)
+    }
+    found = [f"{name}: {text.split(maxsplit=6)[:6]}" for name, text in opened.items() if THIRD_PERSON.match(text)]
+    assert not [each for each in found if not each.startswith(NOT_YET)]
+
+
 def test_a_fragment_is_found() -> None:
     tree = ast.parse('"""Return it."""\n\n\nclass A:\n    x: int\n    """Of each phase."""\n')
     assert [text.split()[0] in FRAGMENTS for _, text in docstrings(tree)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("Returns it.", True), ("Return it.", False), ("Surrogates predict it.", False), ("Process it.", False)]
+)
+def test_a_verb_without_a_subject_is_found(text: str, found: bool) -> None:
+    assert bool(THIRD_PERSON.match(text)) is found
 
 
 @pytest.fixture(scope="module")

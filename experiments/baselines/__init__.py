@@ -1,1 +1,1 @@
-"""Designers of others, which `oppa` is compared with; `designers.toml` gives each a short name in a checkout."""
+"""Provide the designers of others, which `oppa` is compared with; `designers.toml` gives each a short name in a checkout."""

@@ -1,4 +1,4 @@
-"""Wraps BayBE (Fitzner et al. 2025): a campaign over the candidates as a data frame, with its own Gaussian process and acquisition.
+"""Wrap BayBE (Fitzner et al. 2025): a campaign over the candidates as a data frame, with its own Gaussian process and acquisition.
 
 A candidate's parameters are numbers in [0, 1], by the encoding that all models share, or categories. The target is throughput as a share
 of the best so far; a failure counts as zero. Running trials are pending experiments. Every suggestion comes from a campaign of all trials

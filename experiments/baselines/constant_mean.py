@@ -1,4 +1,4 @@
-"""Fits plain Gaussian processes over encoded configurations, by BoTorch: constant mean, Matern-5/2, one length scale per parameter.
+"""Fit plain Gaussian processes over encoded configurations, by BoTorch: constant mean, Matern-5/2, one length scale per parameter.
 
 Notation (n observations, m candidates, p encoded parameters):
     x          encoded configurations in [0, 1]     (n, p)

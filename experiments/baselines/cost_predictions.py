@@ -1,4 +1,4 @@
-"""Predicts throughput and memory by the cost model before any trial: what opponents on our own physics rank by, or learn from.
+"""Predict throughput and memory by the cost model before any trial: what opponents on our own physics rank by, or learn from.
 
 Notation (N candidates, p encoded parameters):
     rate      log throughput at the medians of the coefficients                  (N,)

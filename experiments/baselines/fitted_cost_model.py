@@ -1,4 +1,4 @@
-"""Chooses in one shot by the paper's cost model (OPPA App. H.2 and D), with coefficients fitted to a few random trials.
+"""Choose in one shot by the paper's cost model (OPPA App. H.2 and D), with coefficients fitted to a few random trials.
 
 The first choice after the random trials is the fastest that is predicted to fit. A search that goes on takes the next fastest, without
 learning. If there are more coefficients than trials, some are not determined. The residual's last entries hold these near their start.

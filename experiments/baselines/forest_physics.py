@@ -1,4 +1,4 @@
-"""Grows scikit-learn's random forest (Breiman 2001) on the cost model's error, at the library's own settings."""
+"""Grow scikit-learn's random forest (Breiman 2001) on the cost model's error, at the library's own settings."""
 
 import numpy as np
 from sklearn.ensemble import RandomForestRegressor

@@ -1,4 +1,4 @@
-"""Computes the two factors of constrained expected improvement (Gardner et al. 2014) in logarithms (Ament et al. 2023, LogEI).
+"""Compute the two factors of constrained expected improvement (Gardner et al. 2014) in logarithms (Ament et al. 2023, LogEI).
 
 Logarithms stay exact where the improvement, or the probability, is too small for a float. All shapes are (n,).
 """

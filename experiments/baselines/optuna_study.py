@@ -1,4 +1,4 @@
-"""Wraps Optuna's samplers as designers, one trial at a time: TPE and Gaussian processes, at the library's own settings.
+"""Wrap Optuna's samplers as designers, one trial at a time: TPE and Gaussian processes, at the library's own settings.
 
 Optuna gets the index of each parameter's value among those that occur: an integer if the values have an order, else a category. `dp` is
 left out if the other parameters determine it. A suggestion may be no candidate, or taken. Then the nearest free candidate runs, by the

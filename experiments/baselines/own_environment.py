@@ -1,4 +1,4 @@
-"""Runs a library that cannot be installed next to oppa: a script in the library's own environment answers JSON lines.
+"""Run a library that cannot be installed next to oppa: a script in the library's own environment answers JSON lines.
 
 An environment variable names the Python of that environment. Each request holds all that its answer depends on:
 

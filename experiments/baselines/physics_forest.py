@@ -1,4 +1,4 @@
-"""Searches by forests on the cost model's errors: the hardest opponents, each with the trees of another library.
+"""Search by forests on the cost model's errors: the hardest opponents, each with the trees of another library.
 
 The features of a candidate are its encoding and the cost model's predictions of time and memory. One forest learns the error of log
 throughput, another that of log memory. The first trials have the largest predicted throughput times the probability that they fit; later

@@ -1,4 +1,4 @@
-"""Ranks candidates by an analytic step time, as AMP does (Li et al. 2022, section 4).
+"""Rank candidates by an analytic step time, as AMP does (Li et al. 2022, section 4).
 
     step = (num_microbatches - 1) * stage + pp * stage + 2 (pp - 1) * transfer + exchange
 

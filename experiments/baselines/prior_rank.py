@@ -1,4 +1,4 @@
-"""Tries the cost model's own ranking in order, and learns nothing: whatever learns from trials has to beat it.
+"""Try the cost model's own ranking in order, and learn nothing: a designer that learns from trials has to beat it.
 
 The rank is the predicted throughput times the probability that the candidate fits. `oppa` chooses its first trial by the same two, but
 counts a failure as a loss, and a configuration's own deviation as uncertainty.

@@ -1,4 +1,4 @@
-"""Shares what designers have in common that wrap a library: random first trials, then one suggestion of the library at a time."""
+"""Share what designers have in common that wrap a library: random first trials, then one suggestion of the library at a time."""
 
 from collections.abc import Sequence, Set
 

@@ -1,4 +1,4 @@
-"""Wraps SMAC3 (Lindauer et al. 2022): its random forest and expected improvement of log seconds per step, over the candidates alone.
+"""Wrap SMAC3 (Lindauer et al. 2022): its random forest and expected improvement of log seconds per step, over the candidates alone.
 
 The parts are those of SMAC3's `HyperparameterOptimizationFacade`: the run history with its states, the encoder that takes logarithms, the
 forest and the acquisition. The facade's own maximiser and its random interleaving are left out, since they suggest configurations that are

@@ -1,4 +1,4 @@
-"""Grows SMAC's random forest (Hutter et al. 2011) on the cost model's errors, with more trees than SMAC3 has, for their spread."""
+"""Grow SMAC's random forest (Hutter et al. 2011) on the cost model's errors, with more trees than SMAC3 has, for their spread."""
 
 import numpy as np
 from ConfigSpace import ConfigurationSpace

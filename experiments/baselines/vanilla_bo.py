@@ -1,4 +1,4 @@
-"""Implements VANILLA-BO (OPPA App. H.2): Bayesian optimisation without knowledge of parallelism, by BoTorch.
+"""Implement VANILLA-BO (OPPA App. H.2): Bayesian optimisation without knowledge of parallelism, by BoTorch.
 
 Two Gaussian processes with constant mean and Matern-5/2 model log throughput and log memory. The acquisition of `vanilla-bo` is the
 constrained upper confidence bound (eq. 4), that of `vanilla-bo-cei` the logarithm of constrained expected improvement. The first trials are

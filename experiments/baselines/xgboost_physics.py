@@ -1,4 +1,4 @@
-"""Grows XGBoost's boosted trees (Chen and Guestrin 2016) on the cost model's error, at the library's own settings.
+"""Grow XGBoost's boosted trees (Chen and Guestrin 2016) on the cost model's error, at the library's own settings.
 
 One ensemble gives no spread. So several are grown, each on a bootstrap sample of the trials (Efron 1979), and their spread counts.
 """

@@ -1,4 +1,4 @@
-"""Searches by gradient-boosted trees, as DeepSpeed's autotuner does (model_based_tuner.py and cost_model.py; OPPA App. H.2).
+"""Search by gradient-boosted trees, as DeepSpeed's autotuner does (model_based_tuner.py and cost_model.py; OPPA App. H.2).
 
 After the first, random trials (DeepSpeed has two), trees are fitted to rank what was tried; a failure counts as a throughput of zero. The
 candidate with the highest rank is tried next, but one in five choices is random, as in DeepSpeed. After few trials the trees rank many

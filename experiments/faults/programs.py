@@ -1,4 +1,4 @@
-"""Programs of hostile trials: each writes what no program should, or attacks the study, oppa's processes or the machine.
+"""Define the programs of hostile trials: each writes what no program should, or attacks the study, oppa's processes or the machine.
 
 A program is the text of a Python script that finds `folder`, the trial's, and the functions of PREPARE.
 """

@@ -1,1 +1,1 @@
-"""Compares a search in two sizes with a plain search at full size."""
+"""Compare a search in two sizes with a plain search at full size."""

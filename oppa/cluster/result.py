@@ -1,4 +1,4 @@
-"""Results of a simulated trace: start and end of each job, idle GPUs over time, and the effect of scaling."""
+"""Compute the results of a simulated trace: start and end of each job, idle GPUs over time, and the effect of scaling."""
 
 import dataclasses
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""Chooses the policy of a run by name, and evaluates a learned policy on recorded runs before it may act.
+"""Choose the policy of a run by name, and evaluate a learned policy on recorded runs before it may act.
 
 A learned policy's name states its baseline policy: `rl,baseline=proportional`. The default is `static`.
 """

@@ -31,7 +31,7 @@ SPECIAL_STEPS = 0xFFFFFFF0
 ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
 """Variables with the job's own GPU request. srun would repeat that request, and refuse it with other GPU options."""
 _SRUN = ("env", *(f"--unset={name}" for name in ASKED), "srun")
-HOPELESS = {
+NEVER_GRANTED = {
     "AccountNotAllowed",
     "AssociationTimeLimit",
     "BadConstraints",
@@ -47,7 +47,7 @@ HOPELESS = {
 """Pending reasons that never resolve."""
 HELD = {"JobHeldAdmin", "JobHeldUser", "job_requeued_in_held_state"}
 """Pending reasons of a job that somebody has to release."""
-HOPELESS_S = 4.0
+NEVER_GRANTED_S = 4.0
 """Seconds that such a reason must last, because Slurm may report one for a second right after submission."""
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 """Final states of a job."""
@@ -279,7 +279,7 @@ def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
             raise EnvironmentLackingError(
                 f"Slurm's job {job} has ended: {now}", hint="run the same command again: the study keeps its trials"
             )
-        if now.name == "PENDING" and now.reason in HOPELESS and now == reported and time.monotonic() > since + HOPELESS_S:
+        if now.name == "PENDING" and now.reason in NEVER_GRANTED and now == reported and time.monotonic() > since + NEVER_GRANTED_S:
             raise EnvironmentLackingError(f"Slurm's job {job} can never start: {now.reason}", hint="request what the partition has")
         if now != reported:
             release = f"; `scontrol release {job}` lets it start" if now.reason in HELD else ""

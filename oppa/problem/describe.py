@@ -77,7 +77,7 @@ def by_degrees(candidates: Candidates) -> dict[Triple, int]:
 
 
 def unknown(problem: Problem, candidates: Candidates, known: Collection[str] = ()) -> str:
-    """Return of what the cost model knows nothing, in words; empty if it covers all parameters.
+    """Return which parameters the cost model does not cover, as text; empty if it covers all.
 
     Args:
         known: Names of parameters of the space's own that the cost model reads.
@@ -87,7 +87,7 @@ def unknown(problem: Problem, candidates: Candidates, known: Collection[str] = (
     if problem.stated_model is None:
         return f"none, as no [model] is stated: trials alone decide; {MODEL_OPTION} states it"
     names = [name for name in varying(candidates) if candidates.space[name].is_extra and name not in known]
-    return f"it knows nothing of {', '.join(names)}: trials alone decide on them" if names else ""
+    return f"it does not cover {', '.join(names)}: trials alone decide on them" if names else ""
 
 
 def varying(candidates: Candidates) -> dict[str, list[Value]]:

@@ -1,4 +1,4 @@
-"""Changes the keys of a TOML file before validation: `section.key=value`, as `--set` takes them."""
+"""Change the keys of a TOML file before validation: `section.key=value`, as `--set` takes them."""
 
 import copy
 from collections.abc import Mapping, Sequence

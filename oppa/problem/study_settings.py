@@ -1,4 +1,4 @@
-"""Changes the keys of a stored problem that do not affect the results of its study."""
+"""Change the keys of a stored problem that do not affect the results of its study."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

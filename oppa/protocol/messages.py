@@ -323,7 +323,7 @@ def _read(adapter: TypeAdapter[_Any], text: str | bytes) -> _Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "message"
-        raise ProtocolError(f"`{where}`: {first['msg']}", hint="see docs/explanation/control.md for the fields of a message") from None
+        raise ProtocolError(f"`{where}`: {first['msg']}", hint="docs/reference/control-service.md has the fields of a message") from None
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the message is not JSON: {error}", hint="send one JSON object") from None
 

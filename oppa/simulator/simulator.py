@@ -57,7 +57,7 @@ class Simulator:
         extras = [known for known in space.parameters if known.is_extra and not known.env and known.name not in SIMULATED_EXTRAS]
         if unknown := [known.name for known in extras if known.choices != (known.default,)]:
             names = ", ".join(f"`{name}`" for name in unknown)
-            raise InputError(f"the simulator knows nothing of {names}", hint="leave out their choices, or name another runner")
+            raise InputError(f"the simulator does not cover {names}", hint="leave out their choices, or name another runner")
         return cls(
             problem.model, problem.cluster, precision=problem.training.precision, framework=space.name, balanced=space.balanced_stages
         )

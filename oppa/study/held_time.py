@@ -1,4 +1,4 @@
-"""Sums the seconds for which tuners have held devices, as the rows of a study's file state them. A damaged value counts as nothing."""
+"""Sum the seconds for which tuners have held devices, as the rows of a study's file state them. A damaged value counts as nothing."""
 
 import math
 import sqlite3

@@ -1,4 +1,4 @@
-"""Stores what a cluster does at every batch size: throughput and memory of each parallel strategy, measured or predicted.
+"""Store what a cluster does at every batch size: throughput and memory of each parallel strategy, measured or predicted.
 
 Profiling writes the table; training, control and people read it. The goodput formula is in this package, since the table serves it.
 """

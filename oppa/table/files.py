@@ -1,4 +1,4 @@
-"""Stores a table as two files that change as one: `table.csv`, the record, and `table.meta.json`, which describes and verifies it.
+"""Store a table as two files that change as one: `table.csv`, the record, and `table.meta.json`, which describes and verifies it.
 
     table.csv            one line per row
     table.meta.json      origin of the table; bytes and SHA-256 of table.csv; SHA-256 of itself

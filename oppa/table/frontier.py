@@ -1,4 +1,4 @@
-"""Computes the frontier of a table: the fastest strategy at each batch size, its margin, and where it changes (COPUS Figure 2)."""
+"""Compute the frontier of a table: the fastest strategy at each batch size, its margin, and where it changes (COPUS Figure 2)."""
 
 import dataclasses
 import itertools

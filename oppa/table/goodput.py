@@ -1,4 +1,4 @@
-"""Computes goodput, how fast the loss falls per second, and the row of a table that a controller chooses by it.
+"""Compute goodput, how fast the loss falls per second, and the row of a table that a controller chooses by it.
 
 Notation (COPUS sections 3.1 and 3.2; n rows, m noise scales):
     T      samples_per_s, sequences per second                      (n,)

@@ -1,4 +1,4 @@
-"""Records where a table comes from, and checks that it holds here.
+"""Record where a table comes from, and check that it holds here.
 
 A table of another job or machine is foreign; one of other software is stale.
 """

@@ -1,4 +1,4 @@
-"""Refines a table that short trials have made, by the step times of a training run.
+"""Refine a table that short trials have made, by the step times of a training run.
 
 Model: the logarithm of the rate in training = that of the row + delta + the row's own deviation.
 

@@ -1,4 +1,4 @@
-"""Defines a row of the table: the throughput of one (S, B_g, B_m), and a line of `table.csv` that reads back as the same row.
+"""Define a row of the table: the throughput of one (S, B_g, B_m), and a line of `table.csv` that reads back as the same row.
 
 Notation (COPUS section 2.1):
     S      parallel strategy: all of a configuration but its two batch sizes

@@ -1,4 +1,4 @@
-"""Defines the table: rows and their origin. On disk it is a folder with `table.csv` and `table.meta.json` (oppa/table/files.py)."""
+"""Define the table: rows and their origin. On disk it is a folder with `table.csv` and `table.meta.json` (oppa/table/files.py)."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Finds the software that a runner's trials run on, as the user's own PATH finds it.
+"""Find the software that a runner's trials run on, as the user's own PATH finds it.
 
 oppa's own environment never replaces a program that PATH does not find: the user's program would run on another torch.
 

@@ -1,1 +1,1 @@
-"""Chooses the configuration to try next, runs the search, and verifies the winner."""
+"""Choose the configuration to try next, run the search, and verify the winner."""

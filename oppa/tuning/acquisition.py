@@ -1,4 +1,4 @@
-"""Computes acquisition values: how promising a configuration is, given the posteriors of its throughput and its memory.
+"""Compute acquisition values: how promising a configuration is, given the posteriors of its throughput and its memory.
 
 Notation (n candidates, s Monte-Carlo samples, q quadrature nodes):
     slack      log(memory / limit); positive = too much                  (n,)

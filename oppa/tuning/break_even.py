@@ -1,4 +1,4 @@
-"""Computes the length of a training run from which a search pays for itself.
+"""Compute the length of a training run from which a search pays for itself.
 
 Notation:
     S    seconds for which the search holds the devices

@@ -1,4 +1,4 @@
-"""Calibrates prediction intervals: records how often they held the measured value, and widens them after misses."""
+"""Calibrate prediction intervals: record how often they held the measured value, and widen them after misses."""
 
 import dataclasses
 import math

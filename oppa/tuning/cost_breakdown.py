@@ -1,4 +1,4 @@
-"""Divides the predicted step time and memory of a configuration by cause, and compares them with what was measured."""
+"""Divide the predicted step time and memory of a configuration by cause, and compare them with what was measured."""
 
 import dataclasses
 import math

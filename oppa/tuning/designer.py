@@ -1,4 +1,4 @@
-"""Defines a designer, which suggests the next configuration and learns from the outcomes of trials."""
+"""Define a designer, which suggests the next configuration and learns from the outcomes of trials."""
 
 import dataclasses
 import math

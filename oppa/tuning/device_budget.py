@@ -1,4 +1,4 @@
-"""Keeps a study within `max_gpu_hours`: each trial is granted its seconds before it starts, and verification has its share reserved.
+"""Keep a study within `max_gpu_hours`: each trial is granted its seconds before it starts, and verification has its share reserved.
 
 The study's file holds the grants, so that tuners which share a study also share its budget, and sessions add up. A trial that reaches the
 end of its grant is ended in time for its processes to be gone by then. What it leaves of the grant is free for the next trial.

@@ -1,4 +1,4 @@
-"""Checks that the winner learns what the user's own configuration learns, by comparing their losses step by step.
+"""Check that the winner learns what the user's own configuration learns, by comparing their losses step by step.
 
 A model's learning depends on settings that the problem fixes: global batch, precision, learning rate, sequence length and data. No search
 space has them, so no search can change them. The parameters of a Configuration decide how fast it learns. Each computes the same sums in

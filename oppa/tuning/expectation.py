@@ -1,4 +1,4 @@
-"""Estimates, before a search, what it will cost and how much faster its winner will be.
+"""Estimate, before a search, what it will cost and how much faster its winner will be.
 
 The coefficients of the cost model are drawn many times. In each draw the search tries the configurations that the prior ranks first. Those
 that do not fit fail at their start, and the rest are ranked anew. The spread over the draws gives the intervals.

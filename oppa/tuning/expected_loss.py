@@ -1,4 +1,4 @@
-"""Computes the expected loss of goodput under uncertainty: of the choice that is made, against the best that there may be.
+"""Compute the expected loss of goodput under uncertainty: of the choice that is made, against the best that there may be.
 
 The noise scale of training is unknown beforehand. It is assumed log-uniform over a range, and put on a grid. At each noise
 scale a controller chooses the row with the largest predicted goodput (COPUS eq. 7) among the allowed ones. These are the rows that ran,

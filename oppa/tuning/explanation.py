@@ -1,4 +1,4 @@
-"""Explains why a configuration is, or is not, the best: its measurements and its prediction."""
+"""Explain why a configuration is, or is not, the best: its measurements and its prediction."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Exports the winner to the study's `best/` folder: a script that starts the job, and the files of other frameworks."""
+"""Export the winner to the study's `best/` folder: a script that starts the job, and the files of other frameworks."""
 
 import dataclasses
 import shlex

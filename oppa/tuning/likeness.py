@@ -1,4 +1,4 @@
-"""Measures how unlike two jobs on one device are, as the variance by which their coefficients of the cost model differ.
+"""Measure how unlike two jobs on one device are, as the variance by which their coefficients of the cost model differ.
 
 A coefficient has its value in each job. Jobs that have nothing in common draw it twice from its prior, so its logarithms differ by twice
 the prior's variance. Another framework, or another precision, counts as one such draw. Sizes differ by degrees: as in a random walk, each

@@ -1,4 +1,4 @@
-"""States why no configuration of a study could run, and which constraint binds."""
+"""State why no configuration of a study could run, and which constraint binds."""
 
 from collections import Counter
 from collections.abc import Sequence

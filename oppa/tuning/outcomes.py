@@ -1,4 +1,4 @@
-"""Defines what a finished session returns: the winner of a search, or the table of a profile."""
+"""Define what a finished session returns: the winner of a search, or the table of a profile."""
 
 import dataclasses
 from collections.abc import Mapping

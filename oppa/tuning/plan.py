@@ -1,4 +1,4 @@
-"""Plans a search before it starts: its subject, its launcher, its first trial, its expected cost and gain."""
+"""Plan a search before it starts: its subject, its launcher, its first trial, its expected cost and gain."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Combines what several studies learned of one coefficient into a distribution for another job: a normal hierarchical model.
+"""Combine what several studies learned of one coefficient into a distribution for another job: a normal hierarchical model.
 
 Notation (n studies, logarithms of the coefficient):
     place       where the trials of a study alone put it                                     (n,)

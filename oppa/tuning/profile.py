@@ -1,4 +1,4 @@
-"""Runs `oppa profile`: trials until the table is precise enough, and the table after each of them.
+"""Run `oppa profile`: trials until the table is precise enough, and the table after each of them.
 
 The table is in the study's folder. It is written before each trial and at the end. However a profile ends, it leaves a valid table
 that states its origin.

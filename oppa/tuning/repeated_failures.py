@@ -1,4 +1,4 @@
-"""Ends a search whose program cannot start: several trials in a row failed in the same way before their first step.
+"""End a search whose program cannot start: several trials in a row failed in the same way before their first step.
 
 Trials that ran out of memory neither count nor interrupt the row. A trial that took a step interrupts it.
 """

@@ -1,4 +1,4 @@
-"""Determines the result of `oppa tune`: the winner, verified against the default and the runner-up by fresh repeats in turn.
+"""Determine the result of `oppa tune`: the winner, verified against the default and the runner-up by fresh repeats in turn.
 
 A search reports the luckiest of many noisy trials. Only interleaved repeats show what the winner is worth.
 """

@@ -1,4 +1,4 @@
-"""Runs the search: suggest, run and record trials until a budget is spent or nothing is left to try.
+"""Run the search: suggest, run and record trials until a budget is spent or nothing is left to try.
 
 Several processes may search one study at once. The study's leases keep them apart, and its trials are the state they share.
 """

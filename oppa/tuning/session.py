@@ -1,4 +1,4 @@
-"""Opens a study for a session: finds the software, ends the processes of dead tuners, and starts the launcher of trials."""
+"""Open a study for a session: find the software, end the processes of dead tuners, and start the launcher of trials."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Accounts for the devices that a study has held: GPU-hours and money, by what they were used for.
+"""Account for the devices that a study has held: GPU-hours and money, by what they were used for.
 
 A trial holds all devices of the cluster from its start until no process of it is left. Rendezvous, the start of images and compilation
 are therefore included. A launcher that holds hosts for a whole session, as Slurm does, also holds them between trials.

@@ -1,4 +1,4 @@
-"""Stops a trial early (OPPA section 4.3) when going on cannot change which configuration is the best.
+"""Stop a trial early (OPPA section 4.3) when going on cannot change which configuration is the best.
 
 A rule measures a trial and the incumbent by the same estimator: q / sum(t), or mean(1/t) for the paper's own rules.
 

@@ -1,4 +1,4 @@
-"""Summarises what a study taught the designer `oppa`: the cost model's coefficients, and the length scales of the residual."""
+"""Summarise what a study taught the designer `oppa`: the cost model's coefficients, and the length scales of the residual."""
 
 import dataclasses
 import math

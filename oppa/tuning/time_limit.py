@@ -1,4 +1,4 @@
-"""Limits the time of a trial by its prediction."""
+"""Limit the time of a trial by its prediction."""
 
 import math
 from collections.abc import Sequence

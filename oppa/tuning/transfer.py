@@ -1,4 +1,4 @@
-"""Transfers the coefficients that studies learned of their device to the next study, as priors. Studies of like jobs count more."""
+"""Transfer the coefficients that studies learned of their device to the next study, as priors. Studies of like jobs count more."""
 
 import dataclasses
 import glob

@@ -1,4 +1,4 @@
-"""Runs the trials of a study that this process has leased, and records how they end."""
+"""Run the trials of a study that this process has leased, and record how they end."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Tests whether the winner is really faster, from two sets of repeats that ran in turn."""
+"""Test whether the winner is really faster, from two sets of repeats that ran in turn."""
 
 import dataclasses
 import math

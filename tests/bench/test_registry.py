@@ -52,6 +52,12 @@ def test_an_installed_package_names_every_experiment() -> None:
     assert set(NAMES) == set(commands())
 
 
+def test_the_page_of_the_experiments_names_each_with_its_folder() -> None:
+    page = (HERE / "experiments" / "README.md").read_text()
+    folders = {folder.parent.name for folder in (HERE / "experiments").glob("*/__init__.py")}
+    assert not [name for name in {*folders, *commands()} - {"all"} if f"`{name}`" not in page and f"`{name}/`" not in page]
+
+
 def test_every_record_is_a_benchmarks_or_a_studys() -> None:
     pages = [path for name in ("table.md", "README.md") for path in (HERE / "results").rglob(name)]
     studies = {path.parent for path in pages if path.read_text().startswith("# Study of")}

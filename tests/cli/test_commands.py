@@ -15,6 +15,12 @@ def test_help_names_every_command(oppa) -> None:
     assert all(name in said for name in ("tune", "show", "space", "predict", "init", "doctor", "bench"))
 
 
+def test_the_help_of_a_search_names_its_designers_and_that_of_a_comparison_names_all(oppa) -> None:
+    tune, compare = (" ".join(oppa(*command, "--help").stdout.split()) for command in (("tune",), ("bench", "search")))
+    assert "oppa, grid, random, exhaustive or `module:Class`" in tune and "xgboost" not in tune
+    assert {"oppa-paper", "xgboost", "planner"} <= set(compare.replace(",", " ").split())
+
+
 def test_help_loads_nothing_heavy(oppa) -> None:
     code = "import oppa.cli, sys; print([name for name in ('torch', 'pandas', 'numpy', 'pydantic') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -116,4 +116,4 @@ def test_what_cannot_be_written_is_an_error(command, oppa, table) -> None:
 def test_what_is_not_simulated_is_refused_before_there_is_a_study(oppa) -> None:
     asked = ("--set", 'space.name="megatron"', "--set", "space.parameters={tp_comm_overlap=[false, true]}")
     refused = oppa("tune", JOB, *asked, "--study", "s", code=2).stderr
-    assert "the simulator knows nothing of `tp_comm_overlap`" in refused and not (oppa.folder / "s").exists()
+    assert "the simulator does not cover `tp_comm_overlap`" in refused and not (oppa.folder / "s").exists()

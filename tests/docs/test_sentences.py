@@ -16,6 +16,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "AGENTS.md",
+    *sorted((ROOT / "experiments").rglob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "priors").rglob("*.md")),
 ]

@@ -1,1 +1,1 @@
-"""Scripts that run in the environments of libraries that cannot be installed next to oppa. They import nothing of oppa."""
+"""Hold scripts that run in the environments of libraries that cannot be installed next to oppa. They import nothing of oppa."""

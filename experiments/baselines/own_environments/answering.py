@@ -1,4 +1,4 @@
-"""Answers requests that come as JSON lines on stdin, until it ends."""
+"""Answer requests that come as JSON lines on stdin, until it ends."""
 
 import json
 import os

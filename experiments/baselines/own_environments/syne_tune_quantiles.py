@@ -1,4 +1,4 @@
-"""Suggests by Syne Tune's conformal quantile regression (Salinas et al. 2023) at its own settings, sampled over the free candidates alone.
+"""Suggest by Syne Tune's conformal quantile regression (Salinas et al. 2023) at its own settings, sampled over the free candidates alone.
 
 A failed trial counts as slow as the slowest one, since the surrogate has no constraints.
 """

@@ -1,4 +1,4 @@
-"""Suggests by Google Vizier's GP bandit (Song et al. 2024, arXiv:2408.11527) at its own settings, with failures as infeasible trials.
+"""Suggest by Google Vizier's GP bandit (Song et al. 2024, arXiv:2408.11527) at its own settings, with failures as infeasible trials.
 
 Its acquisition is maximised over the unit cube. The free candidate nearest to the maximum runs.
 """

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oppa.bench.declared import DESIGNERS as COMPARED
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 SUITE = "Suite of tasks, `all` for every suite, or a search space file with `\\[replay]`."
 TABLE = "CSV file of the measurements, instead of the suite's own below OPPA_DATA."
-DESIGNERS = "Designers to compare, separated by commas; all by default."
+DESIGNERS = f"Designers to compare, separated by commas. The default is those of the records: {', '.join(COMPARED)}."
 VARIATIONS = "Also run `oppa` under changed noise, limits and priors: all variations, or some by name."
 SEEDS = (
     "Searches of each designer on each task, 10 by default. With `all`, searches of `oppa`, 5 by default; other designers keep at most 2."
@@ -40,7 +42,6 @@ def search(
     Suites: replay (published runs of nanotron), aleph-8k (published runs on A100), cpu, simulated, moe, long-context, fsdp, black-box,
     adversarial.
     """
-    from oppa.bench.declared import DESIGNERS as ALL_DESIGNERS
     from oppa.bench.search import Comparison, every_suite
     from oppa.bench.suites import ALL, OWN_SEEDS
     from oppa.bench.variations import variations_named
@@ -48,7 +49,7 @@ def search(
     from oppa.report.record import provenance
     from oppa.tuning.designers import known_designers
 
-    known = tuple(name for name in ALL_DESIGNERS if name in known_designers())
+    known = tuple(name for name in COMPARED if name in known_designers())
     chosen = tuple(name.strip() for name in designers.split(",")) if designers else known
     environment = provenance()
     if suite == ALL:

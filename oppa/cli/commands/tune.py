@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
 TRIALS = "Number of search trials of the whole study, instead of the job file's."
 GPU_HOURS = "Hours of all devices together that the whole study may take, verification included; no trial is granted more."
-DESIGNER = f"Designer of trials: one of {', '.join(designers.DESIGNERS)}; or `module:Class`."
+DESIGNER = "Designer of trials: oppa, grid, random, exhaustive or `module:Class`. `oppa bench search -h` lists others, for comparisons."
 DRY_RUN = "Print the search space, the launcher, the expected cost and gain, and the first trial; start nothing."
 
 
@@ -38,7 +38,7 @@ def tune(
     """Find the fastest configuration of a job, or of your own launch line, by short real trials.
 
     Without a job file, `oppa tune -- torchrun ...` understands the line itself,
-    and ends with the same line, its changed words marked.
+    and ends with the same line, its changed arguments marked.
     Ctrl-C stops the search; the same command with --study resumes it.
 
     Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.

@@ -1,4 +1,4 @@
-"""Watches a run: the callbacks of its caller, and the user's requests to stop it."""
+"""Call back while a run trains: the callbacks of its caller, and the user's requests to stop it."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Opens the run of a folder, new or continued, in a configuration that can be trained."""
+"""Open the run of a folder, new or continued, in a configuration that can be trained."""
 
 import dataclasses
 import uuid

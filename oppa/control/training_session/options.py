@@ -1,4 +1,4 @@
-"""Turns the user's choices for a run into checked options."""
+"""Turn the user's choices for a run into checked options."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Holds how the training of a run ended."""
+"""Define the result of a training session: how the training of a run ended."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

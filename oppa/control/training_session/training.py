@@ -1,4 +1,4 @@
-"""Starts, controls and supervises the ranks of a run until it ends."""
+"""Start, control and supervise the ranks of a run until it ends."""
 
 import contextlib
 import dataclasses

@@ -69,7 +69,7 @@ def _meeting(own: LaunchedRank, meeting: str, device: torch.device) -> Iterator[
     try:
         dist.init_process_group(backend, init_method=meeting, rank=own.rank, world_size=own.world, timeout=PATIENCE, device_id=bound)
     except (RuntimeError, ValueError) as error:
-        message = f"rank {own.rank} of {own.world} cannot meet the others over {backend}: {str(error).strip().splitlines()[0]}"
+        message = f"rank {own.rank} of {own.world} cannot connect to the others over {backend}: {str(error).strip().splitlines()[0]}"
         raise EnvironmentLackingError(
             message, hint="check MASTER_ADDR, MASTER_PORT and the network interface, and that every rank was started"
         ) from None

@@ -75,7 +75,7 @@ def _state(hold: Hold, table: dict[str, Any]) -> dict[str, Any]:
     import ray
 
     if table["state"] == "REMOVED":
-        sys.exit("the cluster does not know these hosts any more, as if its head had restarted")
+        sys.exit("the cluster no longer lists these hosts, as after a restart of its head")
     nodes = {node["NodeID"]: node for node in ray.nodes()}
     where = [nodes.get(table["bundles_to_node_id"].get(number, "")) for number in range(hold.hosts)]
     if table["state"] == "CREATED" and all(node and node["Alive"] for node in where):

@@ -31,7 +31,7 @@ LEAVE_S = 5.0
 """Seconds that a holder may take to disconnect from the cluster."""
 RETURN_S = 120
 """Seconds in which a lost cluster may return to its address, for example because its head restarts."""
-RESUME = "the same command resumes once the cluster is back; `head_return_s` in [launcher.options] waits longer"
+RESUME = "the same command resumes once the cluster is available again; `head_return_s` in [launcher.options] waits longer"
 RETRY_S = 2.0
 """Seconds between two tries to connect to a lost cluster."""
 POLL_S = 0.05

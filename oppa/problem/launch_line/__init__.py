@@ -1,1 +1,1 @@
-"""Reads the syntax of a user's launch line: environment, wrappers, launcher, program and arguments, also through a shell script."""
+"""Read the syntax of a user's launch line: environment, wrappers, launcher, program and arguments, also through a shell script."""

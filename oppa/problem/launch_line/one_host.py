@@ -10,7 +10,7 @@ def require_all_hosts(words: Sequence[str], hosts: int) -> None:
     """Raise JobError if torchrun would connect the ranks of each host apart from those of the others, which hangs."""
     if hosts > 1 and _is_standalone(words):
         message = f"`torchrun --standalone` connects the ranks of one host alone, and the job runs on up to {hosts} hosts"
-        raise JobError(message, hint="remove `--standalone`: oppa states the address and the port at which all ranks meet")
+        raise JobError(message, hint="remove `--standalone`: oppa states the rendezvous endpoint of all ranks")
 
 
 def _is_standalone(words: Sequence[str]) -> bool:

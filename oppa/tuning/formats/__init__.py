@@ -1,4 +1,4 @@
-"""Translates configurations to frameworks' own files and back, with a module for each format."""
+"""Translate configurations to frameworks' own files and back, with a module for each format."""
 
 from oppa.errors import InputError, require_known
 from oppa.problem.configuration import Configuration

@@ -1,4 +1,4 @@
-"""Adopts a framework's files in a job: fills in what the job leaves open, and compares what both state."""
+"""Adopt a framework's files in a job: fill in what the job leaves open, and compare what both state."""
 
 import dataclasses
 import tomllib

@@ -1,4 +1,4 @@
-"""Defines what every format has in common: it writes a configuration to files, reads it back, and refuses to drop a parameter.
+"""Define what every format has in common: it writes a configuration to files, reads it back, and refuses to drop a parameter.
 
 A format is a module with `NAME`, `FILES` (the names it writes), `EXPRESSES` (the parameters that it supports), and two pure functions:
 

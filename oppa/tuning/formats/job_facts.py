@@ -1,4 +1,4 @@
-"""Reads what a framework's files state about the job: its model, batch and devices, and the framework's runner and search space."""
+"""Read what a framework's files state about the job: its model, batch and devices, and the framework's runner and search space."""
 
 import dataclasses
 import functools

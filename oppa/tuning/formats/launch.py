@@ -1,4 +1,4 @@
-"""Writes the shell script that starts the ranks by torchrun, on one host or on several."""
+"""Write the shell script that starts the ranks by torchrun, on one host or on several."""
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem

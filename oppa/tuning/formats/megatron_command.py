@@ -1,4 +1,4 @@
-"""Makes a launch line for trials of Megatron-LM from a script's own options, and reads the model that they state.
+"""Make a launch line for trials of Megatron-LM from a script's own options, and read the model that they state.
 
 Options that stand for a parameter become `[command.arguments]`. The options of torchrun, and those for a run's length and its output, are
 replaced by those that a trial needs. Options that state another model or precision than the job follow the job. All others are kept.

@@ -1,4 +1,4 @@
-"""Writes and reads Python without running it: assignments to attributes of `config`, and keyword arguments of a call."""
+"""Write and read Python without running it: assignments to attributes of `config`, and keyword arguments of a call."""
 
 import ast
 import json

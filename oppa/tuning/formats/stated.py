@@ -1,4 +1,4 @@
-"""Reads values of a framework's file by their type: in place of a number, a file may state anything."""
+"""Read values of a framework's file by their type: in place of a number, a file may state anything."""
 
 from collections.abc import Mapping
 from typing import Any, overload

@@ -115,7 +115,7 @@ def _require_without(argv: Sequence[str], secrets: Mapping[str, str]) -> None:
     for name, text in secrets.items():
         if any(literal(text) in word for word in argv):
             hint = "let the program read the variable, which trials inherit and oppa does not store"
-            raise InputError(f"a word of the launch line has the value of `{name}`, a secret, which oppa would store", hint=hint)
+            raise InputError(f"an argument of the launch line has the value of `{name}`, a secret, which oppa would store", hint=hint)
 
 
 def _binding(step: Stage) -> dict[str, str]:

@@ -57,7 +57,7 @@ def recognised(sources: LineSources) -> tuple[str, str]:
     if "transformers" in found and "deepspeed" in found:
         del found["deepspeed" if _hands_over_file(sources) else "transformers"]
     _require_one(found | {name: word for name, word in _sole_words(sources).items() if name not in found})
-    return next(iter(found.items()), ("plain", "without a mark of a framework; what you name in braces varies"))
+    return next(iter(found.items()), ("plain", "without a mark of a framework; its placeholders vary"))
 
 
 def _sole_words(sources: LineSources) -> dict[str, str]:

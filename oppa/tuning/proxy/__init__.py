@@ -1,1 +1,1 @@
-"""Searches at a smaller size first: fewer hosts and layers stand for the job, and only the best configurations run at full size."""
+"""Search at a smaller size first: fewer hosts and layers stand for the job, and only the best configurations run at full size."""

@@ -1,4 +1,4 @@
-"""Shares one budget of GPU-hours between the two sizes.
+"""Share one budget of GPU-hours between the two sizes.
 
 The search at the smaller size gets what the trials at full size are expected to leave, and at most what they have left. Its study lies in
 the folder of the full-size study, whose own budget is reduced by what it has spent.

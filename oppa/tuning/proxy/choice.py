@@ -1,4 +1,4 @@
-"""Chooses the smaller size: what the job states, else the most layers and then the fewest hosts that show enough of what may win."""
+"""Choose the smaller size: what the job states, else the most layers and then the fewest hosts that show enough of what may win."""
 
 import math
 from collections.abc import Iterator

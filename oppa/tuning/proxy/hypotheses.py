@@ -1,4 +1,4 @@
-"""States what the smaller size cannot show: whether hosts of the full size stall."""
+"""State what the smaller size cannot show: whether hosts of the full size stall."""
 
 from oppa.cost.step_time import stalled_probability, without_stalls
 from oppa.cost.workload import Workload

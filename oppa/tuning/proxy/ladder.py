@@ -1,4 +1,4 @@
-"""Runs a search in two sizes: the designer searches the smaller one, and the best that it predicts are measured and verified at full size.
+"""Run a search in two sizes: the designer searches the smaller one, and the best that it predicts are measured and verified at full size.
 
 The study of the smaller size lies in the folder of the full-size one. Both resume where they ended, and share one budget of GPU-hours.
 """

@@ -1,4 +1,4 @@
-"""Finds the study of the smaller size, which lies in the folder of the full-size study."""
+"""Find the study of the smaller size, which lies in the folder of the full-size study."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Plans a search in two sizes before it starts: the smaller size, what it shows, and the expected GPU-hours."""
+"""Plan a search in two sizes before it starts: the smaller size, what it shows, and the expected GPU-hours."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cuts a job to a smaller size: fewer hosts, and fewer layers if the job's program receives their number.
+"""Cut a job to a smaller size: fewer hosts, and fewer layers if the job's program receives their number.
 
 Every device keeps its work per step: the global batch shrinks with the devices, and grows as the layers shrink. A step of a configuration
 then takes about as long at both sizes. A replica whose stages keep their layers also keeps its micro-batches, and hence the share of its

@@ -1,4 +1,4 @@
-"""Finds, for each full-size candidate, the configuration that stands for it at the smaller size.
+"""Find, for each full-size candidate, the configuration that stands for it at the smaller size.
 
 Notation (N candidates at full size, k = layers at full size / layers at the smaller size):
     stand_in    position among the proxy's candidates, -1 for none    (N,)

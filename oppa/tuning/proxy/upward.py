@@ -1,4 +1,4 @@
-"""Predicts full-size configurations from trials at a smaller size, and chooses those that are verified.
+"""Predict full-size configurations from trials at a smaller size, and choose those that are verified.
 
 One Gaussian process holds both sizes. Its mean is the cost model at each row's own size, so that what the smaller size teaches about
 coefficients holds for the full one. A coefficient that the smaller size does not exercise, such as that of a link between hosts, keeps its

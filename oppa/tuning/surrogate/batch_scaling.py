@@ -1,4 +1,4 @@
-"""Extends the cost model to several batches: a step takes a fixed time and a time per micro-batch, with errors of their own.
+"""Extend the cost model to several batches: a step takes a fixed time and a time per micro-batch, with errors of their own.
 
     time = fixed + num_microbatches * each
 

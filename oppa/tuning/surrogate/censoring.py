@@ -1,4 +1,4 @@
-"""Replaces censored observations ("at least this value", "at most this value") by Gaussian ones, by expectation propagation.
+"""Replace censored observations ("at least this value", "at most this value") by Gaussian ones, by expectation propagation.
 
 An out-of-memory trial shows that its memory is at least the limit, not how much it is. One that ran without reporting its memory shows that
 it is at most the limit. The likelihood is Phi(side (f - bound) / softness). It is replaced by the Gaussian that changes the posterior in

@@ -1,4 +1,4 @@
-"""Presents an unknown constant to a surrogate: the prior mean of a quantity for which there is no cost model."""
+"""Present an unknown constant to a surrogate: the prior mean of a quantity for which there is no cost model."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Presents the cost model to a surrogate: the logarithm of a formula, as a function of standardised coefficients.
+"""Present the cost model to a surrogate: the logarithm of a formula, as a function of standardised coefficients.
 
 Notation (N candidates, k coefficients):
     shift    (log coefficient - log median) / spread; its prior is standard normal    (k,)

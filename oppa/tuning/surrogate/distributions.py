@@ -1,4 +1,4 @@
-"""Defines the normal distributions that surrogates return, and prepares the values that they take."""
+"""Define the normal distributions that surrogates return, and prepare the values that they take."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Fits a Gaussian process around the cost model, over all candidates of a problem (OPPA section 4.1, eqs. 2 and 3).
+"""Fit a Gaussian process around the cost model, over all candidates of a problem (OPPA section 4.1, eqs. 2 and 3).
 
     f(x) = cost model(x; coefficients) + offset(layout of x) + residual(x)
 

@@ -1,4 +1,4 @@
-"""Extends a prior mean by the main effects of parameters that no formula knows: a factor for each of their values.
+"""Extend a prior mean by the main effects of parameters that no formula covers: a factor for each of their values.
 
     log y = mean + sum over parameters of spread * shift[value]
 

@@ -1,4 +1,4 @@
-"""Fits hyper-parameters by maximum a posteriori: L-BFGS maximises the marginal likelihood with all priors.
+"""Fit hyper-parameters by maximum a posteriori: L-BFGS maximises the marginal likelihood with all priors.
 
 The model is BoTorch's, but its likelihood is evaluated with dense matrices. On as many points as there are trials, this is five to ten
 times faster than lazy tensors, and reaches the same optimum.

@@ -1,4 +1,4 @@
-"""Averages surrogates of one quantity, each weighed by how well it predicted what was measured (Bayesian model averaging).
+"""Average surrogates of one quantity, each weighed by how well it predicted what was measured (Bayesian model averaging).
 
 A cost model may be wrong by more than its residual allows. The ranks of layouts may be reversed, or a whole layout off by a factor of two.
 A second process with a constant mean assumes nothing of the kind. Its weight is negligible while the cost model predicts well, and near 1

@@ -1,4 +1,4 @@
-"""Inflates the noise of odd observations, as a Student-t likelihood does.
+"""Inflate the noise of odd observations, as a Student-t likelihood does.
 
 A run that stalls is ten times slower than its neighbours, and does not inform about them. A normal likelihood would explain it by
 coefficients that are far off or by a residual that varies wildly. It would discard what it had learned. Under Student's t distribution,

@@ -1,4 +1,4 @@
-"""Implements the paper's surrogate: a Gaussian process with a parametric prior mean, all fitted by maximum likelihood (eqs. 22 to 27).
+"""Implement the paper's surrogate: a Gaussian process with a parametric prior mean, all fitted by maximum likelihood (eqs. 22 to 27).
 
 The coefficients have no prior (eq. 23). With few observations they over-fit, as the benchmark shows.
 """

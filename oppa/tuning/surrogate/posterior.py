@@ -1,4 +1,4 @@
-"""Computes the posterior at many candidates, many times faster than BoTorch: factorise once, then multiply plain matrices in chunks.
+"""Compute the posterior at many candidates, many times faster than BoTorch: factorise once, then multiply plain matrices in chunks.
 
 Notation (n observations, m candidates, p parameters, k coefficients):
     a, b       points divided by length scales                     (n, p), (m, p)

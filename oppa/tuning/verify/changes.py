@@ -1,4 +1,4 @@
-"""Names what changed since a study was measured: versions, image, files of the launch line, hardware, nodes."""
+"""Name what changed since a study was measured: versions, image, files of the launch line, hardware, nodes."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Reads what a study has established: its winner, the winner's reference, their repeats, and what they ran on."""
+"""Read what a study has established: its winner, the winner's reference, their repeats, and what they ran on."""
 
 import dataclasses
 from collections.abc import Mapping

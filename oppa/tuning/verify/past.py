@@ -1,4 +1,4 @@
-"""Keeps the verifications of a study: a numbered folder each, with a study of its own and, once it has ended, its verdict."""
+"""Keep the verifications of a study: a numbered folder each, with a study of its own and, once it has ended, its verdict."""
 
 import dataclasses
 import json

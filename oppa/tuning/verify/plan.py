@@ -1,4 +1,4 @@
-"""Plans a verification: what is measured again, how often, and what changed since the study."""
+"""Plan a verification: what is measured again, how often, and what changed since the study."""
 
 import dataclasses
 from collections.abc import Mapping

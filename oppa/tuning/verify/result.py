@@ -1,4 +1,4 @@
-"""Defines what a verification returns: the verdicts, what changed since the study, and what it has spent."""
+"""Define what a verification returns: the verdicts, what changed since the study, and what it has spent."""
 
 import dataclasses
 from collections.abc import Mapping

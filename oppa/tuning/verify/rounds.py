@@ -1,4 +1,4 @@
-"""Runs the rounds of a verification: one trial of each configuration a round, in an order that reverses, as the repeats of a search do."""
+"""Run the rounds of a verification: one trial of each configuration a round, in an order that reverses, as the repeats of a search do."""
 
 import dataclasses
 from collections.abc import Sequence

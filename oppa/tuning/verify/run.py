@@ -1,4 +1,4 @@
-"""Runs a verification from its folder to its verdict."""
+"""Run a verification from its folder to its verdict."""
 
 from oppa.tuning.session import SessionCallback, SessionOptions, open_session
 from oppa.tuning.verify.past import open_folder, write_verdict

@@ -1,4 +1,4 @@
-"""Judges each configuration of a verification by the statistics of verified winners: repeats that took turns, compared by Welch's t."""
+"""Judge each configuration of a verification by the statistics of verified winners: repeats that took turns, compared by Welch's t."""
 
 import dataclasses
 from collections.abc import Sequence
