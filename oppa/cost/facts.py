@@ -218,6 +218,7 @@ def machine_facts(hardware: Hardware, precision: str) -> dict[str, float]:
         "intra_bandwidth": hardware.intra_host.bandwidth_bytes_per_s,
         "intra_latency": hardware.intra_host.latency_s,
         "pair_devices": pair.devices if pair else 1,
+        "pair_latency": pair.latency_s if pair else hardware.intra_host.latency_s,
         "pair_bandwidth": pair.bandwidth_bytes_per_s if pair else hardware.intra_host.bandwidth_bytes_per_s,
         "inter_bandwidth": hardware.inter_host.bandwidth_bytes_per_s,
         "inter_latency": hardware.inter_host.latency_s,

@@ -142,6 +142,7 @@ class DeviceFacts(Columns):
     pair_devices: Tensor
     """Neighbouring devices with a faster link than others of their host; 1 for none."""
     pair_bandwidth: Tensor
+    pair_latency: Tensor
     inter_bandwidth: Tensor
     inter_latency: Tensor
     ports: Tensor
