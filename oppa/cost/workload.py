@@ -34,8 +34,11 @@ class ModelFacts(Columns):
     hidden: Tensor
     heads: Tensor
     query_width: Tensor
-    """Width of all queries of a token: heads * head_dim."""
+    """Width of all queries of a token, heads * head_dim; if that of attention's output differs, their mean."""
     kv_width: Tensor
+    """Width of all keys of a token; if that of the values differs, their mean."""
+    latent_width: Tensor
+    """Width of the latents from which multi-head latent attention computes them, with the rotated key; 0 without it."""
     ffn: Tensor
     """Total width of the feed-forward networks that a token passes through in a layer, shared experts included."""
     gated: Tensor
