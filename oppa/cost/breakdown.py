@@ -6,7 +6,17 @@ from torch import Tensor
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.layers import layer_time, layer_times
 from oppa.cost.memory import PhaseMemory, buffers, first_stage, in_passes, in_update, last_stage
-from oppa.cost.step_time import exchange_times, head_time, loss_time, optimizer_time, stage_contents, stage_time, step_time, transfers_time
+from oppa.cost.step_time import (
+    exchange_times,
+    head_time,
+    loss_time,
+    optimizer_time,
+    stage_contents,
+    stage_time,
+    step_time,
+    transfers_time,
+    upload_time,
+)
 from oppa.cost.workload import Workload
 
 TIMES = {
@@ -72,7 +82,7 @@ def times(work: Workload, c: Coefficients) -> dict[str, Tensor]:
         "gradients": gradients,
         "parameters": parameters,
         "optimizer": torch.where(offloaded, 0.0, update),
-        "offload": torch.where(offloaded, update, 0.0) + count * layers * layer.offload,
+        "offload": torch.where(offloaded, update, 0.0) + count * layers * layer.offload + upload_time(work, stage, c),
         "fixed": c["step_s"].expand_as(whole),
     }
     return {**parts, "stalls": whole - torch.stack(list(parts.values())).sum(0)}

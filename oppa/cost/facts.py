@@ -79,7 +79,8 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
     Args:
         columns: Values or arrays of shape (n,) by name. Optional are `schedule`, the overlaps, `stage_layout`, the bucket sizes, and the
             degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `shard`, `sequence_parallel`, `recompute_layers`,
-            `attention`, `loss`, `residuals`, `norms`, `expert_products`, `offload`, `overlap_tp` and `compiled`.
+            `attention`, `loss`, `residuals`, `norms`, `expert_products`, `offload`, `offload_parameters`, `overlap_tp`, `compiled`, `hpz`,
+            `quantized_weights`, `quantized_gradients` and `fp8_weights`.
         framework: Decides what an absent column means.
         balanced: Stages are cut so that the output projection gets its share of the time.
     """
@@ -100,6 +101,10 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
         "ep": _numbers(columns, "ep", 1),
         "etp": np.where(etp > 0, etp, tp),
         "shards": np.where(shard > 0, np.minimum(shard, numbers["dp"]), numbers["dp"]) * cp,
+        "hpz": np.where(numbers["zero_stage"] >= 3, _numbers(columns, "hpz", 1), 1),
+        "quantized_weights": _flags(columns, "quantized_weights") * (numbers["zero_stage"] >= 3),
+        "fp8_weights": _flags(columns, "fp8_weights"),
+        "quantized_gradients": _flags(columns, "quantized_gradients") * (numbers["zero_stage"] >= 3),
         "recompute": _codes(columns["recompute"], RECOMPUTE),
         "recompute_layers": np.where(recomputed > 0, recomputed, np.inf),
         "sequence_parallel": _numbers(columns, "sequence_parallel", float(framework is None or framework.sequence_parallel)),
@@ -110,7 +115,7 @@ def layout_of(columns: Mapping[str, Any], framework: FrameworkPrior | None = Non
         "expert_loop": np.asarray(np.asarray(columns.get("expert_products", "grouped")) == "loop", dtype=np.float64),
         "offload_activations": np.asarray(offload == "activations", dtype=np.float64),
         "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),
-        "offload_parameters": np.asarray(offload == "parameters", dtype=np.float64),
+        "offload_parameters": np.maximum(offload == "parameters", _flags(columns, "offload_parameters")),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
         "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, most_in_flight)),
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
@@ -263,6 +268,7 @@ def format_facts(
         "optimizer_bytes": (master + (usual if moments is None else moments)) * trained,
         "update_bytes": framework.update_copies * (whole if lean else 4.0) * trained,
         "reduced_bytes": 4.0 if full else framework.reduced_bytes,
+        "eight_bit_copy_bytes": framework.eight_bit_copy_bytes,
         "moved_bytes": framework.moved_per_micro_batch * trained,
         "trained": trained,
         "end_bytes": 2.0 - frozen_bytes if frozen_bytes else 0.0,

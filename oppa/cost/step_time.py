@@ -30,6 +30,8 @@ LOSS_PASSES = 9
 `log_softmax` reads them for the maximum, the sum and the result, which it writes. The backward pass writes zeros for `nll_loss`, and reads
 them for a sum and for the result. It reads the log-softmax and writes the gradient (torch's SoftMax.cu).
 """
+QUANTISED_WEIGHT_BYTES, QUANTISED_GRADIENT_BYTES = 1.0, 0.5
+"""Bytes of a gathered weight and of a reduced gradient that ZeRO++ quantises (Wang et al. 2023, section 3)."""
 OPTIMIZER_PASSES = 3
 """Passes over gradients, weights and moments: the norm for clipping, the update, the copy to the format in use."""
 
@@ -38,7 +40,8 @@ def step_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds of one optimizer step, shape (n,)."""
     stage = stage_time(work, c)
     pipeline = (work.layout.num_microbatches + c["bubble"] * work.layout.bubble) * (stage + transfers_time(work, c))
-    return _with_stalls(pipeline + replica_time(work, stage, c) + optimizer_time(work, c) + c["step_s"], work)
+    replicas = replica_time(work, stage, c) + upload_time(work, stage, c)
+    return _with_stalls(pipeline + replicas + optimizer_time(work, c) + c["step_s"], work)
 
 
 def head_time(work: Workload, c: Coefficients) -> Tensor:
@@ -94,28 +97,35 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     """Return the seconds in which replicas exchange gradients, and those in which they gather parameters, without overlap, shape (n,) each.
 
     Below ZeRO 3 parameters are gathered once, after the update. Under ZeRO 3 each forward and each backward pass gathers them, and
-    frameworks that prefetch hide this behind the pass. Groups of HSDP add an all-reduce of their shards.
+    frameworks that prefetch hide this behind the pass. Groups of HSDP add an all-reduce of their shards. The backward pass of ZeRO++
+    gathers within its smaller groups.
     """
     layout, formats = work.layout, work.formats
     group = CollectiveGroup.of(layout.shards, layout.tp, work.machine, work.devices)
     copies = CollectiveGroup.of(work.replicas / layout.shards, layout.tp * layout.shards, work.machine, work.devices)
+    second = CollectiveGroup.of(torch.where(layout.hpz > 1, layout.hpz, layout.shards), layout.tp, work.machine, work.devices)
     parameters = stage_parameters(work)
-    gradients, weights = parameters * formats.trained * formats.reduced_bytes, parameters * formats.gathered_weight_bytes
+    reduced_bytes = torch.where(layout.quantized_gradients > 0, QUANTISED_GRADIENT_BYTES, formats.reduced_bytes)
+    in_eight_bits = (layout.quantized_weights > 0) | (work.machine.eight_bit * layout.fp8_weights > 0)
+    weight_bytes = torch.where(in_eight_bits, QUANTISED_WEIGHT_BYTES, formats.gathered_weight_bytes)
+    gradients, weights = parameters * formats.trained * reduced_bytes, parameters * weight_bytes
     forward, backward = stage / 3, 2 / 3 * stage
     behind = layout.overlap_exchange * c["overlap"] * backward  # hidden by the last micro-batch's backward pass
     whole = CollectiveGroup.of(work.replicas, layout.tp, work.machine, work.devices)
     reduced = (all_reduce_time(whole, gradients, work.machine, c) + _more_operations(work, whole, gradients, c) - behind).clamp_min(0)
     scattered = gather_time(group, gradients, work.machine, c) + _more_operations(work, group, gradients, c)
     scattered = scattered + all_reduce_time(copies, gradients / layout.shards, work.machine, c)
-    gathered = gather_time(group, weights, work.machine, c) + _more_operations(work, group, gradients, c)
+    gathered, again = (
+        gather_time(members, weights, work.machine, c) + _more_operations(work, members, gradients, c) for members in (group, second)
+    )
     covered = layout.overlap_gather * c["overlap"] * forward  # hidden by the first micro-batch's forward pass
     once = (scattered - behind).clamp_min(0), (gathered - covered).clamp_min(0)
     hidden = formats.prefetches * c["overlap"]
     each = layout.num_microbatches
     exchanges = exchanges_of_gradients(work)
     # a backward pass that gathers and reduces hides both; the others only gather
-    both = (gathered + scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
-    only = (gathered - hidden * backward).clamp_min(0)
+    both = (again + scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
+    only = (again - hidden * backward).clamp_min(0)
     mine = torch.minimum(both, only)  # what the gathers alone would take of `both`
     always = exchanges * (both - mine), each * (gathered - hidden * forward).clamp_min(0) + exchanges * mine + (each - exchanges) * only
     sharded = exchanges * (scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
@@ -123,6 +133,19 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     by_stage = zip((reduced, torch.zeros_like(reduced)), once, kept, always, strict=True)
     exchanged, collected = (_of_stage(layout.zero_stage, stages) for stages in by_stage)
     return torch.where(work.replicas > 1, exchanged, 0.0), torch.where(work.replicas > 1, collected, 0.0)
+
+
+def upload_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
+    """Return the seconds in which ZeRO 3's shards move from the host to the device, as far as passes do not hide them, shape (n,).
+
+    Each forward and each backward pass needs them. A rank whose shard is the optimizer's own weight moves that, in fp32 (FSDP).
+    """
+    layout, formats = work.layout, work.formats
+    resting = torch.where(formats.sharded_weight_bytes > 0, formats.sharded_weight_bytes, 4.0)
+    moved = stage_parameters(work) / layout.shards * resting / work.machine.host_bandwidth
+    hidden = formats.prefetches * c["overlap"] * stage
+    exposed = (moved - hidden / 3).clamp_min(0) + (moved - 2 / 3 * hidden).clamp_min(0)
+    return torch.where((layout.offload_parameters > 0) & (layout.zero_stage >= 3), layout.num_microbatches * exposed, 0.0)
 
 
 def _of_stage(zero_stage: Tensor, values: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:

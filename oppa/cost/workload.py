@@ -81,6 +81,14 @@ class ConfigurationFacts(Columns):
     """Ranks that split each expert's weights; tp unless stated."""
     shards: Tensor
     """Ranks over which ZeRO shards: all that hold the same weights, or one of the groups of HSDP."""
+    hpz: Tensor
+    """Ranks of the groups that each keep all weights for the backward passes, under ZeRO++; 1 for none."""
+    quantized_weights: Tensor
+    """1 if weights are gathered in 8 bits (ZeRO++)."""
+    quantized_gradients: Tensor
+    """1 if gradients are reduced in 4 bits (ZeRO++)."""
+    fp8_weights: Tensor
+    """1 if 8-bit training keeps the weights of layers in 8 bits alone."""
     model_chunks: Tensor
     zero_stage: Tensor
     micro_batch: Tensor
@@ -180,6 +188,8 @@ class FormatFacts(Columns):
     """Intermediate results of a weight's update."""
     reduced_bytes: Tensor
     """A gradient as replicas exchange it."""
+    eight_bit_copy_bytes: Tensor
+    """The copies of a layer's weight that 8-bit training keeps in addition to it."""
     moved_bytes: Tensor
     """Bytes per weight that a micro-batch moves without a matrix product: copies of gathered weights, and sums of gradients."""
     trained: Tensor
