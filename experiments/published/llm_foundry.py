@@ -52,6 +52,7 @@ def llm_foundry_rows() -> pd.DataFrame:
         offload=runs["act_offload"].map({True: "activations", False: ""}),
         framework="fsdp",
         precision="bf16",
+        loss="fused",
         gated=False,
         tied=True,
         status=RAN,

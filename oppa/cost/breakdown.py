@@ -16,6 +16,7 @@ from oppa.cost.step_time import (
     stage_time,
     step_time,
     transfers_time,
+    upload_time,
 )
 from oppa.cost.workload import Workload
 
@@ -82,7 +83,7 @@ def times(work: Workload, c: Coefficients) -> dict[str, Tensor]:
         "gradients": gradients,
         "parameters": parameters,
         "optimizer": torch.where(offloaded, 0.0, update),
-        "offload": torch.where(offloaded, update, 0.0) + count * layers * layer.offload,
+        "offload": torch.where(offloaded, update, 0.0) + count * layers * layer.offload + upload_time(work, stage, c),
         "fixed": c["step_s"].expand_as(whole),
     }
     return {**parts, "stalls": whole - torch.stack(list(parts.values())).sum(0)}

@@ -66,7 +66,7 @@ def all_reduce_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFact
     libraries choose.
     """
     both = 2 * gather_time(group, payload, machine, c)
-    tree = 2 * (c["latency"] * machine.intra_latency * _log2(group.per_host) + _network_latency(machine, c) * _log2(group.hosts))
+    tree = 2 * (_latency_within(group, machine, c) * _log2(group.per_host) + _network_latency(machine, c) * _log2(group.hosts))
     saved = (2 * hop_time(group, machine, c) - tree).clamp_min(0)
     return torch.where(group.members > 1, both - c["operation_s"] - saved, 0.0)
 
@@ -75,7 +75,7 @@ def hop_time(group: CollectiveGroup, machine: DeviceFacts, c: Coefficients) -> T
     """Return the seconds of latency around the ring, shape (n,): one hop enters each host, the others stay within one."""
     crossing = torch.where(group.hosts > 1, group.hosts, 0.0)
     within = (group.members - 1 - crossing).clamp_min(0)
-    return _network_latency(machine, c) * crossing + c["latency"] * machine.intra_latency * within
+    return _network_latency(machine, c) * crossing + _latency_within(group, machine, c) * within
 
 
 def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: DeviceFacts, c: Coefficients, *, alone: Tensor | float = 1.0) -> Tensor:
@@ -91,6 +91,11 @@ def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: DeviceFacts, 
 
 def _network_latency(machine: DeviceFacts, c: Coefficients) -> Tensor:
     return c["latency"] * c["network_latency"] * machine.inter_latency
+
+
+def _latency_within(group: CollectiveGroup, machine: DeviceFacts, c: Coefficients) -> Tensor:
+    """Return the seconds of a hop among the members on one host, shape (n,)."""
+    return c["latency"] * torch.where(group.paired, machine.pair_latency, machine.intra_latency)
 
 
 def _within(group: CollectiveGroup, machine: DeviceFacts, c: Coefficients) -> Tensor:

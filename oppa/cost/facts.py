@@ -81,7 +81,8 @@ def layout_of(
     Args:
         columns: Values or arrays of shape (n,) by name. Optional are `schedule`, the overlaps, `stage_layout`, the bucket sizes, and the
             degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `shard`, `sequence_parallel`, `recompute_layers`,
-            `attention`, `loss`, `residuals`, `norms`, `expert_products`, `offload`, `overlap_tp` and `compiled`.
+            `attention`, `loss`, `residuals`, `norms`, `expert_products`, `offload`, `offload_parameters`, `overlap_tp`, `compiled`, `hpz`,
+            `quantized_weights`, `quantized_gradients` and `fp8_weights`.
         framework: Decides what an absent column means.
         balanced: Stages are cut so that the output projection gets its share of the time; a flag, or flags of shape (n,).
     """
@@ -102,6 +103,10 @@ def layout_of(
         "ep": _numbers(columns, "ep", 1),
         "etp": np.where(etp > 0, etp, tp),
         "shards": np.where(shard > 0, np.minimum(shard, numbers["dp"]), numbers["dp"]) * cp,
+        "hpz": np.where(numbers["zero_stage"] >= 3, _numbers(columns, "hpz", 1), 1),
+        "quantized_weights": _flags(columns, "quantized_weights") * (numbers["zero_stage"] >= 3),
+        "fp8_weights": _flags(columns, "fp8_weights"),
+        "quantized_gradients": _flags(columns, "quantized_gradients") * (numbers["zero_stage"] >= 3),
         "recompute": _codes(columns["recompute"], RECOMPUTE),
         "recompute_layers": np.where(recomputed > 0, recomputed, np.inf),
         "sequence_parallel": _numbers(columns, "sequence_parallel", float(framework is None or framework.sequence_parallel)),
@@ -112,7 +117,7 @@ def layout_of(
         "expert_loop": np.asarray(np.asarray(columns.get("expert_products", "grouped")) == "loop", dtype=np.float64),
         "offload_activations": np.asarray(offload == "activations", dtype=np.float64),
         "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),
-        "offload_parameters": np.asarray(offload == "parameters", dtype=np.float64),
+        "offload_parameters": np.maximum(offload == "parameters", _flags(columns, "offload_parameters")),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
         "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, most_in_flight)),
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
@@ -152,8 +157,9 @@ def shape_facts(model: Model) -> dict[str, float]:
         "layers": model.layers,
         "hidden": model.hidden,
         "heads": model.heads,
-        "query_width": model.query_width,
-        "kv_width": model.kv_width,
+        "query_width": (model.query_width + model.output_width) / 2,
+        "kv_width": (model.kv_width + model.value_width) / 2,
+        "latent_width": model.latent_width,
         "ffn": model.active_ffn,
         "gated": model.gated,
         "vocab": model.vocab,
@@ -183,7 +189,7 @@ def _traced_facts(problem: Problem) -> dict[str, float]:
     facts = {
         "layer_parameters": trace.layer_parameters,
         "layer_matmul_parameters": trace.layer_flops / 2,
-        "attended": trace.attention_flops / (4 * model.query_width),
+        "attended": trace.attention_flops / (2 * (model.query_width + model.output_width)),
         "embedding_parameters": trace.embedding_parameters,
         "head_parameters": trace.head_parameters,
         "logit_elements": trace.head_activation_bytes / LOG_SOFTMAX_BYTES * COPY_BYTES / element_bytes if own else 0,
@@ -220,6 +226,7 @@ def machine_facts(hardware: Hardware, precision: str) -> dict[str, float]:
         "intra_bandwidth": hardware.intra_host.bandwidth_bytes_per_s,
         "intra_latency": hardware.intra_host.latency_s,
         "pair_devices": pair.devices if pair else 1,
+        "pair_latency": pair.latency_s if pair else hardware.intra_host.latency_s,
         "pair_bandwidth": pair.bandwidth_bytes_per_s if pair else hardware.intra_host.bandwidth_bytes_per_s,
         "inter_bandwidth": hardware.inter_host.bandwidth_bytes_per_s,
         "inter_latency": hardware.inter_host.latency_s,
@@ -265,6 +272,7 @@ def format_facts(
         "reduced_bytes": 4.0 if full else framework.reduced_bytes,
         "overlaps_tp_backward": framework.overlaps_tp_backward,
         "selective": SELECTIVE.index(framework.selective),
+        "eight_bit_copy_bytes": framework.eight_bit_copy_bytes,
         "moved_bytes": framework.moved_per_micro_batch * trained,
         "trained": trained,
         "end_bytes": 2.0 - frozen_bytes if frozen_bytes else 0.0,

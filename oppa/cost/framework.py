@@ -26,9 +26,12 @@ MODELS = ("step_time", "memory")
 COLUMNS = (
     *("cp", "cp_mode", "etp", "shard", "sequence_parallel", "recompute_layers"),
     *("attention", "loss", "residuals", "norms", "expert_products", "offload", "precision"),
-    *("overlap_tp", "compiled"),
+    *("overlap_tp", "compiled", "offload_parameters", "hpz", "quantized_weights", "quantized_gradients", "fp8_weights"),
 )
-"""Columns of the cost model that a search space may have as parameters of its own, besides those that are fields of a configuration."""
+"""Columns of the cost model that a search space may have as parameters of its own, besides those that are fields of a configuration.
+
+Rows have all of them but `offload_parameters`, for frameworks that offload parameters and optimizer states by two parameters.
+"""
 Share = Annotated[float, Field(gt=0, le=1)]
 _Number = Annotated[float, Field(ge=0)]
 
@@ -42,6 +45,7 @@ class _Bytes(DeclaredTable):
     gradient: _Number
     master: _Number
     reduced: _Number
+    eight_bit_copy: _Number = 0.0
     source: Source
 
 
@@ -131,6 +135,8 @@ class FrameworkPrior:
     """The optimizer's own copy of the weight."""
     reduced_bytes: float
     """A gradient as replicas exchange it."""
+    eight_bit_copy_bytes: float
+    """The copies of a layer's weight that 8-bit training keeps in addition to it."""
     gradients_sharded_from: int
     """ZeRO stage from which a rank keeps only its share of the gradients."""
     gathered_layers: float

@@ -179,7 +179,7 @@ def _stage(work: Workload, *, ends: Tensor, in_flight: Tensor, logits: Tensor) -
         gradients=(gradients * formats.gradient_bytes - freed).clamp_min(0),
         optimizer=torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.optimizer_bytes),
         waiting_gradients=waiting * formats.gradient_bytes,
-        update=gradients * formats.gradient_bytes + updated * formats.update_bytes,
+        update=gradients * formats.gradient_bytes + torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.update_bytes),
         sharded_activations=activations.sharded,
         replicated_activations=activations.replicated,
         logits=fused,
@@ -203,8 +203,11 @@ def _weights(work: Workload, ends: Tensor, held: Tensor, resting: Tensor) -> Ten
     gathered = torch.maximum(layers, formats.gathered_parameters.minimum(held)) * formats.gathered_weight_bytes
     gathered = torch.maximum(gathered, formats.gathers_ends * _ends_at_loss(work, ends))
     whole = held * formats.weight_bytes
-    alone = resting * formats.sharded_weight_bytes + gathered
+    second = torch.where(layout.hpz > 1, held / layout.hpz, 0.0)  # the 16-bit copy of ZeRO++ in each small group
+    alone = resting * formats.sharded_weight_bytes + gathered + second * formats.gathered_weight_bytes
     weights = torch.where(layout.zero_stage >= 3, torch.minimum(alone, whole + resting * formats.sharded_weight_bytes), whole)
+    copied = work.machine.eight_bit * (1 - layout.fp8_weights) * formats.eight_bit_copy_bytes
+    weights = weights + copied * (held - ends / layout.tp)
     return weights + ends / layout.tp * formats.end_bytes / torch.where(layout.zero_stage >= 3, layout.shards, 1.0)
 
 

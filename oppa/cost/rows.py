@@ -14,16 +14,16 @@ from oppa.cost.framework import DEFAULT, frameworks, load_framework
 from oppa.cost.hardware import load_hardware
 from oppa.cost.workload import CP_MODES, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
 from oppa.errors import InputError, nearest
-from oppa.problem.devices import devices, identify
-from oppa.problem.model import Model
+from oppa.problem.devices import devices, identify, sharing
+from oppa.problem.model import OF_EXPERTS, OF_LATENTS, Model
 
 MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 PLACE = ("gpus", "gpus_per_node")
 LAYOUT = ("gbs", "mbs", "dp", "tp", "pp", "model_chunks", "zero")
 REQUIRED = (*MODEL, "device", *PLACE, *LAYOUT, "recompute")
-COUNTS = {"cp": 1, "ep": 1, "etp": 0, "shard": 0, "experts": 1, "experts_per_token": 1, "recompute_layers": 0}
+COUNTS = {"cp": 1, "ep": 1, "etp": 0, "shard": 0, "hpz": 1, "experts": 1, "experts_per_token": 1, "recompute_layers": 0}
 """Optional whole numbers, with their defaults: 0 is all of them, or the tensor-parallel size for `etp`."""
-WIDTHS = ("head_dim", "expert_ffn", "shared_expert_ffn", "dense_layers")
+WIDTHS = ("head_dim", *OF_EXPERTS, *OF_LATENTS)
 """Optional dimensions of a model; 0, or an empty cell, is the usual one."""
 PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", *EIGHT_BIT)
 """Accepted precisions; empty means the device's default."""
@@ -37,7 +37,12 @@ BALANCED = "balanced"
 STAGE_LAYOUTS = ("even", BALANCED)
 ALSO = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather", "allgather": "all-gather"}
 """Megatron-LM's names of ways to exchange in context parallelism."""
-FLAGS = {"gated": True, "tied": False, "overlap_tp": False, "compiled": False}
+HIERARCHICAL = dict.fromkeys(
+    ("a2a+p2p", "p2p+a2a"), "the cost model has no exchange in two levels; use `all-to-all` within a host, `ring` between hosts"
+)
+"""Megatron-LM's ways to exchange that are not modelled, with the hint for each."""
+LAYOUT_FLAGS = ("overlap_tp", "compiled", "quantized_weights", "quantized_gradients", "fp8_weights")
+FLAGS = {"gated": True, "tied": False, **dict.fromkeys(LAYOUT_FLAGS, False)}
 """Optional flags, with their defaults; that of `sequence_parallel` is its framework's."""
 WORDS: dict[str, tuple[Sequence[str], str]] = {
     "precision": (PRECISIONS, ""),
@@ -54,8 +59,8 @@ WORDS: dict[str, tuple[Sequence[str], str]] = {
     "stage_layout": (STAGE_LAYOUTS, ""),
 }
 """Optional words: those that are accepted, and the default."""
-FUSED = ("loss", "norms")
-"""Optional words whose default is `fused` if a framework is named, and torch's own operations otherwise."""
+USUAL = {"loss": "fused", "norms": "fused", "cp_mode": CP_MODES[0]}
+"""Optional words whose default is the constant of the framework's file, as in a job; these if it states none."""
 OPTIONAL = ("framework", "sequence_parallel", *FLAGS, *WORDS, *COUNTS, *WIDTHS)
 LARGEST = 10**9
 
@@ -85,30 +90,48 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         checked[name] = _flags(given[name], default=flag) if name in given else flag
     for name, (known, word) in WORDS.items():
         checked[name] = _words(given[name], known, default=word) if name in given else word
-    for name in FUSED:
-        usual_word = np.where(checked["framework"] == DEFAULT, load_framework(DEFAULT).usual(name), "fused")
-        checked[name] = np.where(checked[name] != "", checked[name], usual_word)
+    for name, word in USUAL.items():
+        of_frameworks = {framework: load_framework(framework).usual(name) or word for framework in checked["framework"].unique()}
+        checked[name] = np.where(checked[name] != "", checked[name], checked["framework"].map(of_frameworks))
     for name, number in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
         checked[name] = _whole_numbers(given[name], least=min(number, 1), default=number) if name in given else number
     return pd.DataFrame(checked)
 
 
-def illegal(rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Return a mask of the checked rows that no framework can run, shape (n,).
+def broken_rules(rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
+    """Return the rules of a row that a framework can run, each with a mask of the checked rows that break it, shape (n,).
 
-    In such a row dp * cp * tp * pp is not the number of devices, stages outnumber layers, or a batch or sequence does not divide. Or expert
-    parallelism does not fit into the ranks or the experts, or shards do not divide the replicas.
+    Attention's rules are those of Megatron-LM 0.16 (`TransformerConfig`): `kv_heads` may divide `tp`, and ranks then hold copies.
     """
-    ranks = rows["dp"].astype(np.float64) * rows["cp"] * rows["tp"] * rows["pp"] != rows["gpus"]  # int64 products could overflow
-    batch = rows["gbs"] % (rows["dp"] * rows["mbs"]) != 0
-    layers = rows["pp"] * rows["model_chunks"] > rows["layers"]
-    sequence = rows["seq_len"] % rows["cp"] != 0
+    dp, cp, tp, pp = (rows[name].astype(np.float64) for name in ("dp", "cp", "tp", "pp"))  # int64 products could overflow
     etp = rows["etp"].where(rows["etp"] > 0, rows["tp"])
-    expert_ranks = rows["ep"].astype(np.float64) * etp
-    spare = rows["dp"].astype(np.float64) * rows["cp"] * rows["tp"] % expert_ranks != 0
-    experts = (rows["ep"] > 1) & (spare | (rows["experts"] % rows["ep"] != 0))
-    shards = (rows["shard"] > 0) & (rows["dp"] % rows["shard"].clip(lower=1) != 0)
-    return (ranks | batch | layers | sequence | experts | shards).to_numpy()
+    shared = (rows["kv_heads"] % rows["tp"] != 0) & (rows["tp"] % rows["kv_heads"] != 0)
+    usual_width = rows["head_dim"] == 0
+    width = rows["head_dim"].where(~usual_width, rows["hidden"] // rows["heads"])
+    broken = {
+        "dp * cp * tp * pp = gpus": dp * cp * tp * pp != rows["gpus"],
+        "gbs a multiple of dp * mbs": rows["gbs"] % (rows["dp"] * rows["mbs"]) != 0,
+        "pp * model_chunks <= layers": pp * rows["model_chunks"] > rows["layers"],
+        "seq_len a multiple of cp": rows["seq_len"] % rows["cp"] != 0,
+        "hidden a multiple of heads, unless head_dim is stated": usual_width & (rows["hidden"] % rows["heads"] != 0),
+        "heads a multiple of kv_heads": rows["heads"] % rows["kv_heads"] != 0,
+        "heads a multiple of tp": rows["heads"] % rows["tp"] != 0,
+        "kv_heads a multiple or a divisor of tp": shared,
+        "qk_rope_head_dim < head_dim": rows["qk_rope_head_dim"] >= width,
+        "experts_per_token <= experts": rows["experts_per_token"] > rows["experts"],
+        "dense_layers <= layers": rows["dense_layers"] > rows["layers"],
+        "experts a multiple of ep": rows["experts"] % rows["ep"] != 0,
+        "dp * cp * tp a multiple of ep * etp": dp * cp * tp % (rows["ep"].astype(np.float64) * etp) != 0,
+        "dp a multiple of hpz": rows["dp"] % rows["hpz"] != 0,
+        "dp a multiple of shard": (rows["shard"] > 0) & (rows["dp"] % rows["shard"].clip(lower=1) != 0),
+    }
+    return {rule: mask.to_numpy() for rule, mask in broken.items()}
+
+
+def illegal(rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return a mask of the checked rows that no framework can run, shape (n,): they break one of the rules of `broken_rules`."""
+    broken: NDArray[np.bool_] = np.any([*broken_rules(rows).values()], axis=0)
+    return broken
 
 
 def by_kind(rows: pd.DataFrame) -> Iterator[tuple[str, str, NDArray[np.intp]]]:
@@ -131,22 +154,21 @@ def workload_of_rows(rows: pd.DataFrame) -> Workload:
     )
 
 
-def _model(*, head_dim: int, expert_ffn: int, **dimensions: Any) -> Model:
+def _model(*, head_dim: int, **dimensions: Any) -> Model:
     own = 0 if head_dim * dimensions["heads"] == dimensions["hidden"] else head_dim
-    return Model(head_width=own, expert_ffn=expert_ffn if dimensions["experts"] > 1 else 0, **dimensions)
+    no_experts = dict.fromkeys(OF_EXPERTS, 0) if dimensions["experts"] == 1 else {}
+    return Model(head_width=own, **{**dimensions, **no_experts})
 
 
 def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
     names = ("dp", "tp", "pp", "model_chunks", "recompute", "cp", "ep", "etp", "shard", "recompute_layers", "attention", "loss", "offload")
     columns = {
-        name: rows[name].to_numpy()
-        for name in (*names, "sequence_parallel", "residuals", "norms", "expert_products", "overlap_tp", "compiled")
+        name: rows[name].to_numpy() for name in (*names, "hpz", "sequence_parallel", "residuals", "norms", "expert_products", *LAYOUT_FLAGS)
     }
-    alone = rows["dp"] * rows["cp"] == 1  # a single replica has nothing to shard
+    alone = (rows["dp"] * rows["cp"] == 1) & (rows["offload"] != "parameters")  # a single replica has nothing to shard, but to offload
     columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}
     columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()
-    usual = rows["framework"].map({name: load_framework(name).usual("cp_mode") for name in rows["framework"].unique()})
-    columns["cp_mode"] = rows["cp_mode"].where(rows["cp_mode"] != "", usual).replace(ALSO).to_numpy()
+    columns["cp_mode"] = rows["cp_mode"].replace(ALSO).to_numpy()
     return layout_of(columns, balanced=_balanced(rows))
 
 
@@ -195,7 +217,7 @@ def _words(column: pd.Series, known: Sequence[str], *, default: str) -> pd.Serie
         words = _filled(cells, default)
         return words.where(words.isin([*known, default]))
 
-    return _checked(column, read, lambda word: nearest(word, filter(None, known)))
+    return _checked(column, read, lambda word: HIERARCHICAL.get(word.casefold(), nearest(word, filter(None, known))))
 
 
 def _devices(column: pd.Series) -> pd.Series:
@@ -204,12 +226,17 @@ def _devices(column: pd.Series) -> pd.Series:
     def read(cells: pd.Series) -> pd.Series:
         return cells.astype("str").map(identify)
 
-    return _checked(column, read, lambda name: nearest(name, devices()))
+    return _checked(column, read, _device_hint)
+
+
+def _device_hint(name: str) -> str:
+    several = ", ".join(f"`{device.id}`" for device in sharing(name))
+    return f"name one of {several}" if several else nearest(name, devices())
 
 
 def _flags(column: pd.Series, *, default: bool | pd.Series) -> pd.Series:
     def read(cells: pd.Series) -> pd.Series:
-        words = _filled(cells, "empty").str.lower()
+        words = _filled(cells, "empty")
         return words.map({"true": 1, "false": 0, "1": 1, "0": 0, "1.0": 1, "0.0": 0, "empty": -1})
 
     flags = _checked(column, read, lambda _: "write true or false")
@@ -217,8 +244,8 @@ def _flags(column: pd.Series, *, default: bool | pd.Series) -> pd.Series:
 
 
 def _filled(cells: pd.Series, default: str) -> pd.Series:
-    """Return the cells as text, with the default in place of empty ones."""
-    words = cells.astype("str").fillna("")
+    """Return the cells as text in lower case without spaces around it, with the default in place of empty ones."""
+    words = cells.astype("str").fillna("").str.strip().str.casefold()
     return words.where(~cells.isna() & (words != "") & (words != "nan"), default)
 
 

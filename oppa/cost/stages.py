@@ -79,7 +79,7 @@ def activation_elements(work: Workload) -> Tensor:
     shape = work.shape
     dispatched = dispatched_elements(work)
     traced = shape.activation_elements + dispatched - 2 * shape.routed * shape.hidden
-    attention = 2 * shape.query_width + 2 * shape.kv_width
+    attention = 2 * shape.query_width + 2 * shape.kv_width + 2 * shape.latent_width  # latents before and after their norms
     network = torch.where(shape.gated > 0, work.formats.gate_tensors, 2.0) * shape.ffn
     counted = replicated_elements(work) + attention + network + dispatched
     return torch.where(shape.activation_elements > 0, traced, counted)

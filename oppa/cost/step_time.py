@@ -10,6 +10,7 @@ Notation (n rows):
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ LOSS_PASSES = 9
 `log_softmax` reads them for the maximum, the sum and the result, which it writes. The backward pass writes zeros for `nll_loss`, and reads
 them for a sum and for the result. It reads the log-softmax and writes the gradient (torch's SoftMax.cu).
 """
+QUANTISED_WEIGHT_BYTES, QUANTISED_GRADIENT_BYTES = 1.0, 0.5
+"""Bytes of a gathered weight and of a reduced gradient that ZeRO++ quantises (Wang et al. 2023, section 3)."""
 OPTIMIZER_PASSES = 3
 """Passes over gradients, weights and moments: the norm for clipping, the update, the copy to the format in use."""
 
@@ -40,7 +43,8 @@ def step_time(work: Workload, c: Coefficients) -> Tensor:
     stage = stage_time(work, c)
     idle, transfers = c["bubble"] * work.layout.bubble, transfers_time(work, c)
     pipeline = work.layout.num_microbatches * (stage + transfers) + idle * (filling_time(work, stage, c) + transfers)
-    return _with_stalls(pipeline + replica_time(work, stage, c) + optimizer_time(work, c) + c["step_s"], work)
+    replicas = replica_time(work, stage, c) + upload_time(work, stage, c)
+    return _with_stalls(pipeline + replicas + optimizer_time(work, c) + c["step_s"], work)
 
 
 def head_time(work: Workload, c: Coefficients) -> Tensor:
@@ -106,9 +110,10 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
 
     Below ZeRO 3 parameters are gathered once, after the update, or by FSDP for each micro-batch. Under ZeRO 3 each forward and each
     backward pass gathers them, and frameworks that prefetch hide this behind the pass. Groups of HSDP add an all-reduce of their shards.
+    The backward pass of ZeRO++ gathers within its smaller groups.
     """
     layout, formats = work.layout, work.formats
-    reduced, scattered, gathered = _operations_of_replicas(work, c)
+    reduced, scattered, gathered, again = _operations_of_replicas(work, c)
     forward, backward = stage / 3, 2 / 3 * stage
     behind = layout.overlap_exchange * c["overlap"] * backward  # hidden by the last micro-batch's backward pass
     reduced = (reduced - behind).clamp_min(0)
@@ -118,8 +123,8 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     each = layout.num_microbatches
     exchanges = exchanges_of_gradients(work)
     # a backward pass that gathers and reduces hides both; the others only gather
-    both = (gathered + scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
-    only = (gathered - hidden * backward).clamp_min(0)
+    both = (again + scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
+    only = (again - hidden * backward).clamp_min(0)
     mine = torch.minimum(both, only)  # what the gathers alone would take of `both`
     always = exchanges * (both - mine), each * (gathered - hidden * forward).clamp_min(0) + exchanges * mine + (each - exchanges) * only
     sharded = exchanges * (scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
@@ -130,33 +135,60 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     return torch.where(work.replicas > 1, exchanged, 0.0), torch.where(work.replicas > 1, collected, 0.0)
 
 
-def _operations_of_replicas(work: Workload, c: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the seconds to reduce all gradients, to reduce and shard them, and to gather the weights, shape (n,) each.
+class _Exchange(NamedTuple):
+    """Holds the seconds of the operations of replicas, shape (n,) each."""
+
+    reduced: Tensor
+    """To reduce all gradients."""
+    scattered: Tensor
+    """To reduce and shard them."""
+    gathered: Tensor
+    """To gather the weights."""
+    again: Tensor
+    """To gather them within the smaller groups of ZeRO++, or as before."""
+
+
+def _operations_of_replicas(work: Workload, c: Coefficients) -> _Exchange:
+    """Return the seconds of the operations of replicas.
 
     Expert parallelism leaves fewer replicas of an expert than of other weights: with as many ranks as replicas, an expert has none.
     """
-    layout = work.layout
-    experts = stage_experts(work)
-    sizes = stage_parameters(work) - experts, experts
-    members = (work.replicas, layout.shards, layout.tp), (expert_replicas(work), expert_shards(work), layout.ep * layout.etp)
-    dense, routed = (_exchange(work, size, *each, c) for size, each in zip(sizes, members, strict=True))
-    return (dense[0] + routed[0], dense[1] + routed[1], dense[2] + routed[2])
+    layout, experts = work.layout, stage_experts(work)
+    dense = _exchange(work, stage_parameters(work) - experts, work.replicas, layout.shards, layout.tp, c)
+    routed = _exchange(work, experts, expert_replicas(work), expert_shards(work), layout.ep * layout.etp, c)
+    return _Exchange(*(one + torch.where(experts > 0, other, 0.0) for one, other in zip(dense, routed, strict=True)))
 
 
-def _exchange(
-    work: Workload, parameters: Tensor, replicas: Tensor, shards: Tensor, stride: Tensor, c: Coefficients
-) -> tuple[Tensor, Tensor, Tensor]:
+def _exchange(work: Workload, parameters: Tensor, replicas: Tensor, shards: Tensor, stride: Tensor, c: Coefficients) -> _Exchange:
     """Return what `_operations_of_replicas` does for `parameters` of each rank, which `replicas` ranks hold and `shards` of them divide."""
-    machine, formats = work.machine, work.formats
-    whole, group = (CollectiveGroup.of(members, stride, machine, work.devices) for members in (replicas, shards))
+    layout, machine, formats = work.layout, work.machine, work.formats
+    small = torch.where(layout.hpz > 1, layout.hpz.minimum(shards), shards)
+    whole, group, second = (CollectiveGroup.of(members, stride, machine, work.devices) for members in (replicas, shards, small))
     copies = CollectiveGroup.of(replicas / shards, stride * shards, machine, work.devices)
-    gradients, weights = parameters * formats.trained * formats.reduced_bytes, parameters * formats.gathered_weight_bytes
-    reduced = all_reduce_time(whole, gradients, machine, c) + _more_operations(work, whole, gradients, c)
-    more = _more_operations(work, group, gradients, c)
-    scattered = gather_time(group, gradients, machine, c) + more + all_reduce_time(copies, gradients / shards, machine, c)
-    gathered = gather_time(group, weights, machine, c) + more
-    reduced, scattered, gathered = (torch.where(parameters > 0, seconds, 0.0) for seconds in (reduced, scattered, gathered))
-    return reduced, scattered, gathered
+    reduced_bytes = torch.where(layout.quantized_gradients > 0, QUANTISED_GRADIENT_BYTES, formats.reduced_bytes)
+    in_eight_bits = (layout.quantized_weights > 0) | (machine.eight_bit * layout.fp8_weights > 0)
+    weight_bytes = torch.where(in_eight_bits, QUANTISED_WEIGHT_BYTES, formats.gathered_weight_bytes)
+    gradients, weights = parameters * formats.trained * reduced_bytes, parameters * weight_bytes
+    scattered = gather_time(group, gradients, machine, c) + _more_operations(work, group, gradients, c)
+    return _Exchange(
+        reduced=all_reduce_time(whole, gradients, machine, c) + _more_operations(work, whole, gradients, c),
+        scattered=scattered + all_reduce_time(copies, gradients / shards, machine, c),
+        gathered=gather_time(group, weights, machine, c) + _more_operations(work, group, gradients, c),
+        again=gather_time(second, weights, machine, c) + _more_operations(work, second, gradients, c),
+    )
+
+
+def upload_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
+    """Return the seconds in which ZeRO 3's shards move from the host to the device, as far as passes do not hide them, shape (n,).
+
+    Each forward and each backward pass needs them. A rank whose shard is the optimizer's own weight moves that, in fp32 (FSDP).
+    """
+    layout, formats = work.layout, work.formats
+    resting = torch.where(formats.sharded_weight_bytes > 0, formats.sharded_weight_bytes, 4.0)
+    moved = stage_parameters(work) / layout.shards * resting / work.machine.host_bandwidth
+    hidden = formats.prefetches * c["overlap"] * stage
+    exposed = (moved - hidden / 3).clamp_min(0) + (moved - 2 / 3 * hidden).clamp_min(0)
+    return torch.where((layout.offload_parameters > 0) & (layout.zero_stage >= 3), layout.num_microbatches * exposed, 0.0)
 
 
 def _of_stage(zero_stage: Tensor, values: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:

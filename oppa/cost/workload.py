@@ -36,8 +36,11 @@ class ModelFacts(Columns):
     hidden: Tensor
     heads: Tensor
     query_width: Tensor
-    """Width of all queries of a token: heads * head_dim."""
+    """Width of all queries of a token, heads * head_dim; if that of attention's output differs, their mean."""
     kv_width: Tensor
+    """Width of all keys of a token; if that of the values differs, their mean."""
+    latent_width: Tensor
+    """Width of the latents from which multi-head latent attention computes them, with the rotated key; 0 without it."""
     ffn: Tensor
     """Total width of the feed-forward networks that a token passes through in a layer, shared experts included."""
     gated: Tensor
@@ -80,6 +83,14 @@ class ConfigurationFacts(Columns):
     """Ranks that split each expert's weights; tp unless stated."""
     shards: Tensor
     """Ranks over which ZeRO shards: all that hold the same weights, or one of the groups of HSDP."""
+    hpz: Tensor
+    """Ranks of the groups that each keep all weights for the backward passes, under ZeRO++; 1 for none."""
+    quantized_weights: Tensor
+    """1 if weights are gathered in 8 bits (ZeRO++)."""
+    quantized_gradients: Tensor
+    """1 if gradients are reduced in 4 bits (ZeRO++)."""
+    fp8_weights: Tensor
+    """1 if 8-bit training keeps the weights of layers in 8 bits alone."""
     model_chunks: Tensor
     zero_stage: Tensor
     micro_batch: Tensor
@@ -144,6 +155,7 @@ class DeviceFacts(Columns):
     pair_devices: Tensor
     """Neighbouring devices with a faster link than others of their host; 1 for none."""
     pair_bandwidth: Tensor
+    pair_latency: Tensor
     inter_bandwidth: Tensor
     inter_latency: Tensor
     ports: Tensor
@@ -182,6 +194,8 @@ class FormatFacts(Columns):
     """1 if tensor-parallel communication of inputs and their gradients overlaps the backward pass's matrix products."""
     selective: Tensor
     """Index into SELECTIVE."""
+    eight_bit_copy_bytes: Tensor
+    """The copies of a layer's weight that 8-bit training keeps in addition to it."""
     moved_bytes: Tensor
     """Bytes per weight that a micro-batch moves without a matrix product: copies of gathered weights, and sums of gradients."""
     trained: Tensor

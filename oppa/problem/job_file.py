@@ -37,7 +37,7 @@ from oppa.problem.declaration import (
 from oppa.problem.detect import physical_memory
 from oppa.problem.devices import CPU, memory_in, memory_of, read_hardware_file
 from oppa.problem.limits_table import LimitsTable
-from oppa.problem.model import DESCRIBED_ONLY, HEAD_DIM, Model
+from oppa.problem.model import HEAD_DIM, OF_EXPERTS, OF_LATENTS, Model
 from oppa.problem.option_value import option_value
 from oppa.problem.presets import PRESETS
 from oppa.problem.proxy_table import ProxyTable
@@ -74,6 +74,10 @@ class ModelTable(DeclaredTable):
     expert_ffn: JobCount | None = None
     shared_expert_ffn: JobCount | None = None
     dense_layers: JobNatural | None = None
+    q_lora_rank: JobCount | None = None
+    kv_lora_rank: JobCount | None = None
+    qk_rope_head_dim: JobCount | None = None
+    v_head_dim: JobCount | None = None
     norm_eps: Positive | None = None
     rope_theta: Positive | None = None
     activation: Literal["gelu", "gelu_tanh"] | None = None
@@ -294,8 +298,14 @@ def _check_dimensions(model: Model) -> None:
         raise JobError(message, hint=f"use at most {model.experts}")
     if model.dense_layers > model.layers:
         raise JobError(f"`dense_layers = {model.dense_layers}` is more than `layers = {model.layers}`", hint=f"use at most {model.layers}")
-    if model.experts == 1 and (alone := [name for name in DESCRIBED_ONLY[1:] if getattr(model, name)]):
+    if model.experts == 1 and (alone := [name for name in OF_EXPERTS if getattr(model, name)]):
         raise JobError(f"`{alone[0]} = {getattr(model, alone[0])}` is of a mixture of experts, and `experts = 1`", hint="add `experts`")
+    if not model.kv_lora_rank and (alone := [name for name in OF_LATENTS[:3] if getattr(model, name)]):
+        message = f"`{alone[0]} = {getattr(model, alone[0])}` is of multi-head latent attention, and there is no `kv_lora_rank`"
+        raise JobError(message, hint="add `kv_lora_rank`")
+    if model.qk_rope_head_dim >= model.head_dim:
+        message = f"`qk_rope_head_dim = {model.qk_rope_head_dim}` is not less than `head_dim = {model.head_dim}`, of which it is a part"
+        raise JobError(message, hint="set `head_dim` to the width of a query, `qk_nope_head_dim + qk_rope_head_dim`")
     if model.patch and math.isqrt(model.seq_len - 1) ** 2 != model.seq_len - 1:
         fitting = math.isqrt(model.seq_len - 1) ** 2 + 1
         message = f"`seq_len = {model.seq_len}` is not a square number of patches plus a class token"

@@ -11,7 +11,11 @@ count as none.
 
 import dataclasses
 
-DESCRIBED_ONLY = ("head_width", "expert_ffn", "shared_expert_ffn", "dense_layers")
+OF_EXPERTS = ("expert_ffn", "shared_expert_ffn", "dense_layers")
+"""Dimensions that only a mixture of experts has."""
+OF_LATENTS = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim")
+"""Dimensions of multi-head latent attention (DeepSeek-V2, section 2.1), by Transformers' names."""
+DESCRIBED_ONLY = ("head_width", *OF_EXPERTS, *OF_LATENTS)
 """Dimensions for the cost model alone: neither the built-in core nor the simulator builds them, and older records lack them."""
 COMPUTED = ("norm_eps", "rope_theta", "activation")
 """Choices that change what a model computes, but not how long it takes; older records lack them."""
@@ -60,6 +64,14 @@ class Model:
     """Width of the experts together that every token passes through; 0: none."""
     dense_layers: int = 0
     """Number of the first layers that have one feed-forward network of width `ffn` in place of experts."""
+    kv_lora_rank: int = 0
+    """Width of the latent from which all keys and values of a token are computed; 0: they are computed from the token."""
+    q_lora_rank: int = 0
+    """The same for queries."""
+    qk_rope_head_dim: int = 0
+    """Part of `head_width` that is rotated; its key is computed from the token, and shared by all heads."""
+    v_head_dim: int = 0
+    """Width of one head's values; 0: that of its queries and keys."""
     norm_eps: float = 1e-5
     """Number that norms add to the variance."""
     rope_theta: float = 10_000.0
@@ -108,8 +120,23 @@ class Model:
 
     @property
     def kv_width(self) -> int:
-        """Return the width of all keys of a token, which is that of all values: k heads."""
+        """Return the width of all keys of a token: k heads."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Return the width of all values of a token, which is that of all keys unless `v_head_dim` is stated."""
+        return self.kv_heads * self.v_head_dim or self.kv_width
+
+    @property
+    def output_width(self) -> int:
+        """Return the width of what attention computes of a token, which is that of all queries unless `v_head_dim` is stated."""
+        return self.heads * self.v_head_dim or self.query_width
+
+    @property
+    def latent_width(self) -> int:
+        """Return the width of all latents of a token, with the rotated key; 0 without latents."""
+        return self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim if self.kv_lora_rank else 0
 
     @property
     def norm_parameter_count(self) -> int:
@@ -118,9 +145,10 @@ class Model:
 
     @property
     def attention_parameter_count(self) -> int:
-        """Return the number of weights of one layer's attention: query, key, value and output."""
-        qkv_bias = self.query_width + 2 * self.kv_width if self.biases or self.qkv_bias else 0
-        return self._attention_matrices + qkv_bias + (self.hidden if self.biases else 0)
+        """Return the number of weights of one layer's attention: query, key, value and output, and the norms of latents."""
+        qkv_bias = self.query_width + self.kv_width + self.value_width if self.biases or self.qkv_bias else 0
+        norms = self.q_lora_rank + self.kv_lora_rank if self.kv_lora_rank else 0
+        return self._attention_matrices + norms + qkv_bias + (self.hidden if self.biases else 0)
 
     @property
     def expert_parameter_count(self) -> int:
@@ -223,12 +251,17 @@ class Model:
 
     @property
     def _attention_matrices(self) -> int:
-        return 2 * self.hidden * (self.query_width + self.kv_width)
+        if not self.kv_lora_rank:
+            return self.hidden * (self.query_width + self.kv_width + self.value_width + self.output_width)
+        queries = self.q_lora_rank * (self.hidden + self.query_width) or self.hidden * self.query_width
+        down = self.hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
+        up = self.kv_lora_rank * (self.kv_width - self.kv_heads * self.qk_rope_head_dim + self.value_width)
+        return queries + down + up + self.output_width * self.hidden
 
     @property
     def _attention_flops(self) -> int:
         attended = self.seq_len * (self.seq_len + 1) // 2 if self.causal else self.seq_len**2
-        return 4 * self.query_width * attended
+        return 2 * (self.query_width + self.output_width) * attended
 
     @property
     def _dense_layer_flops(self) -> int:

@@ -13,6 +13,7 @@ from oppa.errors import JobError
 from oppa.problem.bounded_text import parse_json, read_text
 from oppa.problem.bounds import LARGEST, MOST_LAYERS
 from oppa.problem.declaration import spell
+from oppa.problem.model import OF_EXPERTS, OF_LATENTS
 
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
@@ -27,6 +28,7 @@ _NAMES = {
     "expert_ffn": ("moe_intermediate_size",),
     "shared_expert_ffn": ("shared_expert_intermediate_size",),
     "dense_layers": ("first_k_dense_replace",),
+    **{name: (name,) for name in OF_LATENTS},
 }
 _EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps")
 _ACTIVATION_KEYS = ("activation_function", "hidden_act", "hidden_activation")
@@ -120,10 +122,12 @@ def _consistent(found: dict[str, Any], values: Mapping[str, Any]) -> dict[str, A
     hidden, heads = found.get("hidden"), found.get("heads")
     if hidden and "ffn" not in found:
         found["ffn"] = 4 * hidden
+    if "kv_lora_rank" in found and isinstance(width := values.get("qk_nope_head_dim"), int):
+        found["head_width"] = width + found.get("qk_rope_head_dim", 0)  # `head_dim` is the rotated part in some files
     if heads and found.get("head_width", 0) * heads == hidden:
         found.pop("head_width", None)
     if found.get("experts", 1) == 1:
-        for name in ("experts", "experts_per_token", "expert_ffn", "shared_expert_ffn", "dense_layers"):
+        for name in ("experts", "experts_per_token", *OF_EXPERTS):
             found.pop(name, None)
     elif isinstance(shared := values.get("n_shared_experts"), int) and shared > 0 and "shared_expert_ffn" not in found:
         found["shared_expert_ffn"] = shared * found.get("expert_ffn", found.get("ffn", 0))

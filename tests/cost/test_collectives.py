@@ -39,6 +39,14 @@ def test_within_a_host_an_all_reduce_moves_all_but_a_share_twice(members, hops) 
     assert all_reduce(members, payload) == pytest.approx(moved + fixed, rel=1e-9)
 
 
+def test_a_pair_has_the_latency_of_its_own_link() -> None:
+    bridged = load_hardware("A100-PCIe-80GB")
+    machine = machine_of(bridged, "bf16", 1)
+    pair, four = (CollectiveGroup.of(*(torch.tensor([n]) for n in (members, 1.0)), machine, torch.tensor([4.0])) for members in (2.0, 4.0))
+    assert hop_time(pair, machine, C).item() == pytest.approx(bridged.pair.latency_s)
+    assert hop_time(four, machine, C).item() == pytest.approx(3 * bridged.intra_host.latency_s)
+
+
 @given(members=st.sampled_from([2, 4, 8]), payload=st.floats(1, 1e12))
 def test_crossing_hosts_costs_more(members, payload) -> None:
     assert all_reduce(members, payload) < all_reduce(members, payload, stride=8)

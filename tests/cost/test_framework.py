@@ -83,6 +83,7 @@ def test_an_unknown_framework_is_answered_with_those_that_there_are() -> None:
         ("megatron", "fp8", ["none", "delayed", "mxfp8"], "precision", {"", "fp8", "mxfp8"}),
         ("megatron", "attention_backend", ["auto", "fused", "unfused"], "attention", {"flash", "plain"}),
         ("megatron", "optimizer_offload", [0.0, 0.5, 1.0], "offload", {"none", "optimizer"}),
+        ("megatron", "fp8_param_gather", [False, True], "fp8_weights", {False, True}),
         ("torchtitan", "dp_replicate", [1, 2, 4], "shard", {1, 2, 4, 8, 16}),
         ("torchtitan", "cpu_offload", [False, True], "offload", {"none", "parameters"}),
         ("torchtitan", "float8", ["none", "llama3_8b_float8"], "precision", {"", "fp8"}),
@@ -97,12 +98,16 @@ def test_an_unknown_framework_is_answered_with_those_that_there_are() -> None:
         ("transformers", "use_liger_kernel", [False, True], "norms", {"fused", "plain"}),
         ("deepspeed", "sp", [1, 2, 4], "cp", {1, 2, 4}),
         ("deepspeed", "offload_optimizer", ["none", "cpu"], "offload", {"none", "optimizer"}),
+        ("deepspeed", "offload_params", ["none", "cpu"], "offload_parameters", {"false", "true"}),
+        ("deepspeed", "hpz", [1, 2, 4], "hpz", {1, 2, 4}),
+        ("deepspeed", "quantized_weights", [False, True], "quantized_weights", {False, True}),
+        ("deepspeed", "quantized_gradients", [False, True], "quantized_gradients", {False, True}),
         ("torch-long-context", "dp_shard", [0, 2, 4], "shard", {0, 2, 4}),
         ("torch-long-context", "cp", [1, 2], "cp", {1, 2}),
     ],
 )
 def test_a_parameter_of_a_search_space_becomes_a_column(space, parameter, choices, column, expected, framework_problem) -> None:
-    context = {"cp": [1, 2]} if parameter == "cp_comm" else {}
+    context = {"cp_comm": {"cp": [1, 2]}, "fp8_param_gather": {"fp8": ["none", "delayed"]}}.get(parameter, {})
     problem = framework_problem(space, given={**SMALL, **context, parameter: choices})
     candidates = problem.candidates()
     values = framework_of(problem).columns(candidates)[column]

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppa.cost.beliefs import beliefs_of_job
+from oppa.cost.beliefs import beliefs_of_job, framework_of
 from oppa.cost.facts import workload_of
 from oppa.cost.prediction import COLUMNS, predict, predict_rows
+from oppa.cost.rows import broken_rules, check_rows
 from oppa.errors import InputError
 from tests.cost.conftest import ROW, rows_of
 
@@ -54,10 +55,57 @@ def test_rows_and_their_other_columns_stay_as_they_are() -> None:
     assert predicted["fits"].isna().tolist() == [False, True, False]  # 512 sequences are not a multiple of 3
 
 
-@pytest.mark.parametrize("change", [{"gpus": 63}, {"gbs": 500}, {"pp": 64, "gpus": 8 * 4 * 64}, {"pp": 8, "model_chunks": 8, "gpus": 256}])
-def test_what_no_framework_can_run_has_no_prediction(change) -> None:
-    predicted = predict_rows(pd.DataFrame([{**ROW, **change}]))
-    assert predicted[list(COLUMNS)].isna().all(axis=None)
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"gpus": 63}, "dp * cp * tp * pp = gpus"),
+        ({"gbs": 500}, "gbs a multiple of dp * mbs"),
+        ({"pp": 64, "gpus": 8 * 4 * 64}, "pp * model_chunks <= layers"),
+        ({"pp": 8, "model_chunks": 8, "gpus": 256}, "pp * model_chunks <= layers"),
+        ({"cp": 3, "gpus": 192}, "seq_len a multiple of cp"),
+        ({"hidden": 4100}, "hidden a multiple of heads, unless head_dim is stated"),
+        ({"kv_heads": 64}, "heads a multiple of kv_heads"),
+        ({"heads": 34, "head_dim": 128, "kv_heads": 2}, "heads a multiple of tp"),
+        ({"heads": 36, "head_dim": 128, "kv_heads": 6}, "kv_heads a multiple or a divisor of tp"),
+        ({"experts": 4, "experts_per_token": 8}, "experts_per_token <= experts"),
+        ({"qk_rope_head_dim": 128}, "qk_rope_head_dim < head_dim"),
+        ({"experts": 4, "dense_layers": 100}, "dense_layers <= layers"),
+        ({"experts": 6, "ep": 4}, "experts a multiple of ep"),
+        ({"etp": 64}, "dp * cp * tp a multiple of ep * etp"),
+        ({"experts": 4, "etp": 3}, "dp * cp * tp a multiple of ep * etp"),
+        ({"shard": 3}, "dp a multiple of shard"),
+        ({"hpz": 3}, "dp a multiple of hpz"),
+    ],
+)
+def test_what_no_framework_can_run_has_no_prediction(change, rule) -> None:
+    rows = pd.DataFrame([{**ROW, **change}])
+    assert predict_rows(rows)[list(COLUMNS)].isna().all(axis=None)
+    assert [name for name, broken in broken_rules(check_rows(rows)).items() if broken[0]] == [rule]
+
+
+def test_megatron_copies_keys_and_values_where_there_are_more_ranks() -> None:
+    assert predict_rows(rows_of({"kv_heads": 2, "tp": 8}, {"kv_heads": 1, "tp": 4}))["fits"].notna().all()
+
+
+def test_dimensions_of_experts_mean_nothing_without_experts() -> None:
+    assert same(predict_rows(rows_of({"expert_ffn": 512, "shared_expert_ffn": 512, "dense_layers": 2})), predict_rows(rows_of({})))
+
+
+def test_capitals_and_spaces_mean_nothing() -> None:
+    words = {"framework": "fsdp", "precision": "bf16", "recompute": "full", "cp_mode": "all-gather", "device": "H100", "gated": "true"}
+    rows = [{name: write(word) for name, word in words.items()} for write in (str, str.upper, " {} ".format)]
+    plain, capitals, spaces = (predict_rows(rows_of(row)) for row in rows)
+    assert same(plain, capitals) and same(plain, spaces)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "hint"),
+    [("device", "A100", "name one of `A100-40GB`, `A100-80GB`"), ("cp_mode", "A2A+P2P", "no exchange in two levels")],
+)
+def test_a_word_without_one_meaning_is_explained(column, value, hint) -> None:
+    with pytest.raises(InputError) as raised:
+        predict_rows(rows_of({column: value}))
+    assert hint in raised.value.hint
 
 
 def test_an_alias_is_predicted_as_its_device() -> None:
@@ -111,18 +159,24 @@ def test_a_column_that_would_be_there_twice_is_refused() -> None:
         predict_rows(pd.concat([rows_of({}), rows_of({})[["dp"]]], axis=1))
 
 
-def test_a_job_s_configurations_are_predicted_as_the_same_rows(framework_problem) -> None:
-    """Where both can say what is meant: without a pipeline, whose cut a row does not know, and gradients in one bucket."""
-    problem = framework_problem("torch", model="tiny-4m")
-    candidates = problem.candidates()
-    chosen = np.flatnonzero((candidates.column("pp") == 1) & (candidates.column("dp_bucket_mb") == 25))
+@pytest.mark.parametrize(
+    "space", ["torch", "torchtitan", "accelerate", "transformers", "lightning", "deepspeed", "megatron", "colossalai", "nanotron"]
+)
+def test_a_job_s_configurations_are_predicted_as_the_same_rows(framework_problem, space) -> None:
+    """Where both can say what is meant: without a pipeline, whose cut a row does not know, gradients in one bucket, and no overlap."""
+    problem = framework_problem(space, model="tiny-4m")
+    candidates, framework = problem.candidates(), framework_of(problem)
+    plain = (candidates.column(name) == 0 for name in ("overlap_zero_comm", "overlap_zero_allgather"))
+    one_bucket = (candidates.column(name) >= 25 for name in ("dp_bucket_mb", "zero_bucket_mb"))
+    chosen = np.flatnonzero(np.all([candidates.column("pp") == 1, *plain, *one_bucket], axis=0))
     ours = predict(workload_of(problem, candidates), *beliefs_of_job(problem)).iloc[chosen]
-    names = {"dp": "dp", "tp": "tp", "pp": "pp", "model_chunks": "model_chunks", "zero_stage": "zero", "micro_batch": "mbs"}
+    names = {"dp": "dp", "tp": "tp", "pp": "pp", "model_chunks": "model_chunks", "zero_stage": "zero", "micro_batch": "mbs", "ep": "ep"}
     columns = {theirs: candidates.column(name)[chosen] for name, theirs in {**names, "recompute": "recompute"}.items()}
+    further = {name: values[chosen] for name, values in framework.columns(candidates).items() if (values != framework.usual(name)).any()}
     model = {name: getattr(problem.model, name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "tied")}
-    rows = pd.DataFrame(columns).assign(**model, device="H100", gpus=16, gpus_per_node=8, gbs=64, precision="bf16", framework="torch")
-    theirs = predict_rows(rows)
-    assert len(chosen) > 50
+    rows = pd.DataFrame({"precision": "bf16", **columns, **further}).assign(**model, device="H100", gpus=16, gpus_per_node=8, gbs=64)
+    theirs = predict_rows(rows.assign(framework=framework.name))
+    assert len(chosen) > (50 if space == "torch" else 15)
     for name in COLUMNS[:3]:
         assert theirs[name].astype(float).to_numpy() == pytest.approx(ours[name].to_numpy())
 

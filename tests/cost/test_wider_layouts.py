@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oppa.cost.coefficients import load_beliefs, medians
-from oppa.cost.framework import frameworks
+from oppa.cost.framework import frameworks, load_framework
 from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE
 from oppa.cost.memory import first_stage
 from oppa.cost.prediction import predict_rows
-from oppa.cost.stages import norm_copies
+from oppa.cost.stages import norm_copies, stage_parameters
 from oppa.cost.step_time import step_time
 from tests.cost.conftest import ROW, work_of
 
@@ -120,6 +120,31 @@ def test_a_width_of_heads_counts() -> None:
     assert same == usual and wide > usual
 
 
+def test_latent_attention_has_wide_queries_and_narrow_values() -> None:
+    """The dimensions of DeepSeek-V3's attention: 192 numbers of each query and key, 128 of each value."""
+    latents = {"hidden": 7168, "heads": 128, "kv_heads": 128, "ffn": 18432, "layers": 61, "tp": 4, "pp": 1, "dp": 16}
+    latents |= {"head_dim": 192, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    shape = work_of(latents).shape
+    assert 4 * shape.query_width.item() == 2 * 128 * (192 + 128)
+    assert shape.layer_parameters.item() == 187_107_328 + 3 * 7168 * 18432 + 2 * 7168
+    whole = {name: value for name, value in latents.items() if "lora" not in name and "rope" not in name}
+    fewer, more = predicted(latents, whole)[[MEMORY, TIME]].to_numpy(dtype=float)
+    assert (fewer < more).all()
+
+
+def test_zero_plus_plus_sends_less_and_keeps_a_second_copy() -> None:
+    """Over a network of 100 Gbit/s for each GPU, where exchange is all that counts."""
+    plain = {**SHARDED, "framework": "deepspeed", "device": "A100-80GB", "mbs": 1, "gbs": 64, "seq_len": 128}
+    usual, weights, gradients, small = predicted(
+        plain, {**plain, "quantized_weights": True}, {**plain, "quantized_gradients": True}, {**plain, "hpz": 8}
+    )[[MEMORY, TIME]].to_numpy(dtype=float)
+    assert max(weights[1], gradients[1], small[1]) < usual[1]
+    copy = 2 * stage_parameters(work_of(plain)).item() / 8
+    assert small[0] - usual[0] == pytest.approx(load_beliefs("memory")["state"].median * copy)
+    below = {**plain, "zero": 2}
+    assert predicted(below)[TIME].equals(predicted({**below, "hpz": 8, "quantized_weights": True, "quantized_gradients": True})[TIME])
+
+
 def test_groups_of_hsdp_need_more_memory() -> None:
     over_all, inside = predicted(SHARDED, {**SHARDED, "shard": 8})[MEMORY].astype(float)
     assert inside > over_all
@@ -142,11 +167,37 @@ def test_eight_bits_are_faster_but_not_twice_as_fast(precision) -> None:
     assert usual / 2 < small < usual
 
 
+def test_transformer_engine_keeps_its_8_bit_weights_and_their_transposes() -> None:
+    usual, eight, primary, fsdp, fsdp_eight = (
+        first_stage(work_of({**change, "tp": 1, "pp": 1})).weights.item()
+        for change in (
+            {"framework": "megatron"},
+            {"framework": "megatron", "precision": "fp8"},
+            {"framework": "megatron", "precision": "fp8", "fp8_weights": True},
+            SHARDED,
+            {**SHARDED, "precision": "fp8"},
+        )
+    )
+    layers = ROW["layers"] * work_of({}).shape.layer_parameters.item()
+    assert eight - usual == pytest.approx(2 * layers) and primary == usual and fsdp == fsdp_eight
+
+
 def test_zero_3_may_leave_its_shards_in_the_memory_of_the_host() -> None:
     states, everything = predicted(*({**SHARDED, "framework": "deepspeed", "offload": part} for part in ("optimizer", "parameters")))[
         MEMORY
     ]
     assert everything < states
+
+
+@pytest.mark.parametrize(("framework", "shard_bytes"), [("colossalai", 2), ("torch", 4), ("deepspeed", 2), ("fsdp", 4)])
+def test_weights_in_the_memory_of_the_host_move_to_the_device_in_every_pass(framework, shard_bytes) -> None:
+    """On one GPU too, where ZeRO 3 has no other use."""
+    alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 3, "gbs": 64, "seq_len": 64, "framework": framework, "recompute": "full"}
+    states, everything = predicted(*({**alone, "offload": part} for part in ("optimizer", "parameters")))[[MEMORY, TIME]].to_numpy(float)
+    moved = 64 * 2 * shard_bytes * stage_parameters(work_of(alone)).item() / 64e9  # PCIe 5.0
+    assert everything[0] < states[0] / 2
+    added = everything[1] - states[1]
+    assert 0.7 * moved < added < moved if load_framework(framework).prefetches else added == pytest.approx(moved)
 
 
 @pytest.mark.parametrize("part", ["activations", "optimizer"])
@@ -174,7 +225,7 @@ def test_sequence_parallelism_keeps_less() -> None:
 
 
 def test_frozen_weights_have_no_optimizer_and_quantised_ones_are_smaller() -> None:
-    alone = {"dp": 1, "tp": 1, "pp": 1, "gbs": 1, "zero": 0, "framework": "fsdp"}
+    alone = {"dp": 1, "tp": 1, "pp": 1, "gbs": 1, "zero": 0, "framework": "fsdp", "loss": "fused"}
     frozen = {**alone, "trained": "lora"}
     every, lora, small = predicted(alone, frozen, {**frozen, "weights": "4-bit"})[MEMORY].astype(float)
     assert small < lora < every / 4

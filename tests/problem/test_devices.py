@@ -88,6 +88,7 @@ NAMES = {
         "Standard_ND128isr_NDR_GB200_v6",
         "BM.GPU.GB200.4",
     ],
+    "GB200-NVL4": ["NVIDIA GB200 NVL4", "GB200_NVL4"],
     "GB300": ["NVIDIA GB300", "gpu:nvidia_gb300:4", "GB300 NVL72", "Standard_ND128isr_GB300_v6", "BM.GPU.GB300.4"],
     "H100-NVL": ["NVIDIA H100 NVL", "NVIDIA-H100-NVL", "gpu:nvidia_h100_nvl:2(S:0-1)", "H100_NVL", "Standard_NC40ads_H100_v5"],
     "H800": ["NVIDIA H800", "gpu:nvidia_h800:8", "H800:8", "NVIDIA H800 80GB HBM3"],

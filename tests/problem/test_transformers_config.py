@@ -82,6 +82,64 @@ def test_the_dimensions_have_the_published_numbers_of_parameters(values: dict[st
     assert model.name == values["model_type"] and model.seq_len == 512 and model.config == str(tmp_path / "config.json")
 
 
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "n_shared_experts": 1,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+DEEPSEEK_V2 = DEEPSEEK_V3 | {
+    "hidden_size": 5120,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "num_hidden_layers": 60,
+    "n_shared_experts": 2,
+    "n_routed_experts": 160,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "vocab_size": 102400,
+}
+DEEPSEEK_V2_LITE = DEEPSEEK_V2 | {
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "n_routed_experts": 64,
+    "q_lora_rank": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "parameters", "active"),
+    [
+        (DEEPSEEK_V3, 671_026_419_200 - 58 * 256, 36.7e9),  # without the router's biases, which are no dimensions
+        (DEEPSEEK_V2, 235_741_434_880, 21e9),
+        (DEEPSEEK_V2_LITE, 15_706_484_224, 2.4e9),
+    ],
+    ids=["v3", "v2", "v2-lite"],
+)
+def test_latent_attention_has_the_published_numbers_of_parameters(values: dict[str, Any], parameters: int, active: float, tmp_path) -> None:
+    """Compare with all weights of the published files, and with the active ones that DeepSeek's model cards state."""
+    model = model_of(values, tmp_path)
+    assert model.parameter_count == parameters
+    assert model.layers * model.matmul_parameters_per_token + model.vocab * model.hidden == pytest.approx(active, rel=0.025)
+
+
 def test_a_text_model_inside_another_one_is_read(tmp_path: Path) -> None:
     assert model_of({"model_type": "outer", "text_config": LLAMA}, tmp_path).hidden == LLAMA["hidden_size"]
 

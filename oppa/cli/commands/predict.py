@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 JOB = "Job file, whose whole search space is ranked."
 ROWS = "Predict the rows of this CSV file instead of a job."
-RULES = (
-    "dp * cp * tp * pp = gpus, gbs a multiple of dp * mbs, pp * model_chunks <= layers, seq_len a multiple of cp, "
-    "experts a multiple of ep, dp * cp * tp a multiple of ep * etp, and dp a multiple of shard"
-)
-"""Rules of a row that a framework can run (`oppa.cost.rows.illegal`)."""
 OUT = "Write the rows with their predictions to this file, instead of printing them."
 
 
@@ -44,10 +39,12 @@ def predict(
 
     framework  megatron, fsdp, deepspeed, colossalai, nanotron, torch or other
     layout     cp, cp_mode, sequence_parallel, ep, etp, shard,
-               recompute_layers, offload, overlap_tp, compiled, stage_layout
+               recompute_layers, offload, overlap_tp, compiled, stage_layout,
+               hpz, quantized_weights, quantized_gradients, fp8_weights
     model      gated, tied, head_dim, attention, loss, residuals, norms,
                experts, experts_per_token, expert_ffn, shared_expert_ffn,
-               expert_products, dense_layers
+               expert_products, dense_layers, kv_lora_rank, q_lora_rank,
+               qk_rope_head_dim, v_head_dim
     training   precision, optimizer, trained, weights
 
     The output keeps all rows, their order, and all other columns. It adds step
@@ -87,6 +84,7 @@ def _predict_job(job: Path | None, command: Sequence[str], changes: Sequence[str
 def _predict_rows(path: Path, out: Path | None) -> None:
     from oppa.cli.views import style
     from oppa.cost.prediction import predict_rows
+    from oppa.cost.rows import broken_rules, check_rows
     from oppa.cost.rows_file import read_rows, to_csv, write_rows
 
     with style.err().status(f"predicting the rows of {path.name}"):
@@ -96,9 +94,11 @@ def _predict_rows(path: Path, out: Path | None) -> None:
     if out is None:
         typer.echo(to_csv(predicted), nl=False)
     if len(cannot := predicted.index[predicted["fits"].isna()]):
+        rules = broken_rules(check_rows(predicted.loc[cannot[:1]]))
+        broken = "; ".join(rule for rule, breaks in rules.items() if breaks[0])
         style.err().print(
             f"[yellow]warning[/]: no prediction for {len(cannot)} of the {len(predicted)} rows, the first in line {cannot[0] + 2}: "
-            f"no framework can run them\n\n[cyan]hint[/]: use {RULES}\n"
+            f"no framework can run them\n\n[cyan]hint[/]: line {cannot[0] + 2} breaks: {broken}; rows need: {', '.join(rules)}\n"
         )
     if out:
         style.err().print(f"written: {out}, {len(predicted)} rows, {predicted['fits'].sum()} predicted to fit", markup=False)

@@ -170,7 +170,9 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
         found["shared_expert_ffn"] = shared
     if dense := re.fullmatch(r"\(\[0\]\*(\d{1,4})\+\[1\]\*\d{1,4}\)", options.value("--moe-layer-freq")):
         found["dense_layers"] = int(dense[1])
-    if (width := options.number("--kv-channels")) and width * dimensions["heads"] != dimensions["hidden"]:
+    if "--multi-latent-attention" in options:
+        found |= _latents(options)
+    elif (width := options.number("--kv-channels")) and width * dimensions["heads"] != dimensions["hidden"]:
         found["head_dim"] = width
     if (expert := options.number("--moe-ffn-hidden-size")) and dimensions.get("experts", 1) > 1:
         found["expert_ffn"] = expert
@@ -183,6 +185,19 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
         f"the size of the vocabulary is not stated: {_ASSUMED_VOCAB} is {ASSUMED} in predictions; `--set model.vocab=...` states it"
     )
     return found, {"vocab": _ASSUMED_VOCAB}, notes
+
+
+def _latents(options: Options) -> dict[str, Value]:
+    """Return the dimensions of multi-head latent attention, with Megatron-LM's defaults."""
+    rotated = options.number("--qk-pos-emb-head-dim") or 64
+    query = options.number("--q-lora-rank")
+    return {
+        "head_dim": (options.number("--qk-head-dim") or 128) + rotated,
+        "kv_lora_rank": options.number("--kv-lora-rank") or 32,
+        "qk_rope_head_dim": rotated,
+        "v_head_dim": options.number("--v-head-dim") or 128,
+        **({"q_lora_rank": query} if query else {}),
+    }
 
 
 def _lines_of(sources: LineSources, name: str) -> int | None:

@@ -72,6 +72,13 @@ def test_the_imports_of_a_program_are_marks(tmp_path, monkeypatch) -> None:
     assert (found.framework, found.settings["micro_batch"], found.origins["micro_batch"]) == ("transformers", 8, "default of Transformers")
 
 
+def test_megatron_s_latent_attention_is_read_with_its_defaults() -> None:
+    line = f"{MEGATRON} --multi-latent-attention --kv-channels 64 --q-lora-rank 96 --qk-head-dim 48 --vocab-size 1000"
+    model = understand(shlex.split(line), environment={}, machine=CPUS)[1].model
+    expected = {"head_dim": 48 + 64, "q_lora_rank": 96, "kv_lora_rank": 32, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    assert {**model, **expected} == dict(model)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
