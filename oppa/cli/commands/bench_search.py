@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oppa.tuning.designers import DESIGNERS as INSTALLED
+from oppa.bench.declared import DESIGNERS as ALL_DESIGNERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SUITE = "Suite of tasks, `all` for every suite, or a search space file with `\\[replay]`."
 TABLE = "CSV file of the measurements, instead of the suite's own below OPPA_DATA."
-DESIGNERS = f"Designers to compare, separated by commas: {', '.join(INSTALLED)}. The default is those of the records."
+DESIGNERS = f"Designers to compare, separated by commas; by default {', '.join(ALL_DESIGNERS)}."
 VARIATIONS = "Also run `oppa` under changed noise, limits and priors: all variations, or some by name."
 SEEDS = (
     "Searches of each designer on each task, 10 by default. With `all`, searches of `oppa`, 5 by default; other designers keep at most 2."
@@ -42,12 +42,12 @@ def search(
     Suites: replay (published runs of nanotron), aleph-8k (published runs on A100), cpu, simulated, moe, long-context, fsdp, black-box,
     adversarial.
     """
-    from oppa.bench.declared import DESIGNERS as ALL_DESIGNERS
     from oppa.bench.search import Comparison, every_suite
     from oppa.bench.suites import ALL, OWN_SEEDS
     from oppa.bench.variations import variations_named
     from oppa.errors import InputError
     from oppa.report.record import provenance
+    from oppa.tuning.designers import DESIGNERS as INSTALLED
 
     known = tuple(name for name in ALL_DESIGNERS if name in INSTALLED)
     chosen = tuple(name.strip() for name in designers.split(",")) if designers else known
