@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SUITE = "Suite of tasks, `all` for every suite, or a search space file with `\\[replay]`."
 TABLE = "CSV file of the measurements, instead of the suite's own below OPPA_DATA."
-DESIGNERS = f"Designers to compare, separated by commas. The default is those of the records: {', '.join(COMPARED)}."
+DESIGNERS = f"Designers to compare, separated by commas; by default {', '.join(COMPARED)}."
 VARIATIONS = "Also run `oppa` under changed noise, limits and priors: all variations, or some by name."
 SEEDS = (
     "Searches of each designer on each task, 10 by default. With `all`, searches of `oppa`, 5 by default; other designers keep at most 2."
