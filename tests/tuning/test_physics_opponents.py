@@ -8,7 +8,7 @@ import torch
 
 from experiments.baselines.cost_predictions import cost_predictions
 from oppa.errors import InputError
-from oppa.tuning.designers import STOPPING, make_designer
+from oppa.tuning.designers import default_stopping, make_designer
 from oppa.tuning.designers.oppa import Oppa
 from tests.tuning.conftest import failed, measured, play
 
@@ -99,4 +99,4 @@ class TestForests:
         assert after(3.0) != after(-9.0)
 
     def test_trials_end_early_as_oppa_s_do(self, name) -> None:
-        assert STOPPING[name] == STOPPING["oppa"]
+        assert default_stopping(name) == default_stopping("oppa")
