@@ -130,6 +130,13 @@ MISTAKES = {
     "dimensions": (PRESET, "layers = 4", "`[model]` lacks `hidden`, `heads`, `ffn`, `vocab`, `seq_len`", "bert-base"),
     "heads": (PRESET, PRESET + "\nheads = 7", "`heads = 7` does not divide `hidden = 384`", "use one of 1, 2, 3, 4, 6, 8"),
     "kv_heads": (PRESET, PRESET + "\nkv_heads = 3", "`kv_heads = 3` does not divide `heads = 8`", "use one of 1, 2, 4, 8"),
+    "latents": (PRESET, PRESET + "\nq_lora_rank = 8", "`q_lora_rank = 8` is of multi-head latent attention", "add `kv_lora_rank`"),
+    "rotation": (
+        PRESET,
+        PRESET + "\nkv_lora_rank = 8\nhead_dim = 16\nqk_rope_head_dim = 16",
+        "`qk_rope_head_dim = 16` is not less than `head_dim = 16`",
+        "`qk_nope_head_dim + qk_rope_head_dim`",
+    ),
     "experts": (PRESET, PRESET + "\nexperts_per_token = 2", "`experts_per_token = 2` is more than `experts = 1`", "use at most 1"),
     "positions": (PRESET, 'preset = "bert-base"\nseq_len = 513', "`seq_len = 513` is more than `learned_positions = 512`", "at most 512"),
     "patches": (
