@@ -139,13 +139,13 @@ class _Exchange(NamedTuple):
     """Holds the seconds of the operations of replicas, shape (n,) each."""
 
     reduced: Tensor
-    """To reduce all gradients."""
+    """The reduction of all gradients."""
     scattered: Tensor
-    """To reduce and shard them."""
+    """Their reduction into shards."""
     gathered: Tensor
-    """To gather the weights."""
+    """The gathering of the weights."""
     again: Tensor
-    """To gather them within the smaller groups of ZeRO++, or as before."""
+    """The same within the smaller groups of ZeRO++, if there are any."""
 
 
 def _operations_of_replicas(work: Workload, c: Coefficients) -> _Exchange:

@@ -129,4 +129,4 @@ def test_a_job_is_told_the_best_batch_that_it_can_reach(table) -> None:
         job = ControlledJob(hello(reach=reach), control)
         told = [decided for number in range(1, 41) if (decided := job.take(step(number, noise_scale=500.0)))]
         found.append({each.configuration.global_batch for each in told if each.command != "no_op"})
-    assert found == [{128}, set(), set(), set()]
+    assert found == [{128}, {64}, set(), set()]  # a larger batch; another layout of the present one; nothing

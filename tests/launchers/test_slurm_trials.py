@@ -10,7 +10,7 @@ import pytest
 
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers.hosts import PATIENCE_S, SILENCE_S, HostsLauncher
-from oppa.launchers.slurm import HOPELESS_S, POLL_S, SlurmHosts, nodes, wait_until_running
+from oppa.launchers.slurm import NEVER_GRANTED_S, POLL_S, SlurmHosts, nodes, wait_until_running
 from oppa.trials.runner import load_runner
 from tests.launchers.slurm_cluster import until
 from tests.launchers.trial_laws import LONG, TrialLaws, Trials, amid, parent_of, spec
@@ -138,7 +138,7 @@ def test_a_job_that_somebody_holds_up_is_waited_for(options, before, after, repo
     waiting = [[word.format(job=job) for word in after]]
 
     def on_tick() -> None:
-        if waiting and time.monotonic() > began + HOPELESS_S + 3 * POLL_S:
+        if waiting and time.monotonic() > began + NEVER_GRANTED_S + 3 * POLL_S:
             slurm.run("scontrol", *waiting.pop())
 
     wait_until_running(job, on_tick)
