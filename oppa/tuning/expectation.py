@@ -104,7 +104,7 @@ def expect(
     stopping: str = "precise",
     beliefs: Mapping[str, Belief] | None = None,
 ) -> Expectation | None:
-    """Return what a search is expected to cost and to gain; None if the prior says nothing about the job.
+    """Return what a search is expected to cost and to gain; None if the prior does not cover the job.
 
     Args:
         startup_s: Range of a trial's start-up; None: assumed by the kind of device.

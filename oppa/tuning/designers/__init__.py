@@ -35,7 +35,7 @@ DESIGNERS = {
 }
 """Short names of oppa's own designers, each with its `module:Class` (`known_designers`)."""
 WITH_PRIOR = ("oppa", "oppa-no-early-stop", "oppa-paper")
-"""Designers whose prior is the cost model. Where it says nothing about the job, the first two are `oppa-no-prior`."""
+"""Designers whose prior is the cost model. Where it does not cover the job, the first two are `oppa-no-prior`."""
 
 
 def known_designers() -> Mapping[str, str]:

@@ -44,7 +44,7 @@ from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, varyi
 from oppa.tuning.surrogate.model_average import ModelAverage
 
 MODEL_WRONG = 0.1
-"""Prior probability that the cost model says nothing about a job."""
+"""Prior probability that the cost model is wrong about a job."""
 MEMORY_AGAIN = 0.005
 """Standard deviation of log memory between trials of one configuration."""
 TOO_LARGE = 2.3
@@ -54,9 +54,9 @@ FAILURES_IN_A_ROW = 6
 
 
 def fitted(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> "Oppa":
-    """Return a designer that has observed a study's trials; raises InputError if the cost model says nothing about the job."""
+    """Return a designer that has observed a study's trials; raises InputError if the cost model does not cover the job."""
     if problem.stated_model and not problem.has_prior:
-        raise InputError(f"the objective of `{problem.name}` is in {problem.objective.unit}, of which the cost model knows nothing")
+        raise InputError(f"the objective of `{problem.name}` is in {problem.objective.unit}, which the cost model does not predict")
     designer = Oppa(problem, candidates, seed=0)
     designer.update([Observation.of(trial, candidates) for trial in trials if trial.counts and trial.purpose != VERIFICATION])
     return designer

@@ -73,7 +73,7 @@ def varying(candidates: Candidates) -> list[Parameter]:
 
 
 def varying_extras(candidates: Candidates, known: Collection[str] = ()) -> list[Parameter]:
-    """Return the extra parameters among them of which the cost model knows nothing.
+    """Return the extra parameters among them that the cost model does not read.
 
     Args:
         known: Names of extra parameters that the cost model reads.
