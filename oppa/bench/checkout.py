@@ -12,35 +12,10 @@ if TYPE_CHECKING:
     from oppa.bench.registry import Benchmark
 
 NAMES = (
-    *(
-        "all",
-        "help",
-        "start-up",
-        "ray-start-up",
-        "trial-reading",
-        "elastic-restart",
-        "machine",
-        "overhead",
-        "prior",
-        "calibrate",
-        "simulator",
-        "stopping",
-        "profile",
-        "control",
-    ),
-    *("service", "goodput", "goodput-simulated", "goodput-pollux"),
-    *(
-        "norm-test",
-        "norm-test-fsdp",
-        "policies",
-        "policies-simulated",
-        "schedule",
-        "pipelines",
-        "cluster-sim",
-        "trainers",
-        "trainers-goodput",
-    ),
-    *("faults", "proxy", "transfer", "libraries", "drift"),
+    *("all", "help", "start-up", "ray-start-up", "trial-reading", "elastic-restart", "machine", "overhead", "prior"),
+    *("calibrate", "simulator", "stopping", "profile", "control", "service", "goodput", "goodput-simulated"),
+    *("goodput-pollux", "norm-test", "norm-test-fsdp", "policies", "policies-simulated", "schedule", "pipelines"),
+    *("cluster-sim", "trainers", "trainers-goodput", "faults", "proxy", "transfer", "libraries", "drift"),
 )
 """Names of the experiments, as arguments of `oppa bench`."""
 

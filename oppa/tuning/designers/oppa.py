@@ -6,7 +6,7 @@ every candidate that was not tried. The first trial has the largest expected thr
 """
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from oppa.cost.coefficients import Belief
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
+from oppa.cost.workload import Workload
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
@@ -85,27 +86,21 @@ class Oppa:
             doubts: Average the cost model's predictions with those of a constant mean.
         """
         time, size = beliefs_of_job(problem, beliefs)
-        work, points = workload_of(problem, candidates), encoded(candidates)
-        rate = CostModel(formula, work, time, sign=-1.0)
-        slack = CostModel(memory_formula, work, size, offset=math.log(problem.cluster.usable_bytes))
-        plain: MeanFunction = constant(candidates)
-        points_of_rate: Tensor = points
-        cost: MeanFunction = rate
-        if varies(candidates):
-            parts = TwoParts(rate, CostModel(formula, doubled(work), time, sign=-1.0), layouts(candidates))
-            points = without_batch(points, candidates)
-            cost, points_of_rate = parts, torch.cat([points, parts.prior_share()[:, None]], dim=1)
-        room: MeanFunction = slack
+        work, self.limit_bytes = workload_of(problem, candidates), problem.cluster.usable_bytes
         unknown = varying_extras(candidates, framework_of(problem).reads(candidates.space.names))
+        encoding = without_batch(encoded(candidates), candidates) if varies(candidates) else encoded(candidates)
+        cost, points = _cost_and_points(candidates, work, encoding, lambda each: CostModel(formula, each, time, sign=-1.0))
         cost = with_effects(cost, candidates, unknown, spread=RATE_SPREAD)
-        plain = with_effects(plain, candidates, varying_extras(candidates), spread=RATE_SPREAD)
+        self.log_rate = rate_process(problem, candidates, points, cost, residual=RATE_RESIDUAL)
+        self.averaged_rate = ModelAverage((self.log_rate,), (1.0,))
+        if doubts:
+            plain = with_effects(constant(candidates), candidates, varying_extras(candidates), spread=RATE_SPREAD)
+            other = rate_process(problem, candidates, points, plain, residual=PLAIN_RESIDUAL)
+            self.averaged_rate = ModelAverage((self.log_rate, other), (1 - MODEL_WRONG, MODEL_WRONG))
+        room: MeanFunction = CostModel(memory_formula, work, size, offset=math.log(self.limit_bytes))
         room = with_effects(room, candidates, unknown, spread=MEMORY_SPREAD)
-        self.log_rate = rate_process(problem, candidates, points_of_rate, cost, residual=RATE_RESIDUAL)
-        others = [rate_process(problem, candidates, points_of_rate, plain, residual=PLAIN_RESIDUAL)] if doubts else []
-        self.averaged_rate = ModelAverage((self.log_rate, *others), (1 - MODEL_WRONG, MODEL_WRONG)[: 1 + len(others)])
-        self.log_slack = memory_process(candidates, points, room, residual=MEMORY_RESIDUAL)
+        self.log_slack = memory_process(candidates, encoding, room, residual=MEMORY_RESIDUAL)
         self.pruning = Pruning(work, candidates, [parameter.name for parameter in unknown])
-        self.limit_bytes = problem.cluster.usable_bytes
         self._strategy = problem.search_options
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._deviations = torch.from_numpy(candidates.deviations())
@@ -189,3 +184,20 @@ class Oppa:
             memory_bytes=needed,
             memory_log_stddev=needed_stddev,
         )
+
+
+def _cost_and_points(
+    candidates: Candidates, work: Workload, encoding: Tensor, model: Callable[[Workload], CostModel]
+) -> tuple[MeanFunction, Tensor]:
+    """Return the prior mean of log throughput, and the points of its process, shape (N, p).
+
+    Where the batch varies, a step has a part for each micro-batch and a part of its own, and the share of the latter is part of a point.
+
+    Args:
+        encoding: Encoded candidates without the batch, shape (N, p).
+        model: Returns the cost model of a workload.
+    """
+    if not varies(candidates):
+        return model(work), encoding
+    parts = TwoParts(model(work), model(doubled(work)), layouts(candidates))
+    return parts, torch.cat([encoding, parts.prior_share()[:, None]], dim=1)
