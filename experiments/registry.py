@@ -296,7 +296,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         _example("transformers_trainer", "examples/transformers_trainer.py"),
         "trainers-goodput",
         "trainers-goodput --run --seeds 10",
-        "trainers-goodput --help",
+        "trainers-goodput",
         seeds=10,
     ),
     "norm-test": with_own_command(
