@@ -191,7 +191,7 @@ def _cost_and_points(
 ) -> tuple[MeanFunction, Tensor]:
     """Return the prior mean of log throughput, and the points of its process, shape (N, p).
 
-    Where the batch varies, a step has a part for each micro-batch and a part of its own, and the share of the latter is part of a point.
+    Where the batch varies, a step has a part for each micro-batch and a part of its own. A point then has the share of the latter.
 
     Args:
         encoding: Encoded candidates without the batch, shape (N, p).
