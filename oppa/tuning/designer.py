@@ -149,6 +149,15 @@ class Restated(Protocol):
         ...
 
 
+@runtime_checkable
+class Concurrent(Protocol):
+    """Considers trials that run meanwhile on other hosts. Designers may have this method."""
+
+    def suggest_beside(self, running: Set[int], taken: Set[int]) -> int | None:
+        """Return the next candidate, as `suggest` does, while trials of the candidates `running` have not ended yet."""
+        ...
+
+
 def free(size: int, taken: Set[int]) -> NDArray[np.int64]:
     """Return the numbers of those of `size` candidates that are not taken, ascending."""
     untaken = np.ones(size, dtype=bool)

@@ -12,7 +12,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Lease, Trial
 from oppa.study.records import DRIFT, SEARCH, VERIFICATION
 from oppa.tuning import repeated_failures
-from oppa.tuning.designer import Designer, Observation, Restated, incumbent
+from oppa.tuning.designer import Concurrent, Designer, Observation, Restated, incumbent
 from oppa.tuning.device_budget import worthwhile_s
 from oppa.tuning.drift import drift_of, is_due
 from oppa.tuning.stopping import StopTest, against
@@ -129,7 +129,8 @@ def _next(
         return DRIFT, again
     if now.ended:
         return SEARCH, None
-    candidate = next_candidate(executor.problem, candidates, designer, now.taken)
+    running = {candidates.index_of(lease.configuration) for lease in now.running}
+    candidate = next_candidate(executor.problem, candidates, designer, now.taken, running=running)
     if candidate is None and may_repeat:
         return DRIFT, _again(executor, now, ending=True)
     return SEARCH, candidate
@@ -161,10 +162,19 @@ def _again(executor: TrialExecutor, now: _StudyState, *, ending: bool) -> int | 
     return best[0] if is_due(now.counted, resumed=is_resumed and not ending, ending=ending) else None
 
 
-def next_candidate(problem: Problem, candidates: Candidates, designer: Designer, taken: Set[int]) -> int | None:
-    """Return the next candidate: the user's present configuration first, whatever the designer; None if none is left."""
+def next_candidate(
+    problem: Problem, candidates: Candidates, designer: Designer, taken: Set[int], *, running: Set[int] = frozenset()
+) -> int | None:
+    """Return the next candidate: the user's present configuration first, whatever the designer; None if none is left.
+
+    Args:
+        taken: Candidates that were tried, or run.
+        running: Those that run.
+    """
     if problem.baseline is not None and (baseline := candidates.index_of(problem.baseline)) not in taken:
         return baseline
+    if running and isinstance(designer, Concurrent):
+        return designer.suggest_beside(running, taken)
     return designer.suggest(taken)
 
 

@@ -1,6 +1,7 @@
 """The designer `oppa`: starts from the cost model, respects what ran out of memory, and learns the same in any portions."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -282,3 +283,24 @@ def test_after_a_complete_trial_nothing_is_tried_that_hardly_can_fit(make_proble
     order = ranking(designer)
     slack = designer.log_slack.of_candidates(ALL)
     assert len(order) < len(candidates) - 1 and all(slack.mean[each] < TOO_LARGE * slack.stddev[each] for each in order)
+
+
+def test_a_trial_that_runs_is_expected_to_end_as_predicted(designer, problem, candidates, landscape) -> None:
+    seen = [landscape.observe(index) for index in (3, 17)]
+    designer.update(seen)
+    running = designer.suggest({3, 17})
+    expected = designer.predict(running)
+    ended = dataclasses.replace(measured(running, math.log(expected.steps_per_s), expected.memory_bytes), log_variance=0.0)
+    believer = Oppa(problem, candidates, seed=0)
+    believer.update([*seen, ended])
+    tried = {3, 17, running}
+    assert designer.suggest_beside({running}, tried) == believer.suggest(tried)
+
+
+def test_what_runs_is_not_repeated_and_changes_no_belief(designer, landscape) -> None:
+    designer.update([landscape.observe(20), landscape.observe(20)])
+    before, suggested = designer.log_rate.at(ALL), designer.suggest({20})
+    for running in ({20}, {20, suggested}):
+        assert designer.suggest_beside(running, running) not in running
+    torch.testing.assert_close(designer.log_rate.at(ALL).mean, before.mean, rtol=0, atol=0)
+    assert designer.suggest({20}) == suggested

@@ -21,7 +21,7 @@ from oppa.tuning.designers import make_designer
 from oppa.tuning.drift import FEWEST
 from oppa.tuning.repeated_failures import RepeatedFailureError
 from oppa.tuning.result import find_winner
-from oppa.tuning.search import search
+from oppa.tuning.search import next_candidate, search
 from oppa.tuning.stopping import make_rule
 from oppa.tuning.time_limit import COLD
 from oppa.tuning.trial_executor import TrialExecutor
@@ -368,3 +368,29 @@ def test_the_winner_may_be_the_trial_that_another_tuner_still_runs(sit, study, l
         onlooker.tick = lambda: other.running() and other.finish(lease, result)
         found = find_winner(sit(limits=limits), candidates, make_designer("random", limited, candidates, seed=0))
     assert found.best.configuration == candidates.configuration(0)
+
+
+class Beside:
+    """A designer that notes which trials run when it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[set[int], set[int]]] = []
+
+    def suggest(self, taken):
+        return len(taken)
+
+    def suggest_beside(self, running, taken):
+        self.asked.append((set(running), set(taken)))
+        return 7
+
+    def predict(self, candidate):
+        return None
+
+    def update(self, observations):
+        """Learn nothing."""
+
+
+def test_a_designer_is_told_what_runs_meanwhile(limited, candidates) -> None:
+    designer = Beside()
+    assert next_candidate(limited, candidates, designer, {0, 1}) == 2 and not designer.asked
+    assert next_candidate(limited, candidates, designer, {0, 1}, running={1}) == 7 and designer.asked == [({1}, {0, 1})]

@@ -1,6 +1,6 @@
 """Chooses the next trial from the beliefs about throughput and memory: the one that is worth most."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 from torch import Tensor
@@ -20,7 +20,15 @@ WORTH_A_REPEAT = 1e-3
 """Smallest gain, as a share of throughput, for which a trial is repeated. It makes a search without a budget end."""
 
 
-def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Sequence[Observation], strategy: SearchOptions) -> int | None:
+def most_valuable(
+    rows: Tensor,
+    log_rate: ModelAverage,
+    slack: Normal,
+    seen: Sequence[Observation],
+    strategy: SearchOptions,
+    *,
+    running: Set[int] = frozenset(),
+) -> int | None:
     """Return the candidate whose trial is worth most, or None: one of the untried `rows`, or a measured one to repeat.
 
     The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. Before anything ran to its
@@ -28,6 +36,7 @@ def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Seq
 
     Args:
         slack: Log(memory / limit) of the rows, nuggets included.
+        running: Candidates that are not repeated, as their trials run.
     """
     rate, returnable = log_rate.of_candidates(rows), standings(seen)
     if strategy.acquisition == "ucb" and len(rows) and any(each.measured for each in seen):
@@ -39,7 +48,8 @@ def most_valuable(rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Seq
     noise, known = trial_variance(seen), log_rate.of_observed()
     contending = torch.tensor([candidate in returnable for candidate in log_rate.observed.tolist()])
     known = Normal(known.mean[contending], known.stddev[contending])
-    again, incumbent = value_of_repeats(known, noise), float(known.mean.max())
+    at_rest = torch.tensor([candidate not in running for candidate in log_rate.observed[contending].tolist()])
+    again, incumbent = value_of_repeats(known, noise) * at_rest, float(known.mean.max())
     repeat = int(log_rate.observed[contending][again.argmax()]) if again.max() > WORTH_A_REPEAT else None
     if not len(rows):
         return repeat

@@ -5,6 +5,7 @@ have a factor for each value. The acquisition is the constrained expected improv
 every candidate that was not tried. The first trial has the largest expected throughput, where a failure counts as a loss.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 
@@ -85,6 +86,9 @@ class Oppa:
             memory_formula: Computes the peak memory of a step in bytes.
             doubts: Average the cost model's predictions with those of a constant mean.
         """
+        self._anew = functools.partial(
+            Oppa, problem, candidates, seed=seed, beliefs=beliefs, formula=formula, memory_formula=memory_formula, doubts=doubts
+        )
         time, size = beliefs_of_job(problem, beliefs)
         work, self.limit_bytes = workload_of(problem, candidates), problem.cluster.usable_bytes
         unknown = varying_extras(candidates, framework_of(problem).reads(candidates.space.names))
@@ -138,6 +142,30 @@ class Oppa:
 
         Before one ran to its end, candidates that hardly can fit are tried after all others, that of the least memory first.
         """
+        return self._suggest(taken, frozenset())
+
+    def suggest_beside(self, running: Set[int], taken: Set[int]) -> int | None:
+        """Return the most valuable candidate while others run.
+
+        Each of these is assumed to end as predicted, so what is like it has little left to show (the believer of Ginsbourger, Le Riche and
+        Carraro 2010, section 4.2).
+        """
+        believer = self._anew()
+        believer.update([*self._seen, *map(self._as_predicted, sorted(running))])
+        return believer._suggest(taken, running)
+
+    def _as_predicted(self, candidate: int) -> Observation:
+        """Return the observation of a trial that ends as predicted."""
+        expected = self.predict(candidate)
+        return Observation(
+            candidate=candidate,
+            outcome="completed",
+            log_steps_per_s=math.log(expected.steps_per_s),
+            log_variance=0.0,
+            memory_bytes=expected.memory_bytes,
+        )
+
+    def _suggest(self, taken: Set[int], running: Set[int]) -> int | None:
         rows = torch.from_numpy(free(len(self.infeasible), taken))
         rows = rows[~self.infeasible[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # the frameworks' defaults win ties
@@ -149,7 +177,7 @@ class Oppa:
             return None
         if not returnable and self._is_misled():
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
-        return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy)
+        return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy, running=running)
 
     def _is_misled(self) -> bool:
         """Return whether trials in a row measured nothing though they were expected to fit, so that the model must be wrong."""
