@@ -147,8 +147,8 @@ class Oppa:
     def suggest_beside(self, running: Set[int], taken: Set[int]) -> int | None:
         """Return the most valuable candidate while others run.
 
-        Each of these is assumed to end as predicted, so what is like it has little left to show (the believer of Ginsbourger, Le Riche and
-        Carraro 2010, section 4.2).
+        Each of these is assumed to end as predicted, so what is like it has little left to show. It is the believer of Ginsbourger, Le Riche
+        and Carraro (2010, section 4.2).
         """
         believer = self._anew()
         believer.update([*self._seen, *map(self._as_predicted, sorted(running))])
