@@ -91,6 +91,16 @@ def test_corrected_rates_replace_those_that_were_learned(name, make, landscape) 
     assert corrected.predict(20).steps_per_s == pytest.approx(direct.predict(20).steps_per_s, rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["oppa", "oppa-no-prior"])
+def test_what_runs_is_neither_suggested_nor_learned(name, make, landscape) -> None:
+    designer = make(name)
+    designer.update([landscape.observe(index) for index in (3, 17, 20)])
+    expected, suggested = designer.predict(5), designer.suggest({3, 17, 20})
+    for running in ({20}, {20, suggested}):
+        assert designer.suggest_beside(running, {3, 17, 20} | running) not in running
+    assert designer.predict(5) == expected and designer.suggest({3, 17, 20}) == suggested
+
+
 def test_the_rules_that_designers_use_are_rules() -> None:
     rules = {name: default_stopping(name) for name in known_designers()}
     assert set(rules.values()) <= RULES.keys() and (rules["oppa"], rules["smac-physics"]) == ("precise", "precise")

@@ -295,12 +295,3 @@ def test_a_trial_that_runs_is_expected_to_end_as_predicted(designer, problem, ca
     believer.update([*seen, ended])
     tried = {3, 17, running}
     assert designer.suggest_beside({running}, tried) == believer.suggest(tried)
-
-
-def test_what_runs_is_not_repeated_and_changes_no_belief(designer, landscape) -> None:
-    designer.update([landscape.observe(20), landscape.observe(20)])
-    before, suggested = designer.log_rate.at(ALL), designer.suggest({20})
-    for running in ({20}, {20, suggested}):
-        assert designer.suggest_beside(running, running) not in running
-    torch.testing.assert_close(designer.log_rate.at(ALL).mean, before.mean, rtol=0, atol=0)
-    assert designer.suggest({20}) == suggested

@@ -38,7 +38,7 @@ from oppa.tuning.designers.processes import (
 )
 from oppa.tuning.designers.pruning import Pruning
 from oppa.tuning.designers.random_search import RandomSearch
-from oppa.tuning.designers.targets import memory_trials, rates, slacks, trial_variance
+from oppa.tuning.designers.targets import as_predicted, memory_trials, rates, slacks, trial_variance
 from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, without_batch
 from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
@@ -147,23 +147,12 @@ class Oppa:
     def suggest_beside(self, running: Set[int], taken: Set[int]) -> int | None:
         """Return the most valuable candidate while others run.
 
-        Each of these is assumed to end as predicted, so what is like it has little left to show. It is the believer of Ginsbourger, Le Riche
-        and Carraro (2010, section 4.2).
+        Each of these is assumed to end as predicted, so what is like it has little left to show. It is the believer of Ginsbourger, Le
+        Riche and Carraro (2010, section 4.2).
         """
         believer = self._anew()
-        believer.update([*self._seen, *map(self._as_predicted, sorted(running))])
+        believer.update([*self._seen, *(as_predicted(each, self.predict(each)) for each in sorted(running))])
         return believer._suggest(taken, running)
-
-    def _as_predicted(self, candidate: int) -> Observation:
-        """Return the observation of a trial that ends as predicted."""
-        expected = self.predict(candidate)
-        return Observation(
-            candidate=candidate,
-            outcome="completed",
-            log_steps_per_s=math.log(expected.steps_per_s),
-            log_variance=0.0,
-            memory_bytes=expected.memory_bytes,
-        )
 
     def _suggest(self, taken: Set[int], running: Set[int]) -> int | None:
         rows = torch.from_numpy(free(len(self.infeasible), taken))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from oppa.study import Prediction
 from oppa.tuning.designer import Observation, by_candidate
 from oppa.tuning.stopping import TRIAL_STDDEV
 from oppa.tuning.surrogate.distributions import column
@@ -69,3 +70,14 @@ def memory_trials(observations: Sequence[Observation]) -> list[Observation]:
     """Return the trials that tell memory. While none was seen to run out of it, those that failed for an unknown cause are among them."""
     recognised = any(seen.outcome == "out_of_memory" for seen in observations)
     return [seen for seen in observations if tells_memory(seen) or (not recognised and seen.outcome == "failed")]
+
+
+def as_predicted(candidate: int, expected: Prediction) -> Observation:
+    """Return the observation of a trial that ends as predicted."""
+    return Observation(
+        candidate=candidate,
+        outcome="completed",
+        log_steps_per_s=math.log(expected.steps_per_s),
+        log_variance=0.0,
+        memory_bytes=expected.memory_bytes,
+    )

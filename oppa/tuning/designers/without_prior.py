@@ -6,6 +6,7 @@ explains them, the residual is as wide as the throughputs and memories of one jo
 failures in a row.
 """
 
+import functools
 import math
 from collections.abc import Sequence, Set
 
@@ -20,7 +21,7 @@ from oppa.tuning.designers.choice import most_valuable
 from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW
 from oppa.tuning.designers.processes import PLAIN_RESIDUAL, constant, encoded, memory_process, rate_process
 from oppa.tuning.designers.random_search import RandomSearch
-from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
+from oppa.tuning.designers.targets import as_predicted, rates, slacks, tells_memory, trial_variance
 from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, MainEffects, varying, varying_extras
 from oppa.tuning.surrogate.model_average import ModelAverage
 
@@ -32,6 +33,7 @@ class WithoutPrior:
     """Implements the designer `oppa-no-prior`."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
+        self._anew = functools.partial(WithoutPrior, problem, candidates, seed=seed)
         points = encoded(candidates)
         self._limit_bytes = problem.cluster.usable_bytes
         residual = PLAIN_RESIDUAL if problem.has_prior else BEYOND_EFFECTS
@@ -58,11 +60,21 @@ class WithoutPrior:
 
     def suggest(self, taken: Set[int]) -> int | None:
         """Return a random candidate at first, then the most valuable one, as `oppa` does."""
+        return self._suggest(taken, frozenset())
+
+    def suggest_beside(self, running: Set[int], taken: Set[int]) -> int | None:
+        """Return a random candidate at first, then the most valuable one while others run, as `oppa` does."""
+        expected = {each: self.predict(each) for each in sorted(running)}
+        believer = self._anew()
+        believer.update([*self._seen, *(as_predicted(each, known) for each, known in expected.items() if known is not None)])
+        return believer._suggest(taken, running)
+
+    def _suggest(self, taken: Set[int], running: Set[int]) -> int | None:
         rows = torch.from_numpy(free(len(self.log_rate.points), taken))
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
         slack = self.log_slack.of_candidates(rows)
-        return most_valuable(rows, ModelAverage((self.log_rate,), (1.0,)), slack, self._seen, self._strategy)
+        return most_valuable(rows, ModelAverage((self.log_rate,), (1.0,)), slack, self._seen, self._strategy, running=running)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput, or objective."""
