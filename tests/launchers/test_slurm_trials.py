@@ -4,13 +4,12 @@ import contextlib
 import os
 import re
 import signal
-import time
 
 import pytest
 
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers.hosts import PATIENCE_S, SILENCE_S, HostsLauncher
-from oppa.launchers.slurm import NEVER_GRANTED_S, POLL_S, SlurmHosts, nodes, wait_until_running
+from oppa.launchers.slurm import SlurmHosts, nodes
 from oppa.trials.runner import load_runner
 from tests.launchers.slurm_cluster import until
 from tests.launchers.trial_laws import LONG, TrialLaws, Trials, amid, parent_of, spec
@@ -120,26 +119,3 @@ def test_an_allocation_that_is_cancelled_interrupts_the_trial_and_has_no_next(do
     doomed.wait_until_nothing_is_left()
     with pytest.raises(EnvironmentLackingError, match=f"Slurm's job {doomed.job} has ended: CANCELLED"):
         doomed.run(tmp_path / "next", "steps 4 0.01")
-
-
-@pytest.mark.parametrize(
-    ("options", "before", "after", "reported"),
-    [
-        (["--hold"], [], ["release", "{job}"], "PENDING (JobHeldUser); `scontrol release {job}` lets it start"),
-        ([], ["update", "partitionname=low", "state=down"], ["update", "partitionname=low", "state=up"], "PENDING (PartitionDown)"),
-    ],
-    ids=["held", "down"],
-)
-def test_a_job_that_somebody_holds_up_is_waited_for(options, before, after, reported, slurm, monkeypatch, caplog):
-    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-    if before:
-        slurm.run("scontrol", *before)
-    job, began = slurm.submit("sleep 60", *options), time.monotonic()
-    waiting = [[word.format(job=job) for word in after]]
-
-    def on_tick() -> None:
-        if waiting and time.monotonic() > began + NEVER_GRANTED_S + 3 * POLL_S:
-            slurm.run("scontrol", *waiting.pop())
-
-    wait_until_running(job, on_tick)
-    assert not waiting and reported.format(job=job) in caplog.text

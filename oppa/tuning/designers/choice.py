@@ -28,8 +28,8 @@ def most_valuable(
     strategy: SearchOptions,
     *,
     running: Set[int] = frozenset(),
-) -> int | None:
-    """Return the candidate whose trial is worth most, or None: one of the untried `rows`, or a measured one to repeat.
+) -> int:
+    """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
 
     The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. Before anything ran to its
     end, it is the expected throughput, where a failure counts as a loss. With `acquisition = "ucb"` it is the paper's bound.
@@ -39,7 +39,7 @@ def most_valuable(
         running: Candidates that are not repeated, as their trials run.
     """
     rate, returnable = log_rate.of_candidates(rows), standings(seen)
-    if strategy.acquisition == "ucb" and len(rows) and any(each.measured for each in seen):
+    if strategy.acquisition == "ucb" and any(each.measured for each in seen):
         first = log_rate.experts[0]
         beta = bound(first.log_determinant, first.noise) if strategy.beta is None else strategy.beta
         return int(rows[constrained_ucb(rate, slack, beta=beta).argmax()])
@@ -50,13 +50,12 @@ def most_valuable(
     known = Normal(known.mean[contending], known.stddev[contending])
     at_rest = torch.tensor([candidate not in running for candidate in log_rate.observed[contending].tolist()])
     again, incumbent = value_of_repeats(known, noise) * at_rest, float(known.mean.max())
-    repeat = int(log_rate.observed[contending][again.argmax()]) if again.max() > WORTH_A_REPEAT else None
-    if not len(rows):
-        return repeat
     best = value_of_new(rate, slack, noise, incumbent=incumbent).topk(min(CONTENDERS, len(rows))).indices.sort().values
     rows, slack = rows[best], Normal(slack.mean[best], slack.stddev[best])
     new = log_rate.expected(lambda expert: value_of_new(expert.upside(rows), slack, noise, incumbent=incumbent))
-    return repeat if repeat is not None and again.max() > new.max() else int(rows[new.argmax()])
+    if again.max() > max(WORTH_A_REPEAT, float(new.max())):
+        return int(log_rate.observed[contending][again.argmax()])
+    return int(rows[new.argmax()])
 
 
 def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:

@@ -162,7 +162,7 @@ class Oppa:
         may_fit = slack.mean < TOO_LARGE * slack.stddev
         if may_fit.any() or returnable:
             rows, slack = rows[may_fit], Normal(slack.mean[may_fit], slack.stddev[may_fit])
-        if not len(rows) and not returnable:
+        if not len(rows):
             return None
         if not returnable and self._is_misled():
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))

@@ -1,0 +1,31 @@
+"""Jobs that wait in Slurm's queue for what somebody has to do."""
+
+import time
+
+import pytest
+
+from oppa.launchers.slurm import NEVER_GRANTED_S, POLL_S, wait_until_running
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "after", "reported"),
+    [
+        (["--hold"], [], ["release", "{job}"], "PENDING (JobHeldUser); `scontrol release {job}` lets it start"),
+        ([], ["update", "partitionname=low", "state=down"], ["update", "partitionname=low", "state=up"], "PENDING (PartitionDown)"),
+    ],
+    ids=["held", "down"],
+)
+def test_a_job_that_somebody_holds_up_is_waited_for(options, before, after, reported, slurm, monkeypatch, caplog):
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    slurm.wait_until_idle()
+    if before:
+        slurm.run("scontrol", *before)
+    job, began = slurm.submit("sleep 60", *options), time.monotonic()
+    waiting = [[word.format(job=job) for word in after]]
+
+    def on_tick() -> None:
+        if waiting and time.monotonic() > began + NEVER_GRANTED_S + 3 * POLL_S:
+            slurm.run("scontrol", *waiting.pop())
+
+    wait_until_running(job, on_tick)
+    assert not waiting and reported.format(job=job) in caplog.text
