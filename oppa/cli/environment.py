@@ -4,7 +4,9 @@ oppa reserves the variables below for its own processes. No option's variable re
 Paths that the file system refuses are refused here, for all commands.
 """
 
+import inspect
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from oppa.errors import InputError, nearest
 
 RESERVED = frozenset(["OPPA_STUDY", "OPPA_TUNER", "OPPA_TRIAL", "OPPA_LAUNCHER", "OPPA_RENDEZVOUS", "OPPA_SLOT", "OPPA_CONTROL_TOKEN"])
 """Variables that are no options: the tags of processes, and the token of a control service."""
+_ROWS = re.compile(r"^(`[^`]+`: |\s|\S+ {2,})", re.MULTILINE)
+"""The beginning of a list's or a table's row."""
 
 
 class CommandGroup(typer.core.TyperGroup):
@@ -24,6 +28,8 @@ class CommandGroup(typer.core.TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, with the names of its options' variables; None if there is no such command."""
         command = super().get_command(ctx, cmd_name)
+        if command is not None and command.help:
+            command.help = _unwrapped(command.help)
         for parameter in command.params if command is not None else ():
             parameter.callback = parameter.callback or _reachable
             if isinstance(parameter, typer.core.TyperOption):
@@ -39,6 +45,12 @@ class CommandGroup(typer.core.TyperGroup):
             others = [variable([*_path(ctx), each], "") for each in self.list_commands(ctx) if each != name]
             _require_known([*_path(ctx), name], command, others)
         return name, command, rest
+
+
+def _unwrapped(text: str) -> str:
+    """Return a help text whose paragraphs are one line each, so that they are wrapped at the terminal's width; lists and tables stay."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(each if _ROWS.search(each) else each.replace("\n", " ") for each in paragraphs)
 
 
 def _require_known(path: Sequence[str], command: Any, others: Sequence[str]) -> None:
