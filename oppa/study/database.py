@@ -35,7 +35,7 @@ def create(folder: Path, meta: dict[str, str]) -> None:
             draft_beside(folder / FILE, exclusive=True) as draft,
             contextlib.closing(connect_new(draft)) as connection,
         ):
-            connection.execute("PRAGMA synchronous=FULL")
+            connection.executescript(_pragmas(folder, MOUNTS))  # two tuners that both switch the journal of one file would lock each other
             with transaction(connection):
                 create_tables(connection)
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", sorted(meta.items()))
@@ -57,8 +57,7 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     path = folder / FILE
     if not path.is_file():
         raise StudyError(f"`{folder}` is not a study folder", hint="create one with `oppa tune JOB --study FOLDER`")
-    kind = file_system(folder, mounts)
-    network = kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
+    network = _is_on_network(folder, mounts)
     with disk_errors(folder):
         connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
         connection.row_factory = sqlite3.Row
@@ -68,7 +67,7 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
             owner = meta_of(connection)["host"]
             if network and owner != host:
                 _take_over(connection, folder, owner=owner, host=host)
-            connection.executescript(f"PRAGMA journal_mode={'DELETE' if network else 'WAL'}; PRAGMA synchronous=FULL;")
+            connection.executescript(_pragmas(folder, mounts))
             if version_of(connection) != SCHEMA_VERSION:
                 with transaction(connection):
                     migrate(connection, folder)
@@ -76,6 +75,16 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
             connection.close()
             raise
     return connection
+
+
+def _pragmas(folder: Path, mounts: Path) -> str:
+    """Return the statements that make commits durable on the folder's file system."""
+    return f"PRAGMA journal_mode={'DELETE' if _is_on_network(folder, mounts) else 'WAL'}; PRAGMA synchronous=FULL;"
+
+
+def _is_on_network(folder: Path, mounts: Path) -> bool:
+    kind = file_system(folder, mounts)
+    return kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
 
 
 def _take_over(connection: sqlite3.Connection, folder: Path, *, owner: str, host: str) -> None:

@@ -54,6 +54,13 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path) -> None:
         Study.create(tmp_path / "file" / "study", {}, "f")
 
 
+def test_a_new_file_has_its_journal_so_that_no_tuner_switches_it_beside_another(tmp_path) -> None:
+    database.create(tmp_path, {"host": "a"})
+    with contextlib.closing(sqlite3.connect(tmp_path / database.FILE)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    assert [path.name for path in tmp_path.iterdir()] == [database.FILE]
+
+
 def test_the_file_system_is_that_of_the_innermost_mount(tmp_path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"root / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
