@@ -59,8 +59,8 @@ WORDS: dict[str, tuple[Sequence[str], str]] = {
     "stage_layout": (STAGE_LAYOUTS, ""),
 }
 """Optional words: those that are accepted, and the default."""
-USUAL = {"loss": "fused", "norms": "fused", "cp_mode": CP_MODES[0]}
-"""Optional words whose default is the constant of the framework's file, as in a job; these if it states none."""
+FUSED = ("loss", "norms")
+"""Optional words whose default is `fused` if a framework is named, and torch's own operations otherwise."""
 OPTIONAL = ("framework", "sequence_parallel", *FLAGS, *WORDS, *COUNTS, *WIDTHS)
 LARGEST = 10**9
 
@@ -90,9 +90,9 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         checked[name] = _flags(given[name], default=flag) if name in given else flag
     for name, (known, word) in WORDS.items():
         checked[name] = _words(given[name], known, default=word) if name in given else word
-    for name, word in USUAL.items():
-        of_frameworks = {framework: load_framework(framework).usual(name) or word for framework in checked["framework"].unique()}
-        checked[name] = np.where(checked[name] != "", checked[name], checked["framework"].map(of_frameworks))
+    for name in FUSED:
+        usual_word = np.where(checked["framework"] == DEFAULT, load_framework(DEFAULT).usual(name), "fused")
+        checked[name] = np.where(checked[name] != "", checked[name], usual_word)
     for name, number in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
         checked[name] = _whole_numbers(given[name], least=min(number, 1), default=number) if name in given else number
     return pd.DataFrame(checked)
@@ -168,7 +168,8 @@ def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
     alone = (rows["dp"] * rows["cp"] == 1) & (rows["offload"] != "parameters")  # a single replica has nothing to shard, but to offload
     columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}
     columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()
-    columns["cp_mode"] = rows["cp_mode"].replace(ALSO).to_numpy()
+    usual = rows["framework"].map({name: load_framework(name).usual("cp_mode") for name in rows["framework"].unique()})
+    columns["cp_mode"] = rows["cp_mode"].where(rows["cp_mode"] != "", usual).replace(ALSO).to_numpy()
     return layout_of(columns, balanced=_balanced(rows))
 
 

@@ -102,7 +102,7 @@ def test_with_one_stage_the_first_is_the_last() -> None:
 
 
 def test_torch_s_own_loss_keeps_fp32_copies_until_a_layer_is_computed_again() -> None:
-    alone = {"tp": 1, "pp": 1, "precision": "bf16", "framework": "fsdp", "loss": "fused"}
+    alone = {"tp": 1, "pp": 1, "precision": "bf16", "framework": "fsdp"}
     plain, again = work_of({**alone, "loss": "plain"}, {**alone, "loss": "plain", "recompute": "full"}), work_of(alone)
     logits = first_stage(again).logits[0] / 2
     loss = first_stage(plain).loss

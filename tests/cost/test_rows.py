@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oppa.cost.beliefs import beliefs_of_job, framework_of
 from oppa.cost.facts import workload_of
 from oppa.cost.prediction import COLUMNS, predict, predict_rows
-from oppa.cost.rows import broken_rules, check_rows
+from oppa.cost.rows import FUSED, broken_rules, check_rows
 from oppa.errors import InputError
 from tests.cost.conftest import ROW, rows_of
 
@@ -172,7 +172,8 @@ def test_a_job_s_configurations_are_predicted_as_the_same_rows(framework_problem
     ours = predict(workload_of(problem, candidates), *beliefs_of_job(problem)).iloc[chosen]
     names = {"dp": "dp", "tp": "tp", "pp": "pp", "model_chunks": "model_chunks", "zero_stage": "zero", "micro_batch": "mbs", "ep": "ep"}
     columns = {theirs: candidates.column(name)[chosen] for name, theirs in {**names, "recompute": "recompute"}.items()}
-    further = {name: values[chosen] for name, values in framework.columns(candidates).items() if (values != framework.usual(name)).any()}
+    used = framework.columns(candidates)
+    further = {name: values[chosen] for name, values in used.items() if name in FUSED or (values != framework.usual(name)).any()}
     model = {name: getattr(problem.model, name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "tied")}
     rows = pd.DataFrame({"precision": "bf16", **columns, **further}).assign(**model, device="H100", gpus=16, gpus_per_node=8, gbs=64)
     theirs = predict_rows(rows.assign(framework=framework.name))

@@ -225,7 +225,7 @@ def test_sequence_parallelism_keeps_less() -> None:
 
 
 def test_frozen_weights_have_no_optimizer_and_quantised_ones_are_smaller() -> None:
-    alone = {"dp": 1, "tp": 1, "pp": 1, "gbs": 1, "zero": 0, "framework": "fsdp", "loss": "fused"}
+    alone = {"dp": 1, "tp": 1, "pp": 1, "gbs": 1, "zero": 0, "framework": "fsdp"}
     frozen = {**alone, "trained": "lora"}
     every, lora, small = predicted(alone, frozen, {**frozen, "weights": "4-bit"})[MEMORY].astype(float)
     assert small < lora < every / 4
