@@ -57,3 +57,19 @@ def session_facts(problem: Problem, name: str, resume: Resume | None, *, designe
     words = ["python", f"oppa.{name}"] if resume is None else [Path(sys.argv[0]).name, *sys.argv[1:]]
     command = {"command": f"`{shlex.join(redacted(words))}`"}
     return {**provenance(problem.software), **command, "designer": designer, "seed": str(seed)}
+
+
+def session_folder(
+    problem: Problem, given: str | Path | None, resume: Resume | None, *, among: str, launcher: str | None = None
+) -> tuple[Path, Sequence[str]]:
+    """Return the folder of a session, made below `among` if none is given, and the words after `oppa` that start further tuners.
+
+    Raises:
+        InputError: the job has parallel trials, and `resume` is None, so that nothing starts them; no folder is made.
+    """
+    from oppa.tuning.session import new_folder, require_one_tuner
+
+    if resume is None:
+        require_one_tuner(problem, launcher)
+    folder = Path(given) if given is not None else new_folder(problem.name, among)
+    return folder, resume(folder) if resume is not None else ()

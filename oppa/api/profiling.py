@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import oppa
-from oppa.api.jobs import Resume, load_job, problem_of, session_facts
+from oppa.api.jobs import Resume, load_job, problem_of, session_facts, session_folder
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
 
@@ -54,19 +54,16 @@ def profile(
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import make_profiler
     from oppa.tuning.profile import profile as measure
-    from oppa.tuning.session import SessionOptions, Setup, new_folder, open_session, require_one_tuner, with_limits
+    from oppa.tuning.session import SessionOptions, Setup, open_session, with_limits
 
     if not 0 < loss < 1:
         raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
     problem = with_limits(_over_batches(job, global_batch), trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
     require_trackers(problem.tracking)
-    if resume is None:
-        require_one_tuner(problem)
     setup = Setup.of(problem, None, alone=resume is None)
     problem, candidates = setup.problem, setup.candidates
-    folder = Path(table) if table is not None else new_folder(problem.name, among="tables")
+    folder, again = session_folder(problem, table, resume, among="tables")
     facts = session_facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
-    again = resume(folder) if resume else ()
     watched = tracked(problem, callback)
     options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=watched, again=again, option="--table")
     profiler = make_profiler(problem, candidates, exhaustive=exhaustive, seed=seed, bound=loss)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import oppa
-from oppa.api.jobs import Resume, problem_of, session_facts
+from oppa.api.jobs import Resume, problem_of, session_facts, session_folder
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.problem import Problem
 from oppa.tuning import designers
@@ -51,14 +51,12 @@ def tune(
     from oppa.tracking.session import tracked
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.plan import expectation, is_expected
-    from oppa.tuning.session import SessionOptions, new_folder, require_one_tuner
+    from oppa.tuning.session import SessionOptions
 
     setup = _setup(job, designer, launcher, alone=resume is None, trials=trials, max_gpu_hours=max_gpu_hours)
-    if resume is None:
-        require_one_tuner(setup.problem, launcher)
-    problem, folder = setup.problem, Path(study) if study is not None else new_folder(setup.problem.name)
+    problem = setup.problem
+    folder, again = session_folder(problem, study, resume, among="studies", launcher=launcher)
     facts = session_facts(problem, "tune", resume, designer=designer, seed=seed)
-    again = resume(folder) if resume else ()
     transfer = _transferred(problem, own=folder)
     beliefs = transfer.beliefs if transfer else None
     facts |= {"transfer": "; ".join(text for _, text in transfer.lines)} if transfer else {}
