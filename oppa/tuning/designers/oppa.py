@@ -151,7 +151,7 @@ class Oppa:
         Riche and Carraro (2010, section 4.2).
         """
         believer = self._anew()
-        believer.update([*self._seen, *(as_predicted(each, self.predict(each)) for each in sorted(running))])
+        believer.update([*self._seen, *as_predicted(self.predict, running)])
         return believer._suggest(taken, running)
 
     def _suggest(self, taken: Set[int], running: Set[int]) -> int | None:

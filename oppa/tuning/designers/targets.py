@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 
 import torch
 
@@ -72,8 +72,12 @@ def memory_trials(observations: Sequence[Observation]) -> list[Observation]:
     return [seen for seen in observations if tells_memory(seen) or (not recognised and seen.outcome == "failed")]
 
 
-def as_predicted(candidate: int, expected: Prediction) -> Observation:
-    """Return the observation of a trial that ends as predicted."""
+def as_predicted(predict: Callable[[int], Prediction | None], running: Set[int]) -> list[Observation]:
+    """Return the observations of running trials that end as predicted, those without a prediction left out."""
+    return [_ended(candidate, expected) for candidate in sorted(running) if (expected := predict(candidate)) is not None]
+
+
+def _ended(candidate: int, expected: Prediction) -> Observation:
     return Observation(
         candidate=candidate,
         outcome="completed",

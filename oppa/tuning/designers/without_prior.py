@@ -64,9 +64,8 @@ class WithoutPrior:
 
     def suggest_beside(self, running: Set[int], taken: Set[int]) -> int | None:
         """Return a random candidate at first, then the most valuable one while others run, as `oppa` does."""
-        expected = {each: self.predict(each) for each in sorted(running)}
         believer = self._anew()
-        believer.update([*self._seen, *(as_predicted(each, known) for each, known in expected.items() if known is not None)])
+        believer.update([*self._seen, *as_predicted(self.predict, running)])
         return believer._suggest(taken, running)
 
     def _suggest(self, taken: Set[int], running: Set[int]) -> int | None:
