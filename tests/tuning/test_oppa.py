@@ -99,6 +99,7 @@ def test_a_trial_that_timed_out_changes_no_belief(memory_bytes, known, designer,
     designer.update([failed(5, "timed_out", memory_bytes=memory_bytes)])
     for process, belief in zip((designer.log_rate, designer.log_slack), before, strict=True):
         torch.testing.assert_close((process.at(ALL).mean, process.at(ALL).stddev), (belief.mean, belief.stddev), rtol=0, atol=0)
+    assert designer.suggest({5, *known}) is not None
 
 
 def test_a_failure_of_an_unknown_cause_changes_the_belief_of_memory_alone(designer) -> None:
@@ -106,7 +107,7 @@ def test_a_failure_of_an_unknown_cause_changes_the_belief_of_memory_alone(design
     designer.update([failed(5, memory_bytes=1)])
     rate, slack = (process.at(ALL) for process in (designer.log_rate, designer.log_slack))
     torch.testing.assert_close((rate.mean, rate.stddev), (before[0].mean, before[0].stddev), rtol=0, atol=0)
-    assert slack.mean[5] > before[1].mean[5]
+    assert slack.mean[5] > before[1].mean[5] and designer.suggest({5}) is not None
 
 
 def test_where_running_out_of_memory_is_recognised_another_failure_changes_no_belief(designer) -> None:
