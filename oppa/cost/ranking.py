@@ -1,4 +1,4 @@
-"""Defines what `oppa predict` returns: the configurations of a job, ranked by the prior."""
+"""Define what `oppa predict` returns: the configurations of a job, ranked by the prior."""
 
 import dataclasses
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Prints the parts of a configuration's time and memory, with the coefficient to change if they disagree with the measurement."""
+"""Print the parts of a configuration's time and memory, with the coefficient to change if they disagree with the measurement."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Prints an explanation of a configuration as JSON."""
+"""Print an explanation of a configuration as JSON."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any

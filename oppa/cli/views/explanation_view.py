@@ -1,4 +1,4 @@
-"""Prints an explanation of a configuration as text."""
+"""Print an explanation of a configuration as text."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

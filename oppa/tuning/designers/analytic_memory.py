@@ -1,4 +1,4 @@
-"""Estimates the memory of the first pipeline stage in bytes, as analytic planners do, for `grid` and `planner`. Nothing is measured.
+"""Estimate the memory of the first pipeline stage in bytes, as analytic planners do, for `grid` and `planner`. Nothing is measured.
 
     memory  = parameters held * bytes per parameter
             + activations of the micro-batches in flight

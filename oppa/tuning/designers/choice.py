@@ -1,4 +1,4 @@
-"""Chooses the next trial from the beliefs about throughput and memory: the one that is worth most."""
+"""Choose the next trial from the beliefs about throughput and memory: the one that is worth most."""
 
 from collections.abc import Sequence, Set
 

@@ -1,4 +1,4 @@
-"""Searches exhaustively: every candidate, in the order of the space."""
+"""Search exhaustively: every candidate, in the order of the space."""
 
 from collections.abc import Sequence, Set
 

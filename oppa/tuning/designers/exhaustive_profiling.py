@@ -1,4 +1,4 @@
-"""Profiles exhaustively, as COPUS does (appendix D): every candidate once, except those that cannot fit.
+"""Profile exhaustively, as COPUS does (appendix D): every candidate once, except those that cannot fit.
 
 Candidates that are predicted to fit come first: the fastest of each batch, then the second fastest of each, and so on. So a table that is
 cut short has the best of all batches. Candidates that are predicted not to fit come last, the least memory first. The first one that runs

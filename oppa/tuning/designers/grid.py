@@ -1,4 +1,4 @@
-"""Searches a grid as vendors' tuners do (NeMo's auto-configurator, the fast mode of DeepSpeed's autotuner): fixed order, memory pruning.
+"""Search a grid as vendors' tuners do (NeMo's auto-configurator, the fast mode of DeepSpeed's autotuner): fixed order, memory pruning.
 
 Little model parallelism comes first, and in each layout the largest micro-batch. Candidates that a memory estimate rules out are put off.
 After an out-of-memory, so is every candidate of the same layout whose micro-batch is not smaller. Candidates that were put off come last,

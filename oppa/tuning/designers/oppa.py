@@ -1,4 +1,4 @@
-"""Implements OPPA: Bayesian optimisation whose prior is a cost model of parallel training (paper, sections 4.1 and 4.2).
+"""Implement OPPA: Bayesian optimisation whose prior is a cost model of parallel training (paper, sections 4.1 and 4.2).
 
 Two Gaussian processes around the cost model describe log throughput and log memory. Extra parameters that the cost model does not read
 have a factor for each value. The acquisition is the constrained expected improvement (or the paper's upper confidence bound) over

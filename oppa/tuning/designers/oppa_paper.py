@@ -1,4 +1,4 @@
-"""Implements OPPA as the paper describes it, for comparison: Appendices D to G (Algorithm 3).
+"""Implement OPPA as the paper describes it, for comparison: Appendices D to G (Algorithm 3).
 
 Throughput and memory are modelled on linear scales, with the prior means of equations 10 to 21. Their coefficients are found by marginal
 likelihood. The first trials are random. An out-of-memory trial is an observation of exactly the limit.

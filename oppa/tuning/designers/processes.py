@@ -1,4 +1,4 @@
-"""Builds the Gaussian processes of `oppa` and `oppa-no-prior`: log throughput, and log(memory / limit).
+"""Build the Gaussian processes of `oppa` and `oppa-no-prior`: log throughput, and log(memory / limit).
 
 Widths are standard deviations of logarithms.
 """

@@ -1,4 +1,4 @@
-"""Rules out candidates that cannot fit, as another that needs no more memory ran out of it."""
+"""Rule out candidates that cannot fit, as another that needs no more memory ran out of it."""
 
 from collections.abc import Iterable, Sequence
 

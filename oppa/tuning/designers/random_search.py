@@ -1,4 +1,4 @@
-"""Searches at random, as OPPA does (App. E.1): every (dp, tp, pp) triple is equally likely, then every configuration within it."""
+"""Search at random, as OPPA does (App. E.1): every (dp, tp, pp) triple is equally likely, then every configuration within it."""
 
 from collections.abc import Sequence, Set
 

@@ -1,4 +1,4 @@
-"""Converts trials to observations of the two processes of `oppa`: log throughput, and log(memory / limit)."""
+"""Convert trials to observations of the two processes of `oppa`: log throughput, and log(memory / limit)."""
 
 import math
 import statistics

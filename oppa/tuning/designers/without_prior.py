@@ -1,4 +1,4 @@
-"""Implements `oppa` without its prior: a constant replaces the cost model, and memory has no prior.
+"""Implement `oppa` without its prior: a constant replaces the cost model, and memory has no prior.
 
 It is what `oppa` does for a program whose model is not stated, and for an objective other than throughput. Else it is an ablation.
 The processes, the acquisition and beta are those of `oppa`. The constant is uncertain by many orders of magnitude. As nothing else
