@@ -310,7 +310,7 @@ def file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"
 
 
-def new_folder(name: str, among: str = "studies") -> Path:
+def new_folder(name: str, among: str) -> Path:
     """Make and return the first free folder `<among>/<name>-NNN`; tuners that start at once get one each."""
     others, number, name = Path(among), 1, file_name(name)
     with disk_errors(others):

@@ -52,7 +52,7 @@ def test_a_second_tune_starts_a_new_study(oppa) -> None:
 def test_tuners_that_start_at_once_get_a_folder_each(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with ThreadPoolExecutor() as pool:
-        made = set(pool.map(new_folder, ["job"] * 20))
+        made = set(pool.map(new_folder, ["job"] * 20, ["studies"] * 20))
     assert {path.name for path in made} == {f"job-{number:03d}" for number in range(1, 21)}
 
 
