@@ -22,18 +22,8 @@ def recorded_commands() -> Mapping[str, Callable[..., None]]:
             usual=10,
             json_help="Print the figures as JSON on stdout, as fractions.",
         ),
-        "trainers-goodput": recorded_command(
-            "trainers-goodput",
-            """Show the time to a target loss of Transformers' `Trainer` under each policy, by the newest runs.
-
-            The job is a small Llama on Python's own source text, on two ranks of this machine.
-            """,
-            run=f"First train the runs that are not recorded, which takes hours. {MORE}",
-            unit="seeds",
-            counts="Number of seeds for each policy.",
-            usual=10,
-            json_help="Print the figures as JSON on stdout, as fractions.",
-        ),
+        "trainers-goodput": _trainer("trainers-goodput", "a small Llama on Python's own source text, on two ranks of this machine", "CPU"),
+        "trainers-goodput-gpu": _trainer("trainers-goodput-gpu", "a Llama of 206 million parameters in bf16, on one H100", "GPU"),
         "norm-test": _norm_test("norm-test", "on four data-parallel ranks", experiment="DDP"),
         "norm-test-fsdp": _norm_test("norm-test-fsdp", "under FSDP with the settings of the paper's tables 5 to 7", experiment="FSDP"),
         "policies": recorded_command(
@@ -57,6 +47,22 @@ def recorded_commands() -> Mapping[str, Callable[..., None]]:
             usual=4,
         ),
     }
+
+
+def _trainer(name: str, job: str, experiment: str) -> Callable[..., None]:
+    return recorded_command(
+        name,
+        f"""Show the time to a target loss of Transformers' `Trainer` under each policy, by the newest runs.
+
+        The job is {job}.
+        """,
+        run=f"First train the runs that are not recorded, which takes minutes for each seed. {MORE}",
+        unit="seeds",
+        counts="Number of seeds for each policy.",
+        usual=10,
+        json_help="Print the figures as JSON on stdout, as fractions.",
+        experiment=f"experiments.trainers_goodput.experiment:{experiment}",
+    )
 
 
 def _norm_test(name: str, job: str, *, experiment: str) -> Callable[..., None]:

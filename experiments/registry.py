@@ -46,6 +46,9 @@ TRAINERS = tuple(
 )
 """Programs of users, and their jobs, that are compared with themselves under `oppa train`."""
 
+GPU_TRAINER = tuple(f"examples/transformers_{part}" for part in ("trainer.py", "trainer.toml", "gpu.py"))
+"""The same on one GPU: the program that is compared, its job, and the program in which statistics are timed."""
+
 ELASTIC_TRAINERS = ("own", "transformers")
 """Examples whose pause is measured when a job gets another host."""
 
@@ -142,6 +145,12 @@ def _together(name: str, repeats: int = 5) -> Benchmark:
         declared=joined((*_TIMINGS.values(), PRIOR)),
     )
     return Benchmark(shows=SUITES[name].about, smallest=f"{name} --repeats 1", declared=_TIMINGS[name], recorded=(recorded,))
+
+
+def _trainers(files: tuple[str, ...], folder: str, command: str, **arguments: object) -> Recorded:
+    return Recorded(
+        folder=RESULTS / folder, command=f"{command} --out results/{folder}", arguments=arguments, declared=Declared(files=files)
+    )
 
 
 def _simulated(names: Collection[str], *, cost_model: bool) -> Declared:
@@ -299,6 +308,14 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "trainers-goodput",
         seeds=10,
     ),
+    "trainers-goodput-gpu": with_own_command(
+        "time to a target loss of Transformers' `Trainer` under each policy, on one GPU, and the prior's errors there",
+        _example("transformers_gpu", "examples/transformers_gpu.py"),
+        "trainers-goodput-gpu",
+        "trainers-goodput-gpu --run --seeds 1",
+        "trainers-goodput-gpu --help",
+        seeds=1,
+    ),
     "norm-test": with_own_command(
         "the norm test, compared with constant batches",
         _example("norm_test"),
@@ -326,13 +343,14 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "policies-simulated": _with_own_record(
         "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
     ),
-    "trainers": with_own_command(
-        "trainers of users under `oppa train`, compared with the same training without it",
-        Declared(files=TRAINERS),
-        "trainers",
-        "trainers --out results/trainers",
-        "trainers --short --json",
-        repeats=7,
+    "trainers": Benchmark(
+        shows="trainers of users under `oppa train`, compared with the same training without it",
+        smallest="trainers --short --json",
+        declared=Declared(files=TRAINERS),
+        recorded=(
+            _trainers(TRAINERS, "trainers", "trainers", repeats=7),
+            _trainers(GPU_TRAINER, "trainers-gpu", "trainers --gpu --repeats 1", repeats=1, gpu=True),
+        ),
     ),
     "libraries": with_own_command(
         "launch lines of real libraries: winners among all configurations, and what trials write",

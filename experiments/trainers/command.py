@@ -7,12 +7,14 @@ import typer
 
 REPEATS = "Pairs of restarts, and hundreds of steps whose statistics are timed."
 SHORT = "Compare two trainers in short trainings, in a minute. The figures are rough, so no record is written."
+GPU = "Compare Transformers' `Trainer` alone, on one GPU of this machine."
 OUT = "Folder in which to write table.md."
 
 
 def command(
     repeats: Annotated[int, typer.Option(min=1, help=REPEATS)] = 7,
     short: Annotated[bool, typer.Option("--short", help=SHORT)] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help=GPU)] = False,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
@@ -25,18 +27,26 @@ def command(
     from oppa.bench.registry import inputs
     from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
-    from oppa.errors import InputError
+    from oppa.errors import EnvironmentLackingError, InputError
+    from oppa.problem.detect import this_machine
     from oppa.report.record import provenance, write_record
 
     if short and out:
         raise InputError("`--short` measures too little for a record", hint="leave out `--short`, or `--out`")
+    kind = this_machine().gpu if gpu else ""
+    if gpu and not kind:
+        raise EnvironmentLackingError(
+            "`--gpu` needs a CUDA device, and this machine has none", hint="leave out `--gpu`; `oppa doctor` tells more"
+        )
     with showing_status() as tell:
-        found = compare(Extent(repeats=repeats, short=short), tell)
+        found = compare(Extent(repeats=repeats, short=short, gpu=kind), tell)
     if as_json:
         style.print_json({**to_json(found), "environment": provenance()})
     else:
         for section in sections(found):
             style.print_section(section)
     if out:
-        written = write_record(out, "Benchmarks", sections(found), inputs=inputs("trainers", None, repeats=repeats))
+        written = write_record(
+            out, "Benchmarks", sections(found), inputs=inputs("trainers", None, repeats=repeats, **({"gpu": True} if gpu else {}))
+        )
         style.err().print(f"written: {written}", markup=False)

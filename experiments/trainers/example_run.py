@@ -31,6 +31,7 @@ class ExampleRun:
         words: Further arguments of the program.
         samples: Samples of the training; None: those of the integration.
         ranks: Ranks for which it is made; one alone needs no torchrun.
+        gpu: Kind of the GPUs on which they train; empty: they train on CPUs.
         wrapper: Words before the program, such as another program that runs it.
     """
 
@@ -41,6 +42,7 @@ class ExampleRun:
         *words: str,
         samples: int | None = None,
         ranks: int = 2,
+        gpu: str = "",
         wrapper: Sequence[str] = (),
     ) -> None:
         example = catalog.root() / "examples" / integration.example
@@ -50,6 +52,7 @@ class ExampleRun:
         self.command = [*_paths(integration), integration.interpreter(), *launch, *program]
         self.settings = [f"train.samples={samples or integration.samples}", "train.advise=false", "train.frozen=''", "train.damping=2"]
         self.settings.append("limits.device_lock=false")  # losses and the client's own seconds do not depend on other trials
+        self.settings += [f"cluster.device={gpu!r}", "cluster.memory_limit='8 GiB'"] if gpu else []
         """Settings of the job, to which others may be added."""
 
     def train(self, setting: str, *, devices: int | None = None, **options: Any) -> TrainResult:

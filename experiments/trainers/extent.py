@@ -16,10 +16,12 @@ class Extent:
     Args:
         repeats: Pairs of restarts whose pauses are compared, and hundreds of steps whose statistics are timed.
         short: Whether to leave out pauses, and to shorten the rest.
+        gpu: Kind of the GPU on which one rank trains; empty: two ranks train on CPUs.
     """
 
     repeats: int
     short: bool = False
+    gpu: str = ""
 
     def includes(self, trainer: str) -> bool:
         """Return whether a trainer is compared."""
@@ -34,9 +36,16 @@ class Extent:
         return usual[-1:] if self.short else usual
 
     @property
-    def ranks(self) -> str:
-        """Return the numbers of ranks of a run that is stopped and resumed."""
-        return "1 and 2" if self.short else "2, 1 and 2"
+    def ranks(self) -> int:
+        """Return the number of ranks of a run."""
+        return 1 if self.gpu else 2
+
+    @property
+    def places(self) -> str:
+        """Return where the attempts of a run ran that is stopped and resumed."""
+        if self.gpu:
+            return f"on one {self.gpu}"
+        return f"on {'1 and 2' if self.short else '2, 1 and 2'} ranks"
 
     @property
     def settling(self) -> int:

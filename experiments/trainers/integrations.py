@@ -116,3 +116,13 @@ TRANSFORMERS = Integration(
     statistics=functools.partial(example_costs, example="transformers_trainer", words=("--output", "{folder}"), micro_batches=(32, 8)),
     losses=transformers_losses,
 )
+TRANSFORMERS_ON_GPU = dataclasses.replace(
+    TRANSFORMERS,
+    statistics=functools.partial(
+        example_costs,
+        example="transformers_gpu",
+        words=("--output_dir", "{folder}", "--bf16", "--save_strategy", "no", "--report_to", "none", "--disable_tqdm", "true"),
+        micro_batches=(16,),
+    ),
+)
+"""The same on one GPU, where statistics are timed in a larger model."""

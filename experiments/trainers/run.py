@@ -12,7 +12,7 @@ from experiments.libraries.lines import versions
 from experiments.trainers.classifiers import ACCELERATE, DEEPSPEED, LIGHTNING
 from experiments.trainers.example_run import ExampleRun
 from experiments.trainers.extent import Extent
-from experiments.trainers.integrations import FSDP2, TRANSFORMERS, Integration
+from experiments.trainers.integrations import FSDP2, TRANSFORMERS, TRANSFORMERS_ON_GPU, Integration
 from experiments.trainers.statistics_cost import MOST_COST, Spread, StatisticsCost, median
 from experiments.trainers.stop_after import StopAfter
 from experiments.trainers.torchtitan_llama import TORCHTITAN
@@ -113,7 +113,7 @@ def sections(found: Comparisons) -> list[Section]:
 
 def _present(extent: Extent, tell: Tell) -> Iterator[Integration]:
     """Yield the trainers whose environment is there, and tell which are left out."""
-    for each in filter(lambda each: extent.includes(each.name), INTEGRATIONS):
+    for each in (TRANSFORMERS_ON_GPU,) if extent.gpu else filter(lambda each: extent.includes(each.name), INTEGRATIONS):
         try:
             each.interpreter()
         except EnvironmentLackingError as lacking:
@@ -132,7 +132,7 @@ def _sections(integration: Integration, found: TrainerComparison) -> list[Sectio
         rows.append(("changes of the batch by goodput, from a measured table", str(found.own_changes)))
     rows += [
         ("largest difference of losses from the same batches without oppa", f"{found.loss_difference:.1e}"),
-        (f"the same after stops, on {found.extent.ranks} ranks, the last ones with {name} = {value}", f"{found.resumed_difference:.1e}"),
+        (f"the same after stops, {found.extent.places}, the last attempt with {name} = {value}", f"{found.resumed_difference:.1e}"),
         (f"client, share of a nominal step of {STEP_S * 1e3:g} ms", f"{found.client_overhead:.3%}"),
     ]
     if found.early_pauses_s:
@@ -160,12 +160,13 @@ def _statistics_section(integration: Integration, found: TrainerComparison) -> S
     for each in found.statistics:
         costs = [_spread(values) for values in (each.of_all(each.cpu), each.of_all(each.wall), median(each.cpu))]
         rows.append((str(each.samples), f"{each.interval:.1f}", f"{each.step_s * 1e3:.0f} ms", *costs, str(len(each.cpu))))
+    ranks, clock = ("one rank", "wall clock") if found.extent.gpu else ("two ranks", "CPU time")
     text = (
-        "One training of two ranks, whose statistics choose the measured steps. Each of these is compared with the others up to the next "
+        f"One training of {ranks}, whose statistics choose the measured steps. Each of these is compared with the others up to the next "
         "measured one. The cost over all steps is that of a measured step over the interval. Costs are the median of the pairs, with its "
-        f"95% bootstrap interval. The bar is {MOST_COST:.0%} in the first row. The first {found.extent.settling} steps do not count, as "
-        "the interval settles in them. A measured gradient is read once more, whatever the size of the micro-batch, so the cost is larger "
-        "where a micro-batch has little work."
+        f"95% bootstrap interval. The bar is {MOST_COST:.0%} in the first row, by the {clock}. The first {found.extent.settling} steps do "
+        "not count, as the interval settles in them. A measured gradient is read once more, whatever the size of the micro-batch, so the "
+        "cost is larger where a micro-batch has little work."
     )
     columns = (
         ">samples of a micro-batch",
@@ -189,7 +190,7 @@ def _compared(integration: Integration, extent: Extent, tell: Tell) -> TrainerCo
         folder, trained = Path(name), _trained_briefly if extent.short else _trained
         changed, staged, resumed = trained(integration, folder, extent, tell)
         client_s = changed.client_s()
-        chosen = None if extent.short else _chosen(integration, folder, tell)
+        chosen = None if extent.short or extent.gpu else _chosen(integration, folder, tell)
         tell(f"{integration.name}: pauses and the cost of statistics")
         measures_pauses = integration.early_start and not extent.short
         late_s, early_s = _pauses(integration, folder, extent.repeats) if measures_pauses else ((), ())
@@ -214,19 +215,23 @@ def _trained(integration: Integration, folder: Path, extent: Extent, tell: Tell)
     """Train with changes of batch and layout; and train on two ranks, then on one, and then on two in the other layout."""
     tell(f"{integration.name}: a run whose batch and layout change")
     late = ("--late-start",) if integration.early_start else ()  # so that the change of layout comes early in a short run
-    changed = ExampleRun(integration, folder / "changed", *late, samples=extent.samples(integration.samples))
+    changed = _example(integration, folder / "changed", extent, *late)
     staged = changed.trained(changed.begin(0) + ",global_batch=16", table=changed.table(STAGES), policy="stagewise")
     tell(f"{integration.name}: a run that stops twice")
-    moved = ExampleRun(integration, folder / "moved", samples=extent.samples(integration.samples))
+    moved = _example(integration, folder / "moved", extent)
     moved.trained(moved.begin(0), callback=StopAfter(20), finished=False)
     moved.trained("micro_batch=8", devices=1, callback=StopAfter(20), finished=False)
     return changed, staged, moved.trained(moved.begin(1))
 
 
+def _example(integration: Integration, folder: Path, extent: Extent, *words: str) -> ExampleRun:
+    return ExampleRun(integration, folder, *words, samples=extent.samples(integration.samples), ranks=extent.ranks, gpu=extent.gpu)
+
+
 def _trained_briefly(integration: Integration, folder: Path, extent: Extent, tell: Tell) -> Trained:
     """Train on one rank, and then on two in the other layout, where the batch changes: one run is both."""
     tell(f"{integration.name}: a run that stops once, and whose batch changes")
-    run = ExampleRun(integration, folder / "changed", samples=extent.samples(integration.samples))
+    run = _example(integration, folder / "changed", extent)
     run.trained("micro_batch=8", devices=1, callback=StopAfter(10), finished=False)
     staged = run.trained(run.begin(1) + ",global_batch=16", table=run.table(LIVE), policy="stagewise")
     return run, staged, staged

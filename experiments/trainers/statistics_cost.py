@@ -37,16 +37,18 @@ class StatisticsCost:
     interval: float
     """Mean interval of the measured steps, which the statistics choose."""
     step_s: float
-    """CPU seconds of a step that is not measured, on each rank."""
+    """Seconds of a step that is not measured, on each rank: of its CPU, or by the wall clock on a GPU."""
     cpu: Sequence[float]
     """CPU seconds of each measured step on both ranks, over those of the others, minus 1."""
     wall: Sequence[float]
     """The same for the wall clock."""
+    on_gpu: bool = False
+    """True if a GPU takes the steps, so that CPU seconds do not show their time."""
 
     @property
     def overhead(self) -> float:
-        """Return the median cost over all steps in CPU seconds, which other programs disturb less than those of the wall clock."""
-        return self.of_all(self.cpu)[0]
+        """Return the median cost over all steps: on CPUs in CPU seconds, which other programs disturb less than those of the wall clock."""
+        return self.of_all(self.wall if self.on_gpu else self.cpu)[0]
 
     def of_all(self, costs: Sequence[float]) -> Spread:
         """Return the cost over all steps, which is that of measured steps over their interval."""
@@ -94,34 +96,36 @@ def example_costs(
         interpreter: Python of the example.
         example: Name of the example.
         words: Its arguments, in which `{folder}` is a folder for what it saves.
-        micro_batches: Samples of a micro-batch, of which each of two ranks has four in a step; the first is that of a step of about 200 ms.
+        micro_batches: Samples of a micro-batch, of which each rank has four in a step; the first is that of a step of about 200 ms.
     """
     program, sizes = "example_statistics.py", extent.micro_batches(micro_batches)
     return tuple(_measured(extent, interpreter, program, [example, *words], each) for each in sizes)
 
 
 def _measured(extent: Extent, interpreter: str, program: str, words: Sequence[str], micro_batch: int) -> StatisticsCost:
-    configuration = Configuration(dp=2, global_batch=8 * micro_batch, micro_batch=micro_batch)
+    configuration = Configuration(dp=extent.ranks, global_batch=4 * extent.ranks * micro_batch, micro_batch=micro_batch)
     steps = extent.settling + extent.timed_steps
     with tempfile.TemporaryDirectory(prefix="oppa-statistics-") as name:
         write_json(Path(name, SPEC), {"configuration": configuration.to_dict(), "steps": steps})
         given = [word.format(folder=name, samples=micro_batch, steps=steps) for word in words]
-        _ran(program, *given, environment={"OPPA_TRIAL": name}, interpreter=interpreter)
+        _ran(extent.ranks, program, *given, environment={"OPPA_TRIAL": name}, interpreter=interpreter)
         ranks = [json.loads(path.read_text()) for path in Path(name).glob("times-*.json")]
     measured = ranks[0]["measured"][extent.settling :]
     cpu_s, wall_s = (np.mean([rank[clock] for rank in ranks], axis=0)[extent.settling :].tolist() for clock in ("cpu", "wall"))
     return StatisticsCost(
         samples=micro_batch,
         interval=len(measured) / max(1, sum(measured)),
-        step_s=float(np.median([seconds for seconds, each in zip(cpu_s, measured, strict=True) if not each])),
+        step_s=float(np.median([seconds for seconds, each in zip(wall_s if extent.gpu else cpu_s, measured, strict=True) if not each])),
         cpu=costs(cpu_s, measured),
         wall=costs(wall_s, measured),
+        on_gpu=bool(extent.gpu),
     )
 
 
-def _ran(program: str, *arguments: str, environment: Mapping[str, str], interpreter: str) -> None:
-    """Run two ranks of a program in this folder."""
-    words = [interpreter, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(Path(__file__).with_name(program))]
+def _ran(ranks: int, program: str, *arguments: str, environment: Mapping[str, str], interpreter: str) -> None:
+    """Run so many ranks of a program in this folder."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    words = [interpreter, *launch, str(Path(__file__).with_name(program))]
     paths = [str(catalog.root()), str(catalog.client()), os.environ.get("PYTHONPATH", "")]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
     done = subprocess.run([*words, *arguments], capture_output=True, text=True, env=variables, check=False)

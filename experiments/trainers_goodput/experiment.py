@@ -1,30 +1,70 @@
 """Measure how much sooner Transformers' `Trainer` reaches a loss under each policy (COPUS, table 1)."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.lib.recorded_page import written_page
-from experiments.lib.recorder import begin
-from experiments.trainers_goodput import page
+from experiments.lib.recorded_page import Page, page_of, written_page
+from experiments.lib.recorder import Recorder, begin
+from experiments.trainers_goodput import page, predictions
 from experiments.trainers_goodput import run as runs
 from oppa import catalog
 from oppa.bench.registry import inputs
 from oppa.report.record import Section
 
 
-def record(folder: Path, seeds: int, tell: Callable[[str], None]) -> Path:
-    """Train what the folder lacks, and write the page."""
-    begin(folder, inputs("trainers-goodput", seeds=seeds))
-    runs.run(folder, catalog.root() / "runs" / "trainers-goodput", range(seeds), tell)
-    return written_page(folder, page.page(folder))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerExperiment:
+    """Compares the policies on one job."""
+
+    name: str
+    """Name of the command, and of the folder of its record."""
+    job: str
+    """Name of the job in `examples`."""
+    batches: Sequence[int]
+    """Global batches of the table, in sequences; adaptive variants begin with the first, and each is a static variant, too."""
+    title: str
+    predicts: bool = False
+    """True to record what the prior predicts for the table before it is measured."""
+
+    def record(self, folder: Path, seeds: int, tell: Callable[[str], None]) -> Path:
+        """Train what the folder lacks, and write the page."""
+        begin(folder, inputs(self.name, seeds=seeds))
+        recorder = Recorder(job=Path("examples", f"{self.job}.toml"), folder=folder, work=catalog.root() / "runs" / self.name, tell=tell)
+        if self.predicts:
+            predictions.write(folder, catalog.root() / recorder.job, self.batches)
+        runs.run(recorder, self.batches, range(seeds))
+        return written_page(folder, self.page(folder))
+
+    def page(self, folder: Path) -> Page:
+        """Return the page and its figures."""
+        return page_of(folder, self.command, f"Time to loss: {self.title}", self.sections(folder), page.figures(folder, self.command))
+
+    def to_json(self, folder: Path, _tell: Callable[[str], None]) -> dict[str, Any]:
+        """Return the headline figures, as fractions."""
+        return page.to_json(folder, self.command)
+
+    def sections(self, folder: Path) -> list[Section]:
+        """Return the tables of the page."""
+        return [*page.sections(folder, self.command), *([predictions.section(folder)] if self.predicts else [])]
+
+    @property
+    def command(self) -> str:
+        """Return the command that makes the record."""
+        return f"oppa bench {self.name} --run"
 
 
-def to_json(folder: Path, _tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return the headline figures, as fractions."""
-    return page.to_json(page.TrainerResults.read(folder), folder)
-
-
-def sections(folder: Path) -> list[Section]:
-    """Return the tables of the page."""
-    return page.sections(folder)
+CPU = TrainerExperiment(
+    name="trainers-goodput",
+    job="transformers_trainer",
+    batches=(8, 16, 32, 64, 128),
+    title="a small Llama under Transformers' `Trainer`, two ranks on one machine",
+)
+GPU = TrainerExperiment(
+    name="trainers-goodput-gpu",
+    job="transformers_gpu",
+    batches=(8, 16, 32, 64),
+    title="a Llama of 206 million parameters under Transformers' `Trainer`, on one H100",
+    predicts=True,
+)

@@ -10,7 +10,6 @@ from experiments.goodput.figures import all_figures
 from experiments.goodput.gains import SHARES, Gains, gains, static_targets
 from experiments.goodput.sections import GoodputComparison, best_rows, change_section, seed_section, table_section, time_section
 from experiments.goodput.variants import OURS
-from experiments.lib.recorded_page import Page, page_of
 from experiments.lib.run_trace import RunTrace, facts_of, pooled, recorded
 from experiments.trainers_goodput.limits import LEAST, STATIC, GainLimits, batch_of, edge_text, limit_section
 from oppa.report.record import Section
@@ -18,7 +17,6 @@ from oppa.table import Table
 
 WINDOW = 1024
 """Samples over which a loss is smoothed."""
-COMMAND = "oppa bench trainers-goodput --run"
 TITLE = "Time to loss: recorded step times, and what changes took (table 1)"
 POOLED = "Time to loss: the same, each step as long as its like in the median over all runs"
 
@@ -34,9 +32,9 @@ class TrainerResults:
     comparison: GoodputComparison
 
     @classmethod
-    def read(cls, folder: Path) -> "TrainerResults":
-        """Read all recorded runs of a folder; raises InputError if there are none."""
-        traces = [RunTrace.read(path) for path in recorded(folder, COMMAND)]
+    def read(cls, folder: Path, command: str) -> "TrainerResults":
+        """Read all recorded runs of a folder; raises InputError, which names the command that makes them, if there are none."""
+        traces = [RunTrace.read(path) for path in recorded(folder, command)]
         return cls(GoodputComparison(traces, static_targets(traces, WINDOW), WINDOW))
 
     @property
@@ -100,8 +98,9 @@ def restart_text(results: TrainerResults, table: Table) -> str:
     return f"Restarts for another layout, in the median over seeds: {counts}. {one if len(fastest) == 1 else several}"
 
 
-def to_json(results: TrainerResults, folder: Path) -> dict[str, Any]:
-    """Return the headline figures, as fractions, and their provenance."""
+def to_json(folder: Path, command: str) -> dict[str, Any]:
+    """Return the headline figures of the recorded runs, as fractions, and their provenance."""
+    results = TrainerResults.read(folder, command)
     over = {clock: [found.interval[0], found.mean, found.interval[1]] for clock, found in results.over_static().items()}
     return {
         "gain_over_static": over,
@@ -110,13 +109,13 @@ def to_json(results: TrainerResults, folder: Path) -> dict[str, Any]:
         "limits": dataclasses.asdict(results.limits()),
         "targets": list(results.comparison.targets),
         "seeds": results.comparison.seeds,
-        **facts_of(folder, recorded(folder, COMMAND)),
+        **facts_of(folder, recorded(folder, command)),
     }
 
 
-def sections(folder: Path) -> list[Section]:
-    """Return the tables of the page."""
-    results, table = TrainerResults.read(folder), Table.read(folder / "table")
+def sections(folder: Path, command: str) -> list[Section]:
+    """Return the tables of the recorded runs."""
+    results, table = TrainerResults.read(folder, command), Table.read(folder / "table")
     return [
         static_section(results, table),
         limit_section(results.limits(), results.over_static()),
@@ -128,7 +127,6 @@ def sections(folder: Path) -> list[Section]:
     ]
 
 
-def page(folder: Path) -> Page:
-    """Return the page and its figures."""
-    title = "Time to loss: a small Llama under Transformers' `Trainer`, two ranks on one machine"
-    return page_of(folder, COMMAND, title, sections(folder), all_figures(TrainerResults.read(folder).comparison))
+def figures(folder: Path, command: str) -> Mapping[str, tuple[str, str]]:
+    """Return the caption and the SVG of each figure, by file name."""
+    return all_figures(TrainerResults.read(folder, command).comparison)

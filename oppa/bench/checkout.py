@@ -15,7 +15,7 @@ NAMES = (
     *("all", "help", "start-up", "ray-start-up", "trial-reading", "elastic-restart", "machine", "overhead", "prior"),
     *("calibrate", "simulator", "stopping", "profile", "control", "service", "goodput", "goodput-simulated"),
     *("goodput-pollux", "norm-test", "norm-test-fsdp", "policies", "policies-simulated", "schedule", "pipelines"),
-    *("cluster-sim", "trainers", "trainers-goodput", "faults", "proxy", "transfer", "libraries", "drift"),
+    *("cluster-sim", "trainers", "trainers-goodput", "trainers-goodput-gpu", "faults", "proxy", "transfer", "libraries", "drift"),
 )
 """Names of the experiments, as arguments of `oppa bench`."""
 

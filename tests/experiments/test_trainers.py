@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,16 +16,19 @@ from experiments.trainers.command import command
 from experiments.trainers.extent import Extent
 from experiments.trainers.run import INTEGRATIONS, TrainerComparison, sections, to_json
 from experiments.trainers.statistics_cost import StatisticsCost, costs
-from experiments.trainers_goodput import page, run
+from experiments.trainers_goodput import experiment, page, predictions, run
 from experiments.trainers_goodput.limits import GainLimits, edge_text, limit_section
 from oppa import catalog
-from oppa.errors import InputError
+from oppa.errors import EnvironmentLackingError, InputError
+from oppa.problem.configuration import Configuration
+from oppa.problem.detect import this_machine
 from oppa.problem.job import load_job
 from tests.control.conftest import table as known
 from tests.control.conftest import table_of  # noqa: F401 - a fixture
 from tests.experiments.comparisons import TARGETS, compared, trace
 
 table = known
+JOB, COMMAND = Path("examples", "transformers_trainer.toml"), experiment.CPU.command
 
 
 def results() -> page.TrainerResults:
@@ -60,12 +64,12 @@ def test_the_page_has_the_gain_and_its_rows_are_as_long_as_their_heads(tmp_path,
     for each in compared(2).traces:
         each.write(tmp_path / "runs")
     table.write(tmp_path / "table")
-    found = page.sections(tmp_path)
+    found = page.sections(tmp_path, COMMAND)
     assert all(len(row) == len(section.columns) for section in found for row in section.rows)
     assert found[0].rows[0][0] == "recorded step times"
-    text = written_page(tmp_path, page.page(tmp_path)).read_text()
+    text = written_page(tmp_path, experiment.CPU.page(tmp_path)).read_text()
     assert "Gain over the best static batch" in text and "Where the gain is small, and why" in text
-    figures = page.to_json(page.TrainerResults.read(tmp_path), tmp_path)
+    figures = experiment.CPU.to_json(tmp_path, print)
     assert figures["seeds"] == 2 and figures["gain_over_static"]["wall clock"][1] > 0
 
 
@@ -107,18 +111,42 @@ def test_restarts_are_stated_with_the_fastest_layouts_of_the_table(table, table_
     assert f"One layout is the fastest of the table at every batch, so no restart would pay off: `{of_one.rows[0].strategy.id}`." in one
 
 
+def test_the_prior_is_compared_with_the_measured_table_as_it_was_before_the_first_trial(tmp_path, table) -> None:
+    job = catalog.root() / "examples" / "transformers_gpu.toml"
+    predictions.write(tmp_path, job, experiment.GPU.batches)
+    written = (tmp_path / predictions.NAME).read_text()
+    known = [dict(zip(predictions.KEYS, line.split(","), strict=False)) for line in written.splitlines()[1:]]
+    assert {(each["global_batch"], each["recompute"]) for each in known} >= {("8", "none"), ("64", "full")}
+    rows = [
+        dataclasses.replace(
+            table.rows[0],
+            configuration=Configuration(dp=1, global_batch=batch, micro_batch=8, recompute=recompute),
+            steps_per_s=10.0,
+            memory_bytes=None if batch == 8 else 1 << 30,
+        )
+        for batch in (8, 16)
+        for recompute in ("none", "full")
+    ]
+    dataclasses.replace(table, rows=rows).write(tmp_path / "table")
+    predictions.write(tmp_path, job, (8,))  # a measured table never gets another prediction
+    assert (tmp_path / predictions.NAME).read_text() == written
+    section = predictions.section(tmp_path)
+    assert [row[0] for row in section.rows] == [8, 8, 16, 16] and {row[3] for row in section.rows} == {"100"}
+    assert [row[7] for row in section.rows] == ["–", "–", "1.00", "1.00"]
+    assert all(len(row) == len(section.columns) for row in section.rows)
+
+
 def test_without_records_the_command_is_named(tmp_path) -> None:
     with pytest.raises(InputError, match="no record of a run") as caught:
-        page.TrainerResults.read(tmp_path)
-    assert page.COMMAND in caught.value.hint
+        page.TrainerResults.read(tmp_path, COMMAND)
+    assert COMMAND in caught.value.hint
 
 
 def test_each_seed_trains_every_variant_once_and_begins_with_another(table, tmp_path, monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(Recorder, "table", lambda self, batches: table)
     monkeypatch.setattr(Recorder, "train", lambda self, variant, seed, begins, *words: asked.append((variant, seed, begins, words)))
-    monkeypatch.setattr(run, "BATCHES", table.batches)
-    run.run(tmp_path, tmp_path, range(2), print)
+    run.run(Recorder(job=JOB, folder=tmp_path, work=tmp_path, tell=print), table.batches, range(2))
     names = [[variant for variant, at, _, _ in asked if at == seed] for seed in range(2)]
     assert sorted(names[0]) == sorted(names[1]) and names[0] == [names[1][-1], *names[1][:-1]]
     assert {f"static-{batch}" for batch in table.batches} < set(names[0])
@@ -126,7 +154,7 @@ def test_each_seed_trains_every_variant_once_and_begins_with_another(table, tmp_
 
 
 def test_the_job_is_read_and_its_launch_line_has_the_seed() -> None:
-    problem = load_job(catalog.root() / run.JOB, settings=["training.seed=7"])
+    problem = load_job(catalog.root() / JOB, settings=["training.seed=7"])
     values = {"devices_per_host": 2, "learning_rate": problem.training.learning_rate, "seed": problem.training.seed, "folder": "f"}
     candidates = problem.candidates()
     each = candidates.configuration(0)
@@ -185,3 +213,17 @@ def test_a_named_interpreter_runs_the_trainers(monkeypatch) -> None:
     assert {each.interpreter() for each in named} == {sys.executable}
     monkeypatch.setenv(PYTHON, "/env/bin/python")
     assert {each.interpreter() for each in named} == {"/env/bin/python"}
+
+
+@pytest.mark.skipif(bool(this_machine().gpus), reason="this machine has a GPU")
+def test_without_a_gpu_nothing_is_compared_on_one(tmp_path) -> None:
+    with pytest.raises(EnvironmentLackingError, match="needs a CUDA device"):
+        command(gpu=True, out=tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_one_rank_on_a_gpu_is_judged_by_the_wall_clock() -> None:
+    on_gpu = Extent(repeats=1, gpu="H100")
+    assert (on_gpu.ranks, on_gpu.places) == (1, "on one H100") and Extent(repeats=1).ranks == 2
+    found = StatisticsCost(samples=8, interval=4.0, step_s=0.2, cpu=[0.04] * 9, wall=[0.08] * 9, on_gpu=True)
+    assert found.overhead == pytest.approx(0.02)

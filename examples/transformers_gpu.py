@@ -1,0 +1,75 @@
+"""Train a Llama of 206 million parameters on GPUs with Transformers' `Trainer`, by the options of `TrainingArguments`.
+
+`OppaTrainer` is the `Trainer` itself outside oppa. Under `oppa train` the batch follows the gradient noise scale, which `Measured` reports.
+"""
+
+import dataclasses
+import sysconfig
+from pathlib import Path
+
+import oppa_client
+import torch
+from oppa_client.transformers import OppaTrainer
+from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, TrainingArguments
+
+from oppa.training import GradientStatistics
+
+
+@dataclasses.dataclass
+class Sizes:
+    """Sizes of the model; `length` is the number of tokens of a sample, and tokens are bytes."""
+
+    layers: int = 16
+    hidden: int = 1024
+    heads: int = 16
+    ffn: int = 2816
+    length: int = 1024
+
+
+class Text(torch.utils.data.Dataset):
+    """Consecutive pieces of the modules of Python's standard library, byte by byte."""
+
+    def __init__(self, length):
+        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+        data = torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in files)), dtype=torch.uint8)
+        self.pieces = data[: len(data) // length * length].view(-1, length)
+
+    def __len__(self):
+        return len(self.pieces)
+
+    def __getitem__(self, index):
+        tokens = self.pieces[index].long()
+        return {"input_ids": tokens, "labels": tokens}
+
+
+class Measured(OppaTrainer):
+    """Reports the gradient noise scale, which the policies `goodput` and `critical-batch` follow."""
+
+    def gradient_statistics(self, model):
+        """Return what measures the gradients of the wrapped model."""
+        return GradientStatistics(model)
+
+
+def llama(sizes, seed):
+    """Return a model with these sizes, initialised by a seed."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        hidden_size=sizes.hidden,
+        intermediate_size=sizes.ffn,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        vocab_size=256,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config)
+
+
+def main():
+    """Train by the options of the command line."""
+    arguments, sizes = HfArgumentParser((TrainingArguments, Sizes)).parse_args_into_dataclasses()
+    Measured(model=llama(sizes, arguments.seed), args=arguments, train_dataset=Text(sizes.length)).train()
+
+
+if __name__ == "__main__":
+    oppa_client.wait_for_devices()
+    main()
