@@ -95,7 +95,7 @@ def layout_of(
     overlap_zero = _numbers(columns, "overlap_zero_comm", 0)
     cp, tp, shard = _numbers(columns, "cp", 1), numbers["tp"], _numbers(columns, "shard", 0)
     etp, recomputed = _numbers(columns, "etp", 0), _numbers(columns, "recompute_layers", 0)
-    offload = np.asarray(columns.get("offload", "none"))
+    offload, buckets = np.asarray(columns.get("offload", "none")), _bucket_mb(columns, numbers["zero_stage"]) * MIB
     facts = {
         **numbers,
         "cp": cp,
@@ -126,7 +126,8 @@ def layout_of(
         "overlap_tp": _flags(columns, "overlap_tp"),
         "compiled": _flags(columns, "compiled"),
         "balanced": np.asarray((np.asarray(columns.get("stage_layout", "even")) != "even") | balanced, dtype=np.float64),
-        "bucket_bytes": _bucket_mb(columns, numbers["zero_stage"]) * MIB,
+        "bucket_bytes": buckets,
+        "last_bucket_bytes": np.where(np.isinf(buckets), AT_REST_MB * MIB, buckets),
     }
     return ConfigurationFacts(**{name: _tensor(np.broadcast_to(values, pp.shape)) for name, values in facts.items()})
 
@@ -285,6 +286,7 @@ def format_facts(
         "gradient_buffer": framework.keeps_gradient_buffer,
         "frozen_unit_inputs": framework.frozen_unit_inputs if trained < 1 else 0.0,
         "gradients_sharded_from": framework.gradients_sharded_from,
+        "gradients_scattered_from": framework.gradients_scattered_from,
         "stall_probability_per_host": framework.stall_probability_per_host,
         "stall_s": framework.stall_s,
     }

@@ -51,6 +51,7 @@ class _Bytes(DeclaredTable):
 
 class _Sharding(DeclaredTable):
     gradients_sharded_from: Count
+    gradients_scattered_from: Count = 1
     gathered_layers: _Number
     gathered_parameters: _Number = 0.0
     gathers_ends: bool = False
@@ -139,6 +140,8 @@ class FrameworkPrior:
     """The copies of a layer's weight that 8-bit training keeps in addition to it."""
     gradients_sharded_from: int
     """ZeRO stage from which a rank keeps only its share of the gradients."""
+    gradients_scattered_from: int
+    """ZeRO stage from which gradients are reduced into shards; below it, every rank gets all of them."""
     gathered_layers: float
     """Layers whose weights or gradients are whole at the same time under ZeRO 3."""
     gathers_ends: bool

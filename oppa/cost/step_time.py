@@ -110,15 +110,16 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
 
     Below ZeRO 3 parameters are gathered once, after the update, or by FSDP for each micro-batch. Under ZeRO 3 each forward and each
     backward pass gathers them, and frameworks that prefetch hide this behind the pass. Groups of HSDP add an all-reduce of their shards.
-    The backward pass of ZeRO++ gathers within its smaller groups.
+    The backward pass of ZeRO++ gathers within its smaller groups. The last bucket is full only when the backward pass ends, so nothing
+    hides it.
     """
     layout, formats = work.layout, work.formats
-    reduced, scattered, gathered, again = _operations_of_replicas(work, c)
+    reduced, scattered, gathered, again, last_reduced, last_scattered = _operations_of_replicas(work, c)
     forward, backward = stage / 3, 2 / 3 * stage
     behind = layout.overlap_exchange * c["overlap"] * backward  # hidden by the last micro-batch's backward pass
-    reduced = (reduced - behind).clamp_min(0)
     covered = layout.overlap_gather * c["overlap"] * forward  # hidden by the first micro-batch's forward pass
-    once = (scattered - behind).clamp_min(0), (gathered - covered).clamp_min(0)
+    below_one = torch.maximum(reduced - behind, last_reduced)
+    at_one = torch.where(formats.gradients_scattered_from > 1, below_one, torch.maximum(scattered - behind, last_scattered))
     hidden = formats.prefetches * c["overlap"]
     each = layout.num_microbatches
     exchanges = exchanges_of_gradients(work)
@@ -127,10 +128,10 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     only = (again - hidden * backward).clamp_min(0)
     mine = torch.minimum(both, only)  # what the gathers alone would take of `both`
     always = exchanges * (both - mine), each * (gathered - hidden * forward).clamp_min(0) + exchanges * mine + (each - exchanges) * only
-    sharded = exchanges * (scattered - torch.maximum(hidden * backward, behind)).clamp_min(0)
+    sharded = exchanges * torch.maximum(scattered - torch.maximum(hidden * backward, behind), last_scattered)
     often = torch.where(formats.gathers_each > 0, each, 1.0)
     kept = sharded, often * (gathered - torch.maximum(covered, hidden * forward)).clamp_min(0)  # a pass of ZeRO 2 keeps what it gathered
-    by_stage = zip((reduced, torch.zeros_like(reduced)), once, kept, always, strict=True)
+    by_stage = zip((below_one, torch.zeros_like(reduced)), (at_one, (gathered - covered).clamp_min(0)), kept, always, strict=True)
     exchanged, collected = (_of_stage(layout.zero_stage, stages) for stages in by_stage)
     return torch.where(work.replicas > 1, exchanged, 0.0), torch.where(work.replicas > 1, collected, 0.0)
 
@@ -146,6 +147,10 @@ class _Exchange(NamedTuple):
     """The gathering of the weights."""
     again: Tensor
     """The same within the smaller groups of ZeRO++, if there are any."""
+    last_reduced: Tensor
+    """The reduction of the last bucket."""
+    last_scattered: Tensor
+    """Its reduction into shards."""
 
 
 def _operations_of_replicas(work: Workload, c: Coefficients) -> _Exchange:
@@ -169,12 +174,16 @@ def _exchange(work: Workload, parameters: Tensor, replicas: Tensor, shards: Tens
     in_eight_bits = (layout.quantized_weights > 0) | (machine.eight_bit * layout.fp8_weights > 0)
     weight_bytes = torch.where(in_eight_bits, QUANTISED_WEIGHT_BYTES, formats.gathered_weight_bytes)
     gradients, weights = parameters * formats.trained * reduced_bytes, parameters * weight_bytes
-    scattered = gather_time(group, gradients, machine, c) + _more_operations(work, group, gradients, c)
+    reduced, scattered = all_reduce_time(whole, gradients, machine, c), gather_time(group, gradients, machine, c)
+    scattered = scattered + all_reduce_time(copies, gradients / shards, machine, c)
+    last = (layout.last_bucket_bytes / gradients).clamp_max(1)
     return _Exchange(
-        reduced=all_reduce_time(whole, gradients, machine, c) + _more_operations(work, whole, gradients, c),
-        scattered=scattered + all_reduce_time(copies, gradients / shards, machine, c),
+        reduced=reduced + _more_operations(work, whole, gradients, c),
+        scattered=scattered + _more_operations(work, group, gradients, c),
         gathered=gather_time(group, weights, machine, c) + _more_operations(work, group, gradients, c),
         again=gather_time(second, weights, machine, c) + _more_operations(work, second, gradients, c),
+        last_reduced=last * reduced,
+        last_scattered=last * scattered,
     )
 
 

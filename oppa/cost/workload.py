@@ -134,6 +134,8 @@ class ConfigurationFacts(Columns):
     """1 if a compiler fuses the element-wise operations."""
     bucket_bytes: Tensor
     """Bytes of gradients that replicas exchange in one operation."""
+    last_bucket_bytes: Tensor
+    """Bytes of gradients that are exchanged when the backward pass has ended; a usual bucket if the size is unknown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -213,6 +215,8 @@ class FormatFacts(Columns):
     """Gradients of the input of a unit of frozen weights that ZeRO 3 keeps until the backward pass ends."""
     gradients_sharded_from: Tensor
     """ZeRO stage from which each rank keeps only its share of the gradients."""
+    gradients_scattered_from: Tensor
+    """ZeRO stage from which gradients are reduced into shards."""
     stall_probability_per_host: Tensor
     """Probability that a host is slow in a run, so that every micro-batch of a pipeline over hosts waits."""
     stall_s: Tensor

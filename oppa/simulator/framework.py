@@ -68,7 +68,7 @@ MEGATRON = Framework(sequence_parallel=True, gathers_again=True, ring_attention=
 # Korthikanti et al. (2022) measured an older version, which kept scores in memory; selective recomputation dropped them.
 MEGATRON_2022 = dataclasses.replace(MEGATRON, fused_attention=False)
 COLOSSALAI = Framework(ddp_copy=True, reduces_every_micro_batch=True, scattered_gradients=False)
-TORCH = Framework(ddp_copy=True, waiting_transfers=False, host_operations=(40, 55))
+TORCH = Framework(ddp_copy=True, scattered_gradients=False, waiting_transfers=False, host_operations=(40, 55))
 DEEPSPEED = Framework(reduces_every_micro_batch=True)
 
 FRAMEWORKS = {

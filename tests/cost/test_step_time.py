@@ -176,7 +176,7 @@ def test_the_formula_reads_the_coefficients_that_are_declared_and_no_others() ->
     c = {name: value.requires_grad_() for name, value in medians(beliefs).items()}
     layouts = [{"dp": dp, "pp": pp, "tp": tp, "zero": 0} for dp, pp, tp in ((32, 1, 1), (8, 1, 16), (1, 4, 8), (16, 2, 2))]
     experts = {"experts": 8, "experts_per_token": 2, "ep": 8, "precision": "fp8", "loss": "fused"}
-    step_time(work_of(*layouts, experts, {"device": "CPU"}), c).sum().backward()
+    step_time(work_of(*layouts, experts, {"pp": 1, "zero": 0, "seq_len": 128}, {"device": "CPU"}), c).sum().backward()
     assert {name for name, value in c.items() if value.grad} == set(beliefs)
 
 
@@ -201,7 +201,7 @@ def colossalai(framework_problem, **options) -> tuple[torch.Tensor, dict[str, to
     """Seconds of every candidate of ColossalAI's space, and its columns."""
     problem = framework_problem("colossalai", **options)
     candidates = problem.candidates()
-    names = ("dp", "tp", "pp", "ep", "zero_stage", "zero_bucket_mb", "overlap_zero_allgather")
+    names = ("dp", "tp", "pp", "ep", "zero_stage", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather")
     columns = {name: torch.from_numpy(candidates.column(name).copy()) for name in names}
     return step_time(workload_of(problem, candidates), C), columns
 
@@ -215,11 +215,25 @@ def test_a_gather_that_overlaps_is_never_slower(framework_problem) -> None:
     assert (with_ <= without).all() and (with_ < without).any()
 
 
-def test_smaller_buckets_are_never_faster(framework_problem) -> None:
+def test_smaller_buckets_are_never_faster_unless_they_overlap_the_backward_pass(framework_problem) -> None:
     seconds, columns = colossalai(framework_problem)
-    sizes = columns["zero_bucket_mb"][columns["zero_stage"] > 0]
-    means = [float(seconds[columns["zero_stage"] > 0][sizes == size].mean()) for size in sizes.unique()]
-    assert means == sorted(means, reverse=True) and means[0] > means[-1]
+    by_overlap = {}
+    for overlaps in (False, True):
+        chosen = (columns["zero_stage"] > 0) & (columns["overlap_zero_comm"] == overlaps) & (columns["dp"] > 1)
+        sizes = columns["zero_bucket_mb"][chosen]
+        by_overlap[overlaps] = [float(seconds[chosen][sizes == size].mean()) for size in sizes.unique()]
+    in_turn = by_overlap[False]
+    assert in_turn == sorted(in_turn, reverse=True) and in_turn[0] > in_turn[-1]
+    # nothing hides the last bucket, so the largest one, which holds all gradients, overlaps nothing
+    assert min(by_overlap[True]) < by_overlap[True][-1]
+    assert all(overlapped <= plain for overlapped, plain in zip(by_overlap[True], in_turn, strict=True))
+
+
+def test_colossalai_reduces_whole_gradients_at_zero_1(framework_problem) -> None:
+    seconds, columns = colossalai(framework_problem)
+    alone = (columns["pp"] == 1) & (columns["tp"] == 1) & (columns["ep"] == 1) & ~columns["overlap_zero_comm"]
+    one, two = (seconds[alone & (columns["zero_stage"] == stage) & (columns["zero_bucket_mb"] == 24)] for stage in (1, 2))
+    assert float(one.min()) > float(two.min())
 
 
 def test_shared_experts_exchange_fewer_gradients(framework_problem) -> None:
