@@ -15,6 +15,7 @@ from oppa.cost.step_time import (
     stage_contents,
     stage_time,
     step_time,
+    tied_time,
     transfers_time,
     upload_time,
 )
@@ -80,7 +81,7 @@ def times(work: Workload, c: Coefficients) -> dict[str, Tensor]:
         "uneven_stages": count * (stage - layers * layer_time(work, c) - output),
         "bubble": idle * filling_time(work, stage, c),
         "transfers": (count + idle) * transfers,
-        "gradients": gradients,
+        "gradients": gradients + tied_time(work, c),
         "parameters": parameters,
         "optimizer": torch.where(offloaded, 0.0, update),
         "offload": torch.where(offloaded, update, 0.0) + count * layers * layer.offload + upload_time(work, stage, c),

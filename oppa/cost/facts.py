@@ -119,6 +119,7 @@ def layout_of(
         "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),
         "offload_parameters": np.maximum(offload == "parameters", _flags(columns, "offload_parameters")),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
+        "ends_together": ((schedule == "zb-v") | (schedule == "search") & (chunks == 2)).astype(np.float64),
         "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, most_in_flight)),
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
         "overlap_gather": _numbers(columns, "overlap_zero_allgather", 0),

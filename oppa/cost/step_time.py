@@ -43,7 +43,7 @@ def step_time(work: Workload, c: Coefficients) -> Tensor:
     stage = stage_time(work, c)
     idle, transfers = c["bubble"] * work.layout.bubble, transfers_time(work, c)
     pipeline = work.layout.num_microbatches * (stage + transfers) + idle * (filling_time(work, stage, c) + transfers)
-    replicas = replica_time(work, stage, c) + upload_time(work, stage, c)
+    replicas = replica_time(work, stage, c) + tied_time(work, c) + upload_time(work, stage, c)
     return _with_stalls(pipeline + replicas + optimizer_time(work, c) + c["step_s"], work)
 
 
@@ -187,6 +187,16 @@ def _exchange(work: Workload, parameters: Tensor, replicas: Tensor, shards: Tens
     )
 
 
+def tied_time(work: Workload, c: Coefficients) -> Tensor:
+    """Return the seconds in which the first and the last stage add the gradients of a tied embedding, shape (n,).
+
+    All ranks of the first stage send theirs at the same time, after the backward pass.
+    """
+    gradients = work.shape.head_parameters / work.layout.tp * work.formats.trained * work.formats.reduced_bytes
+    seconds = transfer_time(gradients, work.hosts > 1, work.machine, c, alone=_share_of_port(work))
+    return torch.where((work.shape.tied > 0) & (work.layout.pp > 1) & (work.layout.ends_together == 0), seconds, 0.0)
+
+
 def upload_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
     """Return the seconds in which ZeRO 3's shards move from the host to the device, as far as passes do not hide them, shape (n,).
 
@@ -247,10 +257,15 @@ def _transfer_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds to send one micro-batch's activations to the next stage, shape (n,); each tensor-parallel rank sends its share."""
     layout, machine = work.layout, work.machine
     payload = work.tokens * work.shape.hidden * work.formats.element_bytes / layout.tp
-    senders = torch.minimum(work.replicas * layout.tp, machine.devices_per_host)  # senders of a host at the same time
+    return torch.where(layout.pp > 1, transfer_time(payload, work.hosts > 1, machine, c, alone=_share_of_port(work)), 0.0)
+
+
+def _share_of_port(work: Workload) -> Tensor:
+    """Return the multiple of its share of the network that a rank can use while all ranks of its stage send, shape (n,)."""
+    machine = work.machine
+    senders = torch.minimum(work.replicas * work.layout.tp, machine.devices_per_host)  # senders of a host at the same time
     ports = torch.minimum(machine.ports, machine.devices_per_host)  # a job's hosts may have fewer devices than the catalogue's
-    alone = machine.devices_per_host / torch.maximum(senders, ports)
-    return torch.where(layout.pp > 1, transfer_time(payload, work.hosts > 1, machine, c, alone=alone), 0.0)
+    return machine.devices_per_host / torch.maximum(senders, ports)
 
 
 def stalled_probability(work: Workload) -> Tensor:

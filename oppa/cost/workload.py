@@ -128,6 +128,8 @@ class ConfigurationFacts(Columns):
     overlap_gather: Tensor
     """1 if the gathering of updated parameters overlaps the forward pass that uses them."""
     overlap_p2p: Tensor
+    ends_together: Tensor
+    """1 if the first and the last stage are on the same ranks, as under schedules that run through the stages and back."""
     overlap_tp: Tensor
     """1 if tensor-parallel communication runs in parts, at the same time as the matrix products that need it."""
     compiled: Tensor
