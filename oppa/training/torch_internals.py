@@ -5,10 +5,12 @@ Private names may change without notice. All of them are here, so this module sh
 
 import contextlib
 import ctypes
+import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import _disable_profiler as disable_profiler  # type: ignore[attr-defined]
 from torch.autograd import _enable_profiler as enable_profiler  # type: ignore[attr-defined]
 from torch.autograd import _prepare_profiler as prepare_profiler  # type: ignore[attr-defined]
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from oppa.errors import EnvironmentLackingError
@@ -37,6 +40,7 @@ __all__ = [
     "PipelineRuntime",
     "ProfilerEvent",
     "RecordScope",
+    "accumulated_apart",
     "all_threads_counted",
     "disable_profiler",
     "enable_profiler",
@@ -76,6 +80,23 @@ def all_threads_counted() -> Iterator[None]:
         yield
     finally:
         counts.value = False
+
+
+def accumulated_apart(sharded: FSDPModule) -> dict[int, Callable[[], Tensor | None]]:
+    """Return functions that return the gradient which FSDP2 accumulates apart from a gathered parameter, by the parameter's `id`.
+
+    Under a `reduce_dtype` of its own, FSDP2 moves a gradient there after each backward pass that reduces nothing. The result is empty under
+    a version of torch that keeps it elsewhere.
+    """
+    state = sharded._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", ())
+    each = [parameter for group in groups for parameter in group.fsdp_params if hasattr(parameter, "unsharded_accumulated_grad")]
+    return {id(parameter._unsharded_param): functools.partial(_apart, weakref.ref(parameter)) for parameter in each}
+
+
+def _apart(parameter: "weakref.ref[Any]") -> Tensor | None:
+    found: Tensor | None = getattr(parameter(), "unsharded_accumulated_grad", None)
+    return found
 
 
 def forget_shardings() -> None:

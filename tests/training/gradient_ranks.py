@@ -183,7 +183,7 @@ FRESH = {
     "fsdp, scheduled": joined(functools.partial(scheduled, sharded)),
     "ddp, averaged at once": joined(functools.partial(astray, DistributedDataParallel, contextlib.nullcontext)),
     "fsdp, averaged at once": joined(functools.partial(astray, sharded, contextlib.nullcontext)),
-    "fsdp, in float32": joined(functools.partial(astray, in_float32, local)),
+    "fsdp in float32, workers": joined(functools.partial(looped, in_float32, "workers")),
     "fsdp and tp": joined(functools.partial(refused, slice_and_shard)),
     "planted": joined(lambda rank, world: self_test(steps=100).error),
 }

@@ -206,14 +206,14 @@ def test_the_check_of_a_loop_of_ones_own_finds_both_norms(program: str, world: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["ddp", "fsdp"])
+@pytest.mark.parametrize("program", ["ddp", "fsdp", "fsdp in float32"])
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int, gang: Gang) -> None:
     assert_same(of_json(gang.agreed(f"{program}, workers", world)), own_reference(world, of_workers=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["ddp, averaged at once", "fsdp, averaged at once", "fsdp, in float32"])
+@pytest.mark.parametrize("program", ["ddp, averaged at once", "fsdp, averaged at once"])
 def test_workers_whose_gradients_never_add_up_by_themselves_are_refused(program: str, gang: Gang) -> None:
     assert "do not add up on this rank before they are averaged" in gang.agreed(program, 2)
 

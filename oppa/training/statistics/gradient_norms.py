@@ -24,6 +24,7 @@ from oppa.errors import InputError
 from oppa.training.model.weights import local_gradient
 from oppa.training.parallel.gradient_layout import GradientPlacement
 from oppa.training.statistics.device_timer import DeviceTimer
+from oppa.training.torch_internals import accumulated_apart
 
 Norm = Callable[[Tensor, Tensor], object]
 """Writes the norm of a gradient into a scalar tensor."""
@@ -142,7 +143,12 @@ class GradientNorms:
         self._table.clear()
         self._astray.clear()
 
-    def _watch(self, name: str, leaf: nn.Parameter) -> None:
+    def _watch(self, name: str, leaf: nn.Parameter, apart: Callable[[], Tensor | None] = lambda: None) -> None:
+        """Register the hook of a parameter.
+
+        Args:
+            apart: Returns the gradient that was accumulated outside the parameter.
+        """
         # The hooks must not refer to `self`: parameters would be in a reference cycle, and their memory would outlive a layout.
         number, table, timer = self._numbers[name], self._table, self._timer
         measure, counts = self._norms[number], table.counts
@@ -161,6 +167,7 @@ class GradientNorms:
             began = timer.begin()
             held = parameter()
             earlier = None if held is None else held.grad  # this gradient is about to be added to it
+            earlier = apart() if earlier is None else earlier
             if counts[number] and (averaged or earlier is None):
                 astray.add(name)
             measure(gradient if earlier is None else earlier + gradient, table.place(0, number))
@@ -174,11 +181,12 @@ class GradientNorms:
 
         def hook_of(prefix: str) -> Callable[[nn.Module, object], None]:
             def before(part: nn.Module, _: object) -> None:
+                apart = accumulated_apart(part) if isinstance(part, FSDPModule) else {}
                 # A `checkpoint_wrapper` has names of its own for its parameters, which those of the whole module are not.
                 for name, leaf in nn.Module.named_parameters(part, prefix):
                     if name in self._parameters and name not in self._leaves and not isinstance(leaf, DTensor):
                         self._leaves[name] = weakref.ref(leaf)
-                        self._watch(name, leaf)
+                        self._watch(name, leaf, apart.get(id(leaf), lambda: None))
 
             return before
 
@@ -235,7 +243,7 @@ class GradientNorms:
             raise InputError(
                 f"the gradients of `{name}` do not add up on this rank before they are averaged",
                 hint="run all micro-batches but a step's last one under DDP's `no_sync()`, or with FSDP2's "
-                "`set_requires_gradient_sync(False)` and no `reduce_dtype`; or measure micro-batches instead of workers",
+                "`set_requires_gradient_sync(False)`; or measure micro-batches instead of workers",
             )
         if (count := self._table.counts[self._numbers[name]]) > micro_batches:
             raise InputError(
