@@ -120,7 +120,7 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     covered = layout.overlap_gather * c["overlap"] * forward  # hidden by the first micro-batch's forward pass
     below_one = torch.maximum(reduced - behind, last_reduced)
     at_one = torch.where(formats.gradients_scattered_from > 1, below_one, torch.maximum(scattered - behind, last_scattered))
-    hidden = formats.prefetches * c["overlap"]
+    hidden = formats.prefetches * work.machine.asynchronous * c["overlap"]
     each = layout.num_microbatches
     exchanges = exchanges_of_gradients(work)
     # a backward pass that gathers and reduces hides both; the others only gather
@@ -205,7 +205,7 @@ def upload_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
     layout, formats = work.layout, work.formats
     resting = torch.where(formats.sharded_weight_bytes > 0, formats.sharded_weight_bytes, 4.0)
     moved = stage_parameters(work) / layout.shards * resting / work.machine.host_bandwidth
-    hidden = formats.prefetches * c["overlap"] * stage
+    hidden = formats.prefetches * work.machine.asynchronous * c["overlap"] * stage
     exposed = (moved - hidden / 3).clamp_min(0) + (moved - 2 / 3 * hidden).clamp_min(0)
     return torch.where((layout.offload_parameters > 0) & (layout.zero_stage >= 3), layout.num_microbatches * exposed, 0.0)
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oppa.cost.beliefs import prior_beliefs
+from oppa.cost.breakdown import times
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.framework import DEFAULT, frameworks
@@ -22,6 +23,7 @@ from oppa.cost.step_time import (
     stage_time,
     stalled_probability,
     step_time,
+    tied_time,
     transfers_time,
 )
 from tests.cost.conftest import rows_of, work_of
@@ -227,6 +229,18 @@ def test_smaller_buckets_are_never_faster_unless_they_overlap_the_backward_pass(
     # nothing hides the last bucket, so the largest one, which holds all gradients, overlaps nothing
     assert min(by_overlap[True]) < by_overlap[True][-1]
     assert all(overlapped <= plain for overlapped, plain in zip(by_overlap[True], in_turn, strict=True))
+
+
+def test_the_ends_of_a_pipeline_exchange_the_gradients_of_a_tied_embedding_unless_they_are_the_same_ranks() -> None:
+    pipeline = {"dp": 8, "tp": 4, "pp": 2, "tied": True}
+    tied, untied, alone = tied_time(work_of(pipeline, {**pipeline, "tied": False}, {**pipeline, "pp": 1}), C).tolist()
+    assert tied > 0 and untied == alone == 0
+    wide, narrow = (tied_time(work_of({**pipeline, "tp": tp}), C).item() for tp in (1, 8))
+    assert wide > narrow
+    work = work_of(pipeline)
+    there_and_back = dataclasses.replace(work, layout=dataclasses.replace(work.layout, ends_together=torch.ones_like(work.layout.pp)))
+    assert tied_time(there_and_back, C).item() == 0
+    assert float(times(work, C)["gradients"]) == pytest.approx(float(exchange_times(work, stage_time(work, C), C)[0]) + tied)
 
 
 def test_colossalai_reduces_whole_gradients_at_zero_1(framework_problem) -> None:

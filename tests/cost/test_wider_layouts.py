@@ -10,13 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.framework import frameworks, load_framework
+from oppa.cost.hardware import load_hardware
 from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE
 from oppa.cost.memory import first_stage
 from oppa.cost.prediction import predict_rows
 from oppa.cost.stages import norm_copies, stage_parameters
-from oppa.cost.step_time import step_time
+from oppa.cost.step_time import replica_time, step_time
 from tests.cost.conftest import ROW, work_of
 
 law = settings(max_examples=20)
@@ -155,9 +157,17 @@ def test_groups_of_hsdp_within_a_host_are_faster_over_a_slow_network() -> None:
     assert inside < over_all
 
 
-def test_prefetching_hides_what_is_gathered() -> None:
-    hidden, exposed = predicted(SHARDED, {**SHARDED, "framework": "torch"})[TIME]
-    assert hidden < exposed
+def test_prefetching_hides_what_is_gathered_on_devices_with_streams() -> None:
+    prefetching = work_of(SHARDED)
+    in_turn = dataclasses.replace(
+        prefetching, formats=dataclasses.replace(prefetching.formats, prefetches=torch.zeros_like(prefetching.formats.prefetches))
+    )
+    without_streams = dataclasses.replace(
+        prefetching, machine=dataclasses.replace(prefetching.machine, asynchronous=torch.zeros_like(prefetching.machine.asynchronous))
+    )
+    c, stage = prior_beliefs(load_hardware("H100")), torch.ones(1, dtype=torch.float64)
+    hidden, exposed, waited = (float(replica_time(work, stage, c)) for work in (prefetching, in_turn, without_streams))
+    assert hidden < exposed == waited
 
 
 @pytest.mark.parametrize("precision", ["fp8", "mxfp8"])

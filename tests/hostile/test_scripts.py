@@ -82,7 +82,7 @@ def test_a_study_folder_with_any_name_is_no_code(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB.replace('"torch"', '"simulated"'))
     oppa = Oppa(tmp_path)
     study = "s'$(touch PWNED)`touch PWNED`\"; touch PWNED #"
-    oppa("tune", "job.toml", "--trials", 3, "--study", study)
+    oppa("tune", "job.toml", "--trials", 3, "--study", study, "--set", "space.parameters.zero_bucket_mb=24")
     oppa("export", study, "--to", "colossalai", "--out", "x'$(touch PWNED)'")
     script = tmp_path / "x'$(touch PWNED)'" / "run.sh"
     done = subprocess.run(["sh", script, "train.py"], cwd=tmp_path, env=stubs(tmp_path / "bin"), capture_output=True, text=True)
