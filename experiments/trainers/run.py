@@ -212,7 +212,7 @@ def _compared(integration: Integration, extent: Extent, tell: Tell) -> TrainerCo
 
 
 def _trained(integration: Integration, folder: Path, extent: Extent, tell: Tell) -> Trained:
-    """Train with changes of batch and layout; and train on two ranks, then on one, and then on two in the other layout."""
+    """Train with changes of batch and layout; and train in three attempts, the second on one rank and the last in the other layout."""
     tell(f"{integration.name}: a run whose batch and layout change")
     late = ("--late-start",) if integration.early_start else ()  # so that the change of layout comes early in a short run
     changed = _example(integration, folder / "changed", extent, *late)

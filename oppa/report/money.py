@@ -13,6 +13,9 @@ from oppa.units import format_hours, format_seconds
 if TYPE_CHECKING:  # it loads torch
     from oppa.tuning.expectation import Expectation
 
+LIKELY = 0.5
+"""Probability from which a time limit counts as too short."""
+
 
 def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
     """Return lines by name: the expected cost of a search, the expected speed-up, and the run for which it pays."""
@@ -23,6 +26,11 @@ def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
         ("cost", f"{_hours_in_words(known, known.search_s)}: {trials}"),
         ("starts", f"{_hours_in_words(known, expected.starting_s)} of it: {expected.trials + expected.repeats} starts, {start}"),
     ]
+    if expected.too_short >= LIKELY:
+        steps, limit = known.limits.settle + known.limits.q_min, format_seconds(known.limits.trial_time_s)
+        needed = f"a start and {steps} steps of {REFERENCES[known.usual]}"
+        late = f"{needed} take longer with a probability of {expected.too_short:.0%}"
+        lines.append(("time", f"a trial has {limit}, but {late}; raise `limits.trial_time`"))
     if (gain := known.speed_up) is None:
         return lines
     interval = f"[{gain.low:.2f} - {gain.high:.2f}]"

@@ -58,12 +58,15 @@ class Expectation:
     """Range of a trial's start-up that is assumed."""
     starting_s: Interval
     """Seconds of the search in which trials and repeats start."""
+    too_short: float
+    """Probability that `trial_time` ends before a trial of the reference has taken the steps that count."""
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
         hours, low, high = (gpu_hours(self.break_even.cluster, getattr(self.starting_s, end)) for end in ("value", "low", "high"))
         startup = {"startup_s": list(self.startup_s), "startup_gpu_hours": hours, "startup_interval_gpu_hours": [low, high]}
-        return {"trials": self.trials, "repeats": self.repeats, **startup, **self.break_even.to_dict()}
+        counted = {"trials": self.trials, "repeats": self.repeats, "trial_time_too_short": self.too_short}
+        return {**counted, **startup, **self.break_even.to_dict()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,6 +138,7 @@ def expect(
     whole_s = count * trial_s + verification_s
     search_s = np.minimum(whole_s, total_s(problem) or np.inf)
     starting_s = np.minimum(limits.trial_time_s, starts) * (count + repeats) * search_s / whole_s
+    too_short = starts + (limits.settle + limits.q_min) * usual_s > limits.trial_time_s
     return Expectation(
         break_even=BreakEven(
             cluster=problem.cluster,
@@ -148,6 +152,7 @@ def expect(
         repeats=repeats,
         startup_s=range_s,
         starting_s=_interval(starting_s),
+        too_short=float(too_short.mean()),
     )
 
 

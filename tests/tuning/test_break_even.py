@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from oppa.problem.cluster import Cluster
 from oppa.problem.job import load_job
 from oppa.problem.training import Limits
+from oppa.report.money import expected_lines
 from oppa.tuning.break_even import BreakEven, run_length_s
 from oppa.tuning.expectation import expect
 from oppa.tuning.verification import Interval
@@ -89,6 +90,19 @@ def test_starts_are_the_part_of_the_cost_that_they_take(bert) -> None:
     assert found.to_dict()["startup_gpu_hours"] == pytest.approx(290 * 8 / 3600)
     half = of(max_gpu_hours=found.break_even.search_s.low / 2 * 8 / 3600)  # a limit cuts starts and steps alike
     assert half.starting_s.value < found.starting_s.value and half.starting_s.high < half.break_even.search_s.low
+
+
+def test_a_time_limit_that_a_start_and_the_first_steps_exceed_is_stated(bert) -> None:
+    def of(trial_time_s: float, **limits):
+        limited = dataclasses.replace(bert.limits, trials=5, trial_time_s=trial_time_s, **limits)
+        return expect(dataclasses.replace(bert, limits=limited), bert.candidates(), startup_s=(10.0, 40.0))
+
+    short, unsure, long, slow = of(5.0), of(20.0), of(3600.0), of(3600.0, q_min=10**6, q_max=10**6)
+    assert (short.too_short, long.too_short, slow.too_short) == (1.0, 0.0, 1.0) and 0 < unsure.too_short < 1
+    assert short.to_dict()["trial_time_too_short"] == 1.0
+    (line,) = (text for name, text in expected_lines(short) if name == "time")
+    assert line.startswith("a trial has 5 s, but a start and 5 steps") and "100%" in line and "limits.trial_time" in line
+    assert "time" not in dict(expected_lines(long))
 
 
 def test_samples_of_training_state_the_run(bert) -> None:

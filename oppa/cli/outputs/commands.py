@@ -63,6 +63,7 @@ class ExpectedOutput(BreakEvenOutput):
     startup_s: Pair
     startup_gpu_hours: float
     startup_interval_gpu_hours: Pair
+    trial_time_too_short: float
 
 
 class UnderstoodOutput(Output):
