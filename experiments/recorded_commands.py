@@ -24,8 +24,10 @@ def recorded_commands() -> Mapping[str, Callable[..., None]]:
         ),
         "trainers-goodput": _trainer("trainers-goodput", "a small Llama on Python's own source text, on two ranks of this machine", "CPU"),
         "trainers-goodput-gpu": _trainer("trainers-goodput-gpu", "a Llama of 206 million parameters in bf16, on one H100", "GPU"),
-        "norm-test": _norm_test("norm-test", "on four data-parallel ranks", experiment="DDP"),
-        "norm-test-fsdp": _norm_test("norm-test-fsdp", "under FSDP with the settings of the paper's tables 5 to 7", experiment="FSDP"),
+        "norm-test": _norm_test("norm-test", "on four data-parallel ranks", takes="an hour", experiment="DDP"),
+        "norm-test-fsdp": _norm_test(
+            "norm-test-fsdp", "under FSDP with the settings of the paper's tables 5 to 7", takes="half an hour a seed", experiment="FSDP"
+        ),
         "policies": recorded_command(
             "policies",
             """Show the seconds until an accuracy is reached under each policy, by the newest runs.
@@ -65,14 +67,14 @@ def _trainer(name: str, job: str, experiment: str) -> Callable[..., None]:
     )
 
 
-def _norm_test(name: str, job: str, *, experiment: str) -> Callable[..., None]:
+def _norm_test(name: str, job: str, *, takes: str, experiment: str) -> Callable[..., None]:
     return recorded_command(
         name,
         f"""Show losses, steps and seconds of the norm test and of constant batches, by the newest runs.
 
         The job is a small Llama on real text, {job}.
         """,
-        run=f"First train the runs that are not recorded, which takes an hour. {MORE}",
+        run=f"First train the runs that are not recorded, which takes {takes}. {MORE}",
         unit="seeds",
         counts="Number of seeds for each scheme.",
         usual=5,

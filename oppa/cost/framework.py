@@ -51,7 +51,7 @@ class _Bytes(DeclaredTable):
 
 class _Sharding(DeclaredTable):
     gradients_sharded_from: Count
-    gradients_scattered_from: Count = 1
+    gradients_scattered_from: Literal[1, 2] = 1
     gathered_layers: _Number
     gathered_parameters: _Number = 0.0
     gathers_ends: bool = False

@@ -100,6 +100,8 @@ class _Supervisor:
         self._folder, self._run = book.folder, book.run
         self._move: LayoutMove | None = None
         """The change of layout in progress."""
+        self._begun: LayoutMove | None = None
+        """A change of layout after which rank 0 has taken a step; only the step after it shows that all ranks took the first one."""
         self._failed: set[Configuration] = set()
         """Configurations to which a change has failed; the controller may have decided on one before it learned so."""
         self._undone: UndoneMove | None = None
@@ -126,7 +128,7 @@ class _Supervisor:
             elif ending is None:
                 self._listener.failed(attempt.folder, result)
                 ending = attempts.failed(result, has_trained=record is not None or attempt.steps > 0, is_last=self._is_last)
-                ending = None if self._undo(result) else ending
+                ending = None if self._undo(attempt, result) else ending
                 if is_usual and self._goes_back(attempt, result):
                     attempts.forget_failures()
                     ending = None
@@ -166,7 +168,7 @@ class _Supervisor:
             self._book.changed(undone.move.before, undone.move.decision, undone.seconds, undone.failure)
             if undone.move.resize is not None:
                 self._resizing.refuse(undone.move.resize, undone.failure, excused=undone.is_revoked)
-        self._began_s = time.monotonic()
+        self._began_s, self._begun = time.monotonic(), None
         return OwnAttempt(folder, terms, self._book, on_first=self._proved)
 
     def _folder_for(self, terms: AttemptTerms) -> Path:
@@ -326,7 +328,7 @@ class _Supervisor:
         self._resumption.proved(attempt.configuration)
         self._book.placed(self._ranks.present.hosts)
         if (move := self._move) is not None:
-            self._move = None
+            self._move, self._begun = None, move if move.resize is None else None
             self._book.changed(move.before, move.decision, move.seconds(now_s))
         elif self._last_step_at is not None:
             self._book.note(RESTARTED, seconds={"restart": max(0.0, time.time() - self._last_step_at)})
@@ -340,9 +342,9 @@ class _Supervisor:
         may_be_unreadable = not attempt.steps and not self._is_last and result.outcome != "interrupted"
         return may_be_unreadable and self._resumption.failed(result.cause)
 
-    def _undo(self, result: TrialResult) -> bool:
+    def _undo(self, attempt: OwnAttempt, result: TrialResult) -> bool:
         """Return True if a change of layout has failed with the attempt: the next one returns to the layout before."""
-        move, self._move = self._move, None
+        move, self._move = self._move or (self._begun if attempt.steps <= 1 and attempt.left is None else None), None
         if move is None or not move.asked_s or self._is_last or not self._resizing.can_return(move.run.problem.cluster.hosts):
             return False
         failed = "resume in the new layout" if move.left_s else "save and leave for the new layout"
