@@ -96,9 +96,10 @@ class Misbehaving(oppa_client.run.Run):
 
 
 def die_while_saving(event, arguments):
-    """Die at the first file or folder of a checkpoint that a rank makes to leave for another layout."""
+    """Die at the first file or folder of a checkpoint that a rank makes, or moves to its place, to leave for another layout."""
     makes = event == "os.mkdir" or (event == "open" and isinstance(arguments[1], str) and arguments[1][0] in "wax")
-    if makes and "/trained/" in str(arguments[0]) and (Path(os.environ["OPPA_TRIAL"]) / run_files.LEAVING).exists():
+    place = arguments[0] if makes else arguments[1] if event == "os.rename" else ""
+    if "/trained/" in str(place) and (Path(os.environ["OPPA_TRIAL"]) / run_files.LEAVING).exists():
         die()
 
 
