@@ -328,9 +328,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "the norm test under FSDP, with the settings of the paper's tables 5 to 7",
         _example("norm_test_fsdp"),
         "norm-test-fsdp",
-        "norm-test-fsdp --run --seeds 2",
+        "norm-test-fsdp --run --seeds 3",
         "norm-test-fsdp",
-        seeds=2,
+        seeds=3,
     ),
     "policies": with_own_command(
         "all policies on one job",
