@@ -12,6 +12,7 @@ from oppa.cost.beliefs import framework_of, keeps_traced_activations
 from oppa.cost.framework import FrameworkPrior
 from oppa.cost.hardware import Hardware, hardware_of
 from oppa.cost.workload import CP_MODES, RECOMPUTE, SELECTIVE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
+from oppa.pipeline.registry import folded
 from oppa.problem.candidates import Candidates
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
@@ -119,7 +120,7 @@ def layout_of(
         "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),
         "offload_parameters": np.maximum(offload == "parameters", _flags(columns, "offload_parameters")),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
-        "ends_together": ((schedule == "zb-v") | (schedule == "search") & (chunks == 2)).astype(np.float64),
+        "ends_together": np.asarray(_ends_together(schedule, chunks), dtype=np.float64),
         "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, most_in_flight)),
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
         "overlap_gather": _numbers(columns, "overlap_zero_allgather", 0),
@@ -131,6 +132,12 @@ def layout_of(
         "last_bucket_bytes": np.where(np.isinf(buckets), AT_REST_MB * MIB, buckets),
     }
     return ConfigurationFacts(**{name: _tensor(np.broadcast_to(values, pp.shape)) for name, values in facts.items()})
+
+
+def _ends_together(schedule: NDArray[Any], chunks: NDArray[np.float64]) -> Any:
+    """Return whether the stages of each schedule form a V, shape (n,) or ()."""
+    names, sizes = np.unique(schedule).tolist(), np.unique(chunks).tolist()
+    return np.any([(schedule == name) & (chunks == size) & folded(name, size) for name in names for size in sizes], axis=0)
 
 
 def _loss_bytes(columns: Mapping[str, Any]) -> NDArray[np.float64]:
