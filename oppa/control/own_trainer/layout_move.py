@@ -1,12 +1,15 @@
 """Hold a change of layout by a restart: from its decision to the first step in the new layout, or to its failure."""
 
 import dataclasses
+import time
 from collections.abc import Mapping
+from typing import Self
 
 from oppa.problem.configuration import Configuration
 from oppa.training.run.resize import ResizeRequest
 from oppa.training.run.run_controller import ControllerDecision
 from oppa.training.run.run_folder import RunSpec
+from oppa.trials.trial import TrialResult
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +57,10 @@ class UndoneMove:
     failure: str
     is_revoked: bool
     """True if hosts were withdrawn, which says nothing about the layout."""
+
+    @classmethod
+    def of(cls, move: LayoutMove, result: TrialResult) -> Self:
+        """Return a change that has failed just now, with the attempt of this result."""
+        failed = "resume in the new layout" if move.left_s else "save and leave for the new layout"
+        failure, is_revoked = f"the trainer did not {failed}: {result.cause}", result.outcome == "interrupted"
+        return cls(move=move, seconds=move.seconds(time.monotonic()), failure=failure, is_revoked=is_revoked)

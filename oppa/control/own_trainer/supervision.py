@@ -347,9 +347,7 @@ class _Supervisor:
         move, self._move = self._move or (self._begun if attempt.steps <= 1 and attempt.left is None else None), None
         if move is None or not move.asked_s or self._is_last or not self._resizing.can_return(move.run.problem.cluster.hosts):
             return False
-        failed = "resume in the new layout" if move.left_s else "save and leave for the new layout"
-        failure, is_revoked = f"the trainer did not {failed}: {result.cause}", result.outcome == "interrupted"
-        self._undone = UndoneMove(move=move, seconds=move.seconds(time.monotonic()), failure=failure, is_revoked=is_revoked)
+        self._undone = UndoneMove.of(move, result)
         if move.resize is None:
             self._failed.add(move.decision.configuration)
         return True
