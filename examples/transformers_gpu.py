@@ -4,13 +4,12 @@
 """
 
 import dataclasses
-import sysconfig
-from pathlib import Path
 
 import oppa_client
 import torch
 from oppa_client.transformers import OppaTrainer
 from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers_trainer import Text  # the example beside this one
 
 from oppa.training import GradientStatistics
 
@@ -26,20 +25,13 @@ class Sizes:
     length: int = 1024
 
 
-class Text(torch.utils.data.Dataset):
-    """Consecutive pieces of the modules of Python's standard library, byte by byte."""
+class Pieces(Text):
+    """The same text in pieces of another length."""
 
     def __init__(self, length):
-        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-        data = torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in files)), dtype=torch.uint8)
-        self.pieces = data[: len(data) // length * length].view(-1, length)
-
-    def __len__(self):
-        return len(self.pieces)
-
-    def __getitem__(self, index):
-        tokens = self.pieces[index].long()
-        return {"input_ids": tokens, "labels": tokens}
+        super().__init__()
+        text = self.pieces.flatten()
+        self.pieces = text[: len(text) // length * length].view(-1, length)
 
 
 class Measured(OppaTrainer):
@@ -67,7 +59,7 @@ def llama(sizes, seed):
 def main():
     """Train by the options of the command line."""
     arguments, sizes = HfArgumentParser((TrainingArguments, Sizes)).parse_args_into_dataclasses()
-    Measured(model=llama(sizes, arguments.seed), args=arguments, train_dataset=Text(sizes.length)).train()
+    Measured(model=llama(sizes, arguments.seed), args=arguments, train_dataset=Pieces(sizes.length)).train()
 
 
 if __name__ == "__main__":

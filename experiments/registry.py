@@ -310,7 +310,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "trainers-goodput-gpu": with_own_command(
         "time to a target loss of Transformers' `Trainer` under each policy, on one GPU, and the prior's errors there",
-        _example("transformers_gpu", "examples/transformers_gpu.py"),
+        _example("transformers_gpu", "examples/transformers_gpu.py", "examples/transformers_trainer.py"),
         "trainers-goodput-gpu",
         "trainers-goodput-gpu --run --seeds 1",
         "trainers-goodput-gpu --help",

@@ -16,6 +16,7 @@ from experiments.trainers.timed_statistics import TimedStatistics, write_times
 def main() -> None:
     """Train, and write the times."""
     example = Path(__file__).parents[2] / "examples" / f"{sys.argv[1]}.py"
+    sys.path.insert(0, str(example.parent))  # as for a script, which may import its neighbours
     spec = importlib.util.spec_from_file_location(sys.argv[1], example)
     assert spec is not None and spec.loader is not None
     program: Any = importlib.util.module_from_spec(spec)
