@@ -155,7 +155,7 @@ def _largest(repeats: int, size: int) -> list[Section]:
         taken = {each.candidate for each in seen}
         cold.append(_seconds(designer, seen[:-1], taken))
         warm.append(_seconds(designer, seen[-1:], taken))
-    rows = [("cold: fit from the priors", spread(cold)), ("warm: one more observation", spread(warm))]
+    rows = [("cold: the first step", spread(cold)), ("warm: one more observation", spread(warm))]
     text = f"{max(OBSERVATIONS)} observations, {len(candidates):,} candidates, {repeats} sets of observations."
     step = Section(title="A step of oppa, cold and warm", text=text, columns=("step", "seconds: median (min - max)"), rows=rows)
     return [step, _against_stock(designer.log_rate, max(3, repeats // 2))]

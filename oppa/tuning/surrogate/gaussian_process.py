@@ -45,8 +45,11 @@ NOISE_FLOOR = 1e-6
 ROUNDS = 12
 SETTLED = 0.02
 """Rounds end when no shift of a coefficient moves by more than this."""
-NEAR = 0.15
-"""Distance of a shift from the point of linearisation at which the cost model is linearised anew, a small part of its uncertainty."""
+GRID = 0.3
+"""Distance between the points at which the cost model is linearised, in each shift, a small part of its uncertainty.
+
+They are few, so that one more observation seldom moves the point, and all candidates need not be linearised anew.
+"""
 WIDTH_SPREAD = 1.5
 """Prior standard deviation of the log variances of residual, layouts' offsets and nuggets. It is wide. A cost model may be off by a factor
 of two for a layout, and on some clusters no configuration resembles its neighbours.
@@ -90,12 +93,9 @@ class GaussianProcess:
         """
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
         self.points, self.layouts, self.cost = points, layouts.to(points.dtype), cost
-        self.shift = torch.zeros(len(cost.names), dtype=torch.float64)
-        self.shift_covariance = torch.eye(len(self.shift), dtype=torch.float64)
-        self._anchor = self.shift
-        self.kernel: Any = _kernel(points.shape[1], len(self.shift), layout, residual)
+        self._widths = layout, residual
         self._expected_nugget = nugget
-        self._log_noise = 2 * math.log(nugget)
+        self._begin_anew()
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
         self._posterior: Posterior | None = None
         self._known = torch.zeros(0, dtype=torch.float64)
@@ -122,11 +122,15 @@ class GaussianProcess:
         return torch.as_tensor(self.kernel.kernels[0].base_kernel.lengthscale[0].detach())
 
     def learn(self, data: Data) -> None:
-        """Fit coefficients and kernel to the observations, starting where the last fit ended."""
+        """Fit coefficients and kernel to the observations. Every fit begins at the prior, so that it depends on them alone."""
+        self._begin_anew()
         self.only_upper_bounds = bool((data.side < 0).all())
+        anchors: list[Tensor] = []
         for _ in range(ROUNDS):
-            if (self.shift - self._anchor).abs().max() > NEAR:
-                self._anchor = self.shift
+            nearest = (self.shift / GRID).round() * GRID
+            if not any(torch.equal(nearest, anchor) for anchor in anchors):  # the mode may alternate between two of them
+                self._anchor = nearest
+                anchors.append(nearest)
             value, slopes = self.cost.linearised(self._anchor, data.rows)
             inputs = self._inputs(data.rows, slopes, value - slopes @ self._anchor)
             target, noise, log_odd = self._stand_ins(inputs, data)
@@ -138,6 +142,14 @@ class GaussianProcess:
             if self._move(self._posterior) < SETTLED:
                 break
         self.log_evidence = log_odd - float(negative_log_posterior(self.model).detach())
+
+    def _begin_anew(self) -> None:
+        """Set coefficients, kernel and nugget to the medians of their priors."""
+        self.shift = torch.zeros(len(self.cost.names), dtype=torch.float64)
+        self.shift_covariance = torch.eye(len(self.shift), dtype=torch.float64)
+        self._anchor = self.shift
+        self.kernel: Any = _kernel(self.points.shape[1], len(self.shift), *self._widths)
+        self._log_noise = 2 * math.log(self._expected_nugget)
 
     @torch.inference_mode()
     def at(self, rows: Tensor | slice) -> Normal:
@@ -216,7 +228,7 @@ class GaussianProcess:
 
     def _linearised(self) -> tuple[Tensor, Tensor]:
         """Return slopes and centre of all candidates, linearised where the observations were."""
-        if self._tables is None or self._tables[0] is not self._anchor:
+        if self._tables is None or not torch.equal(self._tables[0], self._anchor):
             value, slopes = self.cost.linearised(self._anchor)
             self._tables = self._anchor, slopes, value - slopes @ self._anchor
         return self._tables[1], self._tables[2]
