@@ -7,6 +7,7 @@ attempt, and the numbers of its samples, to a file of its own.
 import argparse
 import json
 import os
+import signal
 import socket
 import struct
 import time
@@ -64,6 +65,9 @@ def main():
     parser.add_argument("--sample-s", type=float, default=0.005)
     parser.add_argument("--late-start", action="store_true", help="start on other hosts only after the present ranks have left")
     parser.add_argument("--dies-early", action="store_true", help="end with an error while other ranks still train")
+    parser.add_argument(
+        "--dies-on", type=int, help="the last of this number of ranks dies in its first step, after rank 0 has its gradient"
+    )
     options = parser.parse_args()
     if options.dies_early and (Path(os.environ["OPPA_TRIAL"]) / "hold.json").exists():
         raise SystemExit("the port is taken")
@@ -82,6 +86,8 @@ def main():
             time.sleep(options.sample_s * len(numbers))
             gradient = group.sum(sum(weight - number % 7 for number in numbers)) / plan.global_batch
             weight -= 0.1 * gradient
+            if ranks == options.dies_on and rank == ranks - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
             run.step(samples=plan.global_batch, loss=weight)
     if not run.leaving.save:
         return

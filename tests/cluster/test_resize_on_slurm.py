@@ -104,3 +104,23 @@ def test_ranks_that_cannot_start_while_others_run_are_restarted_cold(job: Job) -
         assert trained.events(ledger.ENDED) and not trained.events(ledger.CHANGED)
     finally:
         trained.process.kill()
+
+
+def test_hosts_on_which_a_rank_dies_in_its_first_step_are_returned(job: Job, slurm: SlurmCluster) -> None:
+    job.command += ["--dies-on", "2"]
+    trained = Trained(job)
+    try:
+        trained.reaches(1)
+        before, request = slurm.jobs(), trained.ask(2)
+        until(lambda: (found := PresentSize.read(trained.run)) and found.refused == request.id, timeout_s=60)
+        steps = len(trained.events(ledger.STEP))
+        until(lambda: len(trained.events(ledger.STEP)) > steps + 10)
+        assert hosts_of(trained.events(ledger.STEP)[-1]) == 1
+        assert "did not resume in the new layout" in trained.events(ledger.UNDONE)[-1]["failure"]
+        until(lambda: slurm.jobs() == before, timeout_s=60)
+        (trained.run / STOP).touch()
+        assert trained.ended() == 130
+        standing = [line for line in ledger.standing(ledger.read(trained.run)) if line["event"] == ledger.STEP]
+        assert ledger.require_whole(standing) == len(standing) * 8
+    finally:
+        trained.process.kill()

@@ -328,7 +328,7 @@ class _Supervisor:
         self._resumption.proved(attempt.configuration)
         self._book.placed(self._ranks.present.hosts)
         if (move := self._move) is not None:
-            self._move, self._begun = None, move if move.resize is None else None
+            self._move, self._begun = None, move
             self._book.changed(move.before, move.decision, move.seconds(now_s))
         elif self._last_step_at is not None:
             self._book.note(RESTARTED, seconds={"restart": max(0.0, time.time() - self._last_step_at)})
