@@ -89,8 +89,8 @@ def test_a_rank_that_fails_ends_the_others_and_gives_the_exit_code(netlab, end, 
 
 @needs_hosts
 def test_last_words_are_heard(netlab):
-    waiting = "until test -e there; do sleep 0.02; done; exit 4"
-    said = netlab(*shell(f"trap 'echo asked; exit 3' TERM; test $RANK = 0 && {{ {waiting}; }}; touch there; sleep 100 & wait"), code=4)
+    failing, asked = "until test -e there; do sleep 0.02; done; exit 4", "trap 'echo asked; exit 3' TERM; touch there"
+    said = netlab(*shell(f"test $RANK = 0 && {{ {failing}; }}; {asked}; while true; do sleep 0.02; done"), code=4)
     assert "[rank 1] asked\n" in said.stdout
 
 
