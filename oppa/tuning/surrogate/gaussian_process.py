@@ -45,10 +45,11 @@ NOISE_FLOOR = 1e-6
 ROUNDS = 12
 SETTLED = 0.02
 """Rounds end when no shift of a coefficient moves by more than this."""
-GRID = 0.3
-"""Distance between the points at which the cost model is linearised, in each shift, a small part of its uncertainty.
+GRID = 0.4
+"""Distance between the points at which the cost model is linearised, in the logarithm of each coefficient.
 
-They are few, so that one more observation seldom moves the point, and all candidates need not be linearised anew.
+No coefficient is farther than d = GRID / 2 from one of them, where the logarithm of a sum has bent by at most d^2 / 8, which is 0.5%. The
+points are few, so that one more observation seldom moves to another one, for which all candidates would be linearised.
 """
 WIDTH_SPREAD = 1.5
 """Prior standard deviation of the log variances of residual, layouts' offsets and nuggets. It is wide. A cost model may be off by a factor
@@ -94,6 +95,7 @@ class GaussianProcess:
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
         self.points, self.layouts, self.cost = points, layouts.to(points.dtype), cost
         self._widths = layout, residual
+        self._grid = GRID / torch.tensor([belief.spread for belief in cost.beliefs.values()], dtype=torch.float64)
         self._expected_nugget = nugget
         self._begin_anew()
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
@@ -127,7 +129,7 @@ class GaussianProcess:
         self.only_upper_bounds = bool((data.side < 0).all())
         anchors: list[Tensor] = []
         for _ in range(ROUNDS):
-            nearest = (self.shift / GRID).round() * GRID
+            nearest = (self.shift / self._grid).round() * self._grid
             if not any(torch.equal(nearest, anchor) for anchor in anchors):  # the mode may alternate between two of them
                 self._anchor = nearest
                 anchors.append(nearest)
