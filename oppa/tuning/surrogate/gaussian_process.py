@@ -48,8 +48,8 @@ SETTLED = 0.02
 GRID = 0.4
 """Distance between the points at which the cost model is linearised, in the logarithm of each coefficient.
 
-No coefficient is farther than d = GRID / 2 from one of them, where the logarithm of a sum has bent by at most d^2 / 8, which is 0.5%. The
-points are few, so that one more observation seldom moves to another one, for which all candidates would be linearised.
+A coefficient is at most d = GRID / 2 from the nearest point. There the logarithm of a sum has bent by at most d^2 / 8, which is 0.5%. The
+points are few, so that one more observation seldom moves to another one. All candidates are linearised again only then.
 """
 WIDTH_SPREAD = 1.5
 """Prior standard deviation of the log variances of residual, layouts' offsets and nuggets. It is wide. A cost model may be off by a factor
