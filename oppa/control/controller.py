@@ -21,7 +21,6 @@ from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.refinement import StepTimeObservation
-from oppa.table.rows import ParallelStrategy
 from oppa.training.run.step_times import WARM_UP
 
 EVERY = 10
@@ -84,9 +83,9 @@ class Controller:
         self._warmup_samples = warmup_samples
         self._every, self._proof = every, proof
         self._cost_s = reconfiguration_s
-        """Expected seconds of a change of layout: the duration of the last one, or the given estimate before there was one."""
+        """Expected seconds of a change of layout, or of a restart: those of the last one, or the given estimate before there was one."""
         self._reconfiguring_s = 0.0
-        """Total seconds spent on changes of layout."""
+        """Total seconds spent on changes of layout and restarts."""
         self._paid_s = 0.0
         """The part of `_reconfiguring_s` that is already included in `worth`."""
         self._first: Configuration | None = None
@@ -136,7 +135,8 @@ class Controller:
 
     def changed(self, seen: Changed) -> None:
         """Record the outcome of a change."""
-        if ParallelStrategy.of(seen.before) != ParallelStrategy.of(seen.after) and seen.seconds:  # 0 seconds: refused before it began
+        took_time = self._policy.restarts(seen.before, seen.after)
+        if took_time and seen.seconds:  # 0 seconds: refused before it began
             self._cost_s = seen.seconds
             self._reconfiguring_s += seen.seconds
         if seen.failure:
@@ -152,7 +152,7 @@ class Controller:
                 local_batches=tuple(seen.local_batches),
                 came_from=None if back else seen.before,
                 earlier_batches=present.local_batches if present and present.configuration == seen.before else (),
-                moved=ParallelStrategy.of(seen.before) != ParallelStrategy.of(seen.after),
+                moved=took_time,
             )
         )
         self._until_next = max(self._every, self._proof + WARM_UP)

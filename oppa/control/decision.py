@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
 from oppa.protocol.worker import WorkerState
+from oppa.table.rows import ParallelStrategy
 
 HEALTHY = "healthy"
 """Value of `health` for a reliable noise scale."""
@@ -80,7 +81,7 @@ class JobState:
     reconfiguring_s: float = 0.0
     """The part of `elapsed_s` spent on changes of layout."""
     reconfiguration_s: float = 0.0
-    """Expected seconds of the next change of layout."""
+    """Expected seconds of the next change of layout, or of the next restart."""
     samples: int = 0
     """Samples seen since training began."""
     remaining_samples: int | None = None
@@ -89,6 +90,8 @@ class JobState:
     """Samples until the learning-rate warm-up ends; 0 from then on."""
     unbuildable: frozenset[Configuration] = frozenset()
     """Configurations that could not be built."""
+    restarting: frozenset[Configuration] = frozenset()
+    """Configurations in the present layout that the job reaches only by a restart."""
     too_large: float = math.inf
     """Smallest excluded global batch, in sequences, because the loss rose at that size."""
 
@@ -96,6 +99,10 @@ class JobState:
     def useful_s(self) -> float:
         """Return the seconds outside changes of layout (T_useful of COPUS, Algorithm 2)."""
         return self.elapsed_s - self.reconfiguring_s
+
+    def pays_for(self, configuration: Configuration) -> bool:
+        """Return True if a change to a configuration takes `reconfiguration_s`: to another layout, or by a restart."""
+        return configuration in self.restarting or ParallelStrategy.of(configuration) != ParallelStrategy.of(self.configuration)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +197,10 @@ class Policy(Protocol):
     def undo(self, state: JobState, came_from: Configuration) -> Decision | None:
         """Return a decision to revert the last change, once its effect is measured; None if the change is kept."""
         return None
+
+    def restarts(self, before: Configuration, after: Configuration) -> bool:
+        """Return True if a change between two configurations takes time: between layouts, or by a restart."""
+        return ParallelStrategy.of(before) != ParallelStrategy.of(after)
 
 
 def reject_unreliable(state: JobState) -> Decision | None:

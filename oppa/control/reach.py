@@ -58,9 +58,14 @@ class ReachablePolicy(Policy):
         """Return a decision to revert the last change; None if the change is kept, or the trainer cannot revert it."""
         return None if self._is_out_of_reach(state, came_from) else self._policy.undo(self._from_present(state), came_from)
 
+    def restarts(self, before: Configuration, after: Configuration) -> bool:
+        """Return True if a change between two configurations takes time: between layouts, or by a restart."""
+        return self._policy.restarts(before, after) or way_of(before, after, self._reach) == "restart"
+
     def _from_present(self, state: JobState) -> JobState:
         unreachable = {each for each in self._candidates if self._is_out_of_reach(state, each)}
-        return dataclasses.replace(state, unbuildable=state.unbuildable | unreachable)
+        restarting = {each for each in self._candidates - unreachable if way_of(state.configuration, each, self._reach) == "restart"}
+        return dataclasses.replace(state, unbuildable=state.unbuildable | unreachable, restarting=frozenset(restarting))
 
     def _is_out_of_reach(self, state: JobState, configuration: Configuration) -> bool:
         if configuration == state.configuration:

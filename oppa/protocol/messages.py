@@ -164,6 +164,10 @@ class Hello(_Message):
     reach: Reach = Reach()
     """Changes that are open to the job; by default, all."""
 
+    def to_json(self) -> str:
+        """Return the JSON text to send, without a default `reach`, which older services do not know."""
+        return self.model_dump_json(exclude={"reach"} if self.reach == Reach() else None)
+
 
 class StepFacts(_Message):
     """Facts of an optimizer step, as the run controller, the ledger and the message share them."""
@@ -319,13 +323,23 @@ def _read(adapter: TypeAdapter[_Any], text: str | bytes) -> _Any:
     if len(text) > MAX_BYTES:
         raise ProtocolError(f"the message has {len(text)} characters", hint=f"send at most {MAX_BYTES}")
     try:
-        return adapter.validate_python(json.loads(text, parse_constant=_refuse))
+        facts = json.loads(text, parse_constant=_refuse)
+        _require_version(facts)
+        return adapter.validate_python(facts)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "message"
         raise ProtocolError(f"`{where}`: {first['msg']}", hint="docs/reference/control-service.md has the fields of a message") from None
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the message is not JSON: {error}", hint="send one JSON object") from None
+
+
+def _require_version(facts: object) -> None:
+    """Raise ProtocolError, which names both versions, if a message states another version of the protocol."""
+    theirs = facts.get("version", VERSION) if isinstance(facts, dict) else VERSION
+    if theirs != VERSION:
+        message = f"the message has version {str(theirs)[:20]!r} of the protocol, and version {VERSION} is spoken here"
+        raise ProtocolError(message, hint="install the same version of oppa on both sides")
 
 
 def _refuse(constant: str) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.control.own_trainer.advice import Advice
-from oppa.control.own_trainer.run_book import ADVISED, HELD_BACK
+from oppa.control.own_trainer.run_book import ADVISED, HELD_BACK, WITHDRAWN
 from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
 from oppa.report import interactive
@@ -170,8 +170,9 @@ def _advised(events: Sequence[Line]) -> list[tuple[str, str]]:
 
 def _advice(events: Sequence[Line]) -> list[Section]:
     """Return the section on decisions that were not followed, a row for each that differs from the one before; none without advice."""
-    pieces = itertools.groupby((line for line in events if line["event"] == ADVISED), key=lambda line: (line["before"], line["after"]))
-    rows = [_piece(list(lines)) for _, lines in pieces]
+    noted = (line for line in events if line["event"] in (ADVISED, WITHDRAWN))
+    pieces = itertools.groupby(noted, key=lambda line: (line["event"], line.get("before"), line.get("after")))
+    rows = [_piece(list(lines)) for (event, *_), lines in pieces if event == ADVISED]
     text = "The policy would have made these changes. Goodput and reason are those of the last time."
     columns = (">step", ">last step", ">times", "from", "to", ">goodput", "why")
     return [Section(title="Advice that was not followed", text=text, columns=columns, rows=rows)] if rows else []

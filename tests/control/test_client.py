@@ -162,6 +162,18 @@ def _fared(speak) -> Fared:
     return Fared(told, seconds, client.blocked_s)
 
 
+OLDER = '{"type": "refused", "reason": "`hello.reach`: Extra inputs are not permitted"}'
+NEWER = WELCOME.replace('"version":1', '"version":2')
+
+
+@pytest.mark.parametrize(("answer", "words"), [(OLDER, "Extra inputs are not permitted"), (NEWER, "version '2' of the protocol")])
+def test_a_service_of_another_version_is_warned_of_once(answer, words, caplog) -> None:
+    with caplog.at_level(logging.WARNING, logger="oppa"):
+        assert not _fared(_says(answer)).told
+    (warning,) = {record.getMessage() for record in caplog.records if record.name.startswith("oppa")}
+    assert words in warning and "trains on without decisions" in warning and "same version of oppa" in warning
+
+
 @pytest.fixture(scope="module")
 def fared() -> dict[str, Fared]:
     """All of them at once, since each waits for most of its time."""

@@ -17,6 +17,7 @@ from oppa.protocol.messages import (
     Changed,
     Decided,
     Hello,
+    Reach,
     Refused,
     StepTaken,
     Welcome,
@@ -49,7 +50,10 @@ UNEVEN = dataclasses.replace(PRESENT, global_batch=9)
 WINDOW = STEP.model_copy(update={"configuration": UNEVEN, "local_batches": [5, 4], "workers": [worker(), worker(accuracy_gain=2.5)]})
 
 
-@pytest.mark.parametrize("message", [HELLO, STEP, CHANGE, WINDOW, STEP.model_copy(update={"loss": None, "noise_scale": None})])
+BOUNDED = HELLO.model_copy(update={"reach": Reach(batch="up")})
+
+
+@pytest.mark.parametrize("message", [HELLO, BOUNDED, STEP, CHANGE, WINDOW, STEP.model_copy(update={"loss": None, "noise_scale": None})])
 def test_what_a_job_says_comes_back_the_same(message) -> None:
     assert from_job(message.to_json()) == message
 
@@ -150,6 +154,17 @@ def test_what_is_not_finite_is_refused(constant) -> None:
 def test_what_is_no_message_is_refused(text) -> None:
     with pytest.raises(ProtocolError):
         from_job(text)
+
+
+def test_a_service_from_before_bounds_reads_the_hello_of_a_run_without_them() -> None:
+    assert "reach" not in json.loads(HELLO.to_json()) and json.loads(BOUNDED.to_json())["reach"]["batch"] == "up"
+
+
+@pytest.mark.parametrize(("read", "message"), [(from_job, HELLO), (from_service, Welcome(number=0))])
+def test_another_version_is_refused_with_both_versions(read, message) -> None:
+    with pytest.raises(ProtocolError, match="version '7' of the protocol, and version 1 is spoken here") as refused:
+        read(json.dumps({**json.loads(message.to_json()), "version": 7, "new": True}))
+    assert "same version" in refused.value.hint
 
 
 @pytest.mark.parametrize("job", ["", "../other", "a b", "a/b", "-a", "x" * 101, "a\n", "ä"])

@@ -306,6 +306,8 @@ def _event(line: Line) -> str:
             return f"{where} [cyan]the pipeline uses the schedule that is stored for its configuration[/]"
         case "advised":
             return f"{where} advice: [cyan]{escape(_after(line))}[/], {escape(line['reason'])}"
+        case "advice_withdrawn":
+            return f"{where} advice: [cyan]stay[/]"
         case "held_back":
             return f"{where} [yellow]{escape(_after(line))} is held back[/]: {escape(line['failure'])}"
         case "left_badly":

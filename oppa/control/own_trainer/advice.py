@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from oppa.control.own_trainer.run_book import ADVISED
+from oppa.control.own_trainer.run_book import ADVISED, WITHDRAWN
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
@@ -18,8 +18,9 @@ from oppa.training.run.run_folder import SPEC, RunSpec
 class Advice:
     """Values the advice of a run.
 
-    Each piece of advice counts from its step to the next one, over the seconds of these steps. Policies let a batch at most double at once,
-    from the batch that the run stayed at; so a run that follows may gain more.
+    Each piece of advice counts from its step until the next one, until the policy advises to stay, or until the next attempt. The seconds
+    that its change was expected to take are subtracted. Policies let a batch at most double at once, from the batch that the run stayed at.
+    So a run that follows may gain more. It may also gain less, as the way back from advice that no longer stands is free here.
     """
 
     pieces: int
@@ -32,14 +33,19 @@ class Advice:
     @classmethod
     def of(cls, lines: Iterable[Line]) -> Self | None:
         """Return the account of a run's valid ledger lines; None if nothing was advised."""
-        pieces, last, ratio = 0, None, None
+        pieces, last, standing, ratio = 0, None, None, None
         seconds = worth = 0.0
         known = False
         for line in lines:
             if line["event"] == ADVISED:
                 advised = Configuration.from_dict(line["after"])
-                pieces, last, ratio = pieces + (advised != last), advised, _ratio(line)
+                if advised != standing:
+                    pieces, last, standing = pieces + 1, advised, advised
+                    worth -= line["seconds"].get("expected", 0.0)
+                ratio = _ratio(line)
                 known = known or ratio is not None
+            elif line["event"] in (WITHDRAWN, ledger.STARTED):
+                standing = ratio = None
             elif line["event"] == ledger.STEP:
                 seconds += line["step_time_s"]
                 worth += line["step_time_s"] * (1.0 if ratio is None else ratio)

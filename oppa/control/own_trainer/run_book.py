@@ -21,8 +21,8 @@ from oppa.training.run.ledger import Ledger, Line
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import RunSpec, checkpoint_of
 
-ADVISED, HELD_BACK = "advised", "held_back"
-"""Events of the ledger: a decision that was only advised, and one that a bound of the user held back."""
+ADVISED, WITHDRAWN, HELD_BACK = "advised", "advice_withdrawn", "held_back"
+"""Events of the ledger: a decision that was only advised, the end of advice, and a decision that a bound of the user held back."""
 RECORDED, LEFT_BADLY, EARLY_FAILED = "recorded", "left_badly", "early_start_failed"
 """A checkpoint of the trainer, a failure of its processes after they had left, and one of ranks that had started early."""
 PASSED_OVER, UNREADABLE = "passed_over", "unreadable"
@@ -60,6 +60,8 @@ class RunBook:
         self._elapsed = {0: 0.0}
         self._last: tuple[str, Configuration, int] | None = None
         """The last decision that was not followed, with its step."""
+        self._advice: Configuration | None = None
+        """The advice that stands."""
         self._ledger = Ledger(folder)
 
     def close(self) -> None:
@@ -89,7 +91,8 @@ class RunBook:
             self._elapsed[self.step] = self.elapsed_s
 
     def started(self, configuration: Configuration, record: CheckpointRecord | None) -> None:
-        """Begin an attempt at a checkpoint, or at the beginning; the steps after it are void."""
+        """Begin an attempt at a checkpoint, or at the beginning; the steps after it are void, and no advice stands."""
+        self._advice = self._last = None
         self.go_to(record)
         name = checkpoint_of(self.folder, record.step).name if record else None
         self.note(ledger.STARTED, checkpoint=name, configuration=configuration.to_dict(), hosts=list(self.hosts))
@@ -159,10 +162,23 @@ class RunBook:
             facts = ChangeFacts.model_construct(before=before, after=after, local_batches=[], seconds=total, failure=failure[:2000])
             self.controller.changed(facts)
 
-    def advised(self, before: Configuration, decision: ControllerDecision) -> None:
-        """Write down a decision that nobody follows."""
+    def limited(self, decision: ControllerDecision) -> str:
+        """Return why the user's limits hold a decision back now; empty if they do not, or if it is the advice that stands."""
+        return "" if decision.configuration == self._advice else self.limits.held_back(self.samples, time.time())
+
+    def advised(self, before: Configuration, decision: ControllerDecision, expected_s: float) -> None:
+        """Write down a decision that nobody follows, which counts as a change; `expected_s` are the seconds that it would take."""
+        if decision.configuration != self._advice:
+            self.limits.changed(time.time())
+        self._advice = decision.configuration
         if self._is_news(ADVISED, decision):
-            self._noted_change(ADVISED, before, decision)
+            self._noted_change(ADVISED, before, decision, seconds={"expected": expected_s} if expected_s else {})
+
+    def advice_withdrawn(self) -> None:
+        """Write down that the policy no longer advises a change, if it did."""
+        if self._advice is not None:
+            self._advice = self._last = None
+            self.note(WITHDRAWN)
 
     def held_back(self, before: Configuration, decision: ControllerDecision, why: str) -> None:
         """Write down a decision that a bound of the user excludes."""

@@ -111,6 +111,8 @@ class _Supervisor:
         self._is_connected = self._is_last = False
         self._began_s = 0.0
         """Monotonic seconds at which the attempt began."""
+        self._start_s = 0.0
+        """Seconds from the beginning of the attempt to its first step."""
 
     def train(self, asked: Configuration | None) -> Outcome:
         """Run attempts until one ends the run."""
@@ -256,9 +258,10 @@ class _Supervisor:
         elif attempt.steps and (request := self._resizing.request) is not None:
             self._resize(request, attempt)
         elif attempt.steps and self._book.controller is not None:
-            decision = self._book.controller.wanted(attempt.configuration)
-            if decision is not None:
+            if (decision := self._book.controller.wanted(attempt.configuration)) is not None:
                 self._follow(decision, attempt)
+            elif self._book.controller.stays:
+                self._book.advice_withdrawn()
 
     def _stop(self, attempt: OwnAttempt) -> None:
         self._is_last = True
@@ -325,6 +328,7 @@ class _Supervisor:
     def _proved(self, attempt: OwnAttempt) -> None:
         """Handle the first step of an attempt: a change of layout has succeeded, and the controller of the run can be connected."""
         now_s = time.monotonic()
+        self._start_s = now_s - self._began_s
         self._resumption.proved(attempt.configuration)
         self._book.placed(self._ranks.present.hosts)
         if (move := self._move) is not None:
@@ -335,7 +339,7 @@ class _Supervisor:
         self._last_step_at = None
         if not self._is_connected and attempt.abilities is not None:
             self._is_connected = True
-            self._book.controller = self._open(attempt.configuration, attempt.abilities, now_s - self._began_s)
+            self._book.controller = self._open(attempt.configuration, attempt.abilities, self._start_s)
 
     def _goes_back(self, attempt: OwnAttempt, result: TrialResult) -> bool:
         """Return True if an attempt has failed before its first step, and an earlier checkpoint comes next."""
@@ -363,16 +367,13 @@ class _Supervisor:
         assert attempt.abilities is not None
         options = self._run.problem.run_options
         reach = attempt.abilities.reach(options)
-        if why := outside(decision.configuration, reach):
-            book.held_back(present, decision, why)
-            return
-        if options.advise:
-            book.advised(present, decision)
-            return
-        if why := book.limits.held_back(book.samples, time.time()):
+        if why := outside(decision.configuration, reach) or book.limited(decision):
             book.held_back(present, decision, why)
             return
         way = way_of(present, decision.configuration, reach)
+        if options.advise:
+            book.advised(present, decision, self._start_s if way == "restart" else 0.0)
+            return
         if way is None:
             book.changed(present, decision, {}, f"the trainer cannot change so: {reach.text}")
             return

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from oppa.control.decision import Decision, DecisionKind, JobState, Limit, Policy, reject_unreliable, stay
-from oppa.control.policies.goodput import GROWTH
+from oppa.control.policies.goodput import GROWTH, cost_factor
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy
@@ -39,8 +39,17 @@ class CriticalBatchPolicy(Policy):
         estimate = f"the critical batch size is {format_number(critical)} sequences"
         if wanted == present:
             return stay(state, f"{estimate}, and {present.global_batch} is the closest batch", *limits)
+        if state.pays_for(wanted) and not self._pays_off(state):
+            return stay(
+                state, f"{estimate}: a restart with batch {wanted.global_batch} would not pay off in the rest of the run", Limit.COST
+            )
         reason = f"{estimate}: batch {present.global_batch} to {wanted.global_batch}"
         return Decision(command=DecisionKind.SCALE_BS, configuration=wanted, reason=reason, limits=limits)
+
+    def _pays_off(self, state: JobState) -> bool:
+        """Return True if the rest of the run is longer than a restart, or of unknown length."""
+        current = self._throughputs.current(state.configuration, state.noise_scale or 1.0, state.steps_per_s)
+        return current is None or cost_factor(state, current.samples_per_s) > 0
 
 
 def _closest(configurations: Sequence[Configuration], critical: float) -> Configuration:

@@ -2,9 +2,10 @@
 
 The policy differs from the paper in five points; `as_written` restores the paper's form of each.
 
-Cost of a change of layout. The paper multiplies the goodput of another layout by T_useful / (T_elapsed + c). That considers the past
-alone, and would still change the layout before the last step. By default the remaining time counts. The change takes c of the h seconds
-until the end, so the goodput is multiplied by 1 - c / h. If the end is unknown, h is the time trained so far, and both forms agree.
+Cost of a change of layout, or of a restart. The paper multiplies the goodput of another layout by T_useful / (T_elapsed + c). That
+considers the past alone, and would still change the layout before the last step. By default the remaining time counts. The change takes c
+of the h seconds until the end, so the goodput is multiplied by 1 - c / h. If the end is unknown, h is the time trained so far, and both
+forms agree.
 
 Margins. The paper has one margin: the best must be 10% better than the present configuration. Goodput is flat around its maximum, so the
 batch then stays up to 2.5 times too small. Another layout is also credited with the gain of its batch size alone. By default other batches
@@ -95,7 +96,7 @@ class GoodputPolicy(Policy):
             return self._staying(state, weighed, current, best)
         moves = ParallelStrategy.of(chosen.configuration) != ParallelStrategy.of(state.configuration)
         onward = "" if weighed.onward is None else f", as a step towards {weighed.onward.global_batch}"
-        cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if moves else ""
+        cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if state.pays_for(chosen.configuration) else ""
         return Decision(
             command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
             configuration=chosen.configuration,
@@ -114,12 +115,12 @@ class GoodputPolicy(Policy):
         current, before = (self._throughputs.current(each, state.noise_scale, None) for each in (state.configuration, came_from))
         if current is None or before is None or not self._may(came_from, state):
             return None
-        moves = ParallelStrategy.of(came_from) != ParallelStrategy.of(state.configuration)
-        factor = cost_factor(state, current.samples_per_s, self._cost) if moves else 1.0
+        moves, pays = ParallelStrategy.of(came_from) != ParallelStrategy.of(state.configuration), state.pays_for(came_from)
+        factor = cost_factor(state, current.samples_per_s, self._cost) if pays else 1.0
         if before.goodput * factor <= current.goodput * (1 + UNDONE):
             return None
         lost = 1 - current.goodput / before.goodput
-        cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if moves else ""
+        cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if pays else ""
         return Decision(
             command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
             configuration=before.configuration,
@@ -138,7 +139,7 @@ class GoodputPolicy(Policy):
         throughputs, present = self._throughputs, state.configuration
         factor = cost_factor(state, current.samples_per_s, self._cost)
         own = throughputs.of_layout(present)
-        worth = np.where(own, goodputs, goodputs * factor)
+        worth = np.where(own & ~throughputs.among(state.restarting), goodputs, goodputs * factor)
         worth[throughputs.among(state.unbuildable) | (throughputs.batches >= state.too_large)] = -np.inf
         near = throughputs.batches <= self._growth * present.global_batch
         if self._batch_margin is None:
@@ -176,7 +177,7 @@ class _Weighed:
     state: JobState
     growth: float
     factor: float
-    """Factor from 0 to 1 on the goodput of other layouts, for the cost of the change."""
+    """Factor from 0 to 1 on the goodput of what takes a change of layout or a restart, for its cost."""
     enough: float
     """Minimum goodput of a candidate in the present layout."""
     enough_elsewhere: float
@@ -196,7 +197,7 @@ class _Weighed:
             Limit.UNBUILDABLE: wanted in self.state.unbuildable,
             Limit.SPIKE: wanted.global_batch >= self.state.too_large,
             Limit.MARGIN: option.goodput < enough,
-            Limit.COST: moves and option.goodput * self.factor < enough <= option.goodput,
+            Limit.COST: self.state.pays_for(wanted) and option.goodput * self.factor < enough <= option.goodput,
         }
         return tuple(limit for limit, holds in reasons.items() if holds)
 
@@ -212,7 +213,7 @@ def _largest(throughputs: ThroughputIndex, values: Array, among: Mask, goodputs:
 
 
 def cost_factor(state: JobState, samples_per_s: float, cost: Cost = "horizon") -> float:
-    """Return the factor from 0 to 1 on the goodput of another layout that accounts for the time of the change.
+    """Return the factor from 0 to 1 on the goodput of another configuration that accounts for the time of a change.
 
     Args:
         samples_per_s: Present throughput.

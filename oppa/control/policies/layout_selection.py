@@ -61,11 +61,12 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
         return stay(state, f"{why}: batch {present.global_batch} stays", *against)
     moves = ParallelStrategy.of(chosen) != ParallelStrategy.of(present)
     to = f" to {chosen.global_batch}" if chosen.global_batch != present.global_batch else ""
-    layout = f", {present.id} to {chosen.id}; the change takes {format_seconds(state.reconfiguration_s)}" if moves else ""
+    layout = f", {present.id} to {chosen.id}" if moves else ""
+    cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if state.pays_for(chosen) else ""
     return Decision(
         command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
         configuration=chosen,
-        reason=f"{why}: batch {present.global_batch}{to}{layout}",
+        reason=f"{why}: batch {present.global_batch}{to}{layout}{cost}",
         limits=against,
     )
 
@@ -82,17 +83,21 @@ def _smallest(batches: Array, wanted: float) -> float:
 
 
 def _fastest(throughputs: ThroughputIndex, state: JobState, among: Mask) -> Configuration | None:
-    """Return the fastest of these candidates, which share one batch; None if no change of layout pays off.
+    """Return the fastest of these candidates, which share one batch; None if no change that takes time pays off.
 
-    The present layout is preferred unless another one is faster by the margin after the cost of the change.
+    The present layout is preferred unless another one is faster by the margin, after the cost of the change if only that one takes time.
     """
     rates = np.where(among, throughputs.samples_per_s, -np.inf)
     own = np.where(throughputs.of_layout(state.configuration), rates, -np.inf)
     best, stayed = int(rates.argmax()), int(own.argmax())
     if not np.isfinite(own[stayed]):
         return throughputs.configuration(best) if cost_factor(state, float(rates[best])) > 0 else None
-    worth = rates[best] * cost_factor(state, float(own[stayed]))
-    return throughputs.configuration(best if worth >= own[stayed] * (1 + MARGIN) else stayed)
+    factor = cost_factor(state, float(own[stayed]))
+    if throughputs.configuration(stayed) in state.restarting:
+        if not factor:
+            return None
+        factor = 1.0
+    return throughputs.configuration(best if rates[best] * factor >= own[stayed] * (1 + MARGIN) else stayed)
 
 
 def _measurable(throughputs: ThroughputIndex, wanted: Configuration) -> Configuration | None:

@@ -80,10 +80,12 @@ class ControlClient:
         self._port = int(port)
         self._url, self._token, self._hello = f"ws://{address}/job/{hello.job}", token, hello
         self._headers = {"Authorization": f"Bearer {token}"} | ({RUN: run} if run else {})
-        self._is_refused = False
-        """True while another run is connected under the job's name."""
+        self._warned = ""
+        """The reason for which the service refuses this run now; empty if it does not."""
         self._waiting = collections.deque[_Outgoing]()
         self._decided: Decided | None = None
+        self.stays = False
+        """True if the last decision that `wanted` took was to continue unchanged."""
         self._newest = 0
         """Largest number of a received decision; decisions that are sent again are ignored."""
         self._lock, self._news = threading.Lock(), asyncio.Event()
@@ -126,7 +128,10 @@ class ControlClient:
         with self._lock:
             decided, self._decided = self._decided, None
         self.blocked_s += time.perf_counter() - begin_s
-        if decided is None or decided.command == "no_op" or decided.before != present:
+        if decided is None or decided.before != present:
+            return None
+        self.stays = decided.command == "no_op"
+        if self.stays:
             return None
         weighed = decided.model_dump(include={"limits", "current", "chosen", "best"})
         return ControllerDecision(
@@ -177,13 +182,17 @@ class ControlClient:
             await asyncio.sleep(wait_s)
 
     def _note(self, error: Exception) -> None:
-        """Log why there is no connection: as a warning, once, if another run has taken the name."""
-        is_refused = isinstance(error, InvalidStatus) and error.response.status_code == http.HTTPStatus.CONFLICT
-        if is_refused and not self._is_refused:
-            _log.warning("%s: this run trains on without decisions until the other one ends", in_use(self._hello.job))
+        """Log why there is no connection: as a warning, once, if the service refuses this run or is not understood."""
+        if isinstance(error, InvalidStatus) and error.response.status_code == http.HTTPStatus.CONFLICT:
+            why = f"{in_use(self._hello.job)}: this run trains on without decisions until the other one ends"
+        elif isinstance(error, ProtocolError):
+            why = f"this run trains on without decisions: {self._words(error)}; {error.hint}"
         else:
+            why = ""
             _log.info("the control service is not reachable: %s", self._words(error))
-        self._is_refused = is_refused
+        if why and why != self._warned:
+            _log.warning("%s", why)
+        self._warned = why
 
     def _words(self, error: Exception) -> str:
         """Return an error's message for a log: it may quote the token, and what the other end said."""
@@ -218,7 +227,10 @@ class ControlClient:
         async with asyncio.timeout(ANSWER_S):
             welcome = from_service(await line.recv())
         if not isinstance(welcome, Welcome):
-            raise ProtocolError(f"the service refused the connection: {welcome}")
+            reason = welcome.reason if isinstance(welcome, Refused) else f"it answered `{welcome.type}`"
+            raise ProtocolError(
+                f"the control service refuses the connection: {reason}", hint="check that both have the same version of oppa"
+            )
         self.connections += 1
         self._acknowledged(welcome.number)
         self._next = max(self._next or 0, welcome.number + 1)

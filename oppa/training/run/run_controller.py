@@ -27,6 +27,9 @@ class ControllerDecision:
 class RunController(Protocol):
     """Receives the events of a run on rank 0, and may request changes. Its methods must return quickly."""
 
+    stays: bool
+    """True if the last decision was to continue unchanged."""
+
     def step(self, facts: StepFacts) -> None:
         """Record an optimizer step."""
         ...
