@@ -9,7 +9,7 @@ forms agree.
 
 Margins. The paper has one margin: the best must be 10% better than the present configuration. Goodput is flat around its maximum, so the
 batch then stays up to 2.5 times too small. Another layout is also credited with the gain of its batch size alone. By default other batches
-in the present layout, which cost nothing, have a small margin of their own. Another layout must be 5% better than the best candidate in
+in the present layout, which mostly cost nothing, have a small margin of their own. Another layout must be 5% better than the best candidate in
 the present layout: 5% is about the uncertainty between two rows of a table. The cost of the change counts separately.
 
 Growth. Sometimes the best candidate exceeds the growth limit, and no intermediate batch is better than the present one. The paper's
