@@ -8,9 +8,9 @@ of the h seconds until the end, so the goodput is multiplied by 1 - c / h. If th
 forms agree.
 
 Margins. The paper has one margin: the best must be 10% better than the present configuration. Goodput is flat around its maximum, so the
-batch then stays up to 2.5 times too small. Another layout is also credited with the gain of its batch size alone. By default other batches
-in the present layout, which mostly cost nothing, have a small margin of their own. Another layout must be 5% better than the best candidate in
-the present layout: 5% is about the uncertainty between two rows of a table. The cost of the change counts separately.
+batch then stays up to 2.5 times too small. Another layout is also credited with the gain of its batch size alone. By default other
+batches in the present layout, which mostly cost nothing, have a small margin of their own. Another layout must be 5% better than the best
+candidate in the present layout: 5% is about the uncertainty between two rows of a table. The cost of the change counts separately.
 
 Growth. Sometimes the best candidate exceeds the growth limit, and no intermediate batch is better than the present one. The paper's
 controller then stays. By default it goes there in steps, if they are not worse than the present configuration by more than the margin.
