@@ -21,7 +21,7 @@ from typing import Any
 from oppa_client import early_start, run_files
 from oppa_client.attempt import Leaving, Resume, attempt_of_trial
 from oppa_client.plan import Plan, Terms
-from oppa_client.run_files import ContractError, Lines, finite
+from oppa_client.run_files import ContractError, Lines, finite, whole
 from oppa_client.timed import timed
 from oppa_client.trial import Trial, open_trial
 
@@ -141,11 +141,12 @@ class Run:
             memory_bytes: Peak memory so far, maximum over ranks.
 
         Raises:
-            ContractError: this rank cannot read the plans, or learns of a new one only after that has begun; the attempt has to end.
+            ContractError: `samples` is not a whole number from 0 on; or this rank cannot read the plans, or learns of a new one only
+                after that has begun, and the attempt has to end.
         """
         begin_s = time.perf_counter()
         seconds = max(1e-9, begin_s - (self._began_s or begin_s) - self._paused_s)
-        samples, known = int(samples), {name: finite(value) for name, value in (noise or {}).items()}
+        samples, known = whole("samples", samples), {name: finite(value) for name, value in (noise or {}).items()}
         facts = {"samples": samples, "tokens": tokens, "skipped": skipped, "learning_rate": finite(learning_rate), "noise": known or None}
         facts |= {"loss": finite(loss), "plan": self._terms.number, "paused_s": self._paused_s, "resumed": self._resumed}
         self._began_s, self._paused_s = begin_s, 0.0

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,17 @@ def finite(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
     return float(value) if math.isfinite(value) else None
+
+
+def whole(name: str, value: Any) -> int:
+    """Return a number of `run.step`; raises ContractError if it is not a whole number from 0 on."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ContractError(f"`run.step({name}={value!r})`: state a whole number from 0 on")
+    return number
 
 
 def names_in(folder: Path) -> set[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import oppa
 from oppa.api.jobs import load_job
 from oppa.errors import InputError
+from oppa.problem.job import has_command
 from oppa.problem.problem import Problem
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def train(
     from oppa.tracking.session import require_trackers, tracked_run
 
     profiled = Table.read(Path(table)) if table else None
+    if profiled and not isinstance(job, Problem) and Path(job).is_file():
+        profiled.origin.require_launch_line(is_given=bool(command) or has_command(Path(job)))
     problem, asked, usual = _resolved(*_source(job, settings, command), configuration, profiled)
     require_trackers(problem.tracking)
     problem, options = train_options(

@@ -23,11 +23,14 @@ BARE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt): \S
 WRAPPERS = ("ChildFailedError", "CalledProcessError", "ProcessRaisedException", "ProcessExitedException", "SignalException")
 SECONDARY = re.compile(
     r"[Cc]onnection (?:closed|reset|refused)|Broken pipe|DistNetworkError|DistStoreError|RendezvousClosed|remote process exited"
+    r"|Check the logs of the remote worker"
 )
 NOISE = re.compile(r"\[?[EWI]\d{4} \d\d:|[=*-]{3,}$|\S*:\d+: \w*Warning: |\s|\$ |---? host \d")
 """Log lines of torchrun, rules, warnings, indented lines, the launch line that oppa prints, and the head of a host's log."""
 ROOT = re.compile(r"Root Cause \(first observed failure\):.*?rank +: (\d+).*?exitcode +: (-?\d+)", re.DOTALL)
-"""The failure report at the end of torchrun's output."""
+"""The first failure in the report at the end of torchrun's output."""
+REPORTED = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+)")
+"""Each failure of that report. A busy torchrun may see a survivor's exception before the death of another rank."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,8 @@ def root_cause(stderr: str) -> RootCause | None:
     """Return the reason of a failure, or None if stderr gives none."""
     text = ESCAPES.sub("", stderr)
     first = {int(rank): int(code) for rank, code in ROOT.findall(text)}  # each host has its own torchrun, which names one rank
-    killed = [(rank, -code) for rank, code in first.items() if code < 0 and -code != signal.SIGTERM]
+    failures = {**first, **{int(rank): int(code) for rank, code in REPORTED.findall(text)}}
+    killed = [(rank, -code) for rank, code in failures.items() if code < 0 and -code != signal.SIGTERM]
     rank = next(iter(first), None)
     exceptions = list(_exceptions(text.splitlines()))
     own = [each for each in exceptions if not _is_wrapper(each)]

@@ -41,7 +41,7 @@ class Heard(RunListener):
     def stepped(self, measurement: object) -> None:
         self.steps += 1
 
-    def failed(self, attempt: Path, result: TrialResult) -> None:
+    def failed(self, attempt: Path, result: TrialResult, *, goes_on: bool) -> None:
         self.failures.append(result)
 
     def stop_requested(self) -> bool:

@@ -65,6 +65,27 @@ def test_it_is_the_last_exception_of_the_rank_that_failed_first(stderr, line, ra
     assert (found and (found.line, found.rank)) == (line and (line, rank))
 
 
+SURVIVOR = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 5, in <module>
+[rank0]: RuntimeError: [pair.cc:537] Read error [127.0.0.1]:47023. Check the logs of the remote worker before reporting an error.
+Failures:
+[1]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 23919)  (SIGKILL)
+------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 23918)
+"""
+
+
+def test_a_killed_rank_is_named_though_its_launcher_saw_a_survivor_fail_first():
+    found = root_cause(SURVIVOR)
+    assert (found.line, found.rank, found.signal) == ("rank 1 was killed by SIGKILL", 1, 9)
+
+
 def test_ranks_that_write_into_each_other_still_tell():
     lines = [each for pair in zip(TRACEBACK.splitlines(), TRACEBACK.splitlines(), strict=True) for each in pair]
     assert root_cause("\n".join(lines) + TORCHRUN.format(1)).line == "ValueError: 3 layers"

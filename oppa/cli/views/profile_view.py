@@ -105,8 +105,9 @@ def _facts(found: "ProfileResult") -> list[str]:
     loss = f", expected loss of goodput {origin.expected_loss:.2%}" if origin.expected_loss is not None else ""
     lines = [
         f"[bold]trials[/]  {origin.trials} of {origin.candidates} configurations, {format_seconds(origin.spent_s)}{loss}",
-        f"[bold]pruned[/]  {origin.pruned} configurations need at least as much memory as one that ran out of memory",
     ]
+    if origin.pruned:
+        lines.append(f"[bold]pruned[/]  {origin.pruned} configurations need at least as much memory as one that ran out of memory")
     if found.exhaustive_s is not None:
-        lines.append(f"[bold]saved[/]   trials of all configurations would take about {format_seconds(found.exhaustive_s)}")
+        lines.append(f"[bold]instead[/] of trials of all configurations, which would take about {format_seconds(found.exhaustive_s)}")
     return [*lines, f"[bold]table[/]   {escape(str(found.folder))}"]

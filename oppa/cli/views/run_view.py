@@ -66,7 +66,8 @@ def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None
     """Print how the run ended, its steps and samples by the valid `lines` of its ledger, and its newest checkpoint, to stderr."""
     steps = [line for line in lines if line["event"] == ledger.STEP]
     endings = {Ending.FINISHED: "[green]trained to its end[/]", Ending.FAILED: "[red]failed[/]"}
-    rows = [("run", endings.get(outcome.ending, outcome.ending.value))]
+    ended = endings.get(outcome.ending, outcome.ending.value)
+    rows = [("run", ended if outcome.attempts else "[green]was complete[/], nothing was started")]
     if outcome.ending is Ending.FAILED:
         rows += [("cause", escape(outcome.last.cause)), ("stderr", escape(str(outcome.folder / logs.STDERR)))]
     if steps:
@@ -187,11 +188,12 @@ class PlainRunView(RunCallback):
         """Count a step of this attempt, which Ctrl-C saves."""
         self._steps_of_attempt += 1
 
-    def failed(self, attempt: Path, result: TrialResult) -> None:
-        """Print why an attempt failed, and the checkpoint from which the run resumes."""
+    def failed(self, attempt: Path, result: TrialResult, *, goes_on: bool) -> None:
+        """Print why an attempt failed, and the checkpoint from which the run resumes if it goes on."""
         self._look()
         saved = next((path.name for path in checkpoints(self._folder)), "the beginning")
-        style.err().print(f"[red]attempt {int(attempt.name)} {result.outcome}[/]: {escape(result.cause)}; the run resumes from {saved}")
+        following = f"; the run resumes from {saved}" if goes_on else ""
+        style.err().print(f"[red]attempt {int(attempt.name)} {result.outcome}[/]: {escape(result.cause)}{following}")
 
     def tick(self) -> None:
         """Show new events; raise KeyboardInterrupt if the user asked to stop and no step needs saving."""
@@ -293,7 +295,9 @@ def _event(line: Line) -> str:
             layout = escape(_after(line))
             return f"{where} [yellow]the loss spike persists: rolled back to {line['checkpoint']}[/], [cyan]{layout}[/] after {seconds}"
         case ledger.NOT_ROLLED_BACK:
-            return f"{where} [yellow]the loss spike persists, and the rollback failed: {escape(line['failure'])}[/]"
+            return (
+                f"{where} [yellow]the loss stays up or is not a number, and earlier weights are not restored: {escape(line['failure'])}[/]"
+            )
         case ledger.UNDONE | ledger.REFUSED:
             return f"{where} [yellow]change {line['event']}[/]: {escape(line['failure'])}"
         case ledger.VALIDATED:

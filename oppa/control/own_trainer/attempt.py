@@ -130,7 +130,7 @@ class OwnAttempt:
                 self._take(new)
         for state in saved:
             self._keep(state)
-        if self.is_done and not self.leaving_s:
+        if self.is_done and self.abilities is not None and not self.leaving_s:
             self.leaving_s = time.monotonic()
         if left is not None:
             self._require_left(left)

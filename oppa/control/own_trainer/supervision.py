@@ -128,12 +128,12 @@ class _Supervisor:
             if ending is None and result.outcome == "completed":  # it has left for another layout
                 attempts.forget_failures()
             elif ending is None:
-                self._listener.failed(attempt.folder, result)
                 ending = attempts.failed(result, has_trained=record is not None or attempt.steps > 0, is_last=self._is_last)
                 ending = None if self._undo(attempt, result) else ending
                 if is_usual and self._goes_back(attempt, result):
                     attempts.forget_failures()
                     ending = None
+                self._listener.failed(attempt.folder, result, goes_on=ending is None)
             if ending is not None:
                 last = self._resumption.explained(result)
                 return Outcome(ending=ending, attempts=attempts.count, last=last, folder=attempt.folder)

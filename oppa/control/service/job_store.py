@@ -163,7 +163,7 @@ class JobStore:
                 return job
         except Exception as error:  # noqa: BLE001 - a snapshot is a cache, so any error means a full replay
             _log.info("job `%s`: its snapshot cannot be read: %r", hello.job, error)
-        _log.warning("job `%s`: its snapshot is damaged, or for another policy, table, hello or version: all are replayed", hello.job)
+        _log.info("job `%s`: its policy, table or terms are not those of its snapshot, so all of its steps are taken in again", hello.job)
         return None
 
     def _replay(self, job: ControlledJob, text: str) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from oppa.control.own_trainer.advice import is_first_run
 from oppa.control.training_session.options import TrainOptions
+from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
+from oppa.study.database import FILE
 from oppa.table.table import Table
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable
 from oppa.training.run.run_folder import SPEC, RunSpec
@@ -20,10 +22,12 @@ def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec
 
     Raises:
         InputError: the training core cannot build the configuration, or cannot measure what the run is to measure.
-        RunError: the folder holds a run of another model or other data.
+        RunError: the folder holds a run of another model or other data, or a study.
     """
     advise = problem.run_options.advise
     if not (folder / SPEC).exists():
+        if (folder / FILE).exists():
+            raise RunError(f"`{folder}` is a study or a table, and no run", hint="name another folder with --run")
         run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=first_configuration(problem, options))
     else:
         run = RunSpec.read(folder)

@@ -27,12 +27,13 @@ from oppa.table.table import Table
 from oppa.training.run import ledger, resize
 from oppa.training.run.ledger import Line
 from oppa.training.run.run_controller import RunController
-from oppa.training.run.run_folder import PROFILED, STOP, held
+from oppa.training.run.run_folder import PROFILED, STOP, RunSpec, held
 from oppa.training.run.step_times import observations
-from oppa.training.run.supervision import Outcome, supervise
+from oppa.training.run.supervision import Ending, Outcome, supervise
 from oppa.trials.launcher import Launcher
 from oppa.trials.orphans import end_orphans
 from oppa.trials.runner import load_runner
+from oppa.trials.trial import TrialResult
 
 
 def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: TrainCallback | None) -> TrainResult:
@@ -42,7 +43,7 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
         RunError: the folder holds a run of another model, or another process trains it.
         EnvironmentLackingError: the hosts are gone, or can never be granted.
     """
-    started_s, report, grace_s = time.monotonic(), ServiceReport(), problem.limits.grace_s
+    started_s, report = time.monotonic(), ServiceReport()
     with held(folder):
         (folder / STOP).unlink(missing_ok=True)
         resize.clear(folder)
@@ -52,23 +53,7 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
         if options.schedules:
             stored_schedules.copy(options.schedules, folder)
         end_orphans(run.uuid)
-        with (
-            options.control.held(run.uuid) if options.control else contextlib.nullcontext(),
-            watched(RunSession(run=run, folder=folder), callback) as watcher,
-            open_backend(options.request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=watcher.waiting) as backend,
-            backend.launcher(options.runner, study=run.uuid, grace_s=grace_s) as ranks,
-        ):
-            service = RunService(
-                run=run,
-                folder=folder,
-                backend=backend,
-                named=options.control,
-                table=options.table,
-                make=options.make,
-                controlled=watcher.controlled,
-            )
-            hosts = elastic_hosts(run, folder, backend, options.runner, options.request)
-            outcome = _trained(ranks, service, watcher, report, asked=options.asked, hosts=hosts)
+        outcome = _complete(run, folder) or _attempted(run, options, folder, callback, report)
         lines = ledger.standing(ledger.read(folder))
         better, seen = _refined(options.table, lines, folder)
     return TrainResult(
@@ -82,6 +67,38 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
         refined=better,
         observations=seen,
     )
+
+
+def _complete(run: RunSpec, folder: Path) -> Outcome | None:
+    """Return the end of a run of one's own trainer that has taken all samples and left as finished; None if there is more to do."""
+    lines, total = ledger.standing(ledger.read(folder)), run.problem.run_options.samples
+    if run.problem.command is None or total is None or not lines:
+        return None
+    if lines[-1]["event"] != ledger.ENDED or not lines[-1]["finished"] or ledger.require_whole(lines) < total:
+        return None
+    return Outcome(ending=Ending.FINISHED, attempts=0, last=TrialResult(outcome="completed", seconds=0.0), folder=folder)
+
+
+def _attempted(run: RunSpec, options: TrainOptions, folder: Path, callback: TrainCallback | None, report: ServiceReport) -> Outcome:
+    """Train on the hosts that are granted, until the run ends or is stopped."""
+    problem, grace_s = run.problem, run.problem.limits.grace_s
+    with (
+        options.control.held(run.uuid) if options.control else contextlib.nullcontext(),
+        watched(RunSession(run=run, folder=folder), callback) as watcher,
+        open_backend(options.request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=watcher.waiting) as backend,
+        backend.launcher(options.runner, study=run.uuid, grace_s=grace_s) as ranks,
+    ):
+        service = RunService(
+            run=run,
+            folder=folder,
+            backend=backend,
+            named=options.control,
+            table=options.table,
+            make=options.make,
+            controlled=watcher.controlled,
+        )
+        hosts = elastic_hosts(run, folder, backend, options.runner, options.request)
+        return _trained(ranks, service, watcher, report, asked=options.asked, hosts=hosts)
 
 
 def _trained(

@@ -105,7 +105,7 @@ class RunSpec:
         )
 
     def require_continued_by(self, problem: Problem, folder: Path) -> None:
-        """Check that the run can be resumed as `problem`: same model and same training, except the fields in `MAY_CHANGE`.
+        """Check that the run can be resumed as `problem`: same model, same training but for `MAY_CHANGE`, same batch.
 
         Raises:
             RunError: names the first field that differs.
@@ -118,6 +118,13 @@ class RunSpec:
                         f"`{folder}` is a run of another job: `{name} = {value}`, not {other}",
                         hint=f"{restored}, or name another folder with --run",
                     )
+        began, asked = self.problem.global_batch, problem.global_batch
+        if began != asked:
+            message = f"`{folder}` is a run of another job: it began with `global_batch = {began}`, not {asked}"
+            hint = (
+                f"leave {began} in [batch]; with a `--table` that has batch {asked}, `global_batch={asked}` after the job changes the batch"
+            )
+            raise RunError(message, hint=hint)
 
     def planned(self, samples: int) -> Configuration:
         """Return the planned configuration of the step that begins with this sample."""

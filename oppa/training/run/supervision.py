@@ -53,8 +53,8 @@ class RunListener:
     def stepped(self, measurement: Measurement) -> None:
         """Handle an optimizer step."""
 
-    def failed(self, attempt: Path, result: TrialResult) -> None:
-        """Handle a failed attempt; another one may follow."""
+    def failed(self, attempt: Path, result: TrialResult, *, goes_on: bool) -> None:
+        """Handle a failed attempt; another one follows if the run goes on."""
 
     def tick(self) -> None:
         """Handle the periodic tick; an exception ends the ranks at once and propagates."""
@@ -128,8 +128,8 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: RunListe
         )
         ending = _ending(result, folder)
         if ending is None:
-            listener.failed(attempt, result)
             ending = attempts.failed(result, has_trained=resumes or result.steps > 0, is_last=stop.made)
+            listener.failed(attempt, result, goes_on=ending is None)
         if ending is not None:
             return Outcome(ending=ending, attempts=attempts.count, last=result, folder=attempt)
 
