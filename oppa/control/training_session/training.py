@@ -70,7 +70,7 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
 
 
 def _complete(run: RunSpec, folder: Path) -> Outcome | None:
-    """Return the end of a run of one's own trainer that has taken all samples and left as finished; None if there is more to do."""
+    """Return how a run of one's own trainer has finished with all of its samples; None if there is more to do."""
     lines, total = ledger.standing(ledger.read(folder)), run.problem.run_options.samples
     if run.problem.command is None or total is None or not lines:
         return None
