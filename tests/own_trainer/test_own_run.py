@@ -293,6 +293,18 @@ def test_the_same_program_is_profiled_by_trials_and_trained_from_their_table(tmp
     assert result.refined is not None
 
 
+def test_a_profile_from_the_command_line_writes_the_table_of_a_program(tmp_path):
+    own, oppa = OwnRun(tmp_path), Oppa(tmp_path)
+    limits = (word for each in ("q_max=6", "q_min=3") for word in ("--set", f"limits.{each}"))
+    words = ("profile", own.job, "--global-batch", "8..16", "--table", "t", "--exhaustive", "--json", *limits)
+    found = json.loads(oppa(*words, "--", *own.command).stdout)
+    assert found["complete"] and found["trials"] == found["candidates"] == 4
+    assert [(each["global_batch"], each["memory_bytes"]) for each in found["fastest"]] == [(8, None), (16, None)]
+    rows = json.loads(oppa("show", "t", "--json").stdout)["rows"]
+    measured = {(row["configuration"]["global_batch"], row["configuration"]["recompute"]) for row in rows if row["source"] == "measured"}
+    assert measured == {(batch, recompute) for batch in (8, 16) for recompute in ("none", "full")}
+
+
 @pytest.mark.parametrize(("what", "attempts"), [("pause:12", 1), ("pause-too-long:12", 2)])
 def test_a_pause_is_no_hang_for_as_long_as_the_trainer_states(tmp_path, what, attempts):
     own = OwnRun(tmp_path, "--misbehave", what, "--save-every", "5", samples=200, timeout_s=1)
