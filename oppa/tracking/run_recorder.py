@@ -18,7 +18,7 @@ BYTES = "bytes"
 PART_BYTES = 1 << 20
 """Bytes of lines after which the progress is stored."""
 _NUMBERS = ("loss", "accuracy", "global_batch", "micro_batch", "step_time_s", "elapsed_s", "learning_rate")
-_SILENT = ("saved", "profiled", "order_taken_up")
+_SILENT = ("saved", "recorded", "profiled", "order_taken_up")
 """Events without a note."""
 
 

@@ -8,13 +8,15 @@ from experiments.goodput import page as goodput
 from experiments.lib import recorded_page
 from experiments.norm_test.experiment import DDP, FSDP
 from experiments.policies import page as policies
+from experiments.trainers_goodput import experiment as trainers_goodput
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS, read_reference
 from oppa.bench.runs import Log
 from oppa.bench.search_page import LOG, PAGE, page
 
 RESULTS = catalog.root() / "results"
-EXPERIMENTS = {"goodput": goodput.page, "policies": policies.page, DDP.name: DDP.page, FSDP.name: FSDP.page}
+DECLARED = (DDP, FSDP, trainers_goodput.CPU, trainers_goodput.GPU)
+EXPERIMENTS = {"goodput": goodput.page, "policies": policies.page, **{each.name: each.page for each in DECLARED}}
 RECORDED_RUNS = [name for name in EXPERIMENTS if (RESULTS / name / recorded_page.PAGE).exists()]
 RECORDS = sorted(path.parent for path in (RESULTS / "search").glob(f"*/{LOG}"))
 

@@ -93,6 +93,19 @@ def test_random_numbers_go_on_where_a_run_left(attempt_at):
     assert evaluations(seen) == evaluations(whole)
 
 
+def test_a_training_that_a_callback_stops_has_saved_all_and_goes_on_as_if_it_had_not_stopped(attempt_at):
+    whole = train(trainer(attempt_at("whole", total_samples=48), dropout=0.2))
+    first = attempt_at("first", total_samples=48)
+    seen = train(trainer(first, stop_after=4, dropout=0.2))
+    assert len(reported(first)) == 4 and list(evaluations(seen)) == [4], "the run has not asked it to leave, so it evaluates first"
+    left = json.loads((first / "left.json").read_text())
+    assert (left["reason"], left["step"], left["samples"]) == ("stop", 4, 32)
+    seen = train(trainer(attempt_at("second", before=first, total_samples=48), dropout=0.2))
+    for name, value in whole["weights"].items():
+        assert torch.equal(seen["weights"][name], value)
+    assert evaluations(seen) == evaluations(whole)
+
+
 def test_an_evaluation_that_was_due_on_leaving_is_made_by_the_next_attempt(attempt_at):
     first = attempt_at("first", total_samples=48)
     seen = train(trainer(first, leave_at=3))

@@ -14,11 +14,11 @@ from tests.own_trainer.own_runs import OwnRun
 pytestmark = pytest.mark.slow
 
 
-def supervised(folder, samples):
+def supervised(folder, *words, samples):
     own = OwnRun(folder, samples=samples)
     own.folder.mkdir()
     own.command = [sys.executable, trainer_program.__file__, str(own.folder), "seen"]
-    own.command += ["--micro-batch", "{micro_batch}", "--recompute", "{recompute}"]
+    own.command += ["--micro-batch", "{micro_batch}", "--recompute", "{recompute}", *words]
     return own
 
 
@@ -31,6 +31,18 @@ def test_a_stop_saves_and_the_same_call_goes_on_to_the_end(tmp_path):
     assert result.finished, result.outcome.last
     assert ledger.require_whole(result.lines) == 100
     assert result.lines[-1]["event"] == ledger.ENDED
+
+
+def test_a_callback_that_stops_the_training_early_stops_the_run_which_the_same_call_resumes(tmp_path):
+    own = supervised(tmp_path, "--stop-after", "5", samples=100)
+    stopped = own.train()
+    assert stopped.outcome.ending.value == "stopped" and ledger.require_whole(stopped.lines) == 40, stopped.outcome.last
+    assert not stopped.finished and stopped.lines[-1]["event"] == ledger.ENDED and not stopped.lines[-1]["finished"]
+    seen = [torch.load(own.folder / "seen-0.pt", weights_only=False)]
+    result = own.train()
+    assert result.finished and ledger.require_whole(result.lines) == 100, result.outcome.last
+    seen += [torch.load(own.folder / "seen-0.pt", weights_only=False)]
+    assert [element for each in seen for step in each["steps"] for element in step["samples"]] == order(range(100))
 
 
 def test_a_policy_changes_the_batch_between_two_steps(tmp_path):

@@ -118,6 +118,16 @@ class Requests(TrainerCallback):
             run_files.write(Path(folder), run_files.LEAVE, {"reason": "layout", "deadline_s": 60.0})
 
 
+class StopsEarly(TrainerCallback):
+    """Ends the training after a step, as a callback for early stopping does."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop |= state.global_step == self.after
+
+
 def collectives() -> int:
     """Return how many collectives this rank has begun in the default group, those of DDP and FSDP included."""
     return dist.group.WORLD._get_sequence_number_for_group() if dist.is_initialized() else 0
@@ -129,6 +139,7 @@ def trainer(
     *,
     asked: dict[int, tuple[int, int]] | None = None,
     leave_at: int | None = None,
+    stop_after: int | None = None,
     first_number: int = 2,
     dropout: float = 0.0,
     model_is: torch.nn.Module | None = None,
@@ -137,6 +148,8 @@ def trainer(
     args = TrainingArguments(output_dir=str(folder / "output"), **{**DEFAULTS, **changed})
     made = kind(model=model_is or model(dropout), args=args, train_dataset=Samples(), eval_dataset=Samples(12))
     made.add_callback(Requests(made, asked or {}, leave_at, first_number))
+    if stop_after is not None:
+        made.add_callback(StopsEarly(stop_after))
     return made
 
 
@@ -176,9 +189,10 @@ def main() -> None:
     parser.add_argument("options", type=json.loads, nargs="?", default={})
     parser.add_argument("--micro-batch", type=int, default=2)
     parser.add_argument("--recompute", default="none")
+    parser.add_argument("--stop-after", type=int, default=None)
     given = parser.parse_args()
     layout = {"per_device_train_batch_size": given.micro_batch, "activation_checkpointing": given.recompute == "full"}
-    options = {**layout, **given.options}
+    options = {**layout, "stop_after": given.stop_after, **given.options}
     kind = {"plain": Trainer, "watched": Watched, "measured": Measured}[options.pop("kind", "watched")]
     if "fsdp_config" in options:
         fsdp_on_cpu.allow()

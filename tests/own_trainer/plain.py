@@ -7,6 +7,7 @@ Each sample n pulls the weight towards a target of its own; ranks add up their g
 import argparse
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -25,6 +26,7 @@ def arguments():
     parser.add_argument("--sleep", type=float, default=0.005)
     parser.add_argument("--noise", type=float, default=None)
     parser.add_argument("--quiet-at", type=int, default=10**9, help="the least batch at which the noise is 1 sample")
+    parser.add_argument("--overflow-at", type=int, default=None, help="the step whose gradients are not finite, which changes no weight")
     parser.add_argument("--lead", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=10**9)
     parser.add_argument("--batch", default="both")
@@ -117,15 +119,17 @@ def train(rank, options, barrier, shares):
         fail_in_new_layout(options, rank, steps)
         gradient = sum(shares) / plan.global_batch
         barrier.wait()
-        weight -= 0.1 * plan.learning_rate_factor * gradient
+        overflows = plan.step == options.overflow_at
+        weight -= 0.0 if overflows else 0.1 * plan.learning_rate_factor * gradient
         taken = plan.global_batch
         if what == "ignores" and plan.number > 1:
             taken = 8
         if what == "lies" and plan.step == 3:
             taken += 1
-        scale = options.noise if plan.global_batch < options.quiet_at else 1.0
+        scale = math.inf if overflows else options.noise if plan.global_batch < options.quiet_at else 1.0
         noise = None if scale is None else {"noise_scale": scale, "health": "healthy", "variance_ratio": scale}
-        run.step(samples=taken, loss=abs(gradient), noise=noise, learning_rate=0.1 * plan.learning_rate_factor)
+        loss = math.inf if overflows else abs(gradient)
+        run.step(samples=taken, loss=loss, skipped=overflows, noise=noise, learning_rate=0.1 * plan.learning_rate_factor)
         if run.plan.step % options.save_every == 0 and not run.leaving:
             with run.paused("save"):
                 run.saved(save(options, rank, weight, run))

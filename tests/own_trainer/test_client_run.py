@@ -221,6 +221,19 @@ def test_a_step_is_reported_once_the_file_system_accepts_it_and_training_goes_on
     assert [line["step"] for line in reported(tmp_path)] == [0, 1, 2]
 
 
+def test_a_skipped_step_takes_its_samples_and_its_turn_in_the_plan(tmp_path):
+    attempt(tmp_path, total_samples=20)
+    (run,) = ranks(tmp_path, 1)
+    run.step(samples=8, skipped=True, loss=float("inf"), noise={"noise_scale": float("nan"), "variance_ratio": float("inf")})
+    assert (run.plan.step, run.plan.progress) == (1, 8)
+    run.step(samples=8)
+    (skipped, taken) = reported(tmp_path)
+    assert (skipped["skipped"], skipped["samples"], taken["skipped"], taken["samples"]) == (True, 8, False, 8)
+    assert skipped["loss"] is None and set(skipped["noise"].values()) == {None}
+    run.step(samples=4, skipped=True)
+    assert run.leaving and run.leaving.reason == "finished"
+
+
 def test_a_pause_is_no_step_time(tmp_path):
     attempt(tmp_path)
     (run,) = ranks(tmp_path, 1)

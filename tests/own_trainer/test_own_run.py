@@ -133,6 +133,27 @@ def test_a_layout_in_which_the_trainer_cannot_resume_is_left_and_nothing_is_lost
     assert own.samples() == list(range(3000))
 
 
+def test_a_skipped_step_takes_its_samples_and_changes_no_weight(tmp_path):
+    own = OwnRun(tmp_path, *NOISY, "--overflow-at", "5", samples=96)
+    result = own.train()
+    assert result.finished and ledger.require_whole(result.lines) == 96 and own.samples() == list(range(96))
+    (skipped,) = [line for line in own.events(ledger.STEP) if not line["updated"]]
+    assert (skipped["step"], skipped["samples"]) == (5, [40, 48])
+    assert [skipped[name] for name in ("loss", "noise_scale", "variance_ratio")] == [None] * 3 and skipped["health"] != "healthy"
+    weight = 0.0
+    for begin in range(0, 96, 8):
+        weight -= 0.0 if begin == 40 else 0.1 * sum(weight - number % 7 for number in range(begin, begin + 8)) / 8
+    assert own.weight() == pytest.approx(weight, abs=1e-12)
+
+
+@pytest.mark.parametrize("policy", ["goodput", *nightly("critical-batch", "norm-test")])
+def test_a_policy_decides_after_a_skipped_step_as_before_it(tmp_path, policy):
+    own = OwnRun(tmp_path, *NOISY, "--overflow-at", "12", samples=1500)
+    result = own.train(table=own.table(tmp_path / "t", FAST), policy=policy)
+    assert result.finished and list(dict.fromkeys(batches(own))) == [8, 16, 32] and own.samples() == list(range(1500))
+    assert not own.events(ledger.NOT_ROLLED_BACK, ledger.UNDONE, ledger.REFUSED)
+
+
 @pytest.mark.parametrize("what", ["crash:12", "hang:12"])
 def test_a_rank_that_dies_or_hangs_costs_the_steps_since_the_checkpoint_and_no_sample(tmp_path, what):
     own = OwnRun(tmp_path, "--misbehave", what, "--save-every", "5", ranks=2, samples=200, timeout_s=2)
@@ -270,6 +291,18 @@ def test_the_same_program_is_profiled_by_trials_and_trained_from_their_table(tmp
     result = own.train("global_batch=8", table=tmp_path / "t", policy="critical-batch")  # whatever the speeds are
     assert result.finished and batches(own)[0] == 8 and batches(own)[-1] == 16
     assert result.refined is not None
+
+
+def test_a_profile_from_the_command_line_writes_the_table_of_a_program(tmp_path):
+    own, oppa = OwnRun(tmp_path), Oppa(tmp_path)
+    limits = (word for each in ("q_max=6", "q_min=3") for word in ("--set", f"limits.{each}"))
+    words = ("profile", own.job, "--global-batch", "8..16", "--table", "t", "--exhaustive", "--json", *limits)
+    found = json.loads(oppa(*words, "--", *own.command).stdout)
+    assert found["complete"] and found["trials"] == found["candidates"] == 4
+    assert [(each["global_batch"], each["memory_bytes"]) for each in found["fastest"]] == [(8, None), (16, None)]
+    rows = json.loads(oppa("show", "t", "--json").stdout)["rows"]
+    measured = {(row["configuration"]["global_batch"], row["configuration"]["recompute"]) for row in rows if row["source"] == "measured"}
+    assert measured == {(batch, recompute) for batch in (8, 16) for recompute in ("none", "full")}
 
 
 @pytest.mark.parametrize(("what", "attempts"), [("pause:12", 1), ("pause-too-long:12", 2)])

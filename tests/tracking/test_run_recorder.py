@@ -75,6 +75,13 @@ def test_a_change_is_a_note_and_moves_the_degrees(run: Path, tmp_path: Path) -> 
     assert validated == {"validation_loss": 4.5}
 
 
+def test_checkpoints_are_no_notes(run: Path, tmp_path: Path) -> None:
+    kept = {"event": "recorded", "step": 1, "samples": 16, "checkpoint": "step-1", "place": "/data/checkpoint-1"}
+    append(run, BEGAN, {**STEP, "step": 0}, kept, {**kept, "event": "saved", "seconds": 0.1})
+    recorder(run, tmp_path).update()
+    assert [step for step, _ in values(tmp_path)] == [0, 0]
+
+
 def test_a_later_session_goes_on_after_the_last_line(run: Path, tmp_path: Path) -> None:
     append(run, BEGAN, {**STEP, "step": 0})
     recorder(run, tmp_path).update()

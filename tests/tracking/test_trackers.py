@@ -6,7 +6,8 @@ import pytest
 
 from oppa.tracking.tracker import TrackedRun, Tracker
 
-LACKING = "NOT TESTED here: run `pip install --editable '.[{}]'`, and `pytest tests/tracking`"
+LACKING = "NOT TESTED here, but nightly: `dev` lacks {0}; run `pip install --editable '.[{0}]'`, and `pytest tests/tracking`"
+"""Reason why a test is skipped; .github/workflows/nightly.yml installs MLflow and W&B."""
 WHOLE = TrackedRun(id="11111111-2222", name="bert-001", parameters={"job": "bert", "devices": 8})
 TRIAL = TrackedRun(id="11111111-2222-1", name="0001_dp8", parent=WHOLE.id, parameters={"dp": 8, "schedule": "1f1b", "overlap": True})
 

@@ -104,7 +104,7 @@ class FastestRow(Output):
     configuration: Configuration
     samples_per_s: float
     log_stddev: float
-    memory_bytes: int
+    memory_bytes: int | None
     source: Literal["measured", "predicted"]
 
 

@@ -134,7 +134,7 @@ class TableRowOutput(Output):
     samples_per_s: float
     stddev: float
     log_stddev: float
-    memory_bytes: int
+    memory_bytes: int | None
     source: Literal["measured", "predicted"]
     trials: list[int]
     slower_by: float | None = None
