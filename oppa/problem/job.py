@@ -26,10 +26,8 @@ from oppa.problem.model import MODEL_HINT
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.space import FRAMEWORKS, Facts, SearchSpace
-from oppa.problem.space_file import ParameterTable, narrow, read_space
+from oppa.problem.space_file import COMMAND, ParameterTable, narrow, read_space
 
-COMMAND = "command"
-"""Name of the runner for the user's own launch line."""
 PROGRAM = "program"
 """Name of the search space of a launch line whose model is not stated."""
 

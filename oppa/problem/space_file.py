@@ -25,6 +25,8 @@ from oppa.problem.parameter_values import describe_values, is_value_of, least_of
 from oppa.problem.space import DEGREES, Constraint, Facts, Keys, Parameter, Scale, SearchSpace, kinds_of, law_of, needs
 from oppa.problem.templates import RESERVED, names_in
 
+COMMAND = "command"
+"""Name of the runner for the user's own launch line."""
 VERSION = 1
 """Version of search space files that this oppa reads; a file without `version` has it."""
 WHOLE_BATCHES = ("global_batch % (dp * micro_batch) == 0", "every data-parallel rank takes whole micro-batches of the global batch")
@@ -178,6 +180,9 @@ def narrow(
         if asked and (parameter.name in honoured or parameter.env):
             continue
         if parameter.name in given and parameter.choices != (parameter.default,):
+            if runner == COMMAND:
+                hint = f"write `{{{parameter.name}}}` where its value belongs, or leave it at {spell(parameter.default)}"
+                raise JobError(f"the launch line does not use `{parameter.name}`", hint=hint)
             hint = f"leave it at {spell(parameter.default)}; the runner honours {', '.join(sorted(honoured))}"
             raise JobError(f"the runner `{runner}` does not honour `{parameter.name}`", hint=hint)
         space = space.restricted(parameter.name, parameter.default)

@@ -55,7 +55,7 @@ def test_only_what_it_says_is_searched(load):
     space = load(argv=ARGV).space
     assert {parameter.name for parameter in space.parameters if len(parameter.choices) > 1} == {"dp", "micro_batch"}
     assert {configuration.dp for configuration in map(load(argv=ARGV).candidates().configuration, range(2))} == {4}
-    with pytest.raises(JobError, match="the runner `command` does not honour `recompute`"):
+    with pytest.raises(JobError, match="the launch line does not use `recompute`"):
         load('[space.parameters]\nrecompute = ["none", "full"]', argv=ARGV)
 
 

@@ -57,7 +57,7 @@ def print_run(run: RunSpec, folder: Path) -> None:
 
 def _advises(run: RunSpec) -> str:
     """Return the line that a policy only advises; empty if it acts."""
-    if not run.problem.run_options.advise:
+    if not run.problem.run_options.advise or run.policy.partition(",")[0] == "static":
         return ""
     return "\n[bold]policy[/] advises, and changes nothing; `--no-advise` lets it act"
 
