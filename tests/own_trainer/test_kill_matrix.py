@@ -30,7 +30,7 @@ SPEEDS = {(8, "none"): 20.0, (16, "none"): 19.0, (16, "full"): 200.0, (32, "full
 MOMENTS = [("step", 3), ("step", 15), ("step", 30), ("early", 0), *(("leave", ms) for ms in (0, 30, 100, 300, 1000))]
 """Steps that were taken; or milliseconds after the next ranks have started early, or after the present ones were asked to leave."""
 LATE = 15
-"""Step of a moment up to which each attempt of Transformers has saved a checkpoint on the way."""
+"""Step up to which each attempt of Transformers' `Trainer` has saved a checkpoint on the way."""
 VICTIMS = ("rank", "launcher", "oppa", "service")
 CASES = [(victim, number, moment) for victim in VICTIMS for number in (signal.SIGKILL, signal.SIGTERM) for moment in MOMENTS]
 HERE = Path(__file__).parent
@@ -87,7 +87,7 @@ class Transformers:
 
     def has_taken(self, steps):
         """Return True if all ranks wait in a step, the first one after so many that does not follow a checkpoint."""
-        return len(list(self._trained.glob("held-*"))) == RANKS
+        return sum(held.stat().st_size > 0 for held in self._trained.glob("held-*")) == RANKS
 
     def rank(self, running):
         """Return the process number of the last rank that waits in a step, or else of the youngest process."""
