@@ -35,6 +35,8 @@ LEARNED: Mapping[str, Callable[..., Policy]] = {"rl": LearnedPolicy, "explore": 
 WITHOUT_TABLE = ("proportional", *LEARNED)
 WITHOUT_NOISE = ("stagewise", "static", *WITHOUT_TABLE)
 """Policies that need no table, and those that need no measurement of the gradients."""
+RATIOS = {"norm-test": "variance_ratio", "norm-test-paper": "worker_variance_ratio"}
+"""Statistic of a step that the policies of the norm test need, by the name of the policy."""
 
 
 def policy_of(text: str, weights: Weights | None = None) -> Callable[[ThroughputIndex | None], Policy]:
@@ -70,6 +72,11 @@ def needs_table(text: str) -> bool:
 def needs_noise(text: str) -> bool:
     """Return True if a policy decides nothing without the noise of the gradients."""
     return text.partition(",")[0] not in ("", *WITHOUT_NOISE)
+
+
+def needed_ratio(text: str) -> str:
+    """Return the statistic of a step without which a policy of the norm test decides nothing; empty for other policies."""
+    return RATIOS.get(text.partition(",")[0], "")
 
 
 def _settings(make: Callable[..., Policy]) -> dict[str, type]:

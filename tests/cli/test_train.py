@@ -244,6 +244,21 @@ def test_a_policy_without_its_measurement_is_said_once(policy, measured, warned,
     assert capsys.readouterr().err.count("measures no gradient noise, without which `goodput` changes nothing") == warned
 
 
+@pytest.mark.parametrize(("policy", "ratio", "warned"), [("norm-test-paper", "variance", 1), ("norm-test-paper", "worker_variance", 0)])
+def test_a_norm_test_of_workers_that_an_own_trainer_does_not_compare_is_said_once(policy, ratio, warned, tmp_path, capsys) -> None:
+    (tmp_path / "job.toml").write_text(TRAIN_JOB)
+    problem = load_job(tmp_path / "job.toml", argv=["train.py", "--micro-batch", "{micro_batch}"])
+    run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=2, global_batch=8, micro_batch=4), policy=policy)
+    facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": 4.0, "updated": True}
+    facts |= {"health": "healthy", "variance_ratio": 4.0, "worker_variance_ratio": None, f"{ratio}_ratio": 4.0}
+    with contextlib.closing(ledger.Ledger(tmp_path)) as written, run_view.PlainRunView(run, tmp_path, Interruption()) as watcher:
+        watcher.began(tmp_path / "0001")
+        for step in range(120):
+            written.write(ledger.STEP, step=step, samples=[8 * step, 8 * step + 8], step_time_s=0.5, **facts)
+        watcher.tick()
+    assert capsys.readouterr().err.count('give it `oppa.training.GradientStatistics(model, over="workers")`') == warned
+
+
 def test_what_fails_before_its_first_step_is_not_tried_again(oppa, train) -> None:
     (oppa.folder / "job.toml").write_text(TRAIN_JOB.replace("[train]", f'[training]\ncorpus = "{oppa.folder / "texts"}"\n\n[train]'))
     (oppa.folder / "texts").mkdir()

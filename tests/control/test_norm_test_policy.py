@@ -116,7 +116,8 @@ def test_as_written_it_compares_workers_and_knows_no_bound(table) -> None:
 
 def test_as_written_a_job_that_compares_micro_batches_is_told_so(table) -> None:
     decision = NormTestPolicy.as_written(ThroughputIndex(table)).decide(at(DATA, 8, variance_ratio=1e9))
-    assert decision.command == DecisionKind.NO_OP and "statistics" in decision.reason
+    assert decision.command == DecisionKind.NO_OP and 'set `statistics = "workers"` in [train]' in decision.reason
+    assert 'a trainer of your own needs `GradientStatistics(model, over="workers")` instead' in decision.reason
 
 
 @pytest.mark.parametrize(

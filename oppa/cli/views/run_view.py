@@ -17,7 +17,7 @@ from oppa.cli.views import style
 from oppa.cli.views.search_view import REFRESH_S
 from oppa.cli.views.summary import job_line
 from oppa.control.own_trainer.run_book import NOT_MEASURED
-from oppa.control.registry import needs_noise
+from oppa.control.registry import RATIOS, needed_ratio, needs_noise
 from oppa.control.training_session.callback import RunCallback, RunSession
 from oppa.control.training_session.result import TrainResult
 from oppa.problem.configuration import Configuration
@@ -41,7 +41,13 @@ LINE_S = 10.0
 RECENT = 20
 """Number of last steps whose mean is shown as the present speed."""
 UNMEASURED = 50
-"""Steps without a measurement of gradients, after which a message states that the policy waits for one."""
+"""Steps without a measurement of gradients, after which a message states that the policy waits for one; measured ones for the norm test."""
+
+_LACKING = {
+    False: ("measures no gradient noise", "`oppa.training.GradientStatistics`"),
+    True: ("compares no gradients of workers", '`oppa.training.GradientStatistics(model, over="workers")`, and several ranks'),
+}
+"""Lack of a trainer whose policy decides nothing, and its remedy; True if the policy compares workers."""
 
 
 def print_run(run: RunSpec, folder: Path) -> None:
@@ -160,6 +166,8 @@ class PlainRunView(RunCallback):
         self._shown_at = time.monotonic()
         self._said = ""
         """The last event that was shown."""
+        self._ratio = needed_ratio(run.policy) if run.problem.command else ""
+        """Statistic of a step that the policy needs of a user's own trainer; empty if it needs the noise scale, as others do."""
         self._unmeasured = 0 if needs_noise(run.policy) else None
         """Steps so far whose gradients the trainer did not measure; None if that does not matter, or is known to the user."""
 
@@ -225,15 +233,17 @@ class PlainRunView(RunCallback):
                 self._said = text
 
     def _warn_unmeasured(self, line: Line) -> None:
-        """Print once that a trainer measures no gradients, without which its policy decides nothing."""
-        if self._unmeasured is None or line["health"] != NOT_MEASURED.health:
-            self._unmeasured = None
+        """Print once that a trainer does not measure the gradients without which its policy decides nothing."""
+        if self._unmeasured is None:
             return
-        self._unmeasured += 1
-        if self._unmeasured == UNMEASURED:
+        is_measured = line.get(self._ratio) is not None if self._ratio else line["health"] != NOT_MEASURED.health
+        self._unmeasured = None if is_measured else self._unmeasured + 1
+        interval = (self._run.problem.run_options.statistics_every or 1) if self._ratio else 1
+        if self._unmeasured == UNMEASURED * interval:
             self._unmeasured = None
-            why = f"the trainer measures no gradient noise, without which `{self._run.policy}` changes nothing"
-            style.err().print(f"[yellow]warning[/] {escape(why)}: give it `oppa.training.GradientStatistics`", soft_wrap=True)
+            what, hint = _LACKING[self._ratio == RATIOS["norm-test-paper"]]
+            why = f"the trainer {what}, without which `{self._run.policy}` changes nothing"
+            style.err().print(f"[yellow]warning[/] {escape(why)}: give it {escape(hint)}", soft_wrap=True)
 
     def _show(self) -> None:
         if self._last is not None and time.monotonic() - self._shown_at >= LINE_S:

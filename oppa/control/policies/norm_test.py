@@ -69,7 +69,10 @@ class NormTestPolicy(Policy):
         if state.health == "not_finite" or ratio is None:
             lacking = "the gradient noise of the last step was not measured"
             if self._form == "paper" and state.variance_ratio is not None:
-                lacking = 'the job compares micro-batches, not workers: set `statistics = "workers"` in [train]'
+                lacking = (
+                    'the job compares micro-batches, not workers: set `statistics = "workers"` in [train]; '
+                    'a trainer of your own needs `GradientStatistics(model, over="workers")` instead'
+                )
             return stay(state, lacking, Limit.UNHEALTHY)
         present, required = state.configuration.global_batch, required_batch(ratio, self._eta)
         why = asking("the norm test", required)
