@@ -59,7 +59,7 @@ class Run:
         self._trial, self._attempt, self._in_trial, self._read_s = trial, attempt, in_trial, read_s
         self._whole_steps = whole_steps
         self._lead = lead + (trial.world > 1)
-        self._terms, self._coming = Terms.of(attempt["plan"]), list[Terms]()
+        self._terms, self._coming, self._past = Terms.of(attempt["plan"]), list[Terms](), list[Terms]()
         self._step, self._samples = int(attempt["step"]), int(attempt["samples"])
         self._lines = Lines(trial.folder / run_files.MEASUREMENTS)
         self._leaving: Leaving | None = None
@@ -240,7 +240,9 @@ class Run:
             place = str(Path(place).absolute())
             if not Path(place).exists():
                 raise ContractError(f"the checkpoint `{place}` does not exist")
-        return {"checkpoint": place, "step": step, "samples": samples, "plan": self._terms.to_dict()}
+        # An asynchronous checkpoint is complete some steps later, maybe under another plan than its own.
+        terms = next((each for each in reversed([*self._past, self._terms]) if each.from_step <= step), self._terms)
+        return {"checkpoint": place, "step": step, "samples": samples, "plan": terms.to_dict()}
 
     def _count(self, samples: int) -> None:
         self._step, self._samples = self._step + 1, self._samples + samples
@@ -342,6 +344,7 @@ class Run:
     def _take_up(self) -> None:
         """Bring the plan into force that begins with the next step, and a request to leave before that step."""
         while self._coming and self._coming[0].from_step <= self._step:
+            self._past.append(self._terms)
             self._terms = self._coming.pop(0)
         self._finish()
         if self._leaving is None and self._due is not None and self._step >= self._due[0]:

@@ -15,6 +15,7 @@ from oppa.control.training_session.result import TrainResult
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
+from oppa.problem.problem import Problem
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run.run_folder import ATTEMPTS
 from oppa.trials.trial_folder import MEASUREMENTS
@@ -85,7 +86,7 @@ class ExampleRun:
         problem = load_job(self.job, settings=settings, argv=self.command)
         rows = tuple(
             TableRow(
-                configuration=Configuration(dp=self._ranks, global_batch=batch, micro_batch=8, **dict([self._layouts[layout]])),
+                configuration=_configuration(problem, global_batch=batch, micro_batch=8, **dict([self._layouts[layout]])),
                 steps_per_s=rate,
                 log_stddev=UNSURE,
                 memory_bytes=None,
@@ -106,6 +107,11 @@ class ExampleRun:
         settings.append("space.parameters.micro_batch=[8]")
         problem = load_job(self.job, settings=[*self.settings, *settings], argv=self.command)
         return api.profile(problem, global_batch=batches, exhaustive=True, table=self.folder.with_name(f"{self.folder.name}-table")).folder
+
+
+def _configuration(problem: Problem, **values: Any) -> Configuration:
+    """Return the first candidate with other values; they may be no candidate, as ZeRO is none on one rank."""
+    return Configuration.from_dict({**problem.candidates().configuration(0).to_dict(), **values})
 
 
 def _paths(integration: Integration) -> list[str]:

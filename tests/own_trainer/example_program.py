@@ -3,6 +3,7 @@
 import os
 import runpy
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torch.distributed.checkpoint.state_dict  # forked ranks need not import what the example does
 from oppa_client import run_files
 from torch import nn
+from torch.distributed.checkpoint import FileSystemWriter
 
 import oppa.training  # noqa: F401
 from experiments.trainers.reference import INPUTS
@@ -40,7 +42,24 @@ def asked_run(asked: dict[int, list[int]], leave_at: int | None, first_number: i
             super().step(**facts)
             steps.append([])
 
+        def saved(self, checkpoint: Any, **facts: Any) -> None:
+            assert (Path(checkpoint) / ".metadata").exists(), "rank 0 writes it once all ranks have written their part"
+            super().saved(checkpoint, **facts)
+            with (self._trial.folder / "stated.txt").open("a") as stated:
+                stated.write(f"{facts['step']} {self._step}\n" * (self._trial.rank == 0))
+
     return Asked
+
+
+def write_slowly(seconds: float) -> None:
+    """Write each part of a checkpoint so much later."""
+    write = FileSystemWriter.write_data
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(seconds)
+        return write(*arguments)
+
+    FileSystemWriter.write_data = slow  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -52,6 +71,7 @@ def main() -> None:
         if isinstance(module, nn.Linear) and module.in_features == INPUTS:
             steps[-1] += inputs[0].unbind()
 
+    write_slowly(options.get("writing_s", 0.0))
     nn.modules.module.register_module_forward_pre_hook(note)
     oppa_client.run.Run = asked_run(asked, options["leave_at"], options["first_number"], steps)  # type: ignore[misc]
     sys.argv = [str(EXAMPLE), "--late-start", "--checkpoints", str(folder / "trained"), *options["words"]]

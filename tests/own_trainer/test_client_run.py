@@ -53,6 +53,17 @@ def test_a_plan_begins_at_the_step_that_rank_0_announced_ahead_by_the_lead(tmp_p
     assert [line["plan"] for line in reported(tmp_path)] == [1, 1, 1, 1, 2, 2]
 
 
+def test_a_checkpoint_that_is_complete_some_steps_later_has_the_plan_of_its_own_step(tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    for number in (2, 3):
+        ask(tmp_path, number, 8 * number)
+        step_all([run])
+    for step, batch in enumerate([8, 16, 24]):
+        run.saved(tmp_path, step=step, samples=0)
+        assert run_files.read(tmp_path, run_files.SAVED.format(step))["plan"]["global_batch"] == batch
+
+
 def test_a_rank_that_learns_of_a_plan_too_late_ends_the_attempt(tmp_path):
     attempt(tmp_path)
     first, second = ranks(tmp_path, 2)

@@ -1,8 +1,10 @@
 """The loop and the measurement of docs/how-to/own-trainer.md run as they are shown, also in a last step in which a rank has no sample."""
 
+import ast
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,11 @@ from tests.own_trainer.folders import LAYOUT, attempt, reported
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-trainer.md"
 SAMPLES = [[[0, 1], [2, 3], [8, 9], [10, 11], [16]], [[4, 5], [6, 7], [12, 13], [14, 15], []]]
 """Samples of each micro-batch of both ranks."""
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+EXAMPLE = (PAGE.parents[2] / "examples" / "own_trainer.py").read_text()
+EVERY_BLOCK = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+PIECES = [block for block in EVERY_BLOCK if block in EXAMPLE or textwrap.indent(block, " " * 8) in EXAMPLE]
+"""Blocks that are parts of the example, whose own tests run them."""
+BLOCKS = [block for block in EVERY_BLOCK if block not in PIECES]
 
 
 @pytest.fixture(params=[0, 1])
@@ -62,6 +68,11 @@ def test_the_loop_and_its_measurement_take_every_sample_and_leave(names, tmp_pat
     assert names["run"].plan.progress == 17 and names["run"].leaving.reason == "finished"
     assert (tmp_path / "left.json").exists() == (tmp_path / "saved-1.json").exists() == (names["rank"] == 0)
     assert names["taken_numbers"] == SAMPLES[names["rank"]]
+
+
+def test_the_pieces_of_the_example_that_the_page_shows_are_those_of_its_rate_and_its_saves():
+    defined = {each.name for piece in PIECES for each in ast.parse(piece).body if isinstance(each, ast.FunctionDef)}
+    assert len(PIECES) == 3 and defined == {"learning_rate", "due", "state_saved"}
 
 
 def test_samples_that_the_data_lack_are_not_reported(names, tmp_path):

@@ -1,10 +1,13 @@
-"""The example of an own trainer, under torchrun: DDP and FSDP2, stopped in mid-epoch and resumed on other ranks."""
+"""The example of an own trainer, under torchrun: DDP, FSDP2 and HSDP, resumed in mid-epoch on other ranks or in another layout."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import pytest
 
+from experiments.trainers.example_run import ExampleRun
+from experiments.trainers.integrations import FSDP2
 from experiments.trainers.stop_after import StopAfter
 from oppa import api
 from oppa.problem.job import load_job
@@ -50,10 +53,25 @@ def test_a_last_step_in_which_a_rank_has_no_sample_is_taken_and_checkpoints_come
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())[-1] == "step-4"
 
 
-def test_the_example_job_is_read_and_its_launch_line_names_both_layouts():
-    problem = load_job(EXAMPLES / "own_trainer.toml")
+def test_a_policy_changes_fsdp2_to_hsdp_and_the_losses_are_those_of_one_process(tmp_path):
+    hsdp = dataclasses.replace(FSDP2, layouts=(("dp_replicate", 1), ("dp_replicate", 2)))
+    waiting = (str(Path(__file__).with_name("misbehaving.py")), "nothing")  # its first attempt waits for oppa's request
+    run = ExampleRun(hsdp, tmp_path / "run", "--late-start", samples=1280, ranks=4, wrapper=waiting)
+    run.settings.append("space.parameters.zero_stage=[3]")
+    result = run.trained(run.begin(0) + ",global_batch=32", table=run.table({(32, 0): 0.05, (64, 1): 0.045}), policy="stagewise")
+    steps = [line for line in result.lines if line["event"] == ledger.STEP]
+    assert ledger.require_whole(result.lines) == 1280 and result.outcome.attempts == 2
+    replicas = [str(line["configuration"]).rpartition("_rep")[2] for line in steps]
+    assert replicas == sorted(replicas) and set(replicas) == {"1", "2"}
+    assert [line["loss"] for line in steps] == pytest.approx(hsdp.losses(steps), abs=CLOSE)
+
+
+def test_the_example_job_is_read_and_its_launch_line_names_all_layouts():
+    problem = load_job(EXAMPLES / "own_trainer.toml", settings=["cluster.devices_per_host=4"])
     words = {
         tuple(problem.launch_line(each).words({**each.to_dict(), "folder": "f"}, {}))[4:]
         for each in map(problem.candidates().configuration, range(len(problem.candidates())))
     }
-    assert ("--micro-batch", "8") in words and ("--micro-batch", "8", "--shard") in words
+    ddp = ("--micro-batch", "8")
+    assert {ddp, (*ddp, "--shard"), (*ddp, "--shard", "--replicate", "2")} <= words and len(words) == 6
+    assert len(load_job(EXAMPLES / "own_trainer.toml").candidates()) == 6  # on two devices HSDP would shard nothing
