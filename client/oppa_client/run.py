@@ -141,8 +141,7 @@ class Run:
             memory_bytes: Peak memory so far, maximum over ranks.
 
         Raises:
-            ContractError: `samples` is not a whole number from 0 on; or this rank cannot read the plans, or learns of a new one only
-                after that has begun, and the attempt has to end.
+            ContractError: `samples` is no whole number from 0 on, or this rank cannot follow the plans; the attempt has to end.
         """
         begin_s = time.perf_counter()
         seconds = max(1e-9, begin_s - (self._began_s or begin_s) - self._paused_s)
