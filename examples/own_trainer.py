@@ -31,9 +31,9 @@ parser.add_argument("--replicate", type=int, default=1, help="copies of the shar
 parser.add_argument("--samples", type=int, default=6400)
 parser.add_argument("--width", type=int, default=64)
 parser.add_argument("--dropout", type=float, default=0.0)
-parser.add_argument("--warm-up", type=int, default=1, help="samples in which the learning rate rises")
-parser.add_argument("--decay", type=float, default=math.inf, help="samples after which the learning rate is zero, along a cosine")
-parser.add_argument("--evaluate-every", type=float, default=math.inf, help="samples between two evaluations")
+parser.add_argument("--warm-up", type=int, default=0, help="samples in which the learning rate rises")
+parser.add_argument("--decay", type=int, default=0, help="samples after which the learning rate is zero, along a cosine")
+parser.add_argument("--evaluate-every", type=int, default=0, help="samples between two evaluations")
 parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
 parser.add_argument("--save-every", type=int, default=5000, help="samples between two checkpoints")
 parser.add_argument("--async-save", action="store_true", help="write checkpoints while training goes on")
@@ -124,14 +124,14 @@ def evaluate(model):
 
 def learning_rate(plan):
     """Return the rate of a step: its warm-up and decay go by samples, and it follows the batch."""
-    warm_up = min(1.0, (plan.progress + plan.global_batch) / options.warm_up)
-    decay = 0.5 + 0.5 * math.cos(math.pi * min(1.0, plan.progress / options.decay))
+    warm_up = min(1.0, (plan.progress + plan.global_batch) / max(1, options.warm_up))
+    decay = 0.5 + 0.5 * math.cos(math.pi * min(1.0, plan.progress / options.decay)) if options.decay else 1.0
     return 3e-3 * warm_up * decay * plan.learning_rate_factor
 
 
 def due(plan, every):
-    """Return True if a step takes the last one of so many samples."""
-    return plan.samples.stop // every > plan.samples.start // every
+    """Return True if a step takes the last one of so many samples; never if `every` is 0."""
+    return bool(every) and plan.samples.stop // every > plan.samples.start // every
 
 
 @functools.lru_cache(maxsize=2)

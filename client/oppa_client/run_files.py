@@ -58,7 +58,7 @@ def finite(value: Any) -> Any:
 def whole(name: str, value: Any) -> int:
     """Return a number of `run.step`; raises ContractError if it is not a whole number from 0 on."""
     try:
-        number = operator.index(value)
+        number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
     except TypeError:
         number = -1
     if number < 0:

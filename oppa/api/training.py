@@ -62,8 +62,8 @@ def train(
     from oppa.tracking.session import require_trackers, tracked_run
 
     profiled = Table.read(Path(table)) if table else None
-    if profiled and not isinstance(job, Problem) and Path(job).is_file():
-        profiled.origin.require_launch_line(is_given=bool(command) or has_command(Path(job)))
+    if profiled and not command and not isinstance(job, Problem):
+        _require_launch_line(profiled, Path(job), settings)
     problem, asked, usual = _resolved(*_source(job, settings, command), configuration, profiled)
     require_trackers(problem.tracking)
     problem, options = train_options(
@@ -87,6 +87,14 @@ def _source(job: str | Path | Problem, settings: Sequence[str], command: Sequenc
     if isinstance(source, Problem) or source.is_dir():
         raise InputError(f"`{shlex.join(command)}` needs a job file", hint="name the job file, or remove the launch line")
     return load_job(source, settings=settings, command=command), ()
+
+
+def _require_launch_line(table: "Table", job: Path, settings: Sequence[str]) -> None:
+    """Raise TableError if a table is that of a launch line, and neither the job file nor a setting has one."""
+    from oppa.tuning.resolve_configuration import is_json
+
+    if "command" in table.origin.problem and job.is_file() and not is_json(job):
+        table.origin.require_launch_line(is_given=any(each.startswith("command.") for each in settings) or has_command(job))
 
 
 def _resolved(

@@ -91,7 +91,7 @@ class JobState:
     unbuildable: frozenset[Configuration] = frozenset()
     """Configurations that could not be built."""
     restarting: frozenset[Configuration] = frozenset()
-    """Configurations in the present layout that the job reaches only by a restart."""
+    """Configurations that the job reaches only by a restart; a change to another layout takes time in any case."""
     too_large: float = math.inf
     """Smallest excluded global batch, in sequences, because the loss rose at that size."""
 

@@ -170,7 +170,7 @@ def _advised(events: Sequence[Line]) -> list[tuple[str, str]]:
 
 def _advice(events: Sequence[Line]) -> list[Section]:
     """Return the section on decisions that were not followed, a row for each that differs from the one before; none without advice."""
-    noted = (line for line in events if line["event"] in (ADVISED, WITHDRAWN))
+    noted = (line for line in events if line["event"] in (ADVISED, WITHDRAWN, ledger.STARTED))
     pieces = itertools.groupby(noted, key=lambda line: (line["event"], line.get("before"), line.get("after")))
     rows = [_piece(list(lines)) for (event, *_), lines in pieces if event == ADVISED]
     text = "The policy would have made these changes. Goodput and reason are those of the last time."

@@ -50,22 +50,27 @@ def root_cause(stderr: str) -> RootCause | None:
     """Return the reason of a failure, or None if stderr gives none."""
     text = ESCAPES.sub("", stderr)
     first = {int(rank): int(code) for rank, code in ROOT.findall(text)}  # each host has its own torchrun, which names one rank
-    failures = {**first, **{int(rank): int(code) for rank, code in REPORTED.findall(text)}}
-    killed = [(rank, -code) for rank, code in failures.items() if code < 0 and -code != signal.SIGTERM]
+    killed, killed_later = _killed(first.items()), _killed((int(rank), int(code)) for rank, code in REPORTED.findall(text))
     rank = next(iter(first), None)
     exceptions = list(_exceptions(text.splitlines()))
     own = [each for each in exceptions if not _is_wrapper(each)]
     primary = [each for each in own if not SECONDARY.search(each.line)]
     if named := [each for each in primary if each.rank in first]:
         return named[-1]
-    if killed:
-        return RootCause(line=f"rank {killed[0][0]} was killed by {_name(killed[0][1])}", rank=killed[0][0], signal=killed[0][1])
+    if killed or (killed_later and not primary):
+        return (killed or killed_later)[0]
     if ours := primary or [each for each in own if each.rank in (None, rank)]:
         # Under a launcher, ranks fail one after the other, so the first one is the cause.
         chosen = ours[0 if len(own) < len(exceptions) else -1]
         return dataclasses.replace(chosen, rank=rank if chosen.rank is None else chosen.rank)
     line = _last_line(text)
     return RootCause(line=line, rank=rank, raised=False) if line else next(iter(own), None)
+
+
+def _killed(failures: Iterable[tuple[int, int]]) -> list[RootCause]:
+    """Return the ranks that a signal killed, by their exit codes; their launcher itself ends ranks by SIGTERM."""
+    signals = ((rank, -code) for rank, code in failures if code < 0 and -code != signal.SIGTERM)
+    return [RootCause(line=f"rank {rank} was killed by {_name(number)}", rank=rank, signal=number) for rank, number in signals]
 
 
 def _name(number: int) -> str:

@@ -134,7 +134,8 @@ def _legal(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configu
     if GLOBAL_BATCH in stated and GLOBAL_BATCH not in problem.space.names:
         message = f"`{GLOBAL_BATCH} = {stated[GLOBAL_BATCH]}` is no part of a setting: the job has one batch, {problem.global_batch}"
         raise InputError(
-            message, hint=f"change the job, `--set batch.{GLOBAL_BATCH}=...`; `oppa train` has the batches of a `--table`, too"
+            message,
+            hint=f"for a new run, change the job, `--set batch.{GLOBAL_BATCH}=...`; `oppa train` has the batches of a `--table`, too",
         )
     problem = dataclasses.replace(problem, space=problem.space.with_value(stated))
     candidates = problem.candidates()

@@ -6,13 +6,15 @@ import pytest
 
 from oppa.control.controller import Controller
 from oppa.control.decision import DecisionKind, Limit
+from oppa.control.own_trainer.bounds import open_rows
 from oppa.control.policies.critical_batch import CriticalBatchPolicy
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.policies.norm_test import NormTestPolicy
 from oppa.control.reach import ReachablePolicy, reachable
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.protocol.messages import Changed, Reach
-from tests.control.conftest import DATA, PIPELINE, at
+from oppa.training.statistics.norm_test import ETA
+from tests.control.conftest import DATA, PIPELINE, at, row
 
 FIXED = Reach(batch="none")
 """A trainer whose batch changes by a restart alone."""
@@ -60,3 +62,29 @@ def test_the_next_one_costs_what_the_last_one_took(reach, expected_s, table) -> 
     layout = at(PIPELINE, 128).configuration
     controller.changed(Changed(number=2, before=large, after=layout, local_batches=[], seconds=3.0, failure=""))
     assert controller.snapshot()["cost_s"] == 3.0
+
+
+@pytest.mark.parametrize("micro_batch", [True, False])
+def test_a_layout_whose_change_cannot_pay_is_not_taken_for_the_sake_of_a_micro_batch(micro_batch, table_of) -> None:
+    """The present batch is faster with another micro-batch, but staying is free."""
+    rows = [(DATA, 4, 10.0), (DATA, 8, 10.1), (PIPELINE, 4, 11.0)]
+    table = table_of(row(**layout, global_batch=64, micro_batch=size, steps_per_s=rate) for layout, size, rate in rows)
+    policy = policy_with(table, Reach(micro_batch=micro_batch), lambda throughputs: NormTestPolicy(throughputs))
+    state = at(
+        DATA,
+        64,
+        remaining_samples=64 * 1000,
+        elapsed_s=500.0,
+        steps_per_s=10.0,
+        reconfiguration_s=90.0,
+        variance_ratio=64.0 * ETA["unbiased"] ** 2,
+    )
+    assert policy.decide(state).command == DecisionKind.NO_OP
+
+
+def test_a_batch_that_can_be_had_between_steps_is_not_had_by_a_restart_for_its_micro_batch(table_of) -> None:
+    rows = [(64, 4, 10.0), (128, 4, 9.0), (128, 8, 9.1), (256, 8, 7.0)]
+    table = table_of(row(**DATA, global_batch=batch, micro_batch=size, steps_per_s=rate) for batch, size, rate in rows)
+    left = open_rows(table, at(DATA, 64).configuration, Reach(micro_batch=False))
+    assert [(each.configuration.global_batch, each.configuration.micro_batch) for each in left.rows] == [(64, 4), (128, 4), (256, 8)]
+    assert len(open_rows(table, at(DATA, 64).configuration, Reach()).rows) == 4

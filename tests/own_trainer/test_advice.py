@@ -1,4 +1,4 @@
-"""What advice that nobody followed would have been worth."""
+"""Advice that nobody follows has a worth, and the user's limits."""
 
 import contextlib
 import dataclasses
@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 
 from oppa.control.own_trainer.advice import Advice
+from oppa.control.own_trainer.catch_up import catch_up
 from oppa.control.own_trainer.run_book import ADVISED, WITHDRAWN, RunBook
 from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
@@ -66,6 +67,16 @@ def test_the_users_limits_hold_for_advice_and_what_stands_may_be_repeated(book) 
     assert not book.limited(larger)
     book.advised(SMALL, larger, 0.0)
     assert not book.limited(larger) and "changes_per_hour = 1" in book.limited(largest)
+
+
+def test_advice_counts_once_however_often_it_is_repeated_and_after_a_new_start(book) -> None:
+    larger, largest = (ControllerDecision(configuration=dataclasses.replace(SMALL, global_batch=batch)) for batch in (16, 32))
+    book.advised(SMALL, larger, 0.0)
+    book.advice_withdrawn()
+    assert not book.limited(larger)
+    with contextlib.closing(RunBook(book.folder, book.run)) as later:
+        catch_up(later)
+        assert not later.limited(larger) and later.limited(largest)
 
 
 def test_that_the_policy_stays_is_written_down_once_after_advice(book) -> None:

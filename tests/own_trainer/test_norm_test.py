@@ -16,15 +16,17 @@ from tests.own_trainer.until import SPEEDS
 pytestmark = pytest.mark.slow
 
 OVER_WORKERS = (str(Path(__file__).with_name("over_workers.py")),)
+SAMPLES = 3200
+"""Samples of a training: enough steps for a service that starts slowly."""
 HINT = 'give it `oppa.training.GradientStatistics(model, over="workers")`'
 
 
 def trained(integration, folder, policy, layout, wrapper=()):
     """Train an example on two ranks under a policy; return its valid lines."""
-    run = ExampleRun(integration, folder / "run", samples=960, wrapper=wrapper)
+    run = ExampleRun(integration, folder / "run", samples=SAMPLES, wrapper=wrapper)
     table = run.table({(16, layout): 1.0, (32, layout): 0.9, (64, layout): 0.8})
     result = run.train(run.begin(layout) + ",global_batch=16", table=table, policy=policy)
-    assert result.finished and ledger.require_whole(result.lines) == 960, result.outcome.last
+    assert result.finished and ledger.require_whole(result.lines) == SAMPLES, result.outcome.last
     return result.lines
 
 

@@ -86,6 +86,13 @@ def test_a_killed_rank_is_named_though_its_launcher_saw_a_survivor_fail_first():
     assert (found.line, found.rank, found.signal) == ("rank 1 was killed by SIGKILL", 1, 9)
 
 
+def test_a_survivor_that_is_killed_later_does_not_hide_the_exception():
+    later = SURVIVOR.replace(
+        "RuntimeError: [pair.cc:537] Read error [127.0.0.1]:47023. Check the logs of the remote worker", "ValueError: bad"
+    )
+    assert root_cause(later.replace("exitcode  : -9", "exitcode  : -6").replace("SIGKILL", "SIGABRT")).line.startswith("ValueError: bad")
+
+
 def test_ranks_that_write_into_each_other_still_tell():
     lines = [each for pair in zip(TRACEBACK.splitlines(), TRACEBACK.splitlines(), strict=True) for each in pair]
     assert root_cause("\n".join(lines) + TORCHRUN.format(1)).line == "ValueError: 3 layers"

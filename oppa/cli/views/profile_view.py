@@ -109,5 +109,5 @@ def _facts(found: "ProfileResult") -> list[str]:
     if origin.pruned:
         lines.append(f"[bold]pruned[/]  {origin.pruned} configurations need at least as much memory as one that ran out of memory")
     if found.exhaustive_s is not None:
-        lines.append(f"[bold]instead[/] of trials of all configurations, which would take about {format_seconds(found.exhaustive_s)}")
+        lines.append(f"[bold]without[/] prediction, trials of all configurations would take about {format_seconds(found.exhaustive_s)}")
     return [*lines, f"[bold]table[/]   {escape(str(found.folder))}"]

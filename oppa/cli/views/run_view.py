@@ -73,7 +73,7 @@ def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None
     steps = [line for line in lines if line["event"] == ledger.STEP]
     endings = {Ending.FINISHED: "[green]trained to its end[/]", Ending.FAILED: "[red]failed[/]"}
     ended = endings.get(outcome.ending, outcome.ending.value)
-    rows = [("run", ended if outcome.attempts else "[green]was complete[/], nothing was started")]
+    rows = [("run", ended if outcome.attempts else "[green]complete before[/]; no ranks were started")]
     if outcome.ending is Ending.FAILED:
         rows += [("cause", escape(outcome.last.cause)), ("stderr", escape(str(outcome.folder / logs.STDERR)))]
     if steps:

@@ -9,6 +9,7 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
 from oppa.protocol.messages import Reach
+from oppa.table.rows import ParallelStrategy
 from oppa.table.table import Table
 
 HOUR_S = 3600.0
@@ -17,11 +18,18 @@ HOUR_S = 3600.0
 def open_rows(table: Table, present: Configuration, reach: Reach) -> Table:
     """Return the rows of a table that a trainer can reach; the present configuration stays.
 
+    A row that takes a restart for its micro-batch alone is left out if the trainer can have its batch without one.
+
     Raises:
         TableError: no row is left.
     """
     within = (row for row in table.rows if row.configuration == present or not outside(row.configuration, reach))
-    rows = tuple(row for row in within if way_of(present, row.configuration, reach) is not None)
+    ways = {row: way for row in within if (way := way_of(present, row.configuration, reach)) is not None}
+    present_one = ParallelStrategy.of(present)
+    live = {row.configuration.global_batch for row, way in ways.items() if way == "live"}
+    rows = tuple(
+        row for row, way in ways.items() if way == "live" or row.configuration.global_batch not in live or row.strategy != present_one
+    )
     if not rows:
         raise TableError(
             f"the table has no row that the trainer can reach from `{present.id}`: {reach.text}",

@@ -62,6 +62,8 @@ class RunBook:
         """The last decision that was not followed, with its step."""
         self._advice: Configuration | None = None
         """The advice that stands."""
+        self._counted: Configuration | None = None
+        """The last advice that counts as a change, however often it is repeated."""
         self._ledger = Ledger(folder)
 
     def close(self) -> None:
@@ -83,6 +85,8 @@ class RunBook:
         for line in lines:
             if line["event"] in (ledger.CHANGED, ledger.UNDONE):
                 self.limits.changed(line["time"])
+            elif line["event"] == ADVISED:
+                self._count_advice(Configuration.from_dict(line["after"]), line["time"])
 
     def resume(self, last: Line | None) -> None:
         """Go on after the last step of the ledger; None: at the beginning."""
@@ -163,16 +167,20 @@ class RunBook:
             self.controller.changed(facts)
 
     def limited(self, decision: ControllerDecision) -> str:
-        """Return why the user's limits hold a decision back now; empty if they do not, or if it is the advice that stands."""
-        return "" if decision.configuration == self._advice else self.limits.held_back(self.samples, time.time())
+        """Return why the user's limits hold a decision back now; empty if they do not, or if it is the last advice."""
+        return "" if decision.configuration == self._counted else self.limits.held_back(self.samples, time.time())
 
     def advised(self, before: Configuration, decision: ControllerDecision, expected_s: float) -> None:
         """Write down a decision that nobody follows, which counts as a change; `expected_s` are the seconds that it would take."""
-        if decision.configuration != self._advice:
-            self.limits.changed(time.time())
+        self._count_advice(decision.configuration, time.time())
         self._advice = decision.configuration
         if self._is_news(ADVISED, decision):
             self._noted_change(ADVISED, before, decision, seconds={"expected": expected_s} if expected_s else {})
+
+    def _count_advice(self, configuration: Configuration, now_s: float) -> None:
+        if configuration != self._counted:
+            self._counted = configuration
+            self.limits.changed(now_s)
 
     def advice_withdrawn(self) -> None:
         """Write down that the policy no longer advises a change, if it did."""
@@ -206,7 +214,7 @@ class RunBook:
 
     def ended(self, *, finished: bool) -> None:
         """Write down the end of the run."""
-        self.note(ledger.ENDED, finished=finished)
+        self.note(ledger.ENDED, finished=finished, total=self.run.problem.run_options.samples)
         self._ledger.sync()
 
     def note(self, event: str, **facts: Any) -> None:

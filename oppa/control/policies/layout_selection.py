@@ -93,7 +93,8 @@ def _fastest(throughputs: ThroughputIndex, state: JobState, among: Mask) -> Conf
     if not np.isfinite(own[stayed]):
         return throughputs.configuration(best) if cost_factor(state, float(rates[best])) > 0 else None
     factor = cost_factor(state, float(own[stayed]))
-    if throughputs.configuration(stayed) in state.restarting:
+    keeps_batch = throughputs.configuration(stayed).global_batch == state.configuration.global_batch
+    if throughputs.configuration(stayed) in state.restarting and not keeps_batch:  # both take a restart
         if not factor:
             return None
         factor = 1.0

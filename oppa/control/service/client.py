@@ -81,7 +81,7 @@ class ControlClient:
         self._url, self._token, self._hello = f"ws://{address}/job/{hello.job}", token, hello
         self._headers = {"Authorization": f"Bearer {token}"} | ({RUN: run} if run else {})
         self._warned = ""
-        """The reason for which the service refuses this run now; empty if it does not."""
+        """The last reason for which the service refused this run; empty once it is welcome."""
         self._waiting = collections.deque[_Outgoing]()
         self._decided: Decided | None = None
         self.stays = False
@@ -182,17 +182,18 @@ class ControlClient:
             await asyncio.sleep(wait_s)
 
     def _note(self, error: Exception) -> None:
-        """Log why there is no connection: as a warning, once, if the service refuses this run or is not understood."""
+        """Log why there is no connection: as a warning, once for each reason, if the service refuses this run or is not understood."""
         if isinstance(error, InvalidStatus) and error.response.status_code == http.HTTPStatus.CONFLICT:
             why = f"{in_use(self._hello.job)}: this run trains on without decisions until the other one ends"
         elif isinstance(error, ProtocolError):
-            why = f"this run trains on without decisions: {self._words(error)}; {error.hint}"
+            hint = f"; {error.hint}" if error.hint else ""
+            why = f"this run trains on without decisions: {self._words(error)}{hint}"
         else:
             why = ""
             _log.info("the control service is not reachable: %s", self._words(error))
         if why and why != self._warned:
             _log.warning("%s", why)
-        self._warned = why
+            self._warned = why
 
     def _words(self, error: Exception) -> str:
         """Return an error's message for a log: it may quote the token, and what the other end said."""
@@ -228,10 +229,10 @@ class ControlClient:
             welcome = from_service(await line.recv())
         if not isinstance(welcome, Welcome):
             reason = welcome.reason if isinstance(welcome, Refused) else f"it answered `{welcome.type}`"
-            raise ProtocolError(
-                f"the control service refuses the connection: {reason}", hint="check that both have the same version of oppa"
-            )
+            of_fields = "; check that both have the same version of oppa" if reason.startswith("`") else ""
+            raise ProtocolError(f"the control service refuses the connection: {reason}{of_fields}")
         self.connections += 1
+        self._warned = ""
         self._acknowledged(welcome.number)
         self._next = max(self._next or 0, welcome.number + 1)
         unsent = self._again()

@@ -54,6 +54,7 @@ from oppa.protocol.messages import MAX_BYTES, Ack, Hello, Refused, Welcome, from
 WRONG = 20
 """Number of damaged messages after which a connection is closed."""
 PATIENCE_S = 10.0
+_LATE = f"no message within {PATIENCE_S:g} s"
 """Seconds within which a request, and the first message after it, must arrive."""
 CLOSING_S = 2.0
 """Seconds for a closing handshake."""
@@ -211,7 +212,7 @@ class Service:
             await self._take_in(connection, job)
         except (ProtocolError, TimeoutError) as error:
             self.refused += 1
-            reason = error.message if isinstance(error, ProtocolError) else f"no message within {PATIENCE_S:g} s"
+            reason = "; ".join(filter(None, (error.message, error.hint))) if isinstance(error, ProtocolError) else _LATE
             await send(connection, Refused(reason=reason[:2000]).to_json())
             await close(connection, 1008)
         finally:

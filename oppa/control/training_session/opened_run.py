@@ -24,7 +24,7 @@ def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec
         InputError: the training core cannot build the configuration, or cannot measure what the run is to measure.
         RunError: the folder holds a run of another model or other data, or a study.
     """
-    advise = problem.run_options.advise
+    advise, reference = problem.run_options.advise, problem.run_options.reference_batch
     if not (folder / SPEC).exists():
         if (folder / FILE).exists():
             raise RunError(f"`{folder}` is a study or a table, and no run", hint="name another folder with --run")
@@ -33,14 +33,14 @@ def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec
         run = RunSpec.read(folder)
         run.require_continued_by(problem, folder)
         advise = run.problem.run_options.advise if advise is None else advise
+        reference = reference or run.problem.run_options.reference_batch
         same_size = run.configuration.devices == problem.cluster.devices
         present = run.configuration if same_size else _default(problem)
         run = dataclasses.replace(run, problem=problem, configuration=options.asked or present)
         _require_trainable(problem, run.configuration)
     if problem.command is not None and (options.make or options.control) and advise is None:
         advise = is_first_run(folder, problem)
-    reference = problem.run_options.reference_batch or problem.global_batch
-    run_options = dataclasses.replace(problem.run_options, reference_batch=reference, advise=advise)
+    run_options = dataclasses.replace(problem.run_options, reference_batch=reference or problem.global_batch, advise=advise)
     run = dataclasses.replace(run, problem=dataclasses.replace(problem, run_options=run_options), policy=options.policy)
     run.write(folder)
     return run

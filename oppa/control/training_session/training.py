@@ -74,7 +74,10 @@ def _complete(run: RunSpec, folder: Path) -> Outcome | None:
     lines, total = ledger.standing(ledger.read(folder)), run.problem.run_options.samples
     if run.problem.command is None or total is None or not lines:
         return None
-    if lines[-1]["event"] != ledger.ENDED or not lines[-1]["finished"] or ledger.require_whole(lines) < total:
+    last = lines[-1]
+    if last["event"] != ledger.ENDED or not last["finished"]:
+        return None
+    if max(ledger.require_whole(lines), last.get("total") or 0) < total:  # a trainer of whole steps ends before the total
         return None
     return Outcome(ending=Ending.FINISHED, attempts=0, last=TrialResult(outcome="completed", seconds=0.0), folder=folder)
 

@@ -119,7 +119,8 @@ class RunSpec:
                         hint=f"{restored}, or name another folder with --run",
                     )
         began, asked = self.problem.global_batch, problem.global_batch
-        if began != asked:
+        unstated = began == self.problem.cluster.devices and asked == problem.cluster.devices  # a job without [batch]
+        if began != asked and not unstated:
             message = f"`{folder}` is a run of another job: it began with `global_batch = {began}`, not {asked}"
             hint = (
                 f"leave {began} in [batch]; with a `--table` that has batch {asked}, `global_batch={asked}` after the job changes the batch"

@@ -20,7 +20,7 @@ OTHER_CAUSES = 0.3
 
 def rates(observations: Sequence[Observation]) -> Data:
     """Return the measured log throughputs: the mean over each candidate's trials, and the variance of that mean."""
-    measured = by_candidate(seen for seen in observations if seen.measured)
+    measured = dict(sorted(by_candidate(seen for seen in observations if seen.measured).items()))
     between = trial_variance(observations)
     return Data(
         rows=torch.tensor(list(measured), dtype=torch.long),
@@ -50,7 +50,7 @@ def slacks(observations: Sequence[Observation], log_limit: float, *, failures: b
         failures: While no trial was seen to run out of memory, those that failed for an unknown cause may have.
     """
     of_memory = memory_trials(observations) if failures else filter(tells_memory, observations)
-    seen = [trials[-1] for trials in by_candidate(of_memory).values()]
+    seen = [trials[-1] for _, trials in sorted(by_candidate(of_memory).items())]
     sides = [1.0 if o.outcome == "out_of_memory" or not o.measured else 0.0 if o.memory_bytes else -1.0 for o in seen]
     return Data(
         rows=torch.tensor([o.candidate for o in seen], dtype=torch.long),

@@ -48,7 +48,7 @@ SETTLED = 0.02
 GRID = 0.4
 """Distance between the points at which the cost model is linearised, in the logarithm of each coefficient.
 
-A coefficient is at most d = GRID / 2 from the nearest point. There the logarithm of a sum has bent by at most d^2 / 8, which is 0.5%. The
+A coefficient is mostly at most d = GRID / 2 from its point. There the logarithm of a sum has bent by at most d^2 / 8, which is 0.5%. The
 points are few, so that one more observation seldom moves to another one. All candidates are linearised again only then.
 """
 WIDTH_SPREAD = 1.5
