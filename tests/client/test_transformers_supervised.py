@@ -33,6 +33,7 @@ def test_a_stop_saves_and_the_same_call_goes_on_to_the_end(tmp_path):
     assert result.lines[-1]["event"] == ledger.ENDED
 
 
+@pytest.mark.nightly
 def test_a_callback_that_stops_the_training_early_stops_the_run_which_the_same_call_resumes(tmp_path):
     own = supervised(tmp_path, "--stop-after", "5", samples=100)
     stopped = own.train()

@@ -15,6 +15,8 @@ from tests.own_trainer.until import SPEEDS
 
 pytestmark = pytest.mark.slow
 
+REAL = [pytest.param(FSDP2, 1, id="fsdp2"), pytest.param(TRANSFORMERS, 0, marks=pytest.mark.nightly, id="transformers")]
+"""Trainers, with the layout of each: FSDP2, and no recomputation."""
 OVER_WORKERS = (str(Path(__file__).with_name("over_workers.py")),)
 SAMPLES = 3200
 """Samples of a training: enough steps for a service that starts slowly."""
@@ -43,7 +45,7 @@ def require_grown(lines, ratio, eta):
         assert change["after"]["global_batch"] == 2 * batch
 
 
-@pytest.mark.parametrize(("integration", "layout"), [(FSDP2, 1), (TRANSFORMERS, 0)], ids=["fsdp2", "transformers"])
+@pytest.mark.parametrize(("integration", "layout"), REAL)
 def test_it_grows_the_batch_of_a_real_trainer_from_what_that_measures(integration, layout, tmp_path):
     lines = trained(integration, tmp_path, "norm-test,interval=2", layout)
     require_grown(lines, "variance_ratio", ETA["unbiased"])
