@@ -190,10 +190,11 @@ class ControlClient:
             why = f"this run trains on without decisions: {self._words(error)}{hint}"
         else:
             why = ""
-            _log.info("the control service is not reachable: %s", self._words(error))
         if why and why != self._warned:
             _log.warning("%s", why)
             self._warned = why
+        else:
+            _log.info("the control service is not reachable: %s", self._words(error))
 
     def _words(self, error: Exception) -> str:
         """Return an error's message for a log: it may quote the token, and what the other end said."""
