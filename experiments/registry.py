@@ -348,7 +348,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         smallest="trainers --short --json",
         declared=Declared(files=TRAINERS),
         recorded=(
-            _trainers(TRAINERS, "trainers", "trainers", repeats=7),
+            _trainers(TRAINERS, "trainers", "trainers --repeats 3", repeats=3),
             _trainers(GPU_TRAINER, "trainers-gpu", "trainers --gpu --repeats 1", repeats=1, gpu=True),
         ),
     ),

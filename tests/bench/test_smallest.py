@@ -21,7 +21,7 @@ SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if nam
 """`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command. A test of its own runs `trainers`."""
 LONG = (
     *("calibrate", "cluster-sim", "control", "faults", "goodput-pollux", "goodput-simulated", "overhead", "policies-simulated", "prior"),
-    *("profile", "proxy", "schedule", "service", "start-up", "stopping", "transfer"),
+    *("profile", "proxy", "schedule", "service", "start-up", "stopping", "transfer", "trial-reading"),
 )
 """Those that take over ten seconds of a processor. What they compute is tested in `tests/experiments`."""
 

@@ -11,7 +11,7 @@ from oppa import api
 from oppa.training.run import ledger
 
 pytest.importorskip("transformers")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 JOB = Path(__file__).parents[2] / "examples" / "transformers_gpu.toml"
 SMALL = ("--layers", "2", "--hidden", "64", "--heads", "4", "--ffn", "128", "--length", "32", "--use_cpu", "true")
