@@ -79,6 +79,18 @@ def test_advice_counts_once_however_often_it_is_repeated_and_after_a_new_start(b
         assert not later.limited(larger) and later.limited(largest)
 
 
+def test_advice_of_before_limits_no_run_that_acts(book) -> None:
+    larger = ControllerDecision(configuration=LARGE)
+    book.advised(SMALL, larger, 0.0)
+    options = dataclasses.replace(book.run.problem.run_options, advise=False, frozen="0..100")
+    acting = dataclasses.replace(book.run, problem=dataclasses.replace(book.run.problem, run_options=options))
+    with contextlib.closing(RunBook(book.folder, acting)) as later:
+        catch_up(later)
+        assert later.limited(larger) == "samples 0 to 100 are frozen"
+        later.samples = 100
+        assert not later.limited(larger)
+
+
 def test_that_the_policy_stays_is_written_down_once_after_advice(book) -> None:
     decision = ControllerDecision(configuration=LARGE)
     book.advice_withdrawn()

@@ -85,7 +85,7 @@ class RunBook:
         for line in lines:
             if line["event"] in (ledger.CHANGED, ledger.UNDONE):
                 self.limits.changed(line["time"])
-            elif line["event"] == ADVISED:
+            elif line["event"] == ADVISED and self.run.problem.run_options.advise:
                 self._count_advice(Configuration.from_dict(line["after"]), line["time"])
 
     def resume(self, last: Line | None) -> None:
@@ -167,8 +167,10 @@ class RunBook:
             self.controller.changed(facts)
 
     def limited(self, decision: ControllerDecision) -> str:
-        """Return why the user's limits hold a decision back now; empty if they do not, or if it is the last advice."""
-        return "" if decision.configuration == self._counted else self.limits.held_back(self.samples, time.time())
+        """Return why the user's limits hold a decision back now; empty if they do not, or if it is the advice that stands."""
+        if decision.configuration == self._advice:
+            return ""
+        return self.frozen if decision.configuration == self._counted else self.limits.held_back(self.samples, time.time())
 
     def advised(self, before: Configuration, decision: ControllerDecision, expected_s: float) -> None:
         """Write down a decision that nobody follows, which counts as a change; `expected_s` are the seconds that it would take."""
