@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import os
 from pathlib import Path
 from typing import Any
@@ -58,10 +57,10 @@ def finite(value: Any) -> Any:
 def whole(name: str, value: Any) -> int:
     """Return a number of `run.step`; raises ContractError if it is not a whole number from 0 on."""
     try:
-        number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
-    except TypeError:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
         number = -1
-    if number < 0:
+    if number < 0 or number != value:
         raise ContractError(f"`run.step({name}={value!r})`: state a whole number from 0 on")
     return number
 

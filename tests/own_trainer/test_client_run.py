@@ -371,3 +371,17 @@ def test_numbers_that_json_cannot_state_are_left_out(tmp_path):
     run.step(samples=8, loss=float("nan"), noise={"noise_scale": float("inf"), "health": "no_signal"}, learning_rate=float("inf"))
     (line,) = reported(tmp_path)
     assert line["loss"] is None and line["learning_rate"] is None and line["noise"] == {"noise_scale": None, "health": "no_signal"}
+
+
+@pytest.mark.parametrize(
+    ("given", "counts"), [(8, True), (8.0, True), (8.5, False), (-8, False), ("8", False), (float("nan"), False), (None, False)]
+)
+def test_samples_are_whole_numbers_of_whatever_type(given, counts, tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    if counts:
+        run.step(samples=given)
+        assert reported(tmp_path)[-1]["samples"] == 8
+    else:
+        with pytest.raises(ContractError, match="state a whole number from 0 on"):
+            run.step(samples=given)
