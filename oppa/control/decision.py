@@ -14,6 +14,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
 from oppa.protocol.worker import WorkerState
 from oppa.table.rows import ParallelStrategy
+from oppa.units import format_seconds
 
 HEALTHY = "healthy"
 """Value of `health` for a reliable noise scale."""
@@ -103,6 +104,10 @@ class JobState:
     def pays_for(self, configuration: Configuration) -> bool:
         """Return True if a change to a configuration takes `reconfiguration_s`: to another layout, or by a restart."""
         return configuration in self.restarting or ParallelStrategy.of(configuration) != ParallelStrategy.of(self.configuration)
+
+    def cost_of(self, configuration: Configuration) -> str:
+        """Return the end of a reason that states the time of a change to a configuration; empty if it takes none."""
+        return f"; the change takes {format_seconds(self.reconfiguration_s)}" if self.pays_for(configuration) else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from oppa.control.decision import Decision, DecisionKind, JobState, Limit, Optio
 from oppa.control.throughput_index import Array, ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy
-from oppa.units import format_number, format_seconds
+from oppa.units import format_number
 
 MARGIN, PAPER_MARGIN = 0.05, 0.10
 """Relative margin by which another layout must be better; the second is that of COPUS (section 4.3)."""
@@ -96,11 +96,10 @@ class GoodputPolicy(Policy):
             return self._staying(state, weighed, current, best)
         moves = ParallelStrategy.of(chosen.configuration) != ParallelStrategy.of(state.configuration)
         onward = "" if weighed.onward is None else f", as a step towards {weighed.onward.global_batch}"
-        cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if state.pays_for(chosen.configuration) else ""
         return Decision(
             command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
             configuration=chosen.configuration,
-            reason=f"{_comparison(chosen, current, noise_scale)}{onward}{cost}",
+            reason=f"{_comparison(chosen, current, noise_scale)}{onward}{state.cost_of(chosen.configuration)}",
             limits=() if chosen.configuration == best[0].configuration else weighed.against(best[0]),
             current=current,
             chosen=chosen,
@@ -115,12 +114,11 @@ class GoodputPolicy(Policy):
         current, before = (self._throughputs.current(each, state.noise_scale, None) for each in (state.configuration, came_from))
         if current is None or before is None or not self._may(came_from, state):
             return None
-        moves, pays = ParallelStrategy.of(came_from) != ParallelStrategy.of(state.configuration), state.pays_for(came_from)
-        factor = cost_factor(state, current.samples_per_s, self._cost) if pays else 1.0
+        moves = ParallelStrategy.of(came_from) != ParallelStrategy.of(state.configuration)
+        factor = cost_factor(state, current.samples_per_s, self._cost) if state.pays_for(came_from) else 1.0
         if before.goodput * factor <= current.goodput * (1 + UNDONE):
             return None
-        lost = 1 - current.goodput / before.goodput
-        cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if pays else ""
+        lost, cost = 1 - current.goodput / before.goodput, state.cost_of(came_from)
         return Decision(
             command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
             configuration=before.configuration,

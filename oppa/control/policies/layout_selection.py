@@ -10,7 +10,7 @@ from oppa.control.policies.goodput import MARGIN, Mask, cost_factor
 from oppa.control.throughput_index import Array, ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy
-from oppa.units import format_number, format_seconds
+from oppa.units import format_number
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +62,10 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
     moves = ParallelStrategy.of(chosen) != ParallelStrategy.of(present)
     to = f" to {chosen.global_batch}" if chosen.global_batch != present.global_batch else ""
     layout = f", {present.id} to {chosen.id}" if moves else ""
-    cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if state.pays_for(chosen) else ""
     return Decision(
         command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
         configuration=chosen,
-        reason=f"{why}: batch {present.global_batch}{to}{layout}{cost}",
+        reason=f"{why}: batch {present.global_batch}{to}{layout}{state.cost_of(chosen)}",
         limits=against,
     )
 
