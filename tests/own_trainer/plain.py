@@ -121,11 +121,7 @@ def train(rank, options, barrier, shares):
         barrier.wait()
         overflows = plan.step == options.overflow_at
         weight -= 0.0 if overflows else 0.1 * plan.learning_rate_factor * gradient
-        taken = plan.global_batch
-        if what == "ignores" and plan.number > 1:
-            taken = 8
-        if what == "lies" and plan.step == 3:
-            taken += 1
+        taken = 8 if what == "ignores" and plan.number > 1 else plan.global_batch + (what == "lies" and plan.step == 3)
         scale = math.inf if overflows else options.noise if plan.global_batch < options.quiet_at else 1.0
         noise = None if scale is None else {"noise_scale": scale, "health": "healthy", "variance_ratio": scale}
         loss = math.inf if overflows else abs(gradient)

@@ -43,11 +43,9 @@ RECENT = 20
 UNMEASURED = 50
 """Steps without a measurement of gradients, after which a message states that the policy waits for one; measured ones for the norm test."""
 
-_LACKING = {
-    False: ("measures no gradient noise", "`oppa.training.GradientStatistics`"),
-    True: ("compares no gradients of workers", '`oppa.training.GradientStatistics(model, over="workers")`, and several ranks'),
-}
-"""Lack of a trainer whose policy decides nothing, and its remedy; True if the policy compares workers."""
+_NO_NOISE = "measures no gradient noise", "`oppa.training.GradientStatistics`"
+_NO_WORKERS = "compares no gradients of workers", '`oppa.training.GradientStatistics(model, over="workers")`, and several ranks'
+"""Lack of a trainer whose policy decides nothing, and its remedy; the second one if the policy compares workers."""
 
 
 def print_run(run: RunSpec, folder: Path) -> None:
@@ -241,7 +239,7 @@ class PlainRunView(RunCallback):
         interval = (self._run.problem.run_options.statistics_every or 1) if self._ratio else 1
         if self._unmeasured == UNMEASURED * interval:
             self._unmeasured = None
-            what, hint = _LACKING[self._ratio == RATIOS["norm-test-paper"]]
+            what, hint = _NO_WORKERS if self._ratio == RATIOS["norm-test-paper"] else _NO_NOISE
             why = f"the trainer {what}, without which `{self._run.policy}` changes nothing"
             style.err().print(f"[yellow]warning[/] {escape(why)}: give it {escape(hint)}", soft_wrap=True)
 
