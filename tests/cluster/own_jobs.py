@@ -1,5 +1,6 @@
 """Elastic jobs of a user's own trainer on a real Slurm, and what they have trained."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -114,4 +115,9 @@ def require_trained(job: Job, controlled: Controlled) -> list[int]:
     assert {step: found[step] for step in whole} == pytest.approx({step: expected[step] for step in whole}, rel=1e-3)
     if job.program == TRANSFORMERS:
         assert list(found.values()) == pytest.approx(of_first_rank(steps), rel=1e-3)
-    return [size for number, size in enumerate(sizes) if not number or size != sizes[number - 1]]
+    return without_repeats(sizes)
+
+
+def without_repeats(sizes: Sequence[int]) -> list[int]:
+    """Return the sizes in order, each run of equal ones once."""
+    return [size for size, _ in itertools.groupby(sizes)]

@@ -12,10 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from oppa.training.run import ledger
 from oppa.training.run.resize import ResizeRequest
 from oppa.training.run.run_folder import ATTEMPTS, attempts_of
-from tests.cluster.controlled import Controlled
-from tests.cluster.own_jobs import Job, require_trained
+from tests.cluster.controlled import Controlled, hosts_of
+from tests.cluster.own_jobs import Job, require_trained, without_repeats
 from tests.launchers.slurm_cluster import SlurmCluster, until
 from tests.sampling import sampled
 
@@ -116,7 +117,11 @@ def shrinking(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Change]:
 
 
 def require_no_loss(victim: str, phase: str, change: Change) -> list[int]:
-    """Kill something, and check that nothing is left running and that each sample is taken once; return the numbers of hosts in order."""
+    """Kill something, and check that nothing is left running and that each sample is taken once.
+
+    Returns:
+        The numbers of hosts in order, those of steps that were lost and taken again included.
+    """
     job, controlled = change.job, change.controlled
     chance = random.Random(f"{victim} {phase} {os.environ.get('OPPA_FAULT_SEED', '0')}")
     change.reaches(phase)
@@ -135,10 +140,10 @@ def require_no_loss(victim: str, phase: str, change: Change) -> list[int]:
     else:
         assert victim == "rank"
     assert controlled.process.wait(timeout=400) == 0, controlled.log.read_text()
-    sizes = require_trained(job, controlled)
+    require_trained(job, controlled)
     assert job.taken() == list(range(job.samples))
     assert not of_job(job, "rank") and not of_job(job, "agent") and not of_job(job, "supervisor")
-    return sizes
+    return without_repeats([hosts_of(line) for line in controlled.lines() if line["event"] == ledger.STEP])
 
 
 @pytest.mark.parametrize(("victim", "phase"), sampled(GROWS, lambda victim, _: {victim in ("controller", "node")}))
