@@ -60,7 +60,10 @@ class Leaving:
 
 
 def attempt_of_trial(configuration: dict[str, Any]) -> dict[str, Any]:
-    """Return what stands for attempt.json in a trial: its configuration, from the first sample on."""
+    """Return what stands for attempt.json in a trial: its configuration, from the first sample on.
+
+    No gradients are measured. A run measures each of its first steps, but few of the others, whose time counts.
+    """
     batch, micro_batch, dp = (int(configuration[name]) for name in ("global_batch", "micro_batch", "dp"))
     terms = Terms.fixed(batch, micro_batch, max(1, batch // (dp * micro_batch)))
     return {
@@ -70,4 +73,5 @@ def attempt_of_trial(configuration: dict[str, Any]) -> dict[str, Any]:
         "step": 0,
         "checkpoint": None,
         "plan": terms.to_dict(),
+        "statistics_every": 0,
     }

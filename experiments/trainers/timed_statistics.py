@@ -1,5 +1,6 @@
 """Gradient statistics that read the clocks when each step begins, for a comparison of measured steps with the others."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -21,13 +22,14 @@ class TimedStatistics(GradientStatistics):
     measured: ClassVar[list[bool]] = []
     """States for each step if it was measured."""
 
-    def begin(self, plan: Any, replicas: int) -> None:
-        """Begin a step."""
+    def begin(self, plan: Any, replicas: int) -> Any:
+        """Begin a step, whose plan is that of a trial; return the plan that states its micro-batches."""
         self.begins.append((time.process_time(), time.perf_counter()))
-        super().begin(plan, replicas)
+        taken = super().begin(dataclasses.replace(plan, statistics_every=None), replicas)
         if self.measured[-LONGEST_RUN:] == [True] * LONGEST_RUN:
             self.pause()
         self.measured.append(not self.paused)
+        return taken
 
 
 def write_times() -> None:

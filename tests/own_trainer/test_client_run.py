@@ -343,6 +343,14 @@ def test_a_program_may_wait_before_it_opens_its_run(tmp_path, monkeypatch):
     assert run_files.read(tmp_path, run_files.ABILITIES)["abilities"]["early_start"]
 
 
+def test_a_trial_measures_no_gradients(tmp_path, monkeypatch):
+    attempt(tmp_path)
+    (tmp_path / run_files.ATTEMPT).unlink()
+    monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+    run = open_run()
+    assert run.in_trial and run.plan.statistics_every == 0
+
+
 @pytest.mark.parametrize("folder", [None, "."])
 def test_ranks_that_are_not_early_do_not_wait(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(early_start, "_declared", False)
