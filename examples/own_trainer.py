@@ -150,8 +150,7 @@ if run and run.resume:
     resume(run.resume.checkpoint, model, optimizer)
 plan, saving = run.plan if run else alone, None
 while not run.leaving if run else plan.progress < options.samples:
-    micro_batches = plan.micro_batches(rank, ranks)
-    statistics.begin(plan, ranks)
+    micro_batches = statistics.begin(plan, ranks).micro_batches(rank, ranks)
     total = torch.zeros(2)  # the loss, and the samples that were really taken
     for numbers in micro_batches:
         last = numbers is micro_batches[-1]

@@ -76,6 +76,15 @@ class Plan:
         largest = -(-self.global_batch // replicas)
         return parts(self.share(replica, replicas), max(1, -(-largest // self.micro_batch)))
 
+    def in_two(self, replicas: int) -> Plan:
+        """Return the plan of a step in two micro-batches, if it would be a single one over all replicas; otherwise this plan.
+
+        The noise of gradients shows in how those of micro-batches differ, so a single micro-batch has none.
+        """
+        if replicas > 1 or not 1 < self.global_batch <= self.micro_batch:
+            return self
+        return dataclasses.replace(self, micro_batch=-(-self.global_batch // 2), accumulation=2)
+
     def fills(self, replicas: int) -> bool:
         """Return True if no micro-batch of a replica is empty; the gradients of an empty one cannot be measured."""
         return all(self.micro_batches(replicas - 1, replicas))

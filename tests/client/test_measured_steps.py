@@ -22,7 +22,7 @@ class Recorder:
 
 def test_without_statistics_nothing_is_measured():
     measured = MeasuredSteps(None, {"any": "state"}, fp16=True)
-    measured.begin(PLAN, 1)
+    assert measured.begin(PLAN, 1) is PLAN
     measured.end(PLAN, [2, 2, 2, 2])
     assert measured.report() is None and measured.to_dict() is None and not measured.is_measuring
     measured.close()
@@ -36,6 +36,20 @@ def test_no_step_waits_for_its_report_and_labels_count_as_tokens():
     assert measured.report() == {"name": "report"}
     measured.close()
     assert recorder.calls == [("begin", PLAN, 1), ("step", [7, 1], False), ("report", 2.0), ("close",)]
+
+
+def test_the_plan_of_a_measured_step_is_that_of_the_statistics_if_they_return_one():
+    class Silent:
+        def begin(self, plan, replicas):
+            """Choose nothing, as an object of a user's own may."""
+
+    class InTwo:
+        def begin(self, plan, replicas):
+            return plan.in_two(replicas)
+
+    single = Terms.fixed(8, 8, 1).at(0, 0, None)
+    assert MeasuredSteps(Silent()).begin(single, 1) is single
+    assert MeasuredSteps(InTwo()).begin(single, 1).micro_batch == 4 and MeasuredSteps(InTwo()).begin(single, 2) is single
 
 
 def test_gradients_under_a_loss_scale_that_changes_are_not_measured():

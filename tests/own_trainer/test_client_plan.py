@@ -88,6 +88,19 @@ def test_a_step_fills_its_micro_batches_unless_one_of_any_replica_is_empty(size,
     assert plan.fills(replicas) == all(all(plan.micro_batches(replica, replicas)) for replica in range(replicas))
 
 
+@pytest.mark.parametrize(("size", "micro_batch", "replicas", "sizes"), [(8, 8, 1, [4, 4]), (5, 32, 1, [3, 2]), (2, 2, 1, [1, 1])])
+def test_a_step_of_one_micro_batch_is_taken_in_two_to_be_measured(size, micro_batch, replicas, sizes):
+    plan = Terms.fixed(size, micro_batch, 1).at(3, 24, None)
+    parts = plan.in_two(replicas).micro_batches(0, replicas)
+    assert [len(part) for part in parts] == sizes and (parts[0].start, parts[-1].stop) == (24, 24 + size)
+
+
+@pytest.mark.parametrize(("size", "micro_batch", "replicas"), [(8, 4, 1), (8, 8, 2), (1, 8, 1), (0, 8, 1)])
+def test_other_steps_stay_as_they_are(size, micro_batch, replicas):
+    plan = Terms.fixed(max(1, size), micro_batch, 1).at(3, 24, 24 + size)
+    assert plan.in_two(replicas) is plan
+
+
 def test_terms_are_read_as_they_were_written_and_later_keys_are_left_out():
     plan = terms(16, 2, damping=10)
     assert Terms.of({**plan.to_dict(), "later": 1}) == plan

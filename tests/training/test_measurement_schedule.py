@@ -13,7 +13,7 @@ from torch import nn
 
 from oppa.errors import InputError
 from oppa.training import GradientStatistics
-from oppa.training.statistics.measurement_schedule import COMPARED, LONGEST, RECENT, MeasurementSchedule
+from oppa.training.statistics.measurement_schedule import COMPARED, LONGEST, LONGEST_IN_TWO, RECENT, MeasurementSchedule
 from oppa.training.statistics.noise_scale import NoiseScale, NoiseScaleEstimate, Smoothing
 from oppa.training.statistics.step_clock import StepClock, StepSeconds
 from tests.training.gang import Gang
@@ -50,6 +50,14 @@ def test_each_step_is_measured_until_the_cost_is_known_and_the_estimate_reliable
 def test_an_average_holds_enough_micro_batches() -> None:
     # Averages that keep 0.95 span 39 steps: of two micro-batches each, every one is needed; of four, every third one.
     assert [schedule(0.5, micro_batches=count).interval(RELIABLE) for count in (2, 4, 100)] == [1, 3, LONGEST]
+
+
+def test_of_steps_that_are_taken_in_two_as_many_are_measured_as_are_affordable() -> None:
+    found = MeasurementSchedule(0.01)
+    for cost, interval in ((0.001, 1), (0.045, 5), (0.9, LONGEST_IN_TWO)):
+        for _ in range(COMPARED):
+            found.took(StepSeconds(0.001, 1.0, 1 / (1 + cost)), tokens=100, micro_batches=2, in_two=True)
+        assert found.interval(RELIABLE) == interval and found.interval(NoiseScale()) == 1
 
 
 def test_one_slow_step_does_not_count() -> None:
@@ -149,6 +157,44 @@ def test_the_estimate_under_a_schedule_agrees_with_that_of_every_step() -> None:
     assert [known.noise_scale.noise for known in (each, some)] == [pytest.approx(PLANTED, rel=error) for error in errors]
     assert some.noise_scale.signal == pytest.approx(each.noise_scale.signal, abs=1.5)
     assert some.report()["noise_scale"] is not None and some.report()["variance_ratio"] is None, "the last step was not measured"
+
+
+def test_a_step_of_one_micro_batch_is_measured_in_two() -> None:
+    model, generator, rows = nn.Linear(SIZE, 1, bias=False), torch.Generator().manual_seed(0), 8
+    statistics, plans, sizes = GradientStatistics(model), Terms.fixed(8, 8, 1), []
+    for step in range(800):
+        micro_batches = statistics.begin(plans.at(step, 0, None, 4), 1).micro_batches(0, 1)
+        sizes.append([len(each) for each in micro_batches])
+        noise = torch.randn(rows, SIZE, generator=generator) * (PLANTED / SIZE) ** 0.5
+        outputs = model(torch.full((SIZE,), SIZE**-0.5) + noise).flatten()
+        for each in micro_batches:
+            (outputs[list(each)].sum() / rows).backward(retain_graph=True)
+        statistics.step(sizes[-1], wait=False)
+        model.zero_grad()
+    assert sizes[:5] == [[4, 4], [8], [8], [8], [4, 4]] and statistics.report()["health"] == "healthy"
+    known = statistics.noise_scale
+    assert (known.samples, known.tokens) == (200, pytest.approx(6400, abs=8 * 4))
+    # Estimates keep 0.9 until the next one. So averages hold 19 of them, each with the error of one pair of SIZE directions.
+    assert known.noise == pytest.approx(PLANTED, rel=4 * (2 / SIZE / 19) ** 0.5)
+    assert known.signal == pytest.approx(1.0, abs=4 * PLANTED / 8 * (2 / SIZE / 19) ** 0.5)
+
+
+def test_workers_are_not_measured_in_two() -> None:
+    statistics = GradientStatistics(nn.Linear(SIZE, 1, bias=False), over="workers")
+    plan = Terms.fixed(8, 8, 1).at(0, 0, None, 1)
+    assert statistics.begin(plan, 1) is plan
+
+
+@pytest.mark.parametrize("steps", [0, 1, 7])
+def test_steps_in_one_pass_count_as_one_by_one_and_may_keep_a_share_of_the_weight(steps: int) -> None:
+    known = smoothed(np.ones(3), 1)
+    in_turn = known
+    for _ in range(steps):
+        in_turn = in_turn.passing(5.0)
+    together = known.passing(5.0, steps)
+    assert (together.tokens, together.samples) == (in_turn.tokens, in_turn.samples)
+    assert together.weight == pytest.approx(in_turn.weight) and together.noise == pytest.approx(in_turn.noise)
+    assert known.passing(5.0, steps, least=0.95).weight == pytest.approx(known.weight * max(0.95, 0.9**steps))
 
 
 def test_a_step_that_is_not_measured_has_no_hooks_and_the_next_ones_are_measured_as_before() -> None:

@@ -135,9 +135,9 @@ class OppaTraining:
 
     def _micro_batches(self, plan: Plan) -> Iterator[Any]:
         accelerator = self.accelerator
-        self._sizes, batches = self._batches.load(plan, accelerator.process_index, accelerator.num_processes)
+        loaded = self._measured.begin(plan, accelerator.num_processes)
+        self._sizes, batches = self._batches.load(loaded, accelerator.process_index, accelerator.num_processes)
         self._rate = follow(self._schedule, plan.progress / self._at.reference * self._pace, plan.learning_rate_factor)
-        self._measured.begin(plan, accelerator.num_processes)
         self._passes, self._losses = 0, torch.zeros((), device=accelerator.device)
         # `accelerator.accumulate` counts to this, so gradients are synchronised with the last micro-batch of the step.
         accelerator.step, accelerator.gradient_accumulation_steps = 0, len(self._sizes)

@@ -173,10 +173,10 @@ class Step:
         self.learning_rate = loop.rates.follow(plan)
         if is_pipeline(self._engine):
             plan = _even(plan, loop.replicas)
+        plan = loop.measured.begin(plan, loop.replicas)
         self._sizes, self._inputs = loop.load(plan)
         follow(self._engine, plan.micro_batch, len(self._sizes))
         self._losses, self._done = torch.zeros((), device=self._engine.device), 0
-        loop.measured.begin(plan, loop.replicas)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the inputs of each micro-batch of this rank, on the host. An empty micro-batch has those of another sample."""

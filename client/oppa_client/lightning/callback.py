@@ -67,6 +67,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         statistics = self._statistics(trainer.strategy.model)
         noise_scale = stated["noise_scale"] if stated else None
         self._measured = MeasuredSteps(statistics, noise_scale, fp16=trainer.precision == "16-mixed")
+        self._loader.is_measured = self._measured.is_measuring
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch: Lightning steps after it only if it is the last one of its step."""

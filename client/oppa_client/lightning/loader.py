@@ -15,6 +15,8 @@ from oppa_client.run import Run
 
 ENDLESS = 2**62
 """Samples of a training without an end."""
+IN_TWO_EVERY = 8
+"""Interval of the measured steps that would be a single micro-batch, unless the plan states it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,8 @@ class PlannedLoader:
     """Loads the samples of a step, once the data are known."""
     position: Position
     """How far the run is, once the data are known."""
+    is_measured = False
+    """True if gradients are measured; it is known from the second step on, because the first one is loaded before."""
 
     def __init__(self, run: Run, trainer: Any, *, seed: int, steps: int | None, epochs: int) -> None:
         self._run, self._trainer, self.seed, self._steps, self._epochs = run, trainer, seed, steps, epochs
@@ -83,8 +87,20 @@ class PlannedLoader:
         plan, size = self._run.plan, self.order.size
         end = min(self.position.total, (plan.progress // size + 1) * size)
         while plan.global_batch and plan.progress < end:
-            sizes, inputs = self.batches.load(plan, self._trainer.global_rank, self._trainer.world_size)
+            plan, loaded = self._chosen(plan, self._trainer.world_size)
+            sizes, inputs = self.batches.load(loaded, self._trainer.global_rank, self._trainer.world_size)
             for index, each in enumerate(inputs):
                 self.fetched.append(MicroBatch(plan, sizes, index))
                 yield each
             plan = self._run.following(plan)
+
+    def _chosen(self, plan: Plan, replicas: int) -> tuple[Plan, Plan]:
+        """Return the plan of a step, and the one that states its micro-batches, because a step is loaded before it begins.
+
+        If it would be a single micro-batch, which is measured in two, the plan states which steps are measured.
+        """
+        if not self.is_measured or plan.in_two(replicas) is plan:
+            return plan, plan
+        every = IN_TWO_EVERY if plan.statistics_every is None else plan.statistics_every
+        is_due = every > 0 and plan.step % every == 0
+        return dataclasses.replace(plan, statistics_every=every), plan.in_two(replicas) if is_due else plan

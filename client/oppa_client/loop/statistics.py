@@ -36,10 +36,14 @@ class MeasuredSteps:
         """Return True if the user gives an object that measures gradients."""
         return self.statistics is not None
 
-    def begin(self, plan: Plan, replicas: int) -> None:
-        """Begin a step, which is measured if it is its turn."""
-        if self.is_measuring:
-            self.statistics.begin(plan, replicas)
+    def begin(self, plan: Plan, replicas: int) -> Plan:
+        """Begin a step, which is measured if it is its turn, before its samples are loaded.
+
+        Returns:
+            The plan by which to load them: `plan` itself, or one with a smaller micro-batch (`oppa.training.GradientStatistics.begin`).
+        """
+        found = self.statistics.begin(plan, replicas) if self.is_measuring else None
+        return found or plan  # an object of the user's may return none
 
     def end(self, plan: Plan, sizes: list[int], counts: list[int] | None = None, items: float | None = None) -> None:
         """Measure a step after its last backward pass, without a wait for other ranks.

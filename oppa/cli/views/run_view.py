@@ -25,6 +25,7 @@ from oppa.training.run import ledger
 from oppa.training.run.ledger import Line, Tail
 from oppa.training.run.run_folder import STOP, RunSpec, checkpoints
 from oppa.training.run.supervision import Ending, Outcome
+from oppa.training.statistics.noise_scale import Health
 from oppa.trials import logs
 from oppa.trials.interruption import Interruption
 from oppa.trials.trial import TrialResult
@@ -45,7 +46,11 @@ UNMEASURED = 50
 
 _NO_NOISE = "measures no gradient noise", "`oppa.training.GradientStatistics`"
 _NO_WORKERS = "compares no gradients of workers", '`oppa.training.GradientStatistics(model, over="workers")`, and several ranks'
-"""Lack of a trainer whose policy decides nothing, and its remedy; the second one if the policy compares workers."""
+_NO_PARTS = (
+    "measures no gradient noise in steps of one micro-batch",
+    "the micro-batches of the plan that `statistics.begin` returns, or smaller ones",
+)
+"""Lack of a trainer whose policy decides nothing, and its remedy: in general, if the policy compares workers, and if noise cannot show."""
 
 
 def print_run(run: RunSpec, folder: Path) -> None:
@@ -234,12 +239,13 @@ class PlainRunView(RunCallback):
         """Print once that a trainer does not measure the gradients without which its policy decides nothing."""
         if self._unmeasured is None:
             return
-        is_measured = line.get(self._ratio) is not None if self._ratio else line["health"] != NOT_MEASURED.health
+        is_single = line["health"] == Health.TOO_FEW_SAMPLES.name.lower() and line["micro_batch"] >= line["global_batch"]
+        is_measured = line.get(self._ratio) is not None if self._ratio else not is_single and line["health"] != NOT_MEASURED.health
         self._unmeasured = None if is_measured else self._unmeasured + 1
         interval = (self._run.problem.run_options.statistics_every or 1) if self._ratio else 1
         if self._unmeasured == UNMEASURED * interval:
             self._unmeasured = None
-            what, hint = _NO_WORKERS if self._ratio == RATIOS["norm-test-paper"] else _NO_NOISE
+            what, hint = _NO_WORKERS if self._ratio == RATIOS["norm-test-paper"] else _NO_PARTS if is_single else _NO_NOISE
             why = f"the trainer {what}, without which `{self._run.policy}` changes nothing"
             style.err().print(f"[yellow]warning[/] {escape(why)}: give it {escape(hint)}", soft_wrap=True)
 

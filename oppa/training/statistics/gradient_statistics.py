@@ -13,7 +13,7 @@ runs during the update.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,8 @@ from oppa.training.statistics.noise_scale import Health, NoiseScale, Norms, esti
 from oppa.training.statistics.norm_test import variance_ratio
 from oppa.training.statistics.preconditioning import preconditioned_norm
 from oppa.training.statistics.step_clock import StepClock, StepSeconds
+
+Planned = TypeVar("Planned", bound=PlannedStep)
 
 
 class GradientStatistics:
@@ -78,6 +80,8 @@ class GradientStatistics:
         """Sum over ranks that is under way, and the scale of its losses."""
         self._missed = 0
         """Steps since the last measured one."""
+        self._in_two = False
+        """True if the present step is taken in two micro-batches because it is measured."""
         self._noise_scale, self._norms = noise_scale, tuple[Norms, ...]()
         self._parts: list[GradientNorms | BufferNorms] = [self._measuring(module, placements) for module, placements in layout.parts]
         self.paused = True
@@ -104,22 +108,31 @@ class GradientStatistics:
         self._settle()
         return self._norms
 
-    def begin(self, plan: PlannedStep, replicas: int) -> None:
+    def begin(self, plan: Planned, replicas: int) -> Planned:
         """Begin a step of a plan: measure it if it is its turn, or do not; all ranks call it before the first forward pass.
+
+        Noise shows in how the gradients of micro-batches differ. A measured step that would be a single micro-batch over all replicas is
+        therefore taken in two.
 
         Args:
             plan: Plan of the step, as `oppa_client` has it. Its `statistics_every` states which steps are measured. If it is None, as many
                 are as cost at most `largest_share` of the time, unless the estimate needs more.
             replicas: Number of data-parallel replicas.
+
+        Returns:
+            The plan that states the micro-batches of this step.
         """
         self._settle()
         self._clock.begin()
         is_due = self._schedule.begin(plan, replicas, self._noise_scale)
+        taken = plan.in_two(replicas) if is_due and not self._workers else plan
+        self._in_two = taken is not plan
         with self._clock.measuring():
             if is_due:
                 self.resume()
             else:
                 self.pause()
+        return taken
 
     def step(self, tokens: Sequence[float], *, loss_scale: float = 1.0, wait: bool = True) -> NoiseScale:
         """Process one optimizer step, and return the noise scale so far; a paused step only counts as one that was not measured.
@@ -145,7 +158,7 @@ class GradientStatistics:
                 mine = torch.cat((mine, mine.new_tensor(dataclasses.astuple(self._seconds))))
             work = None if self._layout.group is None else dist.all_reduce(mine, group=self._layout.group, async_op=True)
             self._pending = work, mine, loss_scale
-        self._clock.took(len(tokens))
+        self._clock.took(1 if self._in_two else len(tokens))
         return self.noise_scale if wait else self._noise_scale
 
     def own(self, tokens: Sequence[float]) -> Tensor:
@@ -179,8 +192,8 @@ class GradientStatistics:
         if self.paused:
             self._noise_scale = self._noise_scale.passing(tokens)
             return self._noise_scale
-        for _ in range(self._missed):  # their tokens are not known; the steps before a measured one are like it
-            self._noise_scale = self._noise_scale.passing(tokens)
+        least = self._noise_scale.smoothing.warming if self._in_two else 0.0
+        self._noise_scale = self._noise_scale.passing(tokens, self._missed, least)  # of as many tokens as the measured step
         self._missed = 0
         self._norms = tuple(
             Norms(
@@ -206,7 +219,7 @@ class GradientStatistics:
         self._clock.end(measured=True)
         *sums, inside_s, measured_s, other_s = total.tolist()
         self.take_in(torch.tensor(sums, dtype=torch.float64), loss_scale=loss_scale)
-        self._schedule.took(StepSeconds(inside_s, measured_s, other_s), tokens=sums[-2], micro_batches=round(sums[-1]))
+        self._schedule.took(StepSeconds(inside_s, measured_s, other_s), tokens=sums[-2], micro_batches=round(sums[-1]), in_two=self._in_two)
         self._seconds = self._clock.take()
 
     @property

@@ -11,20 +11,23 @@ steps has all of it, but varies as steps do.
     enough         steps whose plain mean varies as the average does, times micro-batches of a step but one, over `enough_samples`
     n              the smaller of both, from 1 to `LONGEST`; 1 until the average has `enough_samples`, and then 2 or more until `RECENT`
                    measured steps are compared
+
+A step that would be a single micro-batch is measured in two. That makes it longer, so n is then what is affordable, up to `LONGEST_IN_TWO`.
+The average spans more steps in its place: each estimate keeps most of its weight until the next one.
 """
 
 import math
 import statistics
 from collections import deque
-from typing import Protocol
+from typing import Protocol, Self
 
 from oppa.training.statistics.noise_scale import NoiseScale
 from oppa.training.statistics.step_clock import StepSeconds
 
 LARGEST_SHARE = 0.01
 """Share of the training's time that measuring may take."""
-LONGEST = 8
-"""Largest interval of measured steps."""
+LONGEST, LONGEST_IN_TWO = 8, 16
+"""Largest interval of measured steps; the second is that of steps in two micro-batches in place of one."""
 RECENT = 5
 """Measured steps whose median time inside measuring counts: the first ones of a process are slow."""
 COMPARED = 31
@@ -44,6 +47,10 @@ class PlannedStep(Protocol):
         """Return the interval of measured steps; 0 measures none, and None leaves the choice to the measured cost."""
         ...
 
+    def in_two(self, replicas: int) -> Self:
+        """Return the plan of the step in two micro-batches, if it would be a single one; otherwise the same plan."""
+        ...
+
     def fills(self, replicas: int) -> bool:
         """Return True if each micro-batch has samples."""
         ...
@@ -58,29 +65,32 @@ class MeasurementSchedule:
 
     def __init__(self, largest_share: float) -> None:
         self._largest_share, self._inside, self._longer = largest_share, deque[float](maxlen=RECENT), deque[float](maxlen=COMPARED)
-        self._tokens, self._micro_batches = 0.0, 0
+        self._tokens, self._micro_batches, self._in_two = 0.0, 0, False
         self._since = math.inf
         """Steps since the last one that was measured, which counts."""
 
-    def took(self, seconds: StepSeconds, *, tokens: float, micro_batches: int) -> None:
+    def took(self, seconds: StepSeconds, *, tokens: float, micro_batches: int, in_two: bool = False) -> None:
         """Record a measured step.
 
         Args:
             seconds: Seconds of that step or an earlier one, as sums over all ranks.
             tokens: Tokens of the step.
             micro_batches: Its micro-batches over all replicas.
+            in_two: True if it would have had one, were it not measured.
         """
         if seconds.inside > 0 and seconds.measured > 0:
             self._inside.append(seconds.inside / seconds.measured)
         if seconds.other > 0 and seconds.measured > 0:
             self._longer.append(seconds.measured / seconds.other - 1)
-        self._tokens, self._micro_batches = tokens, micro_batches
+        self._tokens, self._micro_batches, self._in_two = tokens, micro_batches, in_two
 
     def interval(self, known: NoiseScale) -> int:
         """Return the present interval of measured steps."""
         smoothing, others = known.smoothing, self._micro_batches - 1
         if not self._inside or (others > 0 and known.samples < smoothing.enough_samples):
             return 1
+        if self._in_two:
+            return min(self._affordable(), LONGEST_IN_TWO)
         keep = smoothing.keeps(self._tokens, known.tokens)
         enough = (1 + keep) / (1 - keep) * others / smoothing.enough_samples if others > 0 and keep < 1 else math.inf
         return max(1, int(min(self._affordable(), enough, LONGEST)))

@@ -160,15 +160,22 @@ class NoiseScale:
             finite=True,
         )
 
-    def passing(self, tokens: float) -> Self:
-        """Return the noise scale after a step that was not measured: the weight of all estimates falls, so averages span as many steps."""
-        keep = self.smoothing.keeps(tokens, self.tokens + tokens)
+    def passing(self, tokens: float, steps: int = 1, least: float = 0.0) -> Self:
+        """Return the noise scale after steps that were not measured: the weight of all estimates falls, so averages span as many steps.
+
+        Args:
+            tokens: Tokens of each step.
+            steps: Number of the steps.
+            least: Smallest fraction of its weight that each estimate keeps.
+        """
+        keeps = (self.smoothing.keeps(tokens, self.tokens + number * tokens) for number in range(1, steps + 1))
+        keep = max(least, math.prod(keeps))
         return dataclasses.replace(
             self,
             signal_average=keep * self.signal_average,
             noise_average=keep * self.noise_average,
             weight=keep * self.weight,
-            tokens=self.tokens + tokens,
+            tokens=self.tokens + steps * tokens,
         )
 
     @classmethod
