@@ -14,23 +14,31 @@ Page = tuple[str, dict[str, str]]
 """Text in Markdown, and figures as SVG by file name."""
 
 
-def page_of(folder: Path, command: str, title: str, sections: Sequence[Section], figures: Mapping[str, tuple[str, str]]) -> Page:
+def page_of(
+    folder: Path,
+    command: str,
+    title: str,
+    sections: Sequence[Section],
+    figures: Mapping[str, tuple[str, str]],
+    records: Sequence[Path] | None = None,
+) -> Page:
     """Return the page of the records in a folder.
 
     Args:
         command: Command that makes the records.
         figures: Caption and SVG by file name.
+        records: Recorded runs; None: those of the folder, which has some.
 
     Raises:
         InputError: there are no records.
     """
-    known = facts_of(folder, recorded(folder, command))
+    known = facts_of(folder, recorded(folder, command) if records is None else records)
     inputs = Inputs.read(folder)
     facts = {
         **known["origin"],
         **({"digest": inputs.line} if inputs else {}),
         "versions": "; ".join(known["versions"]),
-        "raw log": f"`runs/`, {known['runs']} runs, SHA-256 `{known['raw_log_sha256']}`",
+        **({"raw log": f"`runs/`, {known['runs']} runs, SHA-256 `{known['raw_log_sha256']}`"} if known["runs"] else {}),
     }
     parts = [
         f"# {title}\n",

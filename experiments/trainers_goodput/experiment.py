@@ -5,13 +5,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.goodput.sections import table_section
 from experiments.lib.recorded_page import Page, page_of, written_page
 from experiments.lib.recorder import Recorder, begin
+from experiments.lib.run_trace import facts_of
 from experiments.trainers_goodput import page, predictions
 from experiments.trainers_goodput import run as runs
 from oppa import catalog
 from oppa.bench.registry import inputs
 from oppa.report.record import Section
+from oppa.table import Table
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +37,38 @@ class TrainerExperiment:
         recorder = Recorder(job=Path("examples", f"{self.job}.toml"), folder=folder, work=catalog.root() / "runs" / self.name, tell=tell)
         if self.predicts:
             predictions.write(folder, catalog.root() / recorder.job, self.batches)
+        recorder.table(self.batches)
+        if self.predicts:
+            written_page(folder, self.page(folder))  # the runs may take longer than the machine is there
         runs.run(recorder, self.batches, range(seeds))
         return written_page(folder, self.page(folder))
 
     def page(self, folder: Path) -> Page:
-        """Return the page and its figures."""
+        """Return the page and its figures; without any run it has the profile and its predictions alone."""
+        if self._has_profile_alone(folder):
+            title = f"Profile: {self.title}"
+            return page_of(folder, self.command, title, self.sections(folder), {}, records=())
         return page_of(folder, self.command, f"Time to loss: {self.title}", self.sections(folder), page.figures(folder, self.command))
 
     def to_json(self, folder: Path, _tell: Callable[[str], None]) -> dict[str, Any]:
         """Return the headline figures, as fractions."""
-        return page.to_json(folder, self.command)
+        compared = {"prior": predictions.to_json(folder)} if self.predicts else {}
+        if self._has_profile_alone(folder):
+            return {**compared, **facts_of(folder, ())}
+        return {**page.to_json(folder, self.command), **compared}
 
     def sections(self, folder: Path) -> list[Section]:
         """Return the tables of the page."""
-        return [*page.sections(folder, self.command), *([predictions.section(folder)] if self.predicts else [])]
+        compared = [predictions.section(folder)] if self.predicts else []
+        if self._has_profile_alone(folder):
+            profile = table_section(Table.read(folder / "table"))
+            text = "Samples per second, at the fastest micro-batch; * is the fastest layout of its batch."
+            text += f" No training run is recorded yet: `{self.command}` goes on with them."
+            return [dataclasses.replace(profile, text=text), *compared]
+        return [*page.sections(folder, self.command), *compared]
+
+    def _has_profile_alone(self, folder: Path) -> bool:
+        return self.predicts and (folder / "table").exists() and not any((folder / "runs").glob("*.csv.gz"))
 
     @property
     def command(self) -> str:

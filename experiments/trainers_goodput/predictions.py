@@ -1,5 +1,6 @@
 """Compare what the prior predicts, before any trial, with the step times and the memory of the measured table."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,23 +31,71 @@ def write(folder: Path, job: Path, batches: Sequence[int]) -> None:
 
 def section(folder: Path) -> Section:
     """Tabulate predictions and measurements; the text states the medians of the errors."""
-    predicted = pd.read_csv(folder / NAME, keep_default_na=False).set_index(KEYS)
-    rows, times, sizes = [], [], []
-    for row in Table.read(folder / "table").rows:
-        key = tuple(row.configuration.to_dict()[name] for name in KEYS)
-        time_s, low_s, high_s, bytes_ = (float(predicted.loc[key, name]) for name in _SHOWN)
-        times.append(time_s * row.steps_per_s)
-        measured = "–"
-        if row.memory_bytes:
-            sizes.append(bytes_ / row.memory_bytes)
-            measured = f"{row.memory_bytes / GIB:.2f}"
-        interval = f"{low_s * 1e3:.0f} to {high_s * 1e3:.0f}"
-        ratio = f"{times[-1]:.2f}"
-        rows.append([*key, f"{1e3 / row.steps_per_s:.0f}", f"{time_s * 1e3:.0f}", interval, ratio, measured, f"{bytes_ / GIB:.2f}"])
-    time, size = (float(np.median(ratios)) for ratios in (times, sizes))
+    rows = []
+    for each in _compared(folder):
+        measured = "–" if each.memory_bytes is None else f"{each.memory_bytes / GIB:.2f}"
+        interval = f"{each.low_s * 1e3:.0f} to {each.high_s * 1e3:.0f}"
+        times = f"{each.measured_s * 1e3:.0f}", f"{each.predicted_s * 1e3:.0f}", interval, f"{each.time_ratio:.2f}"
+        rows.append([*each.key, *times, measured, f"{each.predicted_bytes / GIB:.2f}"])
+    found = to_json(folder)
     text = (
         "The predictions were written before the first trial. The ratio is the predicted step time over the measured one: "
-        f"{time:.2f} in the median, and {size:.2f} for memory. Memory is the peak that PyTorch allocated."
+        f"{found['time_ratio']:.2f} in the median, and {found['memory_ratio']:.2f} for memory. Memory is the peak that PyTorch allocated. "
+        f"{found['inside']:.0%} of the measured step times lie in the 90% interval. The predicted fastest micro-batch and recomputation "
+        f"are so at {found['first_picks']} of {found['batches']} batches."
     )
     columns = [*("batch", "micro-batch", "recompute"), *(">step, ms", ">predicted", ">90%", ">ratio", ">memory, GiB", ">predicted, GiB")]
     return Section(title="The prior before the first trial", text=text, columns=columns, rows=rows)
+
+
+def to_json(folder: Path) -> dict[str, float]:
+    """Return medians of predicted over measured values, the share inside the 90% interval, and the batches whose fastest row is right."""
+    compared = _compared(folder)
+    by_batch = {batch: [each for each in compared if each.key[0] == batch] for batch in {each.key[0] for each in compared}}
+    right = [min(each, key=lambda row: row.predicted_s) is min(each, key=lambda row: row.measured_s) for each in by_batch.values()]
+    return {
+        "time_ratio": float(np.median([each.time_ratio for each in compared])),
+        "memory_ratio": float(np.median([each.predicted_bytes / each.memory_bytes for each in compared if each.memory_bytes])),
+        "inside": float(np.mean([each.low_s <= each.measured_s <= each.high_s for each in compared])),
+        "first_picks": sum(right),
+        "batches": len(right),
+    }
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Compared:
+    """Holds a row of the table and its prediction."""
+
+    key: tuple[object, ...]
+    """Values of KEYS."""
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+    memory_bytes: int | None
+    predicted_bytes: float
+
+    @property
+    def time_ratio(self) -> float:
+        """Return the predicted step time over the measured one."""
+        return self.predicted_s / self.measured_s
+
+
+def _compared(folder: Path) -> list[_Compared]:
+    predicted = pd.read_csv(folder / NAME, keep_default_na=False).set_index(KEYS)
+    found = []
+    for row in Table.read(folder / "table").rows:
+        key = tuple(row.configuration.to_dict()[name] for name in KEYS)
+        time_s, low_s, high_s, bytes_ = (float(predicted.loc[key, name]) for name in _SHOWN)
+        found.append(
+            _Compared(
+                key=key,
+                measured_s=1 / row.steps_per_s,
+                predicted_s=time_s,
+                low_s=low_s,
+                high_s=high_s,
+                memory_bytes=row.memory_bytes,
+                predicted_bytes=bytes_,
+            )
+        )
+    return found

@@ -1,6 +1,7 @@
 """Trainers of users: the page of their runs, the runs that it is made of, and the cost of statistics, on numbers that are made up."""
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 
@@ -134,6 +135,25 @@ def test_the_prior_is_compared_with_the_measured_table_as_it_was_before_the_firs
     assert [row[0] for row in section.rows] == [8, 8, 16, 16] and {row[3] for row in section.rows} == {"100"}
     assert [row[7] for row in section.rows] == ["–", "–", "1.00", "1.00"]
     assert all(len(row) == len(section.columns) for row in section.rows)
+    found = predictions.to_json(tmp_path)
+    assert f"{found['first_picks']} of 2 batches" in section.text and f"{found['time_ratio']:.2f} in the median" in section.text
+    assert found["memory_ratio"] == pytest.approx(sum(float(row[8]) for row in section.rows[2:]) / 2, rel=1e-2)
+
+
+def test_a_profile_is_a_page_before_the_first_training(tmp_path, table) -> None:
+    predictions.write(tmp_path, catalog.root() / "examples" / "transformers_gpu.toml", (8,))
+    row = dataclasses.replace(
+        table.rows[0], configuration=Configuration(dp=1, global_batch=8, micro_batch=8), steps_per_s=10.0, memory_bytes=1 << 30
+    )
+    dataclasses.replace(table, rows=[row]).write(tmp_path / "table")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "origins.json").write_text(json.dumps({"table": {"command": "profile", "date": "d", "oppa": "o"}}))
+    text, figures = experiment.GPU.page(tmp_path)
+    assert text.startswith("# Profile: ") and "80.0 *" in text and "`oppa bench trainers-goodput-gpu --run` goes on with them" in text
+    assert "raw log" not in text and not figures
+    assert experiment.GPU.to_json(tmp_path, print)["prior"] == predictions.to_json(tmp_path)
+    with pytest.raises(InputError, match="no record of a run"):
+        experiment.CPU.page(tmp_path)
 
 
 def test_without_records_the_command_is_named(tmp_path) -> None:
