@@ -13,7 +13,7 @@ from torch import nn
 
 from oppa.errors import InputError
 from oppa.training import GradientStatistics
-from oppa.training.statistics.measurement_schedule import COMPARED, LONGEST, LONGEST_IN_TWO, RECENT, MeasurementSchedule
+from oppa.training.statistics.measurement_schedule import COMPARED, KEPT_IN_TWO, LONGEST, LONGEST_IN_TWO, RECENT, MeasurementSchedule
 from oppa.training.statistics.noise_scale import NoiseScale, NoiseScaleEstimate, Smoothing
 from oppa.training.statistics.step_clock import StepClock, StepSeconds
 from tests.training.gang import Gang
@@ -58,6 +58,10 @@ def test_of_steps_that_are_taken_in_two_as_many_are_measured_as_are_affordable()
         for _ in range(COMPARED):
             found.took(StepSeconds(0.001, 1.0, 1 / (1 + cost)), tokens=100, micro_batches=2, in_two=True)
         assert found.interval(RELIABLE) == interval and found.interval(NoiseScale()) == 1
+    # After so many steps, a fifth of them has as many estimates as their average holds.
+    held = (1 + 0.95 * KEPT_IN_TWO) / (1 - 0.95 * KEPT_IN_TWO)
+    for steps, interval in ((50, 1), (200, 3), (800, 12), (2000, LONGEST_IN_TWO)):
+        assert found.interval(dataclasses.replace(RELIABLE, tokens=100.0 * steps)) == interval == max(1, min(16, int(0.2 * steps / held)))
 
 
 def test_one_slow_step_does_not_count() -> None:
@@ -174,9 +178,9 @@ def test_a_step_of_one_micro_batch_is_measured_in_two() -> None:
     assert sizes[:5] == [[4, 4], [8], [8], [8], [4, 4]] and statistics.report()["health"] == "healthy"
     known = statistics.noise_scale
     assert (known.samples, known.tokens) == (200, pytest.approx(6400, abs=8 * 4))
-    # Estimates keep 0.9 until the next one. So averages hold 19 of them, each with the error of one pair of SIZE directions.
-    assert known.noise == pytest.approx(PLANTED, rel=4 * (2 / SIZE / 19) ** 0.5)
-    assert known.signal == pytest.approx(1.0, abs=4 * PLANTED / 8 * (2 / SIZE / 19) ** 0.5)
+    # Averages hold 13 estimates, each with the error of one pair of SIZE directions.
+    assert known.noise == pytest.approx(PLANTED, rel=4 * (2 / SIZE / 13) ** 0.5)
+    assert known.signal == pytest.approx(1.0, abs=4 * PLANTED / 8 * (2 / SIZE / 13) ** 0.5)
 
 
 def test_workers_are_not_measured_in_two() -> None:

@@ -23,7 +23,7 @@ from oppa.errors import InputError
 from oppa.problem.training import Over
 from oppa.training.parallel.gradient_layout import GradientLayout, GradientPlacement, layout_of
 from oppa.training.statistics.gradient_norms import GradientNorms
-from oppa.training.statistics.measurement_schedule import LARGEST_SHARE, MeasurementSchedule, PlannedStep
+from oppa.training.statistics.measurement_schedule import KEPT_IN_TWO, LARGEST_SHARE, MeasurementSchedule, PlannedStep
 from oppa.training.statistics.megatron_buffers import BufferNorms, is_megatron, layout_of_chunks
 from oppa.training.statistics.noise_scale import Health, NoiseScale, Norms, estimate_of
 from oppa.training.statistics.norm_test import variance_ratio
@@ -192,7 +192,7 @@ class GradientStatistics:
         if self.paused:
             self._noise_scale = self._noise_scale.passing(tokens)
             return self._noise_scale
-        least = self._noise_scale.smoothing.warming if self._in_two else 0.0
+        least = KEPT_IN_TWO if self._in_two else 0.0
         self._noise_scale = self._noise_scale.passing(tokens, self._missed, least)  # of as many tokens as the measured step
         self._missed = 0
         self._norms = tuple(

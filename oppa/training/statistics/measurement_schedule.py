@@ -12,8 +12,10 @@ steps has all of it, but varies as steps do.
     n              the smaller of both, from 1 to `LONGEST`; 1 until the average has `enough_samples`, and then 2 or more until `RECENT`
                    measured steps are compared
 
-A step that would be a single micro-batch is measured in two. That makes it longer, so n is then what is affordable, up to `LONGEST_IN_TWO`.
-The average spans more steps in its place: each estimate keeps most of its weight until the next one.
+A step that would be a single micro-batch is measured in two, which makes it longer. So n is then what is affordable, up to
+`LONGEST_IN_TWO`. The average spans more steps in its place: an estimate keeps at least `KEPT_IN_TWO` of its weight until the next one. The
+noise scale grows during training, so the average lags. Therefore n is smaller at first, and the average spans the share of all steps that
+`Smoothing` states.
 """
 
 import math
@@ -28,6 +30,8 @@ LARGEST_SHARE = 0.01
 """Share of the training's time that measuring may take."""
 LONGEST, LONGEST_IN_TWO = 8, 16
 """Largest interval of measured steps; the second is that of steps in two micro-batches in place of one."""
+KEPT_IN_TWO = 0.9
+"""Smallest share of its weight that an estimate from such a step keeps until the next one."""
 RECENT = 5
 """Measured steps whose median time inside measuring counts: the first ones of a process are slow."""
 COMPARED = 31
@@ -90,7 +94,7 @@ class MeasurementSchedule:
         if not self._inside or (others > 0 and known.samples < smoothing.enough_samples):
             return 1
         if self._in_two:
-            return min(self._affordable(), LONGEST_IN_TWO)
+            return max(1, int(min(self._affordable(), self._bearable(known), LONGEST_IN_TWO)))
         keep = smoothing.keeps(self._tokens, known.tokens)
         enough = (1 + keep) / (1 - keep) * others / smoothing.enough_samples if others > 0 and keep < 1 else math.inf
         return max(1, int(min(self._affordable(), enough, LONGEST)))
@@ -101,6 +105,11 @@ class MeasurementSchedule:
         if len(self._longer) >= RECENT:
             cost, least = max(cost, statistics.median(self._longer)), 1
         return max(least, math.ceil(cost / self._largest_share))
+
+    def _bearable(self, known: NoiseScale) -> float:
+        """Return the interval of steps in two with which the average spans its share of all steps so far."""
+        keep = KEPT_IN_TWO * known.smoothing.keeps(self._tokens, known.tokens)
+        return known.smoothing.share * known.tokens / self._tokens * (1 - keep) / (1 + keep)
 
     def begin(self, plan: PlannedStep, replicas: int, known: NoiseScale) -> bool:
         """Begin a step; return True if it is to be measured. A step with an empty micro-batch, which has no gradient, is not."""
