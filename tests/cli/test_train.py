@@ -234,29 +234,36 @@ def test_a_policy_without_its_measurement_is_said_once(policy, measured, warned,
     (tmp_path / "job.toml").write_text(TRAIN_JOB)
     problem = load_job(tmp_path / "job.toml")
     run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=2, global_batch=8, micro_batch=4), policy=policy)
-    write_steps(tmp_path, run, ["too_few_samples" if step < measured else "not_measured" for step in range(120)], micro_batch=4)
+    write_steps(tmp_path, run, ["too_few_samples" if step < measured else "not_measured" for step in range(120)])
     assert capsys.readouterr().err.count("measures no gradient noise, without which `goodput` changes nothing") == warned
 
 
-@pytest.mark.parametrize(("healths", "warned"), [(["too_few_samples"] * 60, 1), (["too_few_samples"] * 9 + ["healthy"] * 51, 0)])
-def test_steps_of_one_micro_batch_whose_noise_cannot_show_are_said_once(healths, warned, tmp_path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("healths", "warned"),
+    [
+        (["too_few_samples"] * 900, 1),
+        (["not_measured", "too_few_samples"] * 250, 1),
+        (["too_few_samples"] * 390, 0),
+        (["too_few_samples"] * 90 + ["no_signal"] * 900, 0),
+    ],
+)
+def test_gradients_that_show_no_noise_are_said_once(healths, warned, tmp_path, capsys) -> None:
     (tmp_path / "job.toml").write_text(TRAIN_JOB)
     problem = load_job(tmp_path / "job.toml")
     run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=1, global_batch=8, micro_batch=8), policy="goodput")
-    write_steps(tmp_path, run, healths, micro_batch=8)
+    write_steps(tmp_path, run, healths)
     said = " ".join(capsys.readouterr().err.split())
-    assert said.count("no gradient noise in steps of one micro-batch, without which `goodput` changes nothing") == warned
+    assert said.count("measures gradients that show no noise, without which `goodput` changes nothing") == warned
     assert said.count("`statistics.begin` returns") == warned
 
 
-def write_steps(folder, run, healths, *, micro_batch) -> None:
+def write_steps(folder, run, healths) -> None:
     """Write steps of these healths, and show them."""
     facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "updated": True}
     with contextlib.closing(ledger.Ledger(folder)) as written, run_view.PlainRunView(run, folder, Interruption()) as watcher:
         watcher.began(folder / "0001")
         for step, health in enumerate(healths):
-            of_step = {"samples": [8 * step, 8 * step + 8], "step_time_s": 0.5, "health": health, "micro_batch": micro_batch}
-            written.write(ledger.STEP, step=step, **of_step, **facts)
+            written.write(ledger.STEP, step=step, samples=[8 * step, 8 * step + 8], step_time_s=0.5, health=health, **facts)
         watcher.tick()
 
 

@@ -41,16 +41,19 @@ if TYPE_CHECKING:
 LINE_S = 10.0
 RECENT = 20
 """Number of last steps whose mean is shown as the present speed."""
-UNMEASURED = 50
-"""Steps without a measurement of gradients, after which a message states that the policy waits for one; measured ones for the norm test."""
+UNMEASURED, INCOMPARABLE = 50, 400
+"""Steps without a measurement of gradients, after which a message states that the policy waits for one; measured ones for the norm test.
+
+The second number is that of steps whose gradients are measured and show no noise; an estimate is reliable sooner.
+"""
 
 _NO_NOISE = "measures no gradient noise", "`oppa.training.GradientStatistics`"
 _NO_WORKERS = "compares no gradients of workers", '`oppa.training.GradientStatistics(model, over="workers")`, and several ranks'
 _NO_PARTS = (
-    "measures no gradient noise in steps of one micro-batch",
-    "the micro-batches of the plan that `statistics.begin` returns, or smaller ones",
+    "measures gradients that show no noise",
+    "the micro-batches of the plan that `statistics.begin` returns, smaller micro-batches, or several replicas under Megatron",
 )
-"""Lack of a trainer whose policy decides nothing, and its remedy: in general, if the policy compares workers, and if noise cannot show."""
+"""Lack of a trainer whose policy decides nothing, and its remedy: in general, if the policy compares workers, and if nothing differs."""
 
 
 def print_run(run: RunSpec, folder: Path) -> None:
@@ -173,6 +176,8 @@ class PlainRunView(RunCallback):
         """Statistic of a step that the policy needs of a user's own trainer; empty if it needs the noise scale, as others do."""
         self._unmeasured = 0 if needs_noise(run.policy) else None
         """Steps so far whose gradients the trainer did not measure; None if that does not matter, or is known to the user."""
+        self._is_few = False
+        """True once gradients were measured, but the estimate lacks micro-batches."""
 
     def __enter__(self) -> Self:
         return self
@@ -239,13 +244,13 @@ class PlainRunView(RunCallback):
         """Print once that a trainer does not measure the gradients without which its policy decides nothing."""
         if self._unmeasured is None:
             return
-        is_single = line["health"] == Health.TOO_FEW_SAMPLES.name.lower() and line["micro_batch"] >= line["global_batch"]
-        is_measured = line.get(self._ratio) is not None if self._ratio else not is_single and line["health"] != NOT_MEASURED.health
-        self._unmeasured = None if is_measured else self._unmeasured + 1
-        interval = (self._run.problem.run_options.statistics_every or 1) if self._ratio else 1
-        if self._unmeasured == UNMEASURED * interval:
+        few, interval = Health.TOO_FEW_SAMPLES.name.lower(), self._run.problem.run_options.statistics_every or 1
+        self._is_few |= not self._ratio and line["health"] == few
+        is_known = line.get(self._ratio) is not None if self._ratio else line["health"] not in (NOT_MEASURED.health, few)
+        self._unmeasured = None if is_known else self._unmeasured + 1
+        if self._unmeasured == (INCOMPARABLE if self._is_few else UNMEASURED) * (interval if self._ratio or self._is_few else 1):
             self._unmeasured = None
-            what, hint = _NO_WORKERS if self._ratio == RATIOS["norm-test-paper"] else _NO_PARTS if is_single else _NO_NOISE
+            what, hint = _NO_WORKERS if self._ratio == RATIOS["norm-test-paper"] else _NO_PARTS if self._is_few else _NO_NOISE
             why = f"the trainer {what}, without which `{self._run.policy}` changes nothing"
             style.err().print(f"[yellow]warning[/] {escape(why)}: give it {escape(hint)}", soft_wrap=True)
 
