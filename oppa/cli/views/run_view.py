@@ -248,7 +248,8 @@ class PlainRunView(RunCallback):
         self._is_few |= not self._ratio and line["health"] == few
         is_known = line.get(self._ratio) is not None if self._ratio else line["health"] not in (NOT_MEASURED.health, few)
         self._unmeasured = None if is_known else self._unmeasured + 1
-        if self._unmeasured == (INCOMPARABLE if self._is_few else UNMEASURED) * (interval if self._ratio or self._is_few else 1):
+        limit = UNMEASURED * interval if self._ratio else INCOMPARABLE * interval if self._is_few else UNMEASURED
+        if self._unmeasured == limit:
             self._unmeasured = None
             what, hint = _NO_WORKERS if self._ratio == RATIOS["norm-test-paper"] else _NO_PARTS if self._is_few else _NO_NOISE
             why = f"the trainer {what}, without which `{self._run.policy}` changes nothing"
