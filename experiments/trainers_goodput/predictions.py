@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,28 +39,38 @@ def section(folder: Path) -> Section:
         times = f"{each.measured_s * 1e3:.0f}", f"{each.predicted_s * 1e3:.0f}", interval, f"{each.time_ratio:.2f}"
         rows.append([*each.key, *times, measured, f"{each.predicted_bytes / GIB:.2f}"])
     found = to_json(folder)
+    time, size = ("{1:.2f} in the median ({0:.2f} to {2:.2f})".format(*found[name]) for name in ("time_ratio", "memory_ratio"))
     text = (
         "The predictions were written before the first trial. The ratio is the predicted step time over the measured one: "
-        f"{found['time_ratio']:.2f} in the median, and {found['memory_ratio']:.2f} for memory. Memory is the peak that PyTorch allocated. "
-        f"{found['inside']:.0%} of the measured step times lie in the 90% interval. The predicted fastest micro-batch and recomputation "
-        f"are so at {found['first_picks']} of {found['batches']} batches."
+        f"{time}. That of memory, the peak that PyTorch allocated, is {size}. {found['inside']:.0%} of the measured step times lie in "
+        f"the 90% interval. The predicted fastest micro-batch and recomputation are so at {found['first_picks']} of {found['batches']} "
+        "batches."
     )
     columns = [*("batch", "micro-batch", "recompute"), *(">step, ms", ">predicted", ">90%", ">ratio", ">memory, GiB", ">predicted, GiB")]
     return Section(title="The prior before the first trial", text=text, columns=columns, rows=rows)
 
 
-def to_json(folder: Path) -> dict[str, float]:
-    """Return medians of predicted over measured values, the share inside the 90% interval, and the batches whose fastest row is right."""
+def to_json(folder: Path) -> dict[str, Any]:
+    """Return what the comparison shows.
+
+    Returns:
+        `time_ratio` and `memory_ratio`, predicted over measured: least, median and largest; `inside`, the share of the step times in their
+        90% interval; and `first_picks`, the number of the `batches` whose fastest row was predicted to be the fastest.
+    """
     compared = _compared(folder)
     by_batch = {batch: [each for each in compared if each.key[0] == batch] for batch in {each.key[0] for each in compared}}
     right = [min(each, key=lambda row: row.predicted_s) is min(each, key=lambda row: row.measured_s) for each in by_batch.values()]
     return {
-        "time_ratio": float(np.median([each.time_ratio for each in compared])),
-        "memory_ratio": float(np.median([each.predicted_bytes / each.memory_bytes for each in compared if each.memory_bytes])),
+        "time_ratio": _spread([each.time_ratio for each in compared]),
+        "memory_ratio": _spread([each.predicted_bytes / each.memory_bytes for each in compared if each.memory_bytes]),
         "inside": float(np.mean([each.low_s <= each.measured_s <= each.high_s for each in compared])),
         "first_picks": sum(right),
         "batches": len(right),
     }
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    return [float(of(values)) for of in (np.min, np.median, np.max)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
