@@ -23,6 +23,11 @@ class Extent:
     short: bool = False
     gpu: str = ""
 
+    @property
+    def has_few_starts(self) -> bool:
+        """Return whether one run of two attempts stands for two runs of three; a start on a GPU may take 20 seconds."""
+        return self.short or bool(self.gpu)
+
     def includes(self, trainer: str) -> bool:
         """Return whether a trainer is compared."""
         return not self.short or trainer in SHORT

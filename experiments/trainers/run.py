@@ -187,7 +187,7 @@ def _spread(values: Spread) -> str:
 def _compared(integration: Integration, extent: Extent, tell: Tell) -> TrainerComparison:
     began_s, interpreter = time.monotonic(), integration.interpreter()
     with tempfile.TemporaryDirectory(prefix="oppa-trainers-") as name:
-        folder, trained = Path(name), _trained_briefly if extent.short else _trained
+        folder, trained = Path(name), _trained_in_two if extent.has_few_starts else _trained
         changed, staged, resumed = trained(integration, folder, extent, tell)
         client_s = changed.client_s()
         chosen = None if extent.short or extent.gpu else _chosen(integration, folder, tell)
@@ -228,8 +228,8 @@ def _example(integration: Integration, folder: Path, extent: Extent, *words: str
     return ExampleRun(integration, folder, *words, samples=extent.samples(integration.samples), ranks=extent.ranks, gpu=extent.gpu)
 
 
-def _trained_briefly(integration: Integration, folder: Path, extent: Extent, tell: Tell) -> Trained:
-    """Train on one rank, and then on two in the other layout, where the batch changes: one run is both."""
+def _trained_in_two(integration: Integration, folder: Path, extent: Extent, tell: Tell) -> Trained:
+    """Train in two attempts, the second in the other layout and, on CPUs, on two ranks in place of one. There the batch changes."""
     tell(f"{integration.name}: a run that stops once, and whose batch changes")
     run = _example(integration, folder / "changed", extent)
     run.trained("micro_batch=8", devices=1, callback=StopAfter(10), finished=False)
