@@ -206,7 +206,9 @@ def _choices(space: SearchSpace, name: str, given: Sequence[object]) -> list[Val
     for value in given:
         if _typed(value) not in known:
             why = f"does not divide `{divides} = {legal[-1]}`" if divides and isinstance(value, int) else "is not legal"
-            raise JobError(f"`{name} = {shown(value)}` {why}", hint=f"use one of {listing(legal)}")
+            is_larger = divides == "global_batch" and isinstance(value, int) and value > int(legal[-1])
+            hint = ", or state the largest batch of a profile as `global_batch`" if is_larger else ""
+            raise JobError(f"`{name} = {shown(value)}` {why}", hint=f"use one of {listing(legal)}{hint}")
     if not given:
         raise JobError(f"`{name} = []` leaves nothing to choose", hint=f"use some of {listing(legal)}")
     return [value for value in legal if _typed(value) in chosen]

@@ -187,6 +187,8 @@ def test_what_a_runner_does_not_honour_stands_at_its_default(framework_space: Ca
     [
         ({"pp": 5}, "`pp = 5` does not divide `devices = 4`", "use one of 1, 2, 4"),
         ({"pp": "2"}, '`pp = "2"` is not legal', "use one of 1, 2, 4"),
+        ({"micro_batch": [2, 3]}, "`micro_batch = 3` does not divide", "use one of 1, 2, 4"),
+        ({"micro_batch": [2, 4096]}, "`micro_batch = 4096` does not divide", "or state the largest batch of a profile as `global_batch`"),
         ({"zero_stage": [1, True]}, "`zero_stage = true` is not legal", "use one of 0, 1, 2, 3"),
         ({"recompute": "some"}, '`recompute = "some"` is not legal', 'use one of "none", "full"'),
         ({"recompute": []}, "`recompute = []` leaves nothing to choose", 'use some of "none", "full"'),
