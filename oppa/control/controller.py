@@ -115,7 +115,8 @@ class Controller:
     def step(self, seen: StepTaken) -> Decision | None:
         """Record a step; return a decision if one is due, else None."""
         segment = self._segment(seen)
-        segment.took(seen.step_time_s)
+        if not seen.is_in_two:
+            segment.took(seen.step_time_s)
         self._account(seen)
         if (began := self._spikes.wide(seen.step, seen.loss)) is not None:
             return self._rolled_back(segment, seen, began)

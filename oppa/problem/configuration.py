@@ -98,6 +98,11 @@ class Configuration:
         return self.global_batch // (self.dp * self.micro_batch)
 
     @property
+    def has_one_micro_batch(self) -> bool:
+        """Return whether a step is a single micro-batch over all data-parallel ranks."""
+        return self.dp * self.num_microbatches == 1
+
+    @property
     def batch_per_rank(self) -> int:
         """Return the sequences per optimizer step on each data-parallel rank."""
         return self.global_batch // self.dp

@@ -211,6 +211,11 @@ class StepTaken(StepFacts):
         return self.variance_ratio is not None or self.worker_variance_ratio is not None
 
     @property
+    def is_in_two(self) -> bool:
+        """Return True if a single micro-batch was taken in two to be measured, which takes longer than the configuration does."""
+        return self.tested and self.configuration.has_one_micro_batch
+
+    @property
     def reliable_noise_scale(self) -> float | None:
         """Return the noise scale if it is reliable, else None."""
         return self.noise_scale if self.health == "healthy" else None

@@ -108,6 +108,16 @@ def test_a_roll_back_keeps_workers_batches_of_their_own(tmp_path) -> None:
     assert back.configuration == present and back.local_batches == (20, 17, 15, 15)
 
 
+@pytest.mark.parametrize(("micro_batch", "counted"), [(8, [1.0] * 4), (4, [2.0, 1.0] * 4 + [2.0])])
+def test_a_micro_batch_that_is_taken_in_two_says_nothing_of_the_speed(micro_batch, counted) -> None:
+    found, present = Controller(None, ProportionalPolicy, total_samples=None), Configuration(dp=1, global_batch=8, micro_batch=micro_batch)
+    for number in range(10):
+        measured = {"step_time_s": 2.0, "variance_ratio": 5.0} if number % 2 else {"step_time_s": 1.0}
+        facts = {"noise_scale": None, "health": "no_signal", "loss": 3.0, "learning_rate": 1e-3, "elapsed_s": float(number), **measured}
+        found.step(StepTaken(number=number + 1, step=number, samples=8 * (number + 1), configuration=present, **facts))
+    assert found.snapshot()["segment"]["counted_s"] == counted
+
+
 def test_the_job_arrives_at_the_best_and_stays(job) -> None:
     done = job().run(200)
     assert done.configuration.dp == 2 and done.commands[0] == DecisionKind.RECONFIGURE

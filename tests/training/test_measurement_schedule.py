@@ -54,14 +54,14 @@ def test_an_average_holds_enough_micro_batches() -> None:
 
 def test_of_steps_that_are_taken_in_two_as_many_are_measured_as_are_affordable() -> None:
     found = MeasurementSchedule(0.01)
-    for cost, interval in ((0.001, 1), (0.045, 5), (0.9, LONGEST_IN_TWO)):
+    for cost, interval in ((0.001, 2), (0.045, 5), (0.9, LONGEST_IN_TWO)):
         for _ in range(COMPARED):
             found.took(StepSeconds(0.001, 1.0, 1 / (1 + cost)), tokens=100, micro_batches=2, in_two=True)
         assert found.interval(RELIABLE) == interval and found.interval(NoiseScale()) == 1
     # After so many steps, a fifth of them has as many estimates as their average holds.
     held = (1 + 0.95 * KEPT_IN_TWO) / (1 - 0.95 * KEPT_IN_TWO)
-    for steps, interval in ((50, 1), (200, 3), (800, 12), (2000, LONGEST_IN_TWO)):
-        assert found.interval(dataclasses.replace(RELIABLE, tokens=100.0 * steps)) == interval == max(1, min(16, int(0.2 * steps / held)))
+    for steps, interval in ((50, 2), (200, 3), (800, 12), (2000, LONGEST_IN_TWO)):
+        assert found.interval(dataclasses.replace(RELIABLE, tokens=100.0 * steps)) == interval == max(2, min(16, int(0.2 * steps / held)))
 
 
 def test_one_slow_step_does_not_count() -> None:

@@ -105,15 +105,11 @@ def _measurable(throughputs: ThroughputIndex, wanted: Configuration) -> Configur
 
     It is `wanted` itself if possible, else the same strategy and batch with the largest such micro-batch.
     """
-
-    def several(each: Configuration) -> bool:
-        return each.dp * each.num_microbatches > 1
-
-    if several(wanted):
+    if not wanted.has_one_micro_batch:
         return wanted
     alike = (
         each
         for each in throughputs.configurations
         if each.global_batch == wanted.global_batch and ParallelStrategy.of(each) == ParallelStrategy.of(wanted)
     )
-    return max((each for each in alike if several(each)), key=lambda each: each.micro_batch, default=None)
+    return max((each for each in alike if not each.has_one_micro_batch), key=lambda each: each.micro_batch, default=None)

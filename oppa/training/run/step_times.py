@@ -17,12 +17,19 @@ def observations(lines: Iterable[Line]) -> list[StepTimeObservation]:
     return [StepTimeObservation.of(configuration, times_s) for configuration, times_s in counted if len(times_s) > 1]
 
 
+def _measures(step: Line, present: Configuration) -> bool:
+    """Return True if a step tells the speed of its configuration: one with local batches, or a micro-batch taken in two, does not."""
+    is_in_two = present.has_one_micro_batch and step.get("variance_ratio") is not None
+    return not step.get("local_batches") and not is_in_two
+
+
 def _segments(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[float]]]:
     """Yield the configuration of each segment, in order, and its step times."""
     present, times_s = None, list[float]()
     for line in lines:
-        if line["event"] == ledger.STEP and not line.get("local_batches"):  # steps with local batches do not measure a configuration
-            times_s.append(line["step_time_s"])
+        if line["event"] == ledger.STEP:
+            if present is not None and _measures(line, present):
+                times_s.append(line["step_time_s"])
         elif line["event"] in (ledger.STARTED, ledger.CHANGED, ledger.ROLLED_BACK):
             if present is not None:
                 yield present, times_s

@@ -15,7 +15,7 @@ steps has all of it, but varies as steps do.
 A step that would be a single micro-batch is measured in two, which makes it longer. So n is then what is affordable, up to
 `LONGEST_IN_TWO`. The average spans more steps in its place: an estimate keeps at least `KEPT_IN_TWO` of its weight until the next one. The
 noise scale grows during training, so the average lags. Therefore n is smaller at first, and the average spans the share of all steps that
-`Smoothing` states.
+`Smoothing` states. It is 2 at least, so that some steps tell the speed of the configuration.
 """
 
 import math
@@ -94,7 +94,7 @@ class MeasurementSchedule:
         if not self._inside or (others > 0 and known.samples < smoothing.enough_samples):
             return 1
         if self._in_two:
-            return max(1, int(min(self._affordable(), self._bearable(known), LONGEST_IN_TWO)))
+            return max(2, int(min(self._affordable(), self._bearable(known), LONGEST_IN_TWO)))
         keep = smoothing.keeps(self._tokens, known.tokens)
         enough = (1 + keep) / (1 - keep) * others / smoothing.enough_samples if others > 0 and keep < 1 else math.inf
         return max(1, int(min(self._affordable(), enough, LONGEST)))
