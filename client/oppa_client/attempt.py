@@ -62,7 +62,7 @@ class Leaving:
 def attempt_of_trial(configuration: dict[str, Any]) -> dict[str, Any]:
     """Return what stands for attempt.json in a trial: its configuration, from the first sample on.
 
-    No gradients are measured. A run measures each of its first steps, but few of the others, whose time counts.
+    No gradients are measured. A run measures each of its first steps, and fewer of the others, whose time counts.
     """
     batch, micro_batch, dp = (int(configuration[name]) for name in ("global_batch", "micro_batch", "dp"))
     terms = Terms.fixed(batch, micro_batch, max(1, batch // (dp * micro_batch)))

@@ -115,12 +115,11 @@ class Controller:
     def step(self, seen: StepTaken) -> Decision | None:
         """Record a step; return a decision if one is due, else None."""
         segment = self._segment(seen)
-        if not seen.is_in_two:
-            segment.took(seen.step_time_s)
+        segment.took(seen.step_time_s, in_two=seen.is_in_two)
         self._account(seen)
         if (began := self._spikes.wide(seen.step, seen.loss)) is not None:
             return self._rolled_back(segment, seen, began)
-        if not segment.proven and len(segment.counted_s) >= self._proof:
+        if not segment.proven and segment.counted >= self._proof:
             segment.proven = True
             self._refine(self._observations(segment))
             if undone := self._undone(segment, seen):

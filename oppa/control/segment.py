@@ -29,31 +29,45 @@ class Segment:
     """Remaining warm-up steps, whose times are not counted."""
     counted_s: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=RECENT))
     """Newest step times after the warm-up, in seconds."""
+    in_two_s: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=RECENT))
+    """The same of single micro-batches that were taken in two to be measured, which takes longer."""
     moved: bool = False
     """True if the segment began with a change of layout."""
     proven: bool = False
     """True once enough steps were counted to measure the speed."""
 
-    def took(self, seconds: float) -> None:
+    def took(self, seconds: float, *, in_two: bool = False) -> None:
         """Record one more step."""
         self.steps += 1
         if self.warming:
             self.warming -= 1
         else:
-            self.counted_s.append(seconds)
+            (self.in_two_s if in_two else self.counted_s).append(seconds)
+
+    @property
+    def counted(self) -> int:
+        """Return the number of steps after the warm-up, as far as their times are kept."""
+        return len(self.counted_s) + len(self.in_two_s)
 
     @property
     def observation(self) -> StepTimeObservation | None:
         """Return the speed of the segment; None if it has too few counted steps, or measures no row of the table."""
-        if len(self.counted_s) < 2 or self.local_batches:
+        times_s = self.counted_s if len(self.counted_s) > 1 else self.in_two_s
+        if len(times_s) < 2 or self.local_batches:
             return None
-        return StepTimeObservation.of(self.configuration, list(self.counted_s))
+        return StepTimeObservation.of(self.configuration, list(times_s))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         came_from = self.came_from and self.came_from.to_dict()
-        return {**values, "configuration": self.configuration.to_dict(), "came_from": came_from, "counted_s": list(self.counted_s)}
+        return {
+            **values,
+            "configuration": self.configuration.to_dict(),
+            "came_from": came_from,
+            "counted_s": list(self.counted_s),
+            "in_two_s": list(self.in_two_s),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -65,5 +79,6 @@ class Segment:
             "came_from": None if came_from is None else Configuration.from_dict(came_from),
             "earlier_batches": tuple(values["earlier_batches"]),
             "counted_s": deque(values["counted_s"], maxlen=RECENT),
+            "in_two_s": deque(values.get("in_two_s", ()), maxlen=RECENT),
         }
         return cls(**{**values, **own})

@@ -1,6 +1,7 @@
 """`oppa train` as a user meets it."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import shutil
@@ -249,12 +250,24 @@ def test_a_policy_without_its_measurement_is_said_once(policy, measured, warned,
 )
 def test_gradients_that_show_no_noise_are_said_once(healths, warned, tmp_path, capsys) -> None:
     (tmp_path / "job.toml").write_text(TRAIN_JOB)
-    problem = load_job(tmp_path / "job.toml")
+    problem = load_job(tmp_path / "job.toml", argv=["train.py", "--micro-batch", "{micro_batch}"])
     run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=1, global_batch=8, micro_batch=8), policy="goodput")
     write_steps(tmp_path, run, healths)
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("measures gradients that show no noise, without which `goodput` changes nothing") == warned
     assert said.count("`statistics.begin` returns") == warned
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "hint"), [(0, 60, "give it `statistics_every` of 1 or more"), (1, 900, "give it several micro-batches")]
+)
+def test_the_built_in_trainer_has_remedies_of_its_own(every, steps, hint, tmp_path, capsys) -> None:
+    (tmp_path / "job.toml").write_text(TRAIN_JOB)
+    problem = load_job(tmp_path / "job.toml")
+    problem = dataclasses.replace(problem, run_options=dataclasses.replace(problem.run_options, statistics_every=every))
+    run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=1, global_batch=8, micro_batch=8), policy="goodput")
+    write_steps(tmp_path, run, ["too_few_samples"] * steps)
+    assert hint in " ".join(capsys.readouterr().err.split())
 
 
 def write_steps(folder, run, healths) -> None:

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+import torch
+from oppa_client.loop.samples import SampleOrder, StepBatches
 
 from tests.client import by_hand, loop_by_hand, loop_program
 from tests.client.by_hand import batches, full_batches, order
@@ -51,3 +53,17 @@ def test_lightning_chooses_the_measured_steps_before_it_loads_them(attempt_at):
     folder = attempt_at("run", plan=terms(8, 8).to_dict())
     loop_program.train("lightning", folder, measured=True)
     assert [step for step, line in enumerate(reported(folder)) if line["noise"]["variance_ratio"] is not None] == [8]
+
+
+def test_a_step_in_two_leaves_the_next_one_to_the_workers(monkeypatch):
+    begun, begin = [], StepBatches._begin
+    monkeypatch.setattr(StepBatches, "_begin", lambda self, elements: begun.append(elements) or begin(self, elements))
+    loader = StepBatches(SampleOrder(50, None), dataset=torch.utils.data.TensorDataset(torch.arange(50)), num_workers=1)
+    loaded = []
+    for step in range(6):
+        plan = terms(8, 8).at(step, 8 * step, None)
+        sizes, inputs = loader.load(plan.in_two(1) if step % EVERY == 0 else plan, 0, 1, plan)
+        loaded += [number for (each,) in inputs for number in each.tolist()]
+        assert sizes == ([4, 4] if step % EVERY == 0 else [8])
+    assert loaded == list(range(48))
+    assert len(begun) == 6 + 2, "the next step of each, and the two steps in two"

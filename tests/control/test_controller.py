@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from oppa.control.policies.norm_test import NormTestPolicy
 from oppa.control.policies.proportional import ProportionalPolicy
 from oppa.control.policies.stagewise import StagewisePolicy
 from oppa.control.policies.static import StaticPolicy
+from oppa.control.segment import Segment
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
@@ -108,14 +110,18 @@ def test_a_roll_back_keeps_workers_batches_of_their_own(tmp_path) -> None:
     assert back.configuration == present and back.local_batches == (20, 17, 15, 15)
 
 
-@pytest.mark.parametrize(("micro_batch", "counted"), [(8, [1.0] * 4), (4, [2.0, 1.0] * 4 + [2.0])])
-def test_a_micro_batch_that_is_taken_in_two_says_nothing_of_the_speed(micro_batch, counted) -> None:
+@pytest.mark.parametrize(("micro_batch", "every", "seconds"), [(8, 2, 1.0), (4, 2, 1.5), (8, 1, 2.0)])
+def test_a_micro_batch_that_is_taken_in_two_says_nothing_of_the_speed_if_others_do(micro_batch, every, seconds) -> None:
     found, present = Controller(None, ProportionalPolicy, total_samples=None), Configuration(dp=1, global_batch=8, micro_batch=micro_batch)
-    for number in range(10):
-        measured = {"step_time_s": 2.0, "variance_ratio": 5.0} if number % 2 else {"step_time_s": 1.0}
+    for number in range(PROOF + WARM_UP):
+        measured = {"step_time_s": 2.0, "variance_ratio": 5.0} if number % every == 0 else {"step_time_s": 1.0}
         facts = {"noise_scale": None, "health": "no_signal", "loss": 3.0, "learning_rate": 1e-3, "elapsed_s": float(number), **measured}
         found.step(StepTaken(number=number + 1, step=number, samples=8 * (number + 1), configuration=present, **facts))
-    assert found.snapshot()["segment"]["counted_s"] == counted
+    segment = Segment.from_dict(found.snapshot()["segment"])
+    assert (segment.steps, segment.counted, segment.proven) == (PROOF + WARM_UP, PROOF, True)
+    assert segment.observation.log_steps_per_s == pytest.approx(-math.log(seconds))
+    old = {name: value for name, value in segment.to_dict().items() if name != "in_two_s"}
+    assert Segment.from_dict(old).counted == len(segment.counted_s), "a snapshot of an earlier version"
 
 
 def test_the_job_arrives_at_the_best_and_stays(job) -> None:

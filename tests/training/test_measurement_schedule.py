@@ -13,7 +13,7 @@ from torch import nn
 
 from oppa.errors import InputError
 from oppa.training import GradientStatistics
-from oppa.training.statistics.measurement_schedule import COMPARED, KEPT_IN_TWO, LONGEST, LONGEST_IN_TWO, RECENT, MeasurementSchedule
+from oppa.training.statistics.measurement_schedule import COMPARED, LONGEST, LONGEST_IN_TWO, RECENT, MeasurementSchedule
 from oppa.training.statistics.noise_scale import NoiseScale, NoiseScaleEstimate, Smoothing
 from oppa.training.statistics.step_clock import StepClock, StepSeconds
 from tests.training.gang import Gang
@@ -52,16 +52,38 @@ def test_an_average_holds_enough_micro_batches() -> None:
     assert [schedule(0.5, micro_batches=count).interval(RELIABLE) for count in (2, 4, 100)] == [1, 3, LONGEST]
 
 
-def test_of_steps_that_are_taken_in_two_as_many_are_measured_as_are_affordable() -> None:
-    found = MeasurementSchedule(0.01)
-    for cost, interval in ((0.001, 2), (0.045, 5), (0.9, LONGEST_IN_TWO)):
-        for _ in range(COMPARED):
-            found.took(StepSeconds(0.001, 1.0, 1 / (1 + cost)), tokens=100, micro_batches=2, in_two=True)
-        assert found.interval(RELIABLE) == interval and found.interval(NoiseScale()) == 1
-    # After so many steps, a fifth of them has as many estimates as their average holds.
-    held = (1 + 0.95 * KEPT_IN_TWO) / (1 - 0.95 * KEPT_IN_TWO)
-    for steps, interval in ((50, 2), (200, 3), (800, 12), (2000, LONGEST_IN_TWO)):
-        assert found.interval(dataclasses.replace(RELIABLE, tokens=100.0 * steps)) == interval == max(2, min(16, int(0.2 * steps / held)))
+def in_two(cost: float, *, largest_share: float = 0.01) -> MeasurementSchedule:
+    """Return a schedule that has heard of steps in two, which are longer than others by this share."""
+    found = MeasurementSchedule(largest_share)
+    for _ in range(COMPARED):
+        found.took(StepSeconds(0.001, 1.0, 1 / (1 + cost)), tokens=100, micro_batches=2, in_two=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cost", "steps", "interval"),
+    [
+        *((0.001, 10_000, 2), (0.045, 10_000, 5), (0.9, 10_000, LONGEST_IN_TWO)),  # what is affordable, and at least every second one
+        *(
+            (0.119, 50, 2),
+            (0.119, 200, 3),
+            (0.119, 600, 9),
+            (0.119, 2000, 12),
+        ),  # the average would lag: 13 estimates are a fifth of all steps
+        *((0.4, 50, 8), (0.2, 50, 4)),  # but they take at most five times what is affordable
+    ],
+)
+def test_the_interval_of_steps_in_two_grows_with_the_training_and_follows_their_cost(cost: float, steps: int, interval: int) -> None:
+    assert in_two(cost - 1e-6).interval(dataclasses.replace(RELIABLE, tokens=100.0 * steps)) == interval
+    assert in_two(cost).interval(NoiseScale()) == 1, "until the estimate is reliable"
+
+
+def test_costs_of_steps_in_two_are_forgotten_with_them() -> None:
+    found = in_two(0.9)
+    hear(found, 0.002, 0.0)
+    assert found.interval(RELIABLE) == 1
+    found.took(StepSeconds(0.001, 1.0, 0.5), tokens=100, micro_batches=2, in_two=True)
+    assert found.interval(RELIABLE) == 2, "the new costs are not compared yet"
 
 
 def test_one_slow_step_does_not_count() -> None:

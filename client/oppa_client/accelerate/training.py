@@ -136,7 +136,7 @@ class OppaTraining:
     def _micro_batches(self, plan: Plan) -> Iterator[Any]:
         accelerator = self.accelerator
         loaded = self._measured.begin(plan, accelerator.num_processes)
-        self._sizes, batches = self._batches.load(loaded, accelerator.process_index, accelerator.num_processes)
+        self._sizes, batches = self._batches.load(loaded, accelerator.process_index, accelerator.num_processes, plan)
         self._rate = follow(self._schedule, plan.progress / self._at.reference * self._pace, plan.learning_rate_factor)
         self._passes, self._losses = 0, torch.zeros((), device=accelerator.device)
         # `accelerator.accumulate` counts to this, so gradients are synchronised with the last micro-batch of the step.

@@ -91,9 +91,9 @@ class EngineLoop:
         """Return a context whose time is no step time, for an evaluation between two steps."""
         return self.run.paused(label) if self.run else contextlib.nullcontext()
 
-    def load(self, plan: Plan) -> tuple[list[int], list[Any]]:
-        """Return the size of each micro-batch of this replica, and its inputs."""
-        return self._batches.load(plan, self.replica, self.replicas)
+    def load(self, plan: Plan, usual: Plan) -> tuple[list[int], list[Any]]:
+        """Return the size of each micro-batch of this replica, and its inputs (`StepBatches.load`)."""
+        return self._batches.load(plan, self.replica, self.replicas, usual)
 
     def take(self, samples: int, **facts: Any) -> None:
         """End a step."""
@@ -173,9 +173,9 @@ class Step:
         self.learning_rate = loop.rates.follow(plan)
         if is_pipeline(self._engine):
             plan = _even(plan, loop.replicas)
-        plan = loop.measured.begin(plan, loop.replicas)
-        self._sizes, self._inputs = loop.load(plan)
-        follow(self._engine, plan.micro_batch, len(self._sizes))
+        taken = loop.measured.begin(plan, loop.replicas)
+        self._sizes, self._inputs = loop.load(taken, plan)
+        follow(self._engine, taken.micro_batch, len(self._sizes))
         self._losses, self._done = torch.zeros((), device=self._engine.device), 0
 
     def __iter__(self) -> Iterator[Any]:

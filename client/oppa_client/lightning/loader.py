@@ -88,7 +88,7 @@ class PlannedLoader:
         end = min(self.position.total, (plan.progress // size + 1) * size)
         while plan.global_batch and plan.progress < end:
             plan, loaded = self._chosen(plan, self._trainer.world_size)
-            sizes, inputs = self.batches.load(loaded, self._trainer.global_rank, self._trainer.world_size)
+            sizes, inputs = self.batches.load(loaded, self._trainer.global_rank, self._trainer.world_size, plan)
             for index, each in enumerate(inputs):
                 self.fetched.append(MicroBatch(plan, sizes, index))
                 yield each

@@ -49,9 +49,9 @@ class SampleLoader(BaseDataLoader):  # type: ignore[misc,unused-ignore]
         self.order = SampleOrder(len(data), seed)
         self._batches = StepBatches(self.order, dataset=data, **options)
 
-    def begin(self, plan: Plan) -> list[int]:
-        """Load a step, and return the number of tokens with a label in each micro-batch; an empty micro-batch has none."""
-        sizes, loaded = self._batches.load(plan, self.replica, self.replicas)
+    def begin(self, plan: Plan, usual: Plan) -> list[int]:
+        """Load a step (`StepBatches.load`), and return the tokens with a label in each micro-batch; an empty one has none."""
+        sizes, loaded = self._batches.load(plan, self.replica, self.replicas, usual)
         for size, (inputs, labels) in zip(sizes, loaded):
             self._coming.append((inputs, labels if size else torch.full_like(labels, IGNORE_INDEX)))
         self.samples = plan.progress + plan.global_batch

@@ -100,7 +100,7 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
         """Take the step that the plan states."""
         run = self.run
         plan = run.plan if run else self._alone.at(self.step - 1, self.dataloader.samples, None)
-        self._plan, self._counts = plan, self.dataloader.begin(self._measured.begin(plan, self.dataloader.replicas))
+        self._plan, self._counts = plan, self.dataloader.begin(self._measured.begin(plan, self.dataloader.replicas), plan)
         self.gradient_accumulation_steps = len(self._counts)
         rate = self._rates.follow(plan) if run else None
         self._losses: list[torch.Tensor] = []

@@ -167,7 +167,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         """Take an optimizer step under the plan; return the norm of its gradient and its learning rate."""
         plan, replicas = run.plan, self.args.world_size
         rate = self._follow(plan)
-        sizes, batches = self._batches.load(self._measured.begin(plan, replicas), self.args.process_index, replicas)
+        sizes, batches = self._batches.load(self._measured.begin(plan, replicas), self.args.process_index, replicas, plan)
         counts, items = self._items(sizes, batches)
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
         losses = torch.zeros((), device=self.args.device)

@@ -49,9 +49,10 @@ The second number is that of steps whose gradients are measured and show no nois
 
 _NO_NOISE = "measures no gradient noise", "`oppa.training.GradientStatistics`"
 _NO_WORKERS = "compares no gradients of workers", '`oppa.training.GradientStatistics(model, over="workers")`, and several ranks'
+_SEVERAL = "several micro-batches in each step"
 _NO_PARTS = (
     "measures gradients that show no noise",
-    "the micro-batches of the plan that `statistics.begin` returns, smaller micro-batches, or several replicas under Megatron",
+    f"the micro-batches of the plan that `statistics.begin` returns, {_SEVERAL}, or several replicas under Megatron",
 )
 """Lack of a trainer whose policy decides nothing, and its remedy: in general, if the policy compares workers, and if nothing differs."""
 
@@ -244,16 +245,25 @@ class PlainRunView(RunCallback):
         """Print once that a trainer does not measure the gradients without which its policy decides nothing."""
         if self._unmeasured is None:
             return
-        few, interval = Health.TOO_FEW_SAMPLES.name.lower(), self._run.problem.run_options.statistics_every or 1
-        self._is_few |= not self._ratio and line["health"] == few
+        options, few = self._run.problem.run_options, Health.TOO_FEW_SAMPLES.name.lower()
+        self._is_few |= not self._ratio and line["health"] == few and options.statistics_every != 0
         is_known = line.get(self._ratio) is not None if self._ratio else line["health"] not in (NOT_MEASURED.health, few)
         self._unmeasured = None if is_known else self._unmeasured + 1
+        interval = options.statistics_every or 1
         limit = UNMEASURED * interval if self._ratio else INCOMPARABLE * interval if self._is_few else UNMEASURED
         if self._unmeasured == limit:
             self._unmeasured = None
-            what, hint = _NO_WORKERS if self._ratio == RATIOS["norm-test-paper"] else _NO_PARTS if self._is_few else _NO_NOISE
+            what, hint = self._lack()
             why = f"the trainer {what}, without which `{self._run.policy}` changes nothing"
             style.err().print(f"[yellow]warning[/] {escape(why)}: give it {escape(hint)}", soft_wrap=True)
+
+    def _lack(self) -> tuple[str, str]:
+        """Return what the trainer lacks, and the remedy."""
+        if self._ratio == RATIOS["norm-test-paper"]:
+            return _NO_WORKERS
+        if not self._is_few:
+            return (_NO_NOISE[0], "`statistics_every` of 1 or more") if self._run.problem.run_options.statistics_every == 0 else _NO_NOISE
+        return _NO_PARTS if self._run.problem.command else (_NO_PARTS[0], _SEVERAL)
 
     def _show(self) -> None:
         if self._last is not None and time.monotonic() - self._shown_at >= LINE_S:

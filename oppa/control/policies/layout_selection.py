@@ -56,7 +56,7 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
         return stay(state, f"{why}: no layout with this batch would pay off in the rest of the run", Limit.COST)
     chosen = _measurable(throughputs, fastest) if bounds.measurable else fastest
     if chosen is None:
-        return stay(state, f"{why}: `{fastest.id}` would have one micro-batch, whose gradient noise cannot be measured", Limit.UNKNOWN)
+        return stay(state, f"{why}: `{fastest.id}` would have one micro-batch, in which gradient noise does not show", Limit.UNKNOWN)
     if chosen.global_batch == present.global_batch and ParallelStrategy.of(chosen) == ParallelStrategy.of(present):
         return stay(state, f"{why}: batch {present.global_batch} stays", *against)
     moves = ParallelStrategy.of(chosen) != ParallelStrategy.of(present)

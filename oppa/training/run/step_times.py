@@ -12,28 +12,30 @@ WARM_UP = 1
 
 
 def observations(lines: Iterable[Line]) -> list[StepTimeObservation]:
-    """Return one observation for each segment of a ledger in one configuration that has two or more counted steps."""
-    counted = ((configuration, times_s[WARM_UP:]) for configuration, times_s in _segments(lines))
-    return [StepTimeObservation.of(configuration, times_s) for configuration, times_s in counted if len(times_s) > 1]
+    """Return one observation for each segment of a ledger in one configuration that has two or more counted steps.
+
+    A single micro-batch that was taken in two to be measured took longer. Such steps count only if there are no others.
+    """
+    found = []
+    for configuration, steps in _segments(lines):
+        counted = steps[WARM_UP:]
+        plain = [step for step in counted if not (configuration.has_one_micro_batch and step.get("variance_ratio") is not None)]
+        times_s = [step["step_time_s"] for step in (plain if len(plain) > 1 else counted)]
+        if len(times_s) > 1:
+            found.append(StepTimeObservation.of(configuration, times_s))
+    return found
 
 
-def _measures(step: Line, present: Configuration) -> bool:
-    """Return True if a step tells the speed of its configuration: one with local batches, or a micro-batch taken in two, does not."""
-    is_in_two = present.has_one_micro_batch and step.get("variance_ratio") is not None
-    return not step.get("local_batches") and not is_in_two
-
-
-def _segments(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[float]]]:
-    """Yield the configuration of each segment, in order, and its step times."""
-    present, times_s = None, list[float]()
+def _segments(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[Line]]]:
+    """Yield the configuration of each segment, in order, and its steps; those with local batches do not measure a configuration."""
+    present, steps = None, list[Line]()
     for line in lines:
-        if line["event"] == ledger.STEP:
-            if present is not None and _measures(line, present):
-                times_s.append(line["step_time_s"])
+        if line["event"] == ledger.STEP and not line.get("local_batches"):
+            steps.append(line)
         elif line["event"] in (ledger.STARTED, ledger.CHANGED, ledger.ROLLED_BACK):
             if present is not None:
-                yield present, times_s
+                yield present, steps
             present = Configuration.from_dict(line["configuration"] if line["event"] == ledger.STARTED else line["after"])
-            times_s = []
+            steps = []
     if present is not None:
-        yield present, times_s
+        yield present, steps

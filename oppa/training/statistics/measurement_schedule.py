@@ -15,7 +15,7 @@ steps has all of it, but varies as steps do.
 A step that would be a single micro-batch is measured in two, which makes it longer. So n is then what is affordable, up to
 `LONGEST_IN_TWO`. The average spans more steps in its place: an estimate keeps at least `KEPT_IN_TWO` of its weight until the next one. The
 noise scale grows during training, so the average lags. Therefore n is smaller at first, and the average spans the share of all steps that
-`Smoothing` states. It is 2 at least, so that some steps tell the speed of the configuration.
+`Smoothing` states. But measuring takes at most `LARGER_SHARE` times what is affordable, and at least every second step is as usual.
 """
 
 import math
@@ -30,6 +30,8 @@ LARGEST_SHARE = 0.01
 """Share of the training's time that measuring may take."""
 LONGEST, LONGEST_IN_TWO = 8, 16
 """Largest interval of measured steps; the second is that of steps in two micro-batches in place of one."""
+LARGER_SHARE = 5
+"""Largest cost of steps in two, over the share of the time that measuring may take, while the average would lag otherwise."""
 KEPT_IN_TWO = 0.9
 """Smallest share of its weight that an estimate from such a step keeps until the next one."""
 RECENT = 5
@@ -82,6 +84,9 @@ class MeasurementSchedule:
             micro_batches: Its micro-batches over all replicas.
             in_two: True if it would have had one, were it not measured.
         """
+        if in_two != self._in_two:  # the costs of before are of another kind
+            self._inside.clear()
+            self._longer.clear()
         if seconds.inside > 0 and seconds.measured > 0:
             self._inside.append(seconds.inside / seconds.measured)
         if seconds.other > 0 and seconds.measured > 0:
@@ -94,7 +99,8 @@ class MeasurementSchedule:
         if not self._inside or (others > 0 and known.samples < smoothing.enough_samples):
             return 1
         if self._in_two:
-            return max(2, int(min(self._affordable(), self._bearable(known), LONGEST_IN_TWO)))
+            affordable = self._affordable()
+            return min(LONGEST_IN_TWO, max(2, affordable // LARGER_SHARE, int(min(affordable, self._bearable(known)))))
         keep = smoothing.keeps(self._tokens, known.tokens)
         enough = (1 + keep) / (1 - keep) * others / smoothing.enough_samples if others > 0 and keep < 1 else math.inf
         return max(1, int(min(self._affordable(), enough, LONGEST)))
