@@ -70,7 +70,7 @@ def in_two(cost: float, *, largest_share: float = 0.01) -> MeasurementSchedule:
             (0.119, 600, 9),
             (0.119, 2000, 12),
         ),  # the average would lag: 13 estimates are a fifth of all steps
-        *((0.4, 50, 8), (0.2, 50, 4)),  # but they take at most five times what is affordable
+        *((0.8, 50, 8), (0.4, 50, 4)),  # but they take at most ten times what is affordable
     ],
 )
 def test_the_interval_of_steps_in_two_grows_with_the_training_and_follows_their_cost(cost: float, steps: int, interval: int) -> None:

@@ -30,7 +30,7 @@ LARGEST_SHARE = 0.01
 """Share of the training's time that measuring may take."""
 LONGEST, LONGEST_IN_TWO = 8, 16
 """Largest interval of measured steps; the second is that of steps in two micro-batches in place of one."""
-LARGER_SHARE = 5
+LARGER_SHARE = 10
 """Largest cost of steps in two, over the share of the time that measuring may take, while the average would lag otherwise."""
 KEPT_IN_TWO = 0.9
 """Smallest share of its weight that an estimate from such a step keeps until the next one."""
