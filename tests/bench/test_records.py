@@ -18,11 +18,11 @@ RESULTS = catalog.root() / "results"
 DECLARED = (DDP, FSDP, trainers_goodput.CPU, trainers_goodput.GPU)
 EXPERIMENTS = {"goodput": goodput.page, "policies": policies.page, **{each.name: each.page for each in DECLARED}}
 RECORDED_RUNS = [name for name in EXPERIMENTS if (RESULTS / name / recorded_page.PAGE).exists()]
-RECORDS = sorted(path.parent for path in (RESULTS / "search").glob(f"*/{LOG}"))
+RECORDS = sorted(path.parent for path in (RESULTS / "search").rglob(LOG))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: str(folder.relative_to(RESULTS)))
 def test_the_page_follows_from_its_log(folder: Path) -> None:
     text, figures = page(folder / LOG)
     assert (folder / PAGE).read_text() == text
@@ -38,7 +38,7 @@ def test_so_do_those_of_real_experiments(name: str) -> None:
     assert {path.name: path.read_text() for path in folder.glob("*.svg")} == figures
 
 
-@pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: str(folder.relative_to(RESULTS)))
 def test_every_sitting_says_where_it_comes_from(folder: Path) -> None:
     log = Log.load(folder / LOG)
     assert log.origins()
