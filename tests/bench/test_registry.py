@@ -58,11 +58,13 @@ def test_the_page_of_the_experiments_names_each_with_its_folder() -> None:
     assert not [name for name in {*folders, *commands()} - {"all"} if f"`{name}`" not in page and f"`{name}/`" not in page]
 
 
-def test_every_record_is_a_benchmarks_or_a_studys() -> None:
-    pages = [path for name in ("table.md", "README.md") for path in (HERE / "results").rglob(name)]
-    studies = {path.parent for path in pages if path.read_text().startswith("# Study of")}
+def test_every_record_is_a_benchmarks_or_a_studys_or_a_machines() -> None:
+    pages = {path.parent: path.read_text() for name in ("table.md", "README.md") for path in (HERE / "results").rglob(name)}
+    studies = {folder for folder, text in pages.items() if text.startswith("# Study of")}
+    machines = {folder for folder, text in pages.items() if "- command: `oppa doctor --measure" in text}
     listed = {HERE / recorded.folder for benchmark in benchmarks().values() for recorded in benchmark.recorded}
-    assert {path.parent for path in pages} - studies <= listed
+    assert pages.keys() - studies - machines <= listed
+    assert machines and not machines & listed
 
 
 def test_every_declared_file_is_there() -> None:
