@@ -70,8 +70,14 @@ REFUSED = {
     "accumulation of its own": {"zero_stage": 1, "config": {"managed_gradient_accumulation": False}},
 }
 """Attempts that are errors, by what is wrong."""
-ALONE = {"alone": {"zero_stage": 2, "dp": 1, "before": "second"}, "alone-shards": {"zero_stage": 3, "dp": 1, "before": "shards"}}
-"""What one process goes on with."""
+SINGLE = {1: (12, 12), 3: (5, 5)}
+"""Batches of one micro-batch."""
+ALONE = {
+    "alone": {"zero_stage": 2, "dp": 1, "before": "second"},
+    "alone-shards": {"zero_stage": 3, "dp": 1, "before": "shards"},
+    "in-two": {"zero_stage": 2, "dp": 1, "asked": SINGLE, "measured": True},
+}
+"""What one process goes on with, or trains from the beginning."""
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +160,15 @@ def test_gradients_are_measured_under_every_stage_of_zero(stage: int, seen: dict
         assert found["small"] == pytest.approx(sum(small) / len(small), rel=1e-4)
         assert found["big"] == pytest.approx(big, rel=1e-4)
     assert lines[4]["noise"]["health"] and lines[4]["noise"]["signal"] is not None
+
+
+def test_a_single_micro_batch_is_measured_in_two(seen: dict[str, Any]) -> None:
+    folder, (rank,) = seen["folder"] / "in-two", seen["in-two"]
+    lines = reported(folder)
+    parts = {line["samples"]: [len(each) for each in step] for line, step in zip(lines, rank["steps"], strict=True)}
+    assert (parts[8], parts[12], parts[5]) == ([2, 2, 2, 2], [6, 6], [3, 2])
+    assert [line["noise"]["variance_ratio"] is None for line in lines] == [line["samples"] == 1 for line in lines]
+    require_same([folder], [rank], replicas=1)
 
 
 def test_a_pipeline_follows_the_plan(seen: dict[str, Any]) -> None:

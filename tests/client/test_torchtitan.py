@@ -40,6 +40,7 @@ CASES = {
 """Attempts of two ranks, one after the other."""
 ALONE = {
     "alone": {"before": "first"},
+    "in-two": {"asked": {1: (12, 12), 3: (5, 5)}, "measured": True},
     "warm": {"initial": "first/output/checkpoint/step-5", "total": 16},
     "outside-alone": {**OWN_STATE, "config": {**OWN_STATE["config"], "training.steps": 5, "training.global_batch_size": 8}},
 }
@@ -149,6 +150,14 @@ def test_gradients_are_measured_as_in_a_plain_loop(seen: dict[str, Any]) -> None
     for name in ("small", "big"):
         assert found[name] == pytest.approx(getattr(wanted, name), rel=1e-3)
     assert lines[4]["noise"]["health"] and lines[4]["noise"]["signal"] is not None
+
+
+def test_a_single_micro_batch_is_measured_in_two(seen: dict[str, Any]) -> None:
+    (rank,), lines = seen["in-two"], reported(seen["folder"] / "in-two")
+    parts = {line["samples"]: [len(each) for each in step] for line, step in zip(lines, rank["steps"], strict=True)}
+    assert (parts[8], parts[12], parts[5]) == ([2, 2, 2, 2], [6, 6], [3, 2])
+    assert [line["noise"]["variance_ratio"] is None for line in lines] == [line["samples"] == 1 for line in lines]
+    require_same(["in-two"], seen)
 
 
 def test_a_loss_in_chunks_follows_the_plan(seen: dict[str, Any]) -> None:
