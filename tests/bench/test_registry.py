@@ -214,8 +214,8 @@ from oppa.bench.registry import benchmarks
 for benchmark in benchmarks().values():
     for recorded in benchmark.recorded:
         folder, inputs = catalog.root() / recorded.folder, recorded.inputs()
-        if not folder.exists():
-            folder.mkdir(parents=True)
+        if not any((folder / name).exists() for name in ("README.md", "table.md", "reference.json")):
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / "README.md").write_text("# A record\\n\\n- date: now\\n")
         if recorded.plays:
             protocol = {**inputs.arguments, "apart": []}

@@ -175,11 +175,14 @@ def test_a_verification_that_was_stopped_goes_on(finished, monkeypatch) -> None:
                 if study.trials() and study.running():
                     break
         time.sleep(0.05)
-    busy = finished("verify", "s", code=2) if stopped.poll() is None else None
-    stopped.send_signal(signal.SIGINT)
+    stopped.send_signal(signal.SIGSTOP)  # it may otherwise end while the other one starts
+    try:
+        assert "is in use" in finished("verify", "s", code=2).stderr
+        stopped.send_signal(signal.SIGINT)
+    finally:
+        stopped.send_signal(signal.SIGCONT)
     _, told = stopped.communicate(timeout=60)
     assert stopped.returncode == 130 and "oppa verify s" in told
-    assert busy is None or "is in use" in busy.stderr
     assert json.loads(finished("show", "s", "--json").stdout)["verifications"][0]["status"] == "unfinished"
     found = verified(finished, code=4)
     assert found["verification"] == 1 and sum(trial["outcome"] == "completed" for trial in found["trials"]) == 6
