@@ -60,21 +60,21 @@ class StepBatches:
     def __len__(self) -> int:
         return len(self.elements)
 
-    def load(self, plan: Plan, replica: int, replicas: int, usual: Plan | None = None) -> tuple[list[int], list[Any]]:
+    def load(self, plan: Plan, replica: int, replicas: int, usual: Plan) -> tuple[list[int], list[Any]]:
         """Return the size of each micro-batch of a replica, and its inputs; an empty one has the inputs of another sample.
 
         Args:
             plan: Plan that states the micro-batches.
             replica: Number of the replica.
             replicas: Number of the data-parallel replicas.
-            usual: Plan that states those of the next step, if `plan` holds for a measured step alone.
+            usual: Plan that states those of the next step; it differs from `plan` if that holds for a measured step alone.
         """
         parts = plan.micro_batches(replica, replicas)
         elements = self._elements(plan, parts)
         ahead, self._ahead = self._ahead, None
         inputs = list(ahead if ahead is not None and elements == self.elements else self._begin(elements))
         if self.loader.num_workers:
-            following = dataclasses.replace(usual or plan, progress=plan.progress + plan.global_batch)
+            following = dataclasses.replace(usual, progress=usual.progress + usual.global_batch)
             self._ahead = self._begin(self._elements(following, following.micro_batches(replica, replicas)))
         return [len(part) for part in parts], inputs
 
