@@ -93,6 +93,7 @@ def layout_of(
     zero_bubble = np.isin(schedule, ("interleaved-zb", "zb-v", "search"))
     chunks_in_flight = np.minimum(count, pp) * (1 + np.where(chunks > 1, (pp - 1) / (pp * chunks), 0))
     most_in_flight = np.where(np.isin(schedule, ("zb-v", "search")), pp, count)
+    in_flight = np.minimum(chunks_in_flight, most_in_flight)
     overlap_zero = _numbers(columns, "overlap_zero_comm", 0)
     cp, tp, shard = _numbers(columns, "cp", 1), numbers["tp"], _numbers(columns, "shard", 0)
     etp, recomputed = _numbers(columns, "etp", 0), _numbers(columns, "recompute_layers", 0)
@@ -121,7 +122,8 @@ def layout_of(
         "offload_parameters": np.maximum(offload == "parameters", _flags(columns, "offload_parameters")),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
         "ends_together": np.asarray(_ends_together(schedule, chunks), dtype=np.float64),
-        "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, most_in_flight)),
+        "in_flight": np.where(schedule == "gpipe", count, in_flight),
+        "last_in_flight": np.where(schedule == "gpipe", count, np.minimum(1 + (1 - 1 / chunks) * (pp - 1), in_flight)),
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
         "overlap_gather": _numbers(columns, "overlap_zero_allgather", 0),
         "overlap_p2p": _numbers(columns, "overlap_p2p", 0),
@@ -280,6 +282,7 @@ def format_facts(
         "update_bytes": framework.update_copies * (whole if lean else 4.0) * trained,
         "reduced_bytes": 4.0 if full else framework.reduced_bytes,
         "overlaps_tp_backward": framework.overlaps_tp_backward,
+        "separate_experts": framework.separate_experts,
         "selective": SELECTIVE.index(framework.selective),
         "eight_bit_copy_bytes": framework.eight_bit_copy_bytes,
         "moved_bytes": framework.moved_per_micro_batch * trained,

@@ -96,6 +96,7 @@ class _File(DeclaredTable):
     sequence_parallel: bool
     balanced_stages: bool = False
     overlaps_tp_backward: bool = False
+    separate_experts: bool = False
     fused_gate: bool = False
     selective: Literal["scores", "attention", "operations"] = "scores"
     usable_share: Share
@@ -118,6 +119,8 @@ class FrameworkPrior:
     """Stages are cut so that the output projection counts, unless a row states otherwise; if not, they have equally many layers."""
     overlaps_tp_backward: bool
     """Tensor-parallel communication of inputs and their gradients overlaps the backward pass's matrix products."""
+    separate_experts: bool
+    """The experts of a layer are computed one by one, so that each adds to what a host launches."""
     fused_gate: bool
     """One operation computes the activation and the gate, and keeps its inputs alone for the backward pass."""
     selective: str
@@ -267,6 +270,7 @@ def _framework(file: _File, name: str, *, source: str) -> FrameworkPrior:
         sequence_parallel=file.sequence_parallel,
         balanced_stages=file.balanced_stages,
         overlaps_tp_backward=file.overlaps_tp_backward,
+        separate_experts=file.separate_experts,
         fused_gate=file.fused_gate,
         selective=file.selective,
         usable_share=file.usable_share,

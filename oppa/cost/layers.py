@@ -28,6 +28,12 @@ EXPERT_PARALLEL_OPERATIONS = 4
 """Operations per layer and micro-batch: all-to-alls to the experts and back, forward and backward."""
 MORE_OPERATIONS_WITH_EXPERTS = 0.5
 """Operations that a layer of experts has in addition to those of a dense layer, as a share: routing, permutation, one group per expert."""
+MORE_OPERATIONS_PER_EXPERT = 0.03
+"""Operations that each expert of a rank adds to a layer if experts are computed one by one, as a share of the layer's own.
+
+Two matrices have six products, forward and backward, and two gradients, each launched within some 15 us. Next to 4.3 ms of a layer
+(priors/step_time.toml) that is 0.03.
+"""
 MORE_OPERATIONS_IN_A_RING = 0.16
 """Operations that each step of a context-parallel ring adds to a layer, as a share of the layer's own.
 
@@ -118,9 +124,10 @@ def layer_times(work: Workload, c: Coefficients) -> LayerTimes:
 
 def _launched_operations(work: Workload) -> Tensor:
     """Return the operations that a host launches for one layer, against those of a dense layer without recomputation, shape (n,)."""
-    layout = work.layout
+    layout, shape = work.layout, work.shape
     exchanged = torch.where(layout.cp_mode == 0, layout.cp * MORE_OPERATIONS_IN_A_RING, MORE_OPERATIONS_IN_AN_EXCHANGE)
-    more = torch.where(work.shape.routed > 0, MORE_OPERATIONS_WITH_EXPERTS, 0.0) + torch.where(layout.cp > 1, exchanged, 0.0)
+    expert_by_expert = work.formats.separate_experts * MORE_OPERATIONS_PER_EXPERT * shape.experts / layout.ep
+    more = torch.where(shape.routed > 0, MORE_OPERATIONS_WITH_EXPERTS + expert_by_expert, 0.0) + torch.where(layout.cp > 1, exchanged, 0.0)
     return 1 + elementwise_again(work) / 3 + more
 
 

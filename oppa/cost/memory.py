@@ -112,15 +112,11 @@ def first_stage(work: Workload) -> StageMemory:
 
 
 def last_stage(work: Workload) -> StageMemory:
-    """Return the parts of the last stage, which has the output projection and its logits.
-
-    It has one micro-batch in flight; under GPipe, all of them.
-    """
+    """Return the parts of the last stage, which has the output projection and its logits."""
     layout = work.layout
-    gpipe = layout.in_flight >= layout.num_microbatches
     embedding = torch.where(layout.pp == 1, work.shape.embedding_parameters, 0.0)
     head = torch.where((layout.pp == 1) & (work.shape.tied > 0), 0.0, work.shape.head_parameters)
-    return _stage(work, ends=embedding + head, in_flight=torch.where(gpipe, layout.in_flight, 1.0), logits=_logits(work))
+    return _stage(work, ends=embedding + head, in_flight=layout.last_in_flight, logits=_logits(work))
 
 
 def _peak(stage: StageMemory, c: Coefficients) -> Tensor:

@@ -121,6 +121,8 @@ class ConfigurationFacts(Columns):
     """Idle time of a stage per step, in micro-batches: (pp - 1) / model_chunks, or a third of it in zero-bubble schedules."""
     in_flight: Tensor
     """Number of micro-batches whose activations the first stage holds at once."""
+    last_in_flight: Tensor
+    """The same for the last stage: one, or parts of several with more chunks, or all under GPipe."""
     balanced: Tensor
     """1 if stages are cut so that the output projection gets its share of the time; 0 if they hold equally many layers."""
     overlap_exchange: Tensor
@@ -196,6 +198,8 @@ class FormatFacts(Columns):
     """A gradient as replicas exchange it."""
     overlaps_tp_backward: Tensor
     """1 if tensor-parallel communication of inputs and their gradients overlaps the backward pass's matrix products."""
+    separate_experts: Tensor
+    """1 if the experts of a layer are computed one by one."""
     selective: Tensor
     """Index into SELECTIVE."""
     eight_bit_copy_bytes: Tensor

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.coefficients import load_beliefs, medians
-from oppa.cost.facts import workload_of
+from oppa.cost.facts import layout_of, workload_of
 from oppa.cost.hardware import load_hardware
 from oppa.cost.memory import StageMemory, first_stage, last_stage, memory
 from oppa.problem.model import Model
@@ -99,6 +100,24 @@ def test_zero_among_one_replica_shards_nothing() -> None:
 def test_with_one_stage_the_first_is_the_last() -> None:
     work = work_of({"pp": 1}, {"pp": 1, "tied": True})
     assert torch.equal(first_stage(work).stacked(), last_stage(work).stacked())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "first", "last"),
+    [("1f1b", 1, 4, 1), ("1f1b", 2, 5.5, 2.5), ("1f1b", 4, 4.75, 3.25), ("gpipe", 1, 8, 8)],
+)
+def test_a_stage_holds_what_it_has_passed_forward_and_not_yet_backward(schedule, chunks, first, last) -> None:
+    """Of eight micro-batches on four stages, in Megatron-LM's interleaved schedule counted pass by pass."""
+    sizes = {"dp": 1, "tp": 1, "pp": 4, "model_chunks": chunks, "micro_batch": 1, "num_microbatches": 8, "zero_stage": 0}
+    columns = {**sizes, "recompute": "none", "schedule": schedule}
+    layout = layout_of({name: np.array([value]) for name, value in columns.items()}, balanced=False)
+    assert (layout.in_flight.item(), layout.last_in_flight.item()) == (first, last)
+
+
+def test_as_many_micro_batches_as_stages_are_not_kept_by_the_last_stage() -> None:
+    usual = {"dp": 1, "tp": 8, "pp": 4, "vocab": 4096}
+    few, many = memory(work_of({**usual, "gbs": 4}, {**usual, "gbs": 64}), C).tolist()
+    assert few == many
 
 
 def test_torch_s_own_loss_keeps_fp32_copies_until_a_layer_is_computed_again() -> None:

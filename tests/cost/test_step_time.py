@@ -13,7 +13,7 @@ from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.framework import DEFAULT, frameworks
 from oppa.cost.hardware import load_hardware
-from oppa.cost.layers import TENSOR_PARALLEL_OPERATIONS, layer_times
+from oppa.cost.layers import MORE_OPERATIONS_PER_EXPERT, TENSOR_PARALLEL_OPERATIONS, layer_time, layer_times
 from oppa.cost.stages import stage_experts, stage_parameters
 from oppa.cost.step_time import (
     exchange_times,
@@ -79,7 +79,8 @@ def test_recomputation_costs_time(layout) -> None:
     assert none <= selective <= full <= 1.5 * none
 
 
-QUICK = C | {name: torch.tensor(1e-12, dtype=torch.float64) for name in ("step_s", "optimizer", "operation_s", "latency")}
+INSTANT = ("step_s", "optimizer", "operation_s", "latency", "pass_s")
+QUICK = C | {name: torch.tensor(1e-12, dtype=torch.float64) for name in INSTANT}
 
 
 def test_a_bubble_is_the_schedule_s() -> None:
@@ -124,7 +125,29 @@ def test_hosts_with_fewer_devices_than_the_catalogue_s_have_fewer_ports() -> Non
     assert four == eight
 
 
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_each_pass_of_a_stage_has_a_start_of_its_own(chunks) -> None:
+    """A pipeline without bubbles: forward and backward, for each chunk of each micro-batch."""
+    layout = {"tp": 8, "pp": 8, "dp": 1, "mbs": 8, "model_chunks": chunks}
+    later = {**C, "pass_s": C["pass_s"] + 1e-3, "bubble": 0 * C["bubble"]}
+    extra = step_time(work_of(layout), later) - step_time(work_of(layout), {**later, "pass_s": C["pass_s"]})
+    assert extra == pytest.approx(64 * 2 * chunks * 1e-3)
+
+
+def test_one_stage_waits_for_no_other() -> None:
+    assert transfers_time(work_of({"tp": 8, "pp": 1}), C) == 0
+
+
 EXPERTS = {"experts": 64, "experts_per_token": 8, "expert_ffn": 1024, "tp": 1, "pp": 1, "dp": 64, "ep": 64, "framework": "megatron"}
+
+
+def test_a_host_launches_many_experts_one_by_one_for_longer_than_the_device_computes() -> None:
+    """On one rank each, Megatron-LM's experts have products of their own, and FSDP's are stacked."""
+    few = {**EXPERTS, "dp": 8, "ep": 1, "gbs": 8, "hidden": 1024, "heads": 8, "expert_ffn": 256, "layers": 16}
+    kinds = [{**few, "framework": name, "experts": experts} for name in ("megatron", "fsdp") for experts in (64, 192)]
+    own, more_own, stacked, more_stacked = (16 * layer_time(work_of(kind), C).item() for kind in kinds)
+    assert more_own - own == pytest.approx(16 * 128 * MORE_OPERATIONS_PER_EXPERT * C["layer_launch_s"].item())
+    assert own > stacked == pytest.approx(more_stacked)
 
 
 @pytest.mark.parametrize("zero", [0, 1])
