@@ -69,15 +69,20 @@ class DataParallel:
     def overlapped(self) -> bool:
         """Return whether gradients are communicated during the backward pass.
 
-        Under ZeRO, a framework that reduces whole gradients never overlaps. A framework whose pipelines overlap does so in all other cases.
-        Else `overlap_zero_comm` decides under ZeRO; without ZeRO, gradients overlap only if pp = 1 (DistributedDataParallel).
+        Under ZeRO, a framework that reduces whole gradients never overlaps. FSDP does, and a framework whose pipelines overlap. Else
+        `overlap_zero_comm` decides under ZeRO; without ZeRO, gradients overlap only if pp = 1 (DistributedDataParallel).
         """
         pc = self.configuration
         if pc.zero_stage and self.framework.whole_gradients:
             return False
-        if self.framework.pipelines_overlap_gradients:
+        if self.framework.pipelines_overlap_gradients or self.by_layer:
             return True
         return pc.pp == 1 if pc.zero_stage == 0 else pc.overlap_zero_comm
+
+    @property
+    def by_layer(self) -> bool:
+        """Return whether FSDP gathers weights and reduces gradients layer by layer."""
+        return self.framework.fsdp and self.configuration.zero_stage >= 2
 
     @property
     def gradient_bytes(self) -> int:
@@ -110,14 +115,14 @@ class DataParallel:
     def weights_s(self, *, dense: float, experts: float, forward_s: float) -> float:
         """Return the exposed seconds of gathering the weights that ZeRO 1 and 2 update in shards; 0 for other stages.
 
-        With `overlap_zero_allgather` the forward pass hides them, except for at least 5%.
+        With `overlap_zero_allgather`, and under FSDP, the forward pass hides them, except for at least 5%.
         """
         pc = self.configuration
         if pc.zero_stage not in (1, 2):
             return 0.0
         counts = ((self.shard_group, dense), (self.expert_group, experts))
         seconds = sum(all_gather_s(group, count * self.kernels.bytes_per_element) for group, count in counts)
-        return max(seconds - forward_s, 0.05 * seconds) if pc.overlap_zero_allgather else seconds
+        return max(seconds - forward_s, 0.05 * seconds) if pc.overlap_zero_allgather or self.by_layer else seconds
 
     def optimizer_s(self, *, dense: float, experts: float, layers: int) -> float:
         """Return the seconds of the gradient norm and of Adam over the weights that this rank updates.
@@ -149,12 +154,14 @@ class DataParallel:
     def _buckets(self, bytes_: float, layers: int) -> int:
         """Return the number of buckets, from the bucket size of the configuration.
 
-        A framework that reduces whole gradients under ZeRO has one. A pipeline without ZeRO sends each tensor separately, unless it
-        overlaps.
+        FSDP has one for each layer. A framework that reduces whole gradients under ZeRO has one. A pipeline without ZeRO sends each tensor
+        separately, unless it overlaps.
         """
         pc = self.configuration
         if pc.zero_stage and self.framework.whole_gradients:
             return 1
+        if self.by_layer:
+            return max(layers, 1)
         if pc.zero_stage == 0 and pc.pp > 1 and not self.framework.pipelines_overlap_gradients:
             return TENSORS_PER_LAYER * max(layers, 1)
         return max(1, math.ceil(bytes_ / (MIB * (pc.zero_bucket_mb if pc.zero_stage else pc.dp_bucket_mb))))

@@ -36,6 +36,8 @@ class Framework:
     """ZeRO 2 reduces the gradients of every micro-batch."""
     scattered_gradients: bool = True
     """ZeRO 1 reduces each gradient only to the rank that updates its weight; otherwise to all ranks."""
+    fsdp: bool = False
+    """From ZeRO 2 on, layers are gathered and their gradients reduced behind the passes, and reduced after the last micro-batch alone."""
     whole_gradients: bool = False
     """ZeRO reduces all gradients in one collective after the backward pass."""
     waiting_transfers: bool | None = None
@@ -68,7 +70,11 @@ MEGATRON = Framework(sequence_parallel=True, gathers_again=True, ring_attention=
 # Korthikanti et al. (2022) measured an older version, which kept scores in memory; selective recomputation dropped them.
 MEGATRON_2022 = dataclasses.replace(MEGATRON, fused_attention=False)
 COLOSSALAI = Framework(ddp_copy=True, reduces_every_micro_batch=True, scattered_gradients=False)
-TORCH = Framework(ddp_copy=True, scattered_gradients=False, waiting_transfers=False, host_operations=(40, 55))
+# The built-in core trains fp32 weights under autocast. ZeRO 2 and 3 are FSDP2, which reduces in fp32
+# (oppa/training/parallel/data_parallel.py).
+TORCH = Framework(
+    fp32_gradients=True, ddp_copy=True, fsdp=True, scattered_gradients=False, waiting_transfers=False, host_operations=(40, 55)
+)
 DEEPSPEED = Framework(reduces_every_micro_batch=True)
 
 FRAMEWORKS = {

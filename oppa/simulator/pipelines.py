@@ -76,6 +76,8 @@ class Rank:
     forward_s: float
     """Seconds of the forward passes of all its stages, for one micro-batch."""
     backward_s: float
+    gather_s: float
+    """Seconds in which a backward pass of all its stages gathers weights (ZeRO 3)."""
     activation_bytes: float
     """Peak bytes of the micro-batches in flight and of the one in progress."""
 
@@ -108,6 +110,7 @@ class Pipelines:
                     finish_s=executed.finish_s[rank],
                     forward_s=sum(seconds[i][0] for i in mine),
                     backward_s=sum(seconds[i][1] + seconds[i][2] for i in mine),
+                    gather_s=sum(self._gathers_s(layout, stages[i])[0] for i in mine) if layout.gathered else 0.0,
                     activation_bytes=held[rank],
                 )
             )
@@ -154,10 +157,12 @@ class Pipelines:
         return passes + Passes(weight=Cost(self.kernels.element_wise_s(added_bytes, stage.layers)))
 
     def _gathers_s(self, layout: PipelineSettings, stage: StageCosts) -> tuple[float, float]:
-        """Return the seconds to gather a stage's weights and to scatter their gradients (ZeRO 3)."""
+        """Return the seconds to gather a stage's weights and to scatter their gradients for each micro-batch (ZeRO 3)."""
         group = self.topology.group(layout.shards, layout.tp)
-        bytes_ = stage.dense_parameter_count(self.model) / layout.tp * self.kernels.bytes_per_element
-        return all_gather_s(group, bytes_), reduce_scatter_s(group, bytes_)
+        count = stage.dense_parameter_count(self.model) / layout.tp
+        gradient_bytes = 4 if self.framework.fp32_gradients else self.kernels.bytes_per_element
+        scatter_s = 0.0 if self.framework.fsdp else reduce_scatter_s(group, count * gradient_bytes)
+        return all_gather_s(group, count * self.kernels.bytes_per_element), scatter_s
 
     def _work_of(self, tp: int, cp: int, ep: int, sequences: int, *, contended: bool) -> OperatorCosts:
         return OperatorCosts(

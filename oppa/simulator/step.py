@@ -46,12 +46,14 @@ class StepSimulator:
     def _gradients_s(self, rank: Rank, data_parallel: DataParallel) -> float:
         """Return the exposed seconds of communicating gradients.
 
-        ZeRO 2 may send them after every micro-batch. The backward passes of ZeRO 3 include the communication within a group of shards.
+        ZeRO 2 may send them after every micro-batch. The backward passes of ZeRO 3 include the communication within a group of shards, but
+        for FSDP, which sends them when the last backward pass gathers nothing.
         """
         pc = data_parallel.configuration
-        if pc.zero_stage == 3:
+        if pc.zero_stage == 3 and not data_parallel.by_layer:
             return data_parallel.copied_s(weights=rank.dense + rank.experts, layers=rank.layers, window_s=rank.backward_s)
-        each = data_parallel.gradients_s(dense=rank.dense, experts=rank.experts, layers=rank.layers, window_s=rank.backward_s)
+        window_s = max(rank.backward_s - rank.gather_s, 0.0)
+        each = data_parallel.gradients_s(dense=rank.dense, experts=rank.experts, layers=rank.layers, window_s=window_s)
         return each * (pc.num_microbatches if pc.zero_stage == 2 and self.framework.reduces_every_micro_batch else 1)
 
     def _tied_s(self, configuration: Configuration) -> float:

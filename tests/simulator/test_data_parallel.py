@@ -51,3 +51,17 @@ def test_zero_updates_its_part_alone(make_simulator):
         simulator.steps.data_parallel(plan(dp=8, zero_stage=stage)).optimizer_s(dense=1e9, experts=0, layers=1) for stage in (0, 1)
     )
     assert part == pytest.approx(whole / 8, rel=0.01)
+
+
+@pytest.mark.parametrize("device", ["A5000", "H100"])
+def test_fsdp_that_keeps_what_it_gathered_is_no_slower_than_fsdp_that_gathers_again(make_simulator, device):
+    simulator = make_simulator(device=device, framework="torch")
+    kept, again = (simulator.step_time_s(plan(dp=16, zero_stage=stage)) for stage in (2, 3))
+    assert kept <= again
+
+
+def test_fsdp_reduces_gradients_once_for_all_micro_batches(make_simulator):
+    """On a network that decides, two micro-batches take twice as long to gather, and once to reduce."""
+    simulator = make_simulator(device="A5000", framework="torch")
+    one, two, four = (simulator.step_time_s(plan(dp=8, zero_stage=3, global_batch=8 * count)) for count in (1, 2, 4))
+    assert four - two == pytest.approx(2 * (two - one), rel=0.05) and two < 1.9 * one
