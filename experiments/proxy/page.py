@@ -8,6 +8,7 @@ import numpy as np
 from experiments.proxy.run import TRIALS, TwoSizeComparison
 from experiments.proxy.tasks import HOSTS
 from oppa.report.record import Section
+from oppa.tuning.proxy.budget import smaller_trials
 from oppa.tuning.proxy.upward import VERIFIED
 
 REGRET, SHARE = 0.02, 0.15
@@ -74,7 +75,8 @@ def _summary(found: Sequence[TwoSizeComparison]) -> Section:
             )
         )
     text = (
-        f"Medians with quartiles over tasks and seeds. The search at the smaller size has {TRIALS} trials, and so has the plain search. "
+        f"Medians with quartiles over tasks and seeds. The plain search has {TRIALS} trials, that at the smaller size "
+        f"{smaller_trials(TRIALS)}. "
         f"{VERIFIED} configurations run at full size. Regret is the loss of true throughput against the full-size best. Shares are of the "
         "plain search's GPU-hours, and of a complete trial of every configuration. Runs are counted within the bars: a regret of "
         f"{REGRET:.0%}, a share of {SHARE:.0%}, and both. The last column counts the runs in which the search in two sizes has a smaller "

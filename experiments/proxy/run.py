@@ -1,8 +1,8 @@
 """Search each task in two sizes and plainly, with the same noise, and record regret and GPU-hours (`oppa bench proxy`).
 
-The search at the smaller size has as many trials as the plain one. The best three by its prediction then run at full size. Neither includes
-the repeats of verification, which are the same for both. Regret is the loss of true throughput against the full-size best. What the plain
-search returns at the GPU-hours of both sizes together is recorded, too.
+The search at the smaller size has a third of the plain one's trials, as in `oppa tune`. The best three by its prediction then run at full
+size. Neither includes the repeats of verification, which are the same for both. Regret is the loss of true throughput against the full-size
+best. What the plain search returns at the GPU-hours of both sizes together is recorded, too.
 """
 
 import dataclasses
@@ -17,12 +17,13 @@ from experiments.proxy.tasks import TwoSizes, load
 from oppa.bench.run_designer import TrialRecord, observation, run_designer
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.proxy.budget import smaller_trials
 from oppa.tuning.proxy.upward import ATTEMPTS, Upward
 from oppa.tuning.spending import gpu_hours
 from oppa.tuning.stopping import make_rule
 
 TRIALS = 30
-"""Trials of the plain search, and of the search at the smaller size."""
+"""Trials of the plain search."""
 LOG = "comparisons.jsonl"
 
 
@@ -66,7 +67,7 @@ def compare(sizes: TwoSizes, seed: int, trials: int = TRIALS) -> TwoSizeComparis
     full, small, proxy = sizes.full, sizes.small, sizes.proxy
     rule = make_rule("sure", full.problem.limits)
     plain = run_designer(full, Oppa(full.problem, full.candidates, seed=seed), rule, seed=seed, trials=trials)
-    below = run_designer(small, Oppa(small.problem, small.candidates, seed=seed), rule, seed=seed, trials=trials)
+    below = run_designer(small, Oppa(small.problem, small.candidates, seed=seed), rule, seed=seed, trials=smaller_trials(trials))
     observed = [observation(each.candidate, each.result, each.prediction) for each in below]
     upward = Upward(full.problem, full.candidates, proxy, observed)
     above = run_designer(full, upward, rule, seed=seed, trials=ATTEMPTS)

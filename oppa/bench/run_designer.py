@@ -17,7 +17,10 @@ from oppa.tuning.designer import Designer, Observation, incumbent
 from oppa.tuning.search import next_candidate
 from oppa.tuning.stopping import StopTest, against
 from oppa.tuning.time_limit import time_limit_s
+from oppa.tuning.worth import worth_of
 
+RUN_S = 24 * 3600.0
+"""Seconds of the untuned training run, for which trials pay or not, and for which the net gain is stated."""
 REPEAT = 1_000_003
 """Distance between the seeds of a configuration's trials; far larger than the number of runs."""
 
@@ -29,6 +32,8 @@ class TrialRecord:
     candidate: int
     chosen: bool
     """The designer chose the candidate; otherwise it is the user's baseline, which comes first for every designer."""
+    pays: bool
+    """The trial was expected to save more of a run of RUN_S than it takes, or its designer does not tell."""
     result: TrialResult
     prediction: Prediction | None
     incumbent: int | None
@@ -46,12 +51,14 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
     """
     records: list[TrialRecord] = []
     seen: list[Observation] = []
+    run = dataclasses.replace(task.problem, limits=dataclasses.replace(task.problem.limits, run_length_s=RUN_S))
     while len(records) < trials:
         start = time.perf_counter()
         candidate = next_candidate(task.problem, task.candidates, designer, {each.candidate for each in records})
         if candidate is None:
             break
         prediction, thought = designer.predict(candidate), time.perf_counter()
+        worth = worth_of(run, task.candidates, designer, seen, candidate)
         repeat = sum(each.candidate == candidate for each in records)
         configuration = task.candidates.configuration(candidate)
         simulated = task.simulator.simulate_trial(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
@@ -66,6 +73,7 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
             TrialRecord(
                 candidate=candidate,
                 chosen=bool(records) or task.problem.baseline is None,
+                pays=worth is None or worth.pays,
                 result=result,
                 prediction=prediction,
                 incumbent=best and best[0],

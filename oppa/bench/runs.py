@@ -50,6 +50,8 @@ class Run:
     """One letter of OUTCOMES per trial."""
     baselines: int = 0
     """Number of first trials that ran the user's baseline, which no designer chooses; 0 in older logs."""
+    paying: int | None = None
+    """Trials before the first that did not pay for a run of RUN_S, where `oppa tune` ends if that is stated; None in older logs."""
     measured: tuple[float | None, ...]
     """Measured throughput of each trial over the task's best, with the noise of the trial."""
     predicted: tuple[float | None, ...]
@@ -88,6 +90,7 @@ class Run:
             steps=tuple(each.result.steps for each in records),
             outcomes="".join(OUTCOMES[each.result.outcome] for each in records),
             baselines=sum(not each.chosen for each in records),
+            paying=next((number for number, each in enumerate(records) if not each.pays), len(records)),
             measured=_short(rates),
             predicted=_short(p.steps_per_s / best if p else None for p in predictions),
             log_stddev=_short(p.log_stddev if p else None for p in predictions),

@@ -7,6 +7,7 @@ Notation (T trials):
     net gain    seconds that a training run of RUN_S, if untuned, saves with the last incumbent, minus the seconds of the search
 """
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -15,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from oppa.bench.run_designer import RUN_S
 from oppa.bench.runs import RAN, Run
 
 NEAR = 0.95
-RUN_S = 24 * 3600.0
-"""Seconds of the untuned training run, for which the net gain is stated."""
 OURS = ("oppa", "oppa-paper", "oppa-no-prior", "oppa-no-early-stop")
 """Variants of this project's designer, which do not count as peers."""
 
@@ -94,6 +94,14 @@ def summary(runs: Iterable[Run], trials: int, longest: Mapping[str, float]) -> d
         "seconds_to_95_median": statistics.median(seconds_to(run, trials, longest) for run in runs),
         "seconds_per_suggestion": sum(run.thinking_s for run in runs) / max(1, sum(len(run.outcomes) for run in runs)),
     }
+
+
+def until_it_pays(run: Run) -> Run:
+    """Return the run up to the first trial that was not expected to pay; the whole run of a designer that does not tell."""
+    if run.paying is None or run.paying >= len(run.outcomes):
+        return run
+    each = ("best_at", "seconds", "steps", "outcomes", "measured", "predicted", "log_stddev", "memory", "predicted_memory")
+    return dataclasses.replace(run, **{name: getattr(run, name)[: run.paying] for name in each})
 
 
 def net_gain_s(run: Run, share: float) -> float:
@@ -185,7 +193,10 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
 
 def _summaries(runs: Sequence[Run], trials: int) -> dict[str, dict[str, float | None]]:
     start, longest = untuned(runs), longest_s(runs, trials)
-    return {designer: {**summary(group, trials, longest), **user_scores(group, start)} for designer, group in grouped(runs).items()}
+    return {
+        designer: {**summary(group, trials, longest), **user_scores(map(until_it_pays, group), start)}
+        for designer, group in grouped(runs).items()
+    }
 
 
 def _task(runs: Sequence[Run], trials: int) -> dict[str, dict[str, Any]]:

@@ -4,10 +4,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from oppa.bench.run_designer import RUN_S
 from oppa.bench.runs import RAN, Run
 from oppa.bench.scores import (
     OURS,
-    RUN_S,
     best_after,
     best_peer,
     break_even_s,
@@ -17,6 +17,7 @@ from oppa.bench.scores import (
     ratio,
     summary,
     trials_to,
+    until_it_pays,
     untuned,
     user_scores,
 )
@@ -91,8 +92,13 @@ def break_even_section(runs: Sequence[Run]) -> Section:
 
 def user_section(runs: Sequence[Run]) -> Section | None:
     """Tabulate what a search gains and costs a user."""
-    start, rows = untuned(runs), []
+    start, rows, groups = untuned(runs), [], dict[str, list[Run]]()
     for name, group in grouped(runs).items():
+        paying = [until_it_pays(run) for run in group]
+        groups[name] = paying
+        if paying != group:
+            groups[f"{name}, all trials"] = group
+    for name, group in groups.items():
         of = user_scores(group, start)
         gains = (of[f"net_gain_s_{which}"] for which in ("median", "p10", "worst_task"))
         cells = (*("" if gain is None else f"{gain / 3600:+.2f}" for gain in gains), f"{of['out_of_memory_median']:g}")
@@ -101,8 +107,10 @@ def user_section(runs: Sequence[Run]) -> Section | None:
         f"Net gain: hours that a training run of {RUN_S / 3600:g} hours, if untuned, saves with the last incumbent, minus the hours of "
         "the search. Its median and 10th percentile are over tasks and seeds; the worst task has the lowest median. An untuned job has "
         "the user's baseline, or else the framework's default; where that does not run, the first configuration of `random` that does. "
-        "Out of memory: median number of such trials in a search, failures included where a table does not tell them apart. First pick "
-        "fits: share of searches in which the first trial that the designer chose ran. A baseline before it does not count."
+        "A search of `oppa` ends once its next trial is not expected to pay for that run, as `oppa tune` does if `run_length` is stated. "
+        "The other designers do not tell what they expect. Out of memory: median number of such trials in a search, failures included "
+        "where a table does not tell them apart. First pick fits: share of searches in which the first trial that the designer chose ran. "
+        "A baseline before it does not count."
     )
     columns = ("designer", ">net gain", ">10th percentile", ">worst task", ">out of memory", ">first pick fits")
     return Section(title="What a user gains", text=text, columns=columns, rows=rows) if rows else None

@@ -158,6 +158,15 @@ class Concurrent(Protocol):
         ...
 
 
+@runtime_checkable
+class Valued(Protocol):
+    """Tells what it expects of a trial. Designers may have this method."""
+
+    def expected_gain(self, candidate: int) -> float | None:
+        """Return the share by which a trial of the candidate is expected to speed up the choice; None before anything ran to its end."""
+        ...
+
+
 def free(size: int, taken: Set[int]) -> NDArray[np.int64]:
     """Return the numbers of those of `size` candidates that are not taken, ascending."""
     untaken = np.ones(size, dtype=bool)

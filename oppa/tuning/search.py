@@ -18,6 +18,7 @@ from oppa.tuning.drift import drift_of, is_due
 from oppa.tuning.stopping import StopTest, against
 from oppa.tuning.time_limit import time_limit_s
 from oppa.tuning.trial_executor import TrialExecutor
+from oppa.tuning.worth import worth_of
 from oppa.units import format_seconds
 
 Reserve = Callable[[Sequence[Trial]], float]
@@ -32,12 +33,14 @@ def search(
     *,
     reserve: Reserve = lambda _: 0.0,
     watches_drift: bool = False,
+    pays: bool = False,
 ) -> str:
     """Run search trials until the budget is spent and no tuner runs one. Return in a few words what ended the search.
 
     Args:
         reserve: Seconds of the devices that the search leaves for later trials.
         watches_drift: Repeat the incumbent now and then, to tell a drift of the machine from differences between configurations.
+        pays: End once the next trial does not pay for the run that the job states (`oppa.tuning.worth`).
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
@@ -47,13 +50,12 @@ def search(
         study.recover()
         now = _StudyState.of(executor, candidates, watches_drift=watches_drift)
         _teach(designer, now, learned)
-        purpose, candidate = _next(executor, candidates, designer, now, watches_drift=watches_drift)
+        purpose, candidate, reason = _next(executor, candidates, designer, now, watches_drift=watches_drift, pays=pays)
         prediction = None if candidate is None else designer.predict(candidate)
         limit_s = time_limit_s(prediction, now.observed, limits, cold=executor.is_cold(now.counted))
         steps_s = worthwhile_s(prediction, now.every, executor.problem)
         kept_s = 0.0 if executor.budget.total_s is None else reserve(now.every)
         request = executor.budget.request(now.every, most_s=limit_s, steps_s=steps_s, reserved_s=kept_s)
-        reason = now.ended
         if candidate is not None and not executor.budget.allows(request):
             candidate, reason = None, executor.budget.spent_in_words()
         if candidate is not None:
@@ -67,7 +69,7 @@ def search(
         elif now.running and not executor.budget.must_release():  # their tuner may die, and this one must then finish the search
             executor.wait()
         else:
-            return reason or _exhausted(len(now.taken), len(candidates))
+            return reason
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,19 +123,23 @@ class _StudyState:
 
 
 def _next(
-    executor: TrialExecutor, candidates: Candidates, designer: Designer, now: _StudyState, *, watches_drift: bool
-) -> tuple[str, int | None]:
-    """Return the purpose and the candidate of the next trial; None if there is none."""
+    executor: TrialExecutor, candidates: Candidates, designer: Designer, now: _StudyState, *, watches_drift: bool, pays: bool
+) -> tuple[str, int | None, str]:
+    """Return the purpose and the candidate of the next trial; if the latter is None, also what ends the search, in words."""
     may_repeat = watches_drift and not now.is_failing and not now.running and not spent(executor, 0)  # none of `limits.trials`
     if may_repeat and (again := _again(executor, now, ending=bool(now.ended))) is not None:
-        return DRIFT, again
+        return DRIFT, again, ""
     if now.ended:
-        return SEARCH, None
+        return SEARCH, None, now.ended
     running = {candidates.index_of(lease.configuration) for lease in now.running}
-    candidate = next_candidate(executor.problem, candidates, designer, now.taken, running=running)
+    candidate, reason = next_candidate(executor.problem, candidates, designer, now.taken, running=running), ""
+    if candidate is None:
+        reason = _exhausted(len(now.taken), len(candidates))
+    elif pays and (worth := worth_of(executor.problem, candidates, designer, now.seen, candidate)) and not worth.pays:
+        candidate, reason = None, worth.in_words()
     if candidate is None and may_repeat:
-        return DRIFT, _again(executor, now, ending=True)
-    return SEARCH, candidate
+        return DRIFT, _again(executor, now, ending=True), reason
+    return SEARCH, candidate, reason
 
 
 def _teach(designer: Designer, now: _StudyState, learned: dict[int, float]) -> None:

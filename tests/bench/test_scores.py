@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from oppa.bench.run_designer import RUN_S
 from oppa.bench.scores import (
-    RUN_S,
     best_at,
     best_peer,
     break_even_s,
@@ -18,10 +18,11 @@ from oppa.bench.scores import (
     summary,
     to_json,
     trials_to,
+    until_it_pays,
     untuned,
     user_scores,
 )
-from oppa.bench.sections import thinking_section
+from oppa.bench.sections import thinking_section, user_section
 from tests.bench.searches import run_of
 
 
@@ -91,6 +92,16 @@ def test_an_untuned_job_runs_what_random_found_to_run_first() -> None:
         run_of(best, (1.0, 2.0), designer=name) for best, name in (((0.0, 0.3), "random"), ((0.5, 0.9), "random"), ((1.0, 1.0), "oppa"))
     ]
     assert untuned(runs) == {"a": pytest.approx(0.4)}
+
+
+def test_a_search_is_charged_until_a_trial_is_not_expected_to_pay() -> None:
+    whole = run_of((0.5, 1.0, 1.0), (60.0, 120.0, 4000.0))
+    assert until_it_pays(whole) == whole
+    ended = until_it_pays(dataclasses.replace(whole, paying=2))
+    assert ended.seconds == (60.0, 120.0) and len(ended.outcomes) == len(ended.predicted_memory) == 2
+    assert net_gain_s(ended, 0.5) == RUN_S / 2 - 120
+    rows = user_section([dataclasses.replace(whole, paying=2, untuned=0.5)]).rows
+    assert [row[0] for row in rows] == ["oppa", "oppa, all trials"]
 
 
 def test_the_default_comes_before_what_random_found() -> None:

@@ -294,3 +294,15 @@ def test_a_trial_that_runs_is_expected_to_end_as_predicted(designer, problem, ca
     believer.update([*seen, ended])
     tried = {3, 17, running}
     assert designer.suggest_beside({running}, tried) == believer.suggest(tried)
+
+
+def test_what_it_suggests_gains_most_once_something_ran_to_its_end(designer, candidates, landscape) -> None:
+    assert designer.expected_gain(0) is None
+    tried: list[int] = []
+    while not any(landscape.observe(each).measured for each in tried):
+        tried.append(designer.suggest(set(tried)))
+        designer.update([landscape.observe(tried[-1])])
+    chosen = designer.suggest(set(tried))
+    others = [designer.expected_gain(each) for each in range(len(candidates)) if each not in tried and not designer.infeasible[each]]
+    assert designer.expected_gain(chosen) == max(others) > 0
+    assert designer.expected_gain(tried[-1]) == 0  # the only contender

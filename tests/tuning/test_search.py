@@ -159,6 +159,15 @@ def test_every_search_trial_has_its_prediction_and_its_end(run, study, onlooker)
     assert max(trial.steps_per_s for trial in trials if trial.feasible) == 2.0  # micro-batches of 4: as fast as any that fits
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("run_s", "ended"), [(0.01, "a further trial takes"), (1e9, "the budget of 8 trials is spent")])
+def test_a_search_ends_when_a_trial_does_not_pay_for_the_stated_run(run_s, ended, sit, limited, candidates, study) -> None:
+    limits = dataclasses.replace(LIMITS, run_length_s=run_s)
+    designer = make_designer("oppa", limited, candidates, seed=0)
+    assert search(sit(limits=limits), candidates, designer, make_rule("sure", limits), pays=True).startswith(ended)
+    assert any(trial.feasible for trial in study.trials())
+
+
 def test_without_a_model_there_is_no_prediction(run, study) -> None:
     run("random")
     assert [trial.prediction for trial in study.trials()] == [None] * 8

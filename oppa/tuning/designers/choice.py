@@ -1,6 +1,6 @@
 """Choose the next trial from the beliefs about throughput and memory: the one that is worth most."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -45,17 +45,37 @@ def most_valuable(
         return int(rows[constrained_ucb(rate, slack, beta=beta).argmax()])
     if not returnable:
         return most_promising(rows, log_rate.likeliest.of_candidates(rows), slack)
-    noise, known = trial_variance(seen), log_rate.of_observed()
-    contending = torch.tensor([candidate in returnable for candidate in log_rate.observed.tolist()])
-    known = Normal(known.mean[contending], known.stddev[contending])
-    at_rest = torch.tensor([candidate not in running for candidate in log_rate.observed[contending].tolist()])
+    noise, (numbers, known) = trial_variance(seen), contenders(log_rate, returnable)
+    at_rest = torch.tensor([candidate not in running for candidate in numbers.tolist()])
     again, incumbent = value_of_repeats(known, noise) * at_rest, float(known.mean.max())
     best = value_of_new(rate, slack, noise, incumbent=incumbent).topk(min(CONTENDERS, len(rows))).indices.sort().values
     rows, slack = rows[best], Normal(slack.mean[best], slack.stddev[best])
     new = log_rate.expected(lambda expert: value_of_new(expert.upside(rows), slack, noise, incumbent=incumbent))
     if again.max() > max(WORTH_A_REPEAT, float(new.max())):
-        return int(log_rate.observed[contending][again.argmax()])
+        return int(numbers[again.argmax()])
     return int(rows[new.argmax()])
+
+
+def contenders(log_rate: ModelAverage, returnable: Collection[int]) -> tuple[Tensor, Normal]:
+    """Return the numbers of the measured candidates that may be returned as the best, and the beliefs about their log throughput."""
+    known = log_rate.of_observed()
+    contending = torch.tensor([candidate in returnable for candidate in log_rate.observed.tolist()])
+    return log_rate.observed[contending], Normal(known.mean[contending], known.stddev[contending])
+
+
+def expected_gain(candidate: int, log_rate: ModelAverage, slack: Normal, seen: Sequence[Observation]) -> float | None:
+    """Return the value of `most_valuable` of one candidate; None before anything ran to its end.
+
+    Args:
+        slack: Log(memory / limit) of the candidate, of shape (1,), nuggets included.
+    """
+    if not (returnable := standings(seen)):
+        return None
+    noise, (numbers, known) = trial_variance(seen), contenders(log_rate, returnable)
+    if (numbers == candidate).any():
+        return float(value_of_repeats(known, noise)[numbers == candidate].max())
+    row, best = torch.tensor([candidate]), float(known.mean.max())
+    return float(log_rate.expected(lambda expert: value_of_new(expert.upside(row), slack, noise, incumbent=best)))
 
 
 def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:

@@ -25,7 +25,7 @@ from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.calibration import widening
 from oppa.tuning.designer import Observation, free, standings
-from oppa.tuning.designers.choice import most_promising, most_valuable
+from oppa.tuning.designers.choice import expected_gain, most_promising, most_valuable
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
     PLAIN_RESIDUAL,
@@ -167,6 +167,11 @@ class Oppa:
         if not returnable and self._is_misled():
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy, running=running)
+
+    def expected_gain(self, candidate: int) -> float | None:
+        """Return the share by which a trial of the candidate is expected to speed up the choice; None before anything ran to its end."""
+        slack = self.log_slack.of_candidates(torch.tensor([candidate]))
+        return expected_gain(candidate, self.averaged_rate, slack, self._seen)
 
     def _is_misled(self) -> bool:
         """Return whether trials in a row measured nothing though they were expected to fit, so that the model must be wrong."""

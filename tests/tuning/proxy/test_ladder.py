@@ -7,6 +7,7 @@ from oppa import api
 from oppa.errors import InfeasibleError, InputError
 from oppa.study import Study
 from oppa.study.records import SEARCH
+from oppa.tuning.proxy.budget import smaller_trials
 from oppa.tuning.proxy.nested import FOLDER, nested_study
 from oppa.tuning.proxy.upward import VERIFIED
 
@@ -29,7 +30,7 @@ def found(make_job, tmp_path_factory):
 def test_the_smaller_study_lies_in_the_full_size_one(found) -> None:
     below = nested_study(found.study)
     assert below.folder == found.study / FOLDER
-    assert (below.problem.cluster.hosts, below.problem.global_batch, below.trials) == (2, 128, 4)
+    assert (below.problem.cluster.hosts, below.problem.global_batch, below.trials) == (2, 128, VERIFIED)
     with Study(found.study) as study:
         assert study.problem.cluster.hosts == 8
         searched = [trial for trial in study.trials() if trial.purpose == SEARCH and trial.steps_per_s]
@@ -81,3 +82,8 @@ def test_a_plan_states_what_both_sizes_are_expected_to_cost(make_job) -> None:
     assert values["proxy"]["hosts"] == 2 and 0 < values["proxy"]["matched"] <= values["configurations"]
     assert values["proxy"]["expected_gpu_hours"]["value"] < values["expected"]["search_gpu_hours"]
     assert planned.first.devices == 16
+
+
+@pytest.mark.parametrize(("stated", "smaller"), [(1, VERIFIED), (9, 3), (30, 10), (31, 11)])
+def test_the_smaller_size_has_a_third_of_the_trials(stated, smaller) -> None:
+    assert smaller_trials(stated) == smaller
