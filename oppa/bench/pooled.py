@@ -76,7 +76,7 @@ class Lead:
 
 def pool(suites: Sequence[SuiteRuns]) -> SuiteRuns:
     """Return the runs of all suites, with tasks named by suite; those under variations are left out."""
-    plain = [(each.suite, run) for each in suites if not SUITES[each.suite].variations for run in each.plain]
+    plain = [(each.suite, run) for each in suites if not SUITES[each.suite].is_misled for run in each.plain]
     return SuiteRuns(suite=POOL, runs=tuple(dataclasses.replace(run, task=f"{suite}/{run.task}") for suite, run in plain))
 
 
@@ -115,7 +115,7 @@ def second_ratios(suites: Sequence[SuiteRuns], trials: int) -> dict[str, dict[st
 def pooled_sections(suites: Sequence[SuiteRuns], trials: int, skipped: Mapping[str, str]) -> list[Section]:
     """Return the tables over all suites."""
     together = pool(suites)
-    gains, hard = user_section(together.runs), [run for each in suites if SUITES[each.suite].variations for run in each.runs]
+    gains, hard = user_section(together.runs), [run for each in suites if SUITES[each.suite].is_misled for run in each.runs]
     made = [
         _lead_section(list(leads(suites, trials))),
         _seconds_section(second_ratios(suites, trials), [each.suite for each in suites]),
@@ -137,7 +137,7 @@ def pooled_json(suites: Sequence[SuiteRuns], trials: int, skipped: Mapping[str, 
             name: {suite: dataclasses.asdict(ratio) for suite, ratio in ratios.items()}
             for name, ratios in second_ratios(suites, trials).items()
         },
-        "adversarial": [each.to_dict() for suite in suites if SUITES[suite.suite].variations for each in misled(suite.runs, trials)],
+        "adversarial": [each.to_dict() for suite in suites if SUITES[suite.suite].is_misled for each in misled(suite.runs, trials)],
         "skipped": dict(skipped),
         "environment": dict(environment),
     }

@@ -64,6 +64,8 @@ class Run:
     winner: str | None
     """Id of the last incumbent's configuration."""
     thinking_s: float
+    length_scales: Mapping[str, float] | None = None
+    """Log length scales of the residual's throughput at the end, by encoded parameter; None in older logs, and for other designers."""
 
     @property
     def key(self) -> Key:
@@ -71,7 +73,15 @@ class Run:
         return self.task, self.designer, self.seed, self.variation
 
     @classmethod
-    def of(cls, task: BenchmarkTask, designer: str, seed: int, variation: str, records: Sequence[TrialRecord]) -> Self:
+    def of(
+        cls,
+        task: BenchmarkTask,
+        designer: str,
+        seed: int,
+        variation: str,
+        records: Sequence[TrialRecord],
+        length_scales: Mapping[str, float] | None = None,
+    ) -> Self:
         """Make the line of a run from its trials."""
         clock = [0.0]
         for each in records:
@@ -99,6 +109,7 @@ class Run:
             untuned=_untuned(task),
             winner=None if incumbent is None else task.candidates.configuration(incumbent).id,
             thinking_s=round(sum(each.thinking_s for each in records), 3),
+            length_scales=length_scales and {name: round(value, 2) for name, value in length_scales.items()},
         )
 
 

@@ -6,7 +6,7 @@ import functools
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,10 @@ from oppa.bench.variations import PLAIN, VARIATIONS, Variation
 from oppa.errors import InputError
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.trials.processes import die_with_parent
+from oppa.tuning.designer import Designer
 from oppa.tuning.designers import make_designer, require_designer
+from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.surrogate_summary import surrogate_summaries
 
 VARIED_SEEDS = 3
 """Seeds of each variation; few, because there are many variations."""
@@ -91,7 +94,7 @@ def every_suite(designers: tuple[str, ...], *, seeds: int, trials: int) -> list[
             peer_seeds=PEER_SEEDS,
             trials=trials,
             most_tasks=MOST_TASKS,
-            variations=(PLAIN, *suite.variations),
+            variations=(PLAIN, *suite.variations, *suite.recorded),
         )
         made.append(comparison)
     return made
@@ -150,7 +153,13 @@ def _run(comparison: Comparison, task_name: str, designer_name: str, seed: int, 
     task = variation.task(_tasks(comparison.suite, comparison.table, variation)[task_name])
     designer = variation.designer(designer_name, task, seed)
     records = run_designer(task, designer, variation.rule(designer_name, task), seed=seed, trials=comparison.trials)
-    return Run.of(task, designer_name, seed, variation_name, records)
+    return Run.of(task, designer_name, seed, variation_name, records, _length_scales(designer, task))
+
+
+def _length_scales(designer: Designer, task: BenchmarkTask) -> Mapping[str, float] | None:
+    """Return the log length scales that `oppa` has learned for throughput; None for other designers, and if it has learned nothing."""
+    learned = surrogate_summaries(designer, task.candidates) if isinstance(designer, Oppa) else {}
+    return learned["throughput"].log_lengthscales if "throughput" in learned else None
 
 
 @functools.cache

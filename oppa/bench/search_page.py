@@ -14,6 +14,7 @@ from oppa.bench.sections import (
     comparison_sections,
     confusion_section,
     coverage_section,
+    length_scale_section,
     task_section,
     thinking_section,
     user_section,
@@ -70,6 +71,7 @@ def _details(plain: Sequence[Run], shown: Sequence[Run], judged: Sequence[Run], 
         adversarial_section(judged, trials),
         q_min_section(varied),
         winner_section(plain),
+        length_scale_section(plain),
         thinking_section(plain),
     ]
     return [section for section in made if section is not None]

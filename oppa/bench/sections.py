@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from oppa.bench.run_designer import RUN_S
 from oppa.bench.runs import RAN, Run
@@ -170,6 +170,28 @@ def winner_section(runs: Sequence[Run]) -> Section | None:
         rows.append((task, *(" or ".join(dict.fromkeys(str(each.get(name)) for each in found)) for name in names)))
     text = "What `oppa` returns at the end of each play: several values mean that seeds differ, and that nothing speaks for one of them."
     return Section(title="Winners (Table 4)", text=text, columns=("task", *names), rows=rows) if rows else None
+
+
+def length_scale_section(runs: Sequence[Run]) -> Section | None:
+    """Tabulate the length scales that `oppa` has learned at the end of its plays (table 5 of the paper)."""
+    learned: dict[str, list[Mapping[str, float]]] = {}
+    for run in runs:
+        if run.designer == "oppa" and run.length_scales:
+            learned.setdefault(run.task, []).append(run.length_scales)
+    tasks = sorted(learned, key=natural)
+    names = list(dict.fromkeys(name for task in tasks for scales in learned[task] for name in sorted(scales)))
+    rows = [(name, *(_median_of(name, learned[task]) for task in tasks)) for name in names]
+    text = (
+        "Logarithms of the length scales of the throughput's residual, medians over the seeds. A short one means that the residual depends "
+        "strongly on the parameter, which the cost model then describes badly. Empty: the task does not vary the parameter."
+    )
+    columns = ("parameter", *(f">{task}" for task in tasks))
+    return Section(title="Length scales (Table 5)", text=text, columns=columns, rows=rows) if rows else None
+
+
+def _median_of(name: str, learned: Sequence[Mapping[str, float]]) -> str:
+    known = [scales[name] for scales in learned if name in scales]
+    return f"{statistics.median(known):.2f}" if known else ""
 
 
 def thinking_section(runs: Sequence[Run]) -> Section:

@@ -18,6 +18,8 @@ OWN_SEEDS, PEER_SEEDS = 5, 2
 """Seeds of `oppa` and of the others then."""
 DISTORTED = ("slow-layout", "time-triple", "memory-double", "memory-half", "ranks-reversed", "hidden-knob")
 """Distortions of the suite `adversarial`."""
+OFF = ("prior-25", "prior-50")
+"""Variations of OPPA's table 6: priors that are off by up to so much."""
 UNDOUBTED = "no-doubts"
 """Variation of the suite `adversarial` that shows what doubts cost where the prior is right."""
 MISLED = ("llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
@@ -40,8 +42,15 @@ class TaskSuite:
     """Search space file with `[replay]` of a suite whose tasks are rows of a table; one of OPPA_DATA begins with DATA."""
     variations: tuple[str, ...] = ()
     """Variations that always run."""
+    recorded: tuple[str, ...] = ()
+    """Variations that run when every suite runs."""
     designers: tuple[str, ...] = ()
     """Designers that it compares; empty for all."""
+
+    @property
+    def is_misled(self) -> bool:
+        """Return whether the suite varies the tasks of others."""
+        return self.source == "misled"
 
 
 _REPLAYED = Declared(
@@ -61,7 +70,9 @@ def _jobs(*names: str) -> Declared:
 
 
 SUITES: Mapping[str, TaskSuite] = {
-    "replay": TaskSuite(about="nanotron's published runs on H100", source="table", declared=_REPLAYED, replay=REPLAY.as_posix()),
+    "replay": TaskSuite(
+        about="nanotron's published runs on H100", source="table", declared=_REPLAYED, replay=REPLAY.as_posix(), recorded=OFF
+    ),
     "aleph-8k": TaskSuite(
         about="published runs of LLaMA 13B and 30B on A100 with 8,192 tokens",
         source="table",
@@ -76,7 +87,7 @@ SUITES: Mapping[str, TaskSuite] = {
         source="measured",
         declared=Declared(jobs=(CPU_JOB,), files=(CPU_TABLE.as_posix(),), cost_model=True),
     ),
-    "simulated": TaskSuite(about="OPPA's six scenarios, simulated", source="jobs", declared=_jobs(*SIMULATED)),
+    "simulated": TaskSuite(about="OPPA's six scenarios, simulated", source="jobs", declared=_jobs(*SIMULATED), recorded=OFF),
     "moe": TaskSuite(about="simulated mixtures of experts", source="jobs", declared=_jobs("mixtral-8x7b", "moe-16e", "moe-64e")),
     "long-context": TaskSuite(
         about="simulated jobs whose ranks split long sequences", source="jobs", declared=_jobs("long-1b-64k", "long-8b-32k", "long-8b-128k")

@@ -37,7 +37,7 @@ class Framework:
     scattered_gradients: bool = True
     """ZeRO 1 reduces each gradient only to the rank that updates its weight; otherwise to all ranks."""
     fsdp: bool = False
-    """From ZeRO 2 on, layers are gathered and their gradients reduced behind the passes, and reduced after the last micro-batch alone."""
+    """ZeRO 2 and 3 gather layers and reduce their gradients behind the passes, and reduce them with the last micro-batch alone."""
     whole_gradients: bool = False
     """ZeRO reduces all gradients in one collective after the backward pass."""
     waiting_transfers: bool | None = None

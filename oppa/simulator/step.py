@@ -46,8 +46,8 @@ class StepSimulator:
     def _gradients_s(self, rank: Rank, data_parallel: DataParallel) -> float:
         """Return the exposed seconds of communicating gradients.
 
-        ZeRO 2 may send them after every micro-batch. The backward passes of ZeRO 3 include the communication within a group of shards, but
-        for FSDP, which sends them when the last backward pass gathers nothing.
+        ZeRO 2 may send them after every micro-batch. The backward passes of ZeRO 3 include the communication within a group of shards.
+        FSDP sends gradients in the last backward pass, while it gathers nothing.
         """
         pc = data_parallel.configuration
         if pc.zero_stage == 3 and not data_parallel.by_layer:

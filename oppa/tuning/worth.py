@@ -1,8 +1,8 @@
 """Tell whether the next trial of a search pays for the run that follows.
 
 A trial pays if the run is expected to get shorter by more than the trial takes. Both use the same devices, so seconds compare. The designer
-states by how much a trial is expected to speed up its choice. A search that ends once its most valuable trial does not pay is the rule of
-expected improvement per cost (Xie et al. 2025, "Cost-aware Stopping for Bayesian Optimization").
+states by how much a trial is expected to speed up its choice. Expected improvement is compared with its cost, as proposed by Xie et al.
+(2025), "Cost-aware Stopping for Bayesian Optimization".
 
 Notation:
     run      seconds of the run in its present configuration: `run_length`
@@ -45,9 +45,9 @@ class TrialWorth:
 def worth_of(
     problem: Problem, candidates: Candidates, designer: Designer, seen: Sequence[Observation], candidate: int
 ) -> TrialWorth | None:
-    """Return the worth of the trial that a designer suggests.
+    """Return the worth of the trial that a designer suggests; None if that is unknown.
 
-    None if that is unknown: no length of the run is stated, nothing ran to its end yet, or the designer does not tell what it expects.
+    It is unknown if no length of the run is stated, if nothing ran to its end yet, or if the designer tells no expectation.
     """
     best, rest_s = incumbent(seen), _rest_s(problem, candidates, seen)
     if best is None or rest_s is None or not isinstance(designer, Valued):

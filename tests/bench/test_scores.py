@@ -22,7 +22,7 @@ from oppa.bench.scores import (
     untuned,
     user_scores,
 )
-from oppa.bench.sections import thinking_section, user_section
+from oppa.bench.sections import length_scale_section, thinking_section, user_section
 from tests.bench.searches import run_of
 
 
@@ -102,6 +102,16 @@ def test_a_search_is_charged_until_a_trial_is_not_expected_to_pay() -> None:
     assert net_gain_s(ended, 0.5) == RUN_S / 2 - 120
     rows = user_section([dataclasses.replace(whole, paying=2, untuned=0.5)]).rows
     assert [row[0] for row in rows] == ["oppa", "oppa, all trials"]
+
+
+def test_length_scales_are_medians_over_the_seeds_by_task() -> None:
+    run = run_of((1.0,), (1.0,))
+    runs = [dataclasses.replace(run, seed=seed, length_scales={"tp": scale, "pp": 2.0}) for seed, scale in enumerate((-1.0, 0.5, 3.0))]
+    other = dataclasses.replace(run, task="b", length_scales={"tp": 1.0})
+    section = length_scale_section([*runs, other, run_of((1.0,), (1.0,), designer="tpe")])
+    assert section.columns == ("parameter", ">a", ">b")
+    assert section.rows == [("pp", "2.00", ""), ("tp", "0.50", "1.00")]
+    assert length_scale_section([run]) is None
 
 
 def test_the_default_comes_before_what_random_found() -> None:

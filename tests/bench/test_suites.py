@@ -17,7 +17,7 @@ from oppa.bench.pooled import SuiteRuns, leads, pool, pooled_json, pooled_sectio
 from oppa.bench.runs import Log
 from oppa.bench.search import Comparison, every_suite
 from oppa.bench.search_page import LOG
-from oppa.bench.suites import DISTORTED, EVERY, MOST_TASKS, OWN_SEEDS, PEER_SEEDS, SUITES, UNDOUBTED
+from oppa.bench.suites import DISTORTED, EVERY, MOST_TASKS, OFF, OWN_SEEDS, PEER_SEEDS, SUITES, UNDOUBTED
 from oppa.bench.tasks import simulated_tasks, spread
 from oppa.bench.variations import VARIATIONS
 from oppa.cli.commands import bench_search
@@ -114,6 +114,7 @@ def test_every_suite_runs_under_one_protocol() -> None:
     comparisons = every_suite(("oppa", "random", "tpe"), seeds=5, trials=7)
     assert [each.suite for each in comparisons] == list(SUITES)
     assert {(each.seeds_of("oppa"), each.seeds_of("tpe"), each.trials, each.most_tasks) for each in comparisons} == {(5, 2, 7, MOST_TASKS)}
+    assert comparisons[0].variations == ("", *OFF)  # table 6 of the paper
     assert comparisons[-1].designers == ("oppa", "random") and comparisons[-1].variations == ("", *DISTORTED, UNDOUBTED)
     assert set(DISTORTED) < VARIATIONS.keys()
 

@@ -18,7 +18,7 @@ from oppa.tuning.verification import Interval
 SMALLER_SHARE = 3
 """The smaller size has one in so many of the job's trials.
 
-The trials at full size take 10% to 15% of the GPU-hours of a search there, and those of the smaller size are meant to stay within 5%.
+Three trials at full size take some 10% of the GPU-hours of a search there. Those of the smaller size are meant to stay within 5%.
 """
 
 
