@@ -5,8 +5,8 @@ states by how much a trial is expected to speed up its choice. Expected improvem
 (2025), "Cost-aware Stopping for Bayesian Optimization".
 
 Notation:
-    run      seconds of the run in its present configuration: `run_length`
-    rest     seconds of the run with the fastest configuration so far: run * present rate / fastest rate; the run if the first is unknown
+    run      seconds of the run in its present configuration, the baseline or the default: `run_length`
+    rest     seconds of the run with the fastest configuration so far: run * present rate / fastest rate
     gain     share by which the trial is expected to speed up the choice
     saved    rest * gain / (1 + gain)
     trial    a start as long as the median one so far, and as many steps as the median trial took, at the predicted rate
@@ -20,8 +20,12 @@ from collections.abc import Sequence
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
-from oppa.tuning.designer import Designer, Observation, Valued, incumbent, measured_rates
+from oppa.tuning.designer import Designer, Observation, Valued, incumbent, measured_rates, standings
+from oppa.tuning.result import usual_order
 from oppa.units import format_seconds
+
+DEFAULTS = 16
+"""Defaults among which the present configuration of a job without a baseline is sought."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +53,9 @@ def worth_of(
 
     It is unknown if no length of the run is stated, if nothing ran to its end yet, or if the designer tells no expectation.
     """
-    best, rest_s = incumbent(seen), _rest_s(problem, candidates, seen)
-    if best is None or rest_s is None or not isinstance(designer, Valued):
+    if incumbent(seen) is None or not isinstance(designer, Valued):
+        return None
+    if (rest_s := _rest_s(problem, candidates, designer, seen)) is None:
         return None
     gain, prediction = designer.expected_gain(candidate), designer.predict(candidate)
     if gain is None or prediction is None:
@@ -58,17 +63,25 @@ def worth_of(
     return TrialWorth(saved_s=rest_s * gain / (1 + gain), trial_s=_trial_s(prediction, seen))
 
 
-def _rest_s(problem: Problem, candidates: Candidates, seen: Sequence[Observation]) -> float | None:
+def _rest_s(problem: Problem, candidates: Candidates, designer: Designer, seen: Sequence[Observation]) -> float | None:
     """Return the seconds of the run with the fastest configuration so far; None if nothing states them."""
-    best = incumbent(seen)
-    if best is None:
-        return None
-    candidate, log_rate = best
+    candidate, log_rate = next(iter(standings(seen).items()))
     run_s, samples = problem.limits.run_length_s, problem.run_options.samples
     if run_s is None:
         return None if samples is None else samples / candidates.configuration(candidate).global_batch / math.exp(log_rate)
-    present = None if problem.baseline is None else measured_rates(seen).get(candidates.index_of(problem.baseline))
-    return run_s if present is None else run_s * math.exp(min(0.0, present - log_rate))
+    return run_s * math.exp(min(0.0, _present_log_rate(problem, candidates, designer, seen) - log_rate))
+
+
+def _present_log_rate(problem: Problem, candidates: Candidates, designer: Designer, seen: Sequence[Observation]) -> float:
+    """Return the log throughput of the first that runs of the baseline and the defaults, measured or predicted; inf if none is known to."""
+    measured, tried = measured_rates(seen), {each.candidate for each in seen}
+    for candidate in usual_order(candidates, problem.baseline)[:DEFAULTS]:
+        if candidate in measured:
+            return measured[candidate]
+        expected = None if candidate in tried else designer.predict(candidate)
+        if expected is not None and (expected.memory_bytes or 0) <= problem.cluster.usable_bytes:
+            return math.log(expected.steps_per_s)
+    return math.inf
 
 
 def _trial_s(prediction: Prediction, seen: Sequence[Observation]) -> float:

@@ -8,7 +8,7 @@ import pytest
 from oppa.problem.training import RunOptions
 from oppa.study import Prediction
 from oppa.tuning.worth import TrialWorth, worth_of
-from tests.tuning.conftest import measured
+from tests.tuning.conftest import failed, measured
 
 HOUR = 3600.0
 TRIALS = [dataclasses.replace(measured(0, math.log(2.0), 1e6), seconds=70.0, step_times_s=(0.5,) * 20)]
@@ -59,6 +59,17 @@ def test_the_run_is_as_long_as_the_fastest_makes_it(stated, candidates) -> None:
     with_baseline = dataclasses.replace(stated, baseline=candidates.configuration(1))
     worth = worth_of(with_baseline, candidates, Expecting(0.25), [*TRIALS, measured(1, 0.0, 1e6)], 2)
     assert worth.saved_s == pytest.approx(HOUR)
+
+
+def test_without_a_baseline_the_default_is_the_present_configuration(stated, candidates) -> None:
+    """The default that comes first has a quarter of the throughput; once it is known not to run, the next one is predicted."""
+    first, second = map(int, candidates.default_order()[:2])
+    others = [each for each in range(len(candidates)) if each not in (first, second)]
+    seen = [measured(others[0], math.log(8.0), 1e6)]
+    assert worth_of(stated, candidates, Expecting(0.25), [*seen, measured(first, math.log(2.0), 1e6)], others[1]).saved_s == pytest.approx(
+        HOUR / 2
+    )
+    assert worth_of(stated, candidates, Expecting(0.25), [*seen, failed(first, "out_of_memory")], others[1]).saved_s == pytest.approx(HOUR)
 
 
 def test_samples_state_the_run_as_well(problem, candidates) -> None:
