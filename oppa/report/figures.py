@@ -57,7 +57,9 @@ class Series:
 
 
 def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, description: str, steps: bool = False) -> str:
-    """Draw lines with bands in panels, at most three across; a name looks the same in all of them.
+    """Draw lines with bands in panels, two across if there are four, else at most three; a name looks the same in all of them.
+
+    A series with one point is drawn as a mark, with its interval.
 
     Args:
         panels: Series by the title of their panel, which may be empty.
@@ -66,7 +68,7 @@ def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, descripti
     every = [series for drawn in panels.values() for series in drawn]
     names = list(dict.fromkeys(series.name for series in every))
     points = {name: max(len(series.x) for series in every if series.name == name) for name in names}
-    columns = min(3, len(panels))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
 
     def draw(figure: Figure) -> None:
@@ -131,7 +133,9 @@ def timeline(
 def _line(axes: Axes, series: Series, look: int, *, steps: bool) -> None:
     stroke = _way(look, len(series.x))
     axes.plot(series.x, series.y, drawstyle="steps-post" if steps else "default", **stroke)
-    if len(series.low):
+    if len(series.low) and len(series.x) == 1:
+        axes.vlines(series.x, series.low, series.high, color=stroke["color"], linewidth=1.2)
+    elif len(series.low):
         shade = {"color": stroke["color"], "alpha": 0.16, "linewidth": 0}
         axes.fill_between(series.x, series.low, series.high, step="post" if steps else None, **shade)
 

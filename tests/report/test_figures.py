@@ -1,5 +1,6 @@
 """Figures: the same numbers give the same bytes, in colours that the page decides."""
 
+import dataclasses
 import functools
 import re
 import xml.etree.ElementTree as ET
@@ -91,6 +92,23 @@ def test_marks_that_cover_one_another_are_drawn_once() -> None:
         return len(timeline([series], {"failed": x}, Series(name="best", x=[0, 1], y=[1, 1]), x=X, y=Y, description="many"))
 
     assert size(20_000) < 1.5 * size(10_000) < 600_000
+
+
+def test_a_single_point_has_its_interval() -> None:
+    def bars(point: Series) -> int:
+        return lines({"": [rising("all"), point]}, x=X, y=Y, description="one").count("stroke-width: 1.2")
+
+    mean = Series(name="mean", x=[2.0], y=[3.0])
+    assert (bars(mean), bars(dataclasses.replace(mean, low=[2.0], high=[5.0]))) == (0, 1)
+
+
+def test_four_panels_are_drawn_two_across() -> None:
+    def size(panels: int) -> tuple[float, float]:
+        found = lines({f"{n}": [rising("mean")] for n in range(panels)}, x=X, y=Y, description="panels")
+        width, height = re.search(r'viewBox="0 0 (\S+) (\S+)"', found).groups()
+        return float(width), float(height)
+
+    assert size(4) == (size(2)[0], size(6)[1]) and size(3)[0] == size(6)[0] > size(4)[0]
 
 
 def test_axes_with_one_value_are_drawn() -> None:
