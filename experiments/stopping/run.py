@@ -3,6 +3,8 @@
 Searches (figure 14) run GP-UCB on functions whose values serve as throughputs. A rule ends the repetitions of each query. The process is
 fitted to each function beforehand and the noise is given, because the theory assumes that both are known (Assumption F.1).
 
+Repetitions of one input (figures 11 to 13) are the subject of `repeated_input`.
+
 Estimates (figures 10 and 15) use trials of the simulator's jobs, whose true throughput is known, cut off after some steps.
 
 Notation (n inputs, p coordinates):
@@ -19,13 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 import torch
-from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
-from botorch.settings import validate_input_scaling
-from botorch.test_functions.synthetic import Branin
-from gpytorch.mlls import ExactMarginalLogLikelihood
-from torch import Tensor
 
+from experiments.stopping.repeated_input import repetition_figures, repetition_section
+from experiments.stopping.surfaces import BETA, FUNCTIONS, Surface, conditioned, surface
 from oppa.bench.tasks import simulated_tasks
 from oppa.problem.training import Limits
 from oppa.random_streams import stream
@@ -40,10 +38,6 @@ ROUNDS = 30
 AT_RANDOM = 3
 """Number of random inputs at the start of a search."""
 NOISES = (0.02, 0.1, 0.3)
-BETA = 1.0
-"""Weight of the standard deviation, as in OPPA's experiments (App. G)."""
-EVERY, KNOWN_TO = 4, 1e-2
-"""The process of a function is fitted to every EVERY-th value, with noise of KNOWN_TO times the function's standard deviation."""
 STEPS = (5, 10, 20, 50, 100)
 CONFIGURATIONS = 20
 """Random feasible configurations of each simulated job."""
@@ -67,15 +61,6 @@ WAYS: Mapping[str, Repetition] = {
     "eq. 56": Repetition(rule="paper-bound", estimate=paper_estimate),
     "sure": Repetition(rule="sure"),
 }
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Surface:
-    """Holds a function's rates at all inputs, and a process fitted to its standardised values."""
-
-    x: Tensor
-    rate: Tensor
-    process: SingleTaskGP
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +90,13 @@ Searches = Mapping[tuple[str, float, str], Sequence[Search]]
 
 
 def stopping(repeats: int) -> list[Section]:
-    """Tabulate the searches with each way to repeat, and the errors and biases of estimates."""
+    """Tabulate the searches with each way to repeat, what repetitions teach, and the errors and biases of estimates."""
     errors = estimate_errors(repeats)
-    return [search_section(searches(repeats)), error_section(errors), bias_section(errors)]
+    return [search_section(searches(repeats)), repetition_section(repeats), error_section(errors), bias_section(errors)]
 
 
 def figures(repeats: int) -> dict[str, str]:
-    """Return SVG by file name, after figures 14, 10 and 15 of the paper; results are shared with `stopping` through a cache."""
+    """Return SVG by file name, after figures 14, 11 to 13, 10 and 15 of the paper; results are shared with `stopping` through a cache."""
     found, errors = searches(repeats), estimate_errors(repeats)
     round_, best, count = (Axis(label="round"), Axis(label="share of the best value"), Axis(label="repetitions so far", log=True))
     steps, off = Axis(label="steps", log=True), Axis(label="median error, %")
@@ -120,6 +105,7 @@ def figures(repeats: int) -> dict[str, str]:
         "found.svg": lines(_panels(found, "found"), x=round_, y=best, description="Best input queried (figure 14)", steps=True),
         "returned.svg": lines(_panels(found, "returned"), x=round_, y=best, description="Input that would be returned", steps=True),
         "repetitions.svg": lines(_panels(found, "repetitions"), x=round_, y=count, description="Repetitions so far (figure 14)"),
+        **repetition_figures(),
         "estimates.svg": lines(by_job, x=steps, y=off, description="Error of the throughput (figures 10 and 15)"),
     }
     return {name: standalone(svg) for name, svg in drawn.items()}
@@ -156,59 +142,12 @@ def query(row: int, times_s: Sequence[float], way: Repetition, incumbent: Query 
     return Query(row=row, estimate=way.estimate(times_s[:end]), repetitions=end - 1, completed=end == len(times_s))
 
 
-@functools.cache
-def surface(name: str) -> Surface:
-    """Return a function on a grid, scaled to rates between 1 and 2."""
-    p, function = FUNCTIONS[name]
-    ticks = torch.linspace(0, 1, 101 if p == 1 else 21, dtype=torch.float64)
-    x = torch.cartesian_prod(*[ticks] * p).reshape(-1, p)
-    value = function(x)
-    rate = 1 + (value - value.min()) / (value.max() - value.min())
-    known = slice(None, None, EVERY)
-    process = _process(x[known], _standardised(rate.log(), rate)[known], torch.full_like(rate[known], KNOWN_TO**2))
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(process.likelihood, process))
-    return Surface(x=x, rate=rate, process=process)
-
-
-def _hills(x: Tensor) -> Tensor:
-    """Return the values of a function with a broad hill and a higher, narrow one."""
-    centre, width, height = torch.tensor([[0.3, 0.8], [0.2, 0.06], [0.8, 1.0]], dtype=torch.float64)
-    return torch.as_tensor((height * (-((x - centre) / width).square()).exp()).sum(dim=1))
-
-
-def _log_branin(x: Tensor) -> Tensor:
-    """Return minus the logarithm of Branin, which has three narrow optima, where Branin itself has broad ones."""
-    function = Branin()
-    low, high = torch.as_tensor(function.bounds)
-    return -torch.as_tensor(function(low + x * (high - low))).log()
-
-
-FUNCTIONS: Mapping[str, tuple[int, Callable[[Tensor], Tensor]]] = {"two hills": (1, _hills), "log Branin": (2, _log_branin)}
-"""Number of coordinates, and the function of inputs in [0, 1], by name; a search maximises it."""
-
-
-def _process(x: Tensor, y: Tensor, variance: Tensor, like: SingleTaskGP | None = None) -> SingleTaskGP:
-    """Return a BoTorch process on these data.
-
-    Args:
-        like: A process whose kernel and mean are used.
-    """
-    kernel, mean = (like.covar_module, like.mean_module) if like else (None, None)
-    with validate_input_scaling(False):  # a subset of standardised values is not itself standardised
-        return SingleTaskGP(x, y[:, None], variance[:, None], covar_module=kernel, mean_module=mean, outcome_transform=None)
-
-
-def _standardised(log_rate: Tensor, rate: Tensor) -> Tensor:
-    return (log_rate - rate.log().mean()) / rate.log().std()
-
-
 def _most_promising(over: Surface, noise: float, queries: Sequence[Query]) -> int:
     """Return the input with the largest upper confidence bound among those not queried."""
     measured = torch.tensor([each.estimate.steps_per_s for each in queries], dtype=torch.float64)
     kept = torch.tensor([each.estimate.kept for each in queries], dtype=torch.float64)
-    variance = noise**2 / kept / over.rate.log().var()
     rows = [each.row for each in queries]
-    posterior = belief_of(_process(over.x[rows], _standardised(measured.log(), over.rate), variance, like=over.process), over.x)
+    posterior = belief_of(conditioned(over, rows, measured.log(), noise**2 / kept), over.x)
     bound = posterior.mean + BETA * posterior.stddev
     bound[rows] = -math.inf
     return int(bound.argmax())

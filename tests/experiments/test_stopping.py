@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from experiments.stopping.repeated_input import repetition_figures
 from experiments.stopping.run import (
     ESTIMATES,
-    FUNCTIONS,
     NOISES,
     STEPS,
     WAYS,
@@ -18,9 +18,10 @@ from experiments.stopping.run import (
     search,
     search_section,
     searches,
-    surface,
+    stopping,
     without_outliers,
 )
+from experiments.stopping.surfaces import FUNCTIONS, surface
 from oppa.trials.throughput import estimate, paper_estimate
 
 HILLS = "two hills"
@@ -111,5 +112,11 @@ def test_a_row_stands_for_every_cell() -> None:
 @pytest.mark.slow
 def test_figures_are_drawn() -> None:
     drawn = figures(1)
-    assert set(drawn) == {"found.svg", "returned.svg", "repetitions.svg", "estimates.svg"}
-    assert all("<svg" in svg and all(way in svg for way in WAYS) for name, svg in drawn.items() if name != "estimates.svg")
+    searched = {"found.svg", "returned.svg", "repetitions.svg"}
+    assert set(drawn) == {*searched, *repetition_figures(), "estimates.svg"}
+    assert all("<svg" in svg for svg in drawn.values()) and all(way in drawn[name] for name in searched for way in WAYS)
+
+
+@pytest.mark.slow
+def test_the_page_has_what_repetitions_teach() -> None:
+    assert "What repetitions teach (figures 11 to 13)" in [section.title for section in stopping(1)]
