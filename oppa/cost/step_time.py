@@ -225,15 +225,13 @@ def exchanges_of_gradients(work: Workload) -> Tensor:
 def _more_operations(work: Workload, group: CollectiveGroup, gradients: Tensor, c: Coefficients) -> Tensor:
     """Return the extra seconds of an exchange in several operations instead of one, shape (n,).
 
-    Each further bucket adds the cost of one operation. From ZeRO 2 on, each further layer adds the latency of its own ring.
+    Each further bucket, and from ZeRO 2 on at least each further layer, takes an operation of its own after the one before: its latency
+    around the ring is not hidden. Hence Megatron-LM's buckets grow with the replicas (megatron/core/distributed, `bucket_size`).
     """
-    layout, machine = work.layout, work.machine
-    buckets = (gradients / layout.bucket_bytes).ceil().clamp_min(1) - 1
-    layers = layers_per_stage(work) - 1
-    following = c["operation_s"] + c["latency"] * machine.intra_latency
-    waiting = c["operation_s"] + hop_time(group, machine, c)
-    more = torch.where(layout.zero_stage >= 2, layers * waiting + (buckets - layers).clamp_min(0) * following, buckets * following)
-    return torch.where(group.members > 1, more, 0.0)
+    layout = work.layout
+    buckets, layers = (gradients / layout.bucket_bytes).ceil().clamp_min(1), layers_per_stage(work)
+    more = torch.where(layout.zero_stage >= 2, buckets.maximum(layers), buckets) - 1
+    return torch.where(group.members > 1, more * (c["operation_s"] + hop_time(group, work.machine, c)), 0.0)
 
 
 def optimizer_time(work: Workload, c: Coefficients) -> Tensor:

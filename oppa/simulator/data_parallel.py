@@ -164,4 +164,5 @@ class DataParallel:
             return max(layers, 1)
         if pc.zero_stage == 0 and pc.pp > 1 and not self.framework.pipelines_overlap_gradients:
             return TENSORS_PER_LAYER * max(layers, 1)
-        return max(1, math.ceil(bytes_ / (MIB * (pc.zero_bucket_mb if pc.zero_stage else pc.dp_bucket_mb))))
+        plain = pc.zero_stage == 0 or (pc.zero_stage == 1 and self.framework.ddp_buckets)
+        return max(1, math.ceil(bytes_ / (MIB * (pc.dp_bucket_mb if plain else pc.zero_bucket_mb))))

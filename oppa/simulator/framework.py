@@ -36,6 +36,8 @@ class Framework:
     """ZeRO 2 reduces the gradients of every micro-batch."""
     scattered_gradients: bool = True
     """ZeRO 1 reduces each gradient only to the rank that updates its weight; otherwise to all ranks."""
+    ddp_buckets: bool = False
+    """ZeRO 1 reduces gradients in the buckets of `dp_bucket_mb`, as without ZeRO; otherwise in those of `zero_bucket_mb`."""
     fsdp: bool = False
     """ZeRO 2 and 3 gather layers and reduce their gradients behind the passes, and reduce them with the last micro-batch alone."""
     whole_gradients: bool = False
@@ -66,14 +68,22 @@ NANOTRON = Framework(
     collective_operations=9,
 )
 # Current Megatron-LM uses fused attention by default: `--transformer-impl transformer_engine`, `--attention-backend auto`.
-MEGATRON = Framework(sequence_parallel=True, gathers_again=True, ring_attention=True, fused_norms=True, fp32_gradients=True)
+MEGATRON = Framework(
+    sequence_parallel=True, gathers_again=True, ring_attention=True, fused_norms=True, fp32_gradients=True, ddp_buckets=True
+)
 # Korthikanti et al. (2022) measured an older version, which kept scores in memory; selective recomputation dropped them.
 MEGATRON_2022 = dataclasses.replace(MEGATRON, fused_attention=False)
 COLOSSALAI = Framework(ddp_copy=True, reduces_every_micro_batch=True, scattered_gradients=False)
 # The built-in core trains fp32 weights under autocast. ZeRO 2 and 3 are FSDP2, which reduces in fp32
 # (oppa/training/parallel/data_parallel.py).
 TORCH = Framework(
-    fp32_gradients=True, ddp_copy=True, fsdp=True, scattered_gradients=False, waiting_transfers=False, host_operations=(40, 55)
+    fp32_gradients=True,
+    ddp_copy=True,
+    ddp_buckets=True,
+    fsdp=True,
+    scattered_gradients=False,
+    waiting_transfers=False,
+    host_operations=(40, 55),
 )
 DEEPSPEED = Framework(reduces_every_micro_batch=True)
 

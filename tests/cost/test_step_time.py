@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.breakdown import times
 from oppa.cost.coefficients import load_beliefs, medians
+from oppa.cost.collectives import CollectiveGroup, hop_time
 from oppa.cost.facts import workload_of
 from oppa.cost.framework import DEFAULT, frameworks
 from oppa.cost.hardware import load_hardware
@@ -123,6 +124,20 @@ def test_hosts_with_fewer_devices_than_the_catalogue_s_have_fewer_ports() -> Non
     usual = {"tp": 1, "pp": 8, "dp": 8, "framework": "megatron"}
     four, eight = transfers_time(work_of(*({**usual, "gpus_per_node": devices} for devices in (4, 8))), C).tolist()
     assert four == eight
+
+
+def test_each_bucket_waits_for_its_own_ring(framework_problem) -> None:
+    """Sixteen ranks on two hosts: buckets of a hundredth add an operation and the latency of its hops each."""
+    problem = framework_problem("colossalai", given={"dp": 16, "tp": 1, "pp": 1, "zero_stage": 0, "micro_batch": 1})
+    every = problem.candidates()
+    work = workload_of(problem, every)
+    exposed = dataclasses.replace(work, layout=dataclasses.replace(work.layout, overlap_exchange=0 * work.layout.overlap_exchange))
+    seconds = replica_time(exposed, 0 * work.tokens, C)
+    buckets = (stage_parameters(work) * work.formats.reduced_bytes / work.layout.bucket_bytes).ceil()
+    group = CollectiveGroup.of(work.replicas, work.layout.tp, work.machine, work.devices)
+    each = C["operation_s"] + hop_time(group, work.machine, C)
+    assert buckets.unique().numel() > 1
+    assert torch.allclose(seconds - (buckets - 1) * each, (seconds - (buckets - 1) * each)[:1].expand(len(seconds)))
 
 
 @pytest.mark.parametrize("chunks", [1, 4])

@@ -65,3 +65,12 @@ def test_fsdp_reduces_gradients_once_for_all_micro_batches(make_simulator):
     simulator = make_simulator(device="A5000", framework="torch")
     one, two, four = (simulator.step_time_s(plan(dp=8, zero_stage=3, global_batch=8 * count)) for count in (1, 2, 4))
     assert four - two == pytest.approx(2 * (two - one), rel=0.05) and two < 1.9 * one
+
+
+@pytest.mark.parametrize(("framework", "read"), [("megatron", "dp_bucket_mb"), ("colossalai", "zero_bucket_mb")])
+def test_zero_1_has_the_buckets_that_its_framework_reads(make_simulator, framework, read):
+    simulator = make_simulator(hosts=4, framework=framework)
+    usual, changed = ({"dp_bucket_mb": 160, "zero_bucket_mb": 160, **change} for change in ({}, {read: 1}))
+    other = {**usual, ({"dp_bucket_mb", "zero_bucket_mb"} - {read}).pop(): 1}
+    seconds = [gradients_s(simulator, plan(dp=32, zero_stage=1, **each)) for each in (usual, changed, other)]
+    assert seconds[0] == seconds[2] != seconds[1]
