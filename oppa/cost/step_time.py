@@ -225,8 +225,8 @@ def exchanges_of_gradients(work: Workload) -> Tensor:
 def _more_operations(work: Workload, group: CollectiveGroup, gradients: Tensor, c: Coefficients) -> Tensor:
     """Return the extra seconds of an exchange in several operations instead of one, shape (n,).
 
-    Each further bucket, and from ZeRO 2 on at least each further layer, takes an operation of its own after the one before: its latency
-    around the ring is not hidden. Hence Megatron-LM's buckets grow with the replicas (megatron/core/distributed, `bucket_size`).
+    Each further bucket takes an operation of its own after the one before, with its latency around the ring. From ZeRO 2 on, so does each
+    layer. Hence Megatron-LM's buckets grow with the replicas (megatron/core/distributed, `bucket_size`).
     """
     layout = work.layout
     buckets, layers = (gradients / layout.bucket_bytes).ceil().clamp_min(1), layers_per_stage(work)
