@@ -87,7 +87,7 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
         made = designers.make_designer(designer, problem, candidates, seed=options.seed, beliefs=beliefs)
         rule = make_rule(problem.search_options.stopping or designers.default_stopping(designer), problem.limits)
         reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
-        ended = search(executor, candidates, made, rule, reserve=reserve, watches_drift=executor.is_alone, pays=True)
+        ended = search(executor, candidates, made, rule, reserve=reserve, watches_drift=executor.is_alone, ends_unpaid=True)
         found = find_winner(executor, candidates, made)
         if found is None:
             raise nothing_feasible(executor.study, problem)

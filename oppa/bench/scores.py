@@ -194,9 +194,14 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
 def _summaries(runs: Sequence[Run], trials: int) -> dict[str, dict[str, float | None]]:
     start, longest = untuned(runs), longest_s(runs, trials)
     return {
-        designer: {**summary(group, trials, longest), **user_scores(map(until_it_pays, group), start)}
+        designer: {**summary(group, trials, longest), **user_scores(group, start), **_ended(user_scores(map(until_it_pays, group), start))}
         for designer, group in grouped(runs).items()
     }
+
+
+def _ended(scores: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the scores of searches that end when a trial does not pay, under names of their own."""
+    return {f"{name}_until_it_pays": value for name, value in scores.items() if name != "first_fits"}
 
 
 def _task(runs: Sequence[Run], trials: int) -> dict[str, dict[str, Any]]:

@@ -107,10 +107,10 @@ def user_section(runs: Sequence[Run]) -> Section | None:
         f"Net gain: hours that a training run of {RUN_S / 3600:g} hours, if untuned, saves with the last incumbent, minus the hours of "
         "the search. Its median and 10th percentile are over tasks and seeds; the worst task has the lowest median. An untuned job has "
         "the user's baseline, or else the framework's default; where that does not run, the first configuration of `random` that does. "
-        "A search of `oppa` ends once its next trial is not expected to pay for that run, as `oppa tune` does if `run_length` is stated. "
-        "The other designers do not tell what they expect. Out of memory: median number of such trials in a search, failures included "
-        "where a table does not tell them apart. First pick fits: share of searches in which the first trial that the designer chose ran. "
-        "A baseline before it does not count."
+        "Designers that tell what they expect of a trial end a search once the next one does not pay for that run, as `oppa tune` does if "
+        "`run_length` is stated. Peers tell nothing; the rows with all trials compare with them. Out of memory: median number of such "
+        "trials in a search, failures included where a table does not tell them apart. First pick fits: share of searches in which the "
+        "first trial that the designer chose ran. A baseline before it does not count."
     )
     columns = ("designer", ">net gain", ">10th percentile", ">worst task", ">out of memory", ">first pick fits")
     return Section(title="What a user gains", text=text, columns=columns, rows=rows) if rows else None
@@ -173,7 +173,7 @@ def winner_section(runs: Sequence[Run]) -> Section | None:
 
 
 def length_scale_section(runs: Sequence[Run]) -> Section | None:
-    """Tabulate the length scales that `oppa` has learned at the end of its plays (table 5 of the paper)."""
+    """Tabulate the length scales that `oppa` has learned at the end of its runs (table 5 of the paper)."""
     learned: dict[str, list[Mapping[str, float]]] = {}
     for run in runs:
         if run.designer == "oppa" and run.length_scales:
@@ -183,7 +183,7 @@ def length_scale_section(runs: Sequence[Run]) -> Section | None:
     rows = [(name, *(_median_of(name, learned[task]) for task in tasks)) for name in names]
     text = (
         "Logarithms of the length scales of the throughput's residual, medians over the seeds. A short one means that the residual depends "
-        "strongly on the parameter, which the cost model then describes badly. Empty: the task does not vary the parameter."
+        "strongly on the parameter, which the cost model may describe badly. Empty: the task does not vary the parameter."
     )
     columns = ("parameter", *(f">{task}" for task in tasks))
     return Section(title="Length scales (Table 5)", text=text, columns=columns, rows=rows) if rows else None

@@ -93,7 +93,8 @@ def layout_of(
     zero_bubble = np.isin(schedule, ("interleaved-zb", "zb-v", "search"))
     chunks_in_flight = np.minimum(count, pp) * (1 + np.where(chunks > 1, (pp - 1) / (pp * chunks), 0))
     most_in_flight = np.where(np.isin(schedule, ("zb-v", "search")), pp, count)
-    in_flight = np.minimum(chunks_in_flight, most_in_flight)
+    in_flight, last = np.minimum(chunks_in_flight, most_in_flight), 1 + (1 - 1 / chunks) * (pp - 1)
+    together = np.asarray(_ends_together(schedule, chunks), dtype=np.float64)
     overlap_zero = _numbers(columns, "overlap_zero_comm", 0)
     cp, tp, shard = _numbers(columns, "cp", 1), numbers["tp"], _numbers(columns, "shard", 0)
     etp, recomputed = _numbers(columns, "etp", 0), _numbers(columns, "recompute_layers", 0)
@@ -121,9 +122,9 @@ def layout_of(
         "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),
         "offload_parameters": np.maximum(offload == "parameters", _flags(columns, "offload_parameters")),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
-        "ends_together": np.asarray(_ends_together(schedule, chunks), dtype=np.float64),
+        "ends_together": together,
         "in_flight": np.where(schedule == "gpipe", count, in_flight),
-        "last_in_flight": np.where(schedule == "gpipe", count, np.minimum(1 + (1 - 1 / chunks) * (pp - 1), in_flight)),
+        "last_in_flight": np.where(schedule == "gpipe", count, np.where(together > 0, in_flight, np.minimum(last, in_flight))),
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
         "overlap_gather": _numbers(columns, "overlap_zero_allgather", 0),
         "overlap_p2p": _numbers(columns, "overlap_p2p", 0),

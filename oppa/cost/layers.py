@@ -102,7 +102,7 @@ def layer_time(work: Workload, c: Coefficients) -> Tensor:
     An asynchronous device takes its own time, or its host's time to launch the layer if that is longer. Otherwise the two add up.
     """
     device = layer_times(work, c).total
-    host = _launched_operations(work) * c["layer_launch_s"] + _contention_time(work, c)
+    host = launched_operations(work) * c["layer_launch_s"] + _contention_time(work, c)
     return torch.where(work.machine.asynchronous > 0, torch.maximum(device, host), device + host)
 
 
@@ -122,11 +122,12 @@ def layer_times(work: Workload, c: Coefficients) -> LayerTimes:
     return dataclasses.replace(times, offload=(_offload_time(work) - times.total).clamp_min(0))
 
 
-def _launched_operations(work: Workload) -> Tensor:
+def launched_operations(work: Workload) -> Tensor:
     """Return the operations that a host launches for one layer, against those of a dense layer without recomputation, shape (n,)."""
     layout, shape = work.layout, work.shape
     exchanged = torch.where(layout.cp_mode == 0, layout.cp * MORE_OPERATIONS_IN_A_RING, MORE_OPERATIONS_IN_AN_EXCHANGE)
-    expert_by_expert = work.formats.separate_experts * MORE_OPERATIONS_PER_EXPERT * shape.experts / layout.ep
+    experts = shape.expert_parameters * shape.routed / shape.expert_matmul_parameters.clamp_min(1)  # of an average layer
+    expert_by_expert = work.formats.separate_experts * MORE_OPERATIONS_PER_EXPERT * experts / layout.ep
     more = torch.where(shape.routed > 0, MORE_OPERATIONS_WITH_EXPERTS + expert_by_expert, 0.0) + torch.where(layout.cp > 1, exchanged, 0.0)
     return 1 + elementwise_again(work) / 3 + more
 

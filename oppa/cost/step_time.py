@@ -248,11 +248,12 @@ def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
 def transfers_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds of the transfers between stages that one micro-batch waits for, shape (n,): there and back, for each chunk.
 
-    A stage that waits for its input starts each pass anew: its host has launched nothing ahead.
+    A stage that waits for its input starts each pass anew: its host has launched nothing ahead. Overlap hides the transfer, not this start:
+    the interleaved runs that show it overlap their transfers, as Megatron-LM does by default.
     """
     exposed = 1 - work.layout.overlap_p2p * c["overlap"].clamp_max(1)
     start = torch.where(work.layout.pp > 1, c["pass_s"], 0.0)
-    return 2 * exposed * work.layout.model_chunks * (_transfer_time(work, c) + start)
+    return 2 * work.layout.model_chunks * (exposed * _transfer_time(work, c) + start)
 
 
 def _transfer_time(work: Workload, c: Coefficients) -> Tensor:

@@ -33,14 +33,14 @@ def search(
     *,
     reserve: Reserve = lambda _: 0.0,
     watches_drift: bool = False,
-    pays: bool = False,
+    ends_unpaid: bool = False,
 ) -> str:
     """Run search trials until the budget is spent and no tuner runs one. Return in a few words what ended the search.
 
     Args:
         reserve: Seconds of the devices that the search leaves for later trials.
         watches_drift: Repeat the incumbent now and then, to tell a drift of the machine from differences between configurations.
-        pays: End once the next trial does not pay for the run that the job states (`oppa.tuning.worth`).
+        ends_unpaid: End once the next trial does not pay for the run that the job states (`oppa.tuning.worth`).
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
@@ -50,7 +50,7 @@ def search(
         study.recover()
         now = _StudyState.of(executor, candidates, watches_drift=watches_drift)
         _teach(designer, now, learned)
-        purpose, candidate, reason = _next(executor, candidates, designer, now, watches_drift=watches_drift, pays=pays)
+        purpose, candidate, reason = _next(executor, candidates, designer, now, watches_drift=watches_drift, ends_unpaid=ends_unpaid)
         prediction = None if candidate is None else designer.predict(candidate)
         limit_s = time_limit_s(prediction, now.observed, limits, cold=executor.is_cold(now.counted))
         steps_s = worthwhile_s(prediction, now.every, executor.problem)
@@ -123,7 +123,7 @@ class _StudyState:
 
 
 def _next(
-    executor: TrialExecutor, candidates: Candidates, designer: Designer, now: _StudyState, *, watches_drift: bool, pays: bool
+    executor: TrialExecutor, candidates: Candidates, designer: Designer, now: _StudyState, *, watches_drift: bool, ends_unpaid: bool
 ) -> tuple[str, int | None, str]:
     """Return the purpose and the candidate of the next trial; if the latter is None, also what ends the search, in words."""
     may_repeat = watches_drift and not now.is_failing and not now.running and not spent(executor, 0)  # none of `limits.trials`
@@ -135,7 +135,7 @@ def _next(
     candidate, reason = next_candidate(executor.problem, candidates, designer, now.taken, running=running), ""
     if candidate is None:
         reason = _exhausted(len(now.taken), len(candidates))
-    elif pays and (worth := worth_of(executor.problem, candidates, designer, now.seen, candidate)) and not worth.pays:
+    elif ends_unpaid and (worth := worth_of(executor.problem, candidates, designer, now.seen, candidate)) and not worth.pays:
         candidate, reason = None, worth.in_words()
     if candidate is None and may_repeat:
         return DRIFT, _again(executor, now, ending=True), reason

@@ -8,7 +8,7 @@ Notation:
     run      seconds of the run in its present configuration, the baseline or the default: `run_length`
     rest     seconds of the run with the fastest configuration so far: run * present rate / fastest rate
     gain     share by which the trial is expected to speed up the choice
-    saved    rest * gain / (1 + gain)
+    saved    rest * gain / (1 + gain); where the gain is uncertain it is an upper bound, so a search ends rather late than early
     trial    a start as long as the median one so far, and as many steps as the median trial took, at the predicted rate
 """
 
@@ -51,9 +51,10 @@ def worth_of(
 ) -> TrialWorth | None:
     """Return the worth of the trial that a designer suggests; None if that is unknown.
 
-    It is unknown if no length of the run is stated, if nothing ran to its end yet, or if the designer tells no expectation.
+    It is unknown if no length of the run is stated, if nothing ran to its end yet, or if the designer tells no expectation. So it is for an
+    objective other than throughput.
     """
-    if incumbent(seen) is None or not isinstance(designer, Valued):
+    if not problem.objective.is_throughput or incumbent(seen) is None or not isinstance(designer, Valued):
         return None
     if (rest_s := _rest_s(problem, candidates, designer, seen)) is None:
         return None
@@ -73,7 +74,7 @@ def _rest_s(problem: Problem, candidates: Candidates, designer: Designer, seen: 
 
 
 def _present_log_rate(problem: Problem, candidates: Candidates, designer: Designer, seen: Sequence[Observation]) -> float:
-    """Return the log throughput of the first that runs of the baseline and the defaults, measured or predicted; inf if none is known to."""
+    """Return the log throughput of the baseline, or else of the first default that runs or is predicted to fit; inf if there is none."""
     measured, tried = measured_rates(seen), {each.candidate for each in seen}
     for candidate in usual_order(candidates, problem.baseline)[:DEFAULTS]:
         if candidate in measured:

@@ -14,7 +14,7 @@ from oppa.cost.collectives import CollectiveGroup, hop_time
 from oppa.cost.facts import workload_of
 from oppa.cost.framework import DEFAULT, frameworks
 from oppa.cost.hardware import load_hardware
-from oppa.cost.layers import MORE_OPERATIONS_PER_EXPERT, TENSOR_PARALLEL_OPERATIONS, layer_time, layer_times
+from oppa.cost.layers import MORE_OPERATIONS_PER_EXPERT, TENSOR_PARALLEL_OPERATIONS, launched_operations, layer_time, layer_times
 from oppa.cost.stages import stage_experts, stage_parameters
 from oppa.cost.step_time import (
     exchange_times,
@@ -127,7 +127,7 @@ def test_hosts_with_fewer_devices_than_the_catalogue_s_have_fewer_ports() -> Non
 
 
 def test_each_bucket_waits_for_its_own_ring(framework_problem) -> None:
-    """Sixteen ranks on two hosts: buckets of a hundredth add an operation and the latency of its hops each."""
+    """Sixteen ranks on two hosts: each further bucket adds the time of an operation and the latency of its hops."""
     problem = framework_problem("colossalai", given={"dp": 16, "tp": 1, "pp": 1, "zero_stage": 0, "micro_batch": 1})
     every = problem.candidates()
     work = workload_of(problem, every)
@@ -140,12 +140,14 @@ def test_each_bucket_waits_for_its_own_ring(framework_problem) -> None:
     assert torch.allclose(seconds - (buckets - 1) * each, (seconds - (buckets - 1) * each)[:1].expand(len(seconds)))
 
 
+@pytest.mark.parametrize("overlap", [0.0, 1.0])
 @pytest.mark.parametrize("chunks", [1, 4])
-def test_each_pass_of_a_stage_has_a_start_of_its_own(chunks) -> None:
-    """A pipeline without bubbles: forward and backward, for each chunk of each micro-batch."""
-    layout = {"tp": 8, "pp": 8, "dp": 1, "mbs": 8, "model_chunks": chunks}
+def test_each_pass_of_a_stage_has_a_start_of_its_own(chunks, overlap) -> None:
+    """A pipeline without bubbles: forward and backward, for each chunk of each micro-batch, whether its transfers overlap or not."""
+    work = work_of({"tp": 8, "pp": 8, "dp": 1, "mbs": 8, "model_chunks": chunks})
+    work = dataclasses.replace(work, layout=dataclasses.replace(work.layout, overlap_p2p=torch.full_like(work.layout.pp, overlap)))
     later = {**C, "pass_s": C["pass_s"] + 1e-3, "bubble": 0 * C["bubble"]}
-    extra = step_time(work_of(layout), later) - step_time(work_of(layout), {**later, "pass_s": C["pass_s"]})
+    extra = step_time(work, later) - step_time(work, {**later, "pass_s": C["pass_s"]})
     assert extra == pytest.approx(64 * 2 * chunks * 1e-3)
 
 
@@ -163,6 +165,11 @@ def test_a_host_launches_many_experts_one_by_one_for_longer_than_the_device_comp
     own, more_own, stacked, more_stacked = (16 * layer_time(work_of(kind), C).item() for kind in kinds)
     assert more_own - own == pytest.approx(16 * 128 * MORE_OPERATIONS_PER_EXPERT * C["layer_launch_s"].item())
     assert own > stacked == pytest.approx(more_stacked)
+
+
+def test_dense_layers_launch_no_experts() -> None:
+    every, half = (launched_operations(work_of({**EXPERTS, "layers": 32, "dense_layers": dense})).item() for dense in (0, 16))
+    assert every - half == pytest.approx(0.5 * MORE_OPERATIONS_PER_EXPERT)  # one expert on each rank
 
 
 @pytest.mark.parametrize("zero", [0, 1])

@@ -306,3 +306,9 @@ def test_what_it_suggests_gains_most_once_something_ran_to_its_end(designer, can
     others = [designer.expected_gain(each) for each in range(len(candidates)) if each not in tried and not designer.infeasible[each]]
     assert designer.expected_gain(chosen) == max(others) > 0
     assert designer.expected_gain(tried[-1]) == 0  # the only contender
+
+
+def test_the_upper_confidence_bound_tells_no_gain(problem, candidates, landscape) -> None:
+    designer = Oppa(dataclasses.replace(problem, search_options=SearchOptions(acquisition="ucb")), candidates, seed=0)
+    designer.update([landscape.observe(0)])
+    assert designer.expected_gain(1) is None

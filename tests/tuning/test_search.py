@@ -164,7 +164,7 @@ def test_every_search_trial_has_its_prediction_and_its_end(run, study, onlooker)
 def test_a_search_ends_when_a_trial_does_not_pay_for_the_stated_run(run_s, ended, sit, limited, candidates, study) -> None:
     limits = dataclasses.replace(LIMITS, run_length_s=run_s)
     designer = make_designer("oppa", limited, candidates, seed=0)
-    assert search(sit(limits=limits), candidates, designer, make_rule("sure", limits), pays=True).startswith(ended)
+    assert search(sit(limits=limits), candidates, designer, make_rule("sure", limits), ends_unpaid=True).startswith(ended)
     assert any(trial.feasible for trial in study.trials())
 
 

@@ -5,6 +5,8 @@ import math
 
 import pytest
 
+from oppa.problem.objective import Objective
+from oppa.problem.problem import Problem
 from oppa.problem.training import RunOptions
 from oppa.study import Prediction
 from oppa.tuning.worth import TrialWorth, worth_of
@@ -78,8 +80,10 @@ def test_samples_state_the_run_as_well(problem, candidates) -> None:
     assert worth_of(trained, candidates, Expecting(0.25), TRIALS, 1).saved_s == pytest.approx(HOUR / 5)
 
 
-@pytest.mark.parametrize("unknown", ["run", "best", "gain", "prediction", "designer"])
-def test_without_what_it_needs_it_is_unknown(unknown, problem, stated, candidates) -> None:
+@pytest.mark.parametrize("unknown", ["run", "best", "gain", "prediction", "designer", "objective"])
+def test_without_what_it_needs_it_is_unknown(unknown, problem, stated, candidates, monkeypatch) -> None:
+    if unknown == "objective":
+        monkeypatch.setattr(Problem, "objective", Objective(unit="ms", better="lower", is_throughput=False))
     job = problem if unknown == "run" else stated
     seen = [dataclasses.replace(TRIALS[0], outcome="terminated_early")] if unknown == "best" else TRIALS
     designers = {"gain": Expecting(None), "prediction": Silent(0.25), "designer": object()}

@@ -169,7 +169,12 @@ class Oppa:
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy, running=running)
 
     def expected_gain(self, candidate: int) -> float | None:
-        """Return the share by which a trial of the candidate is expected to speed up the choice; None before anything ran to its end."""
+        """Return the share by which a trial of the candidate is expected to speed up the choice.
+
+        None before anything ran to its end, and with the upper confidence bound, which does not choose by it.
+        """
+        if self._strategy.acquisition == "ucb":
+            return None
         slack = self.log_slack.of_candidates(torch.tensor([candidate]))
         return expected_gain(candidate, self.averaged_rate, slack, self._seen)
 

@@ -15,8 +15,8 @@ from oppa.tuning.proxy.upward import VERIFIED
 from oppa.tuning.spending import gpu_hours
 from oppa.tuning.verification import Interval
 
-SMALLER_SHARE = 3
-"""The smaller size has one in so many of the job's trials.
+STATED_PER_SMALLER = 3
+"""Trials that a job states for each one at the smaller size.
 
 Three trials at full size take some 10% of the GPU-hours of a search there. Those of the smaller size are meant to stay within 5%.
 """
@@ -24,7 +24,7 @@ Three trials at full size take some 10% of the GPU-hours of a search there. Thos
 
 def smaller_trials(trials: int) -> int:
     """Return the number of trials at the smaller size of a job that states this number, at least as many as are verified."""
-    return max(VERIFIED, -(-trials // SMALLER_SHARE))
+    return max(VERIFIED, -(-trials // STATED_PER_SMALLER))
 
 
 def limited(proxy: Proxy, problem: Problem, candidates: Candidates, *, spent_at_full_size: float) -> Problem:
