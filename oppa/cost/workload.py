@@ -122,7 +122,7 @@ class ConfigurationFacts(Columns):
     in_flight: Tensor
     """Number of micro-batches whose activations the first stage holds at once."""
     last_in_flight: Tensor
-    """The same for the last stage: one, or parts of several with more chunks; all under GPipe, and as many as the first in a V."""
+    """The same for the last stage: one, or parts of several with more chunks. Under GPipe it is all, and in a V as on the first stage."""
     balanced: Tensor
     """1 if stages are cut so that the output projection gets its share of the time; 0 if they hold equally many layers."""
     overlap_exchange: Tensor
