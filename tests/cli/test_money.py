@@ -26,6 +26,15 @@ def test_a_search_stays_within_its_gpu_hours_and_reports_them(oppa) -> None:
     assert more["spent"]["limit"] == 1.5 and "of 1.5 GPU-hours" in oppa("show", "s").stdout
 
 
+@pytest.mark.slow
+def test_a_search_ends_when_a_trial_does_not_pay_for_the_run_and_goes_on_without_one(oppa) -> None:
+    tune = ("tune", JOB, "--trials", "12", "--study", "s", "--json")
+    found = json.loads(oppa(*tune, "--set", "limits.run_length=30 min").stdout)
+    assert found["ended"].startswith("a further trial takes ") and len(found["trials"]) < 12
+    assert found["break_even"]["run_s"] == 1800
+    assert len(json.loads(oppa(*tune).stdout)["trials"]) == 12
+
+
 def test_a_study_without_a_limit_reports_hours_and_no_money(oppa, measured) -> None:
     spent = json.loads(oppa("show", measured, "--json").stdout)["spent"]
     assert (spent["cost"], spent["currency"], spent["limit"]) == (None, None, None)
