@@ -91,10 +91,8 @@ def layout_of(
     pp, chunks, count = numbers["pp"], numbers["model_chunks"], numbers["num_microbatches"]
     schedule = np.asarray(columns.get("schedule", "1f1b"))
     zero_bubble = np.isin(schedule, ("interleaved-zb", "zb-v", "search"))
-    chunks_in_flight = np.minimum(count, pp) * (1 + np.where(chunks > 1, (pp - 1) / (pp * chunks), 0))
-    most_in_flight = np.where(np.isin(schedule, ("zb-v", "search")), pp, count)
-    in_flight, last = np.minimum(chunks_in_flight, most_in_flight), 1 + (1 - 1 / chunks) * (pp - 1)
     together = np.asarray(_ends_together(schedule, chunks), dtype=np.float64)
+    in_flight, last_in_flight = _in_flight(schedule, pp, chunks, count, together)
     overlap_zero = _numbers(columns, "overlap_zero_comm", 0)
     cp, tp, shard = _numbers(columns, "cp", 1), numbers["tp"], _numbers(columns, "shard", 0)
     etp, recomputed = _numbers(columns, "etp", 0), _numbers(columns, "recompute_layers", 0)
@@ -123,8 +121,8 @@ def layout_of(
         "offload_parameters": np.maximum(offload == "parameters", _flags(columns, "offload_parameters")),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
         "ends_together": together,
-        "in_flight": np.where(schedule == "gpipe", count, in_flight),
-        "last_in_flight": np.where(schedule == "gpipe", count, np.where(together > 0, in_flight, np.minimum(last, in_flight))),
+        "in_flight": in_flight,
+        "last_in_flight": last_in_flight,
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
         "overlap_gather": _numbers(columns, "overlap_zero_allgather", 0),
         "overlap_p2p": _numbers(columns, "overlap_p2p", 0),
@@ -135,6 +133,22 @@ def layout_of(
         "last_bucket_bytes": np.where(np.isinf(buckets), AT_REST_MB * MIB, buckets),
     }
     return ConfigurationFacts(**{name: _tensor(np.broadcast_to(values, pp.shape)) for name, values in facts.items()})
+
+
+def _in_flight(
+    schedule: NDArray[Any], pp: NDArray[np.float64], chunks: NDArray[np.float64], count: NDArray[np.float64], together: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the micro-batches whose activations the first and the last stage hold, shape (n,) each.
+
+    Args:
+        count: Micro-batches of a step.
+        together: 1 if the stages form a V, whose ends are on one rank.
+    """
+    by_chunks = np.minimum(count, pp) * (1 + np.where(chunks > 1, (pp - 1) / (pp * chunks), 0))
+    first = np.minimum(by_chunks, np.where(np.isin(schedule, ("zb-v", "search")), pp, count))
+    last = np.where(together > 0, first, np.minimum(1 + (1 - 1 / chunks) * (pp - 1), first))
+    gpipe = schedule == "gpipe"
+    return np.where(gpipe, count, first), np.where(gpipe, count, last)
 
 
 def _ends_together(schedule: NDArray[Any], chunks: NDArray[np.float64]) -> Any:

@@ -87,7 +87,7 @@ class DataParallel:
     @property
     def gradient_bytes(self) -> int:
         """Return the bytes of one gradient element in communication."""
-        return 4 if self.framework.fp32_gradients else self.kernels.bytes_per_element
+        return self.framework.gradient_bytes(self.kernels.bytes_per_element)
 
     def gradients_s(self, *, dense: float, experts: float, layers: int, window_s: float) -> float:
         """Return the exposed seconds of synchronising this rank's gradients once.

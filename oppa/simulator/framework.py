@@ -53,6 +53,10 @@ class Framework:
     start_s: float = 15.0
     """Seconds on one host for imports, processes and communicators. Assumed."""
 
+    def gradient_bytes(self, element_bytes: int) -> int:
+        """Return the bytes of a gradient as it is accumulated and communicated, if weights have `element_bytes`."""
+        return 4 if self.fp32_gradients else element_bytes
+
 
 NANOTRON = Framework(
     sequence_parallel=True,

@@ -153,14 +153,14 @@ class Pipelines:
         if layout.num_microbatches == 1:
             return passes
         count = (stage.dense_parameter_count(self.model) + stage.expert_parameter_count(self.model) / layout.ep) / layout.tp
-        added_bytes = 3 * count * (4 if self.framework.fp32_gradients else self.kernels.bytes_per_element)
+        added_bytes = 3 * count * self.framework.gradient_bytes(self.kernels.bytes_per_element)
         return passes + Passes(weight=Cost(self.kernels.element_wise_s(added_bytes, stage.layers)))
 
     def _gathers_s(self, layout: PipelineSettings, stage: StageCosts) -> tuple[float, float]:
         """Return the seconds to gather a stage's weights and to scatter their gradients for each micro-batch (ZeRO 3)."""
         group = self.topology.group(layout.shards, layout.tp)
         count = stage.dense_parameter_count(self.model) / layout.tp
-        gradient_bytes = 4 if self.framework.fp32_gradients else self.kernels.bytes_per_element
+        gradient_bytes = self.framework.gradient_bytes(self.kernels.bytes_per_element)
         scatter_s = 0.0 if self.framework.fsdp else reduce_scatter_s(group, count * gradient_bytes)
         return all_gather_s(group, count * self.kernels.bytes_per_element), scatter_s
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
-from oppa.tuning.designer import Designer, Observation, Valued, incumbent, measured_rates, standings
+from oppa.tuning.designer import Designer, Observation, Valued, incumbent, measured_rates
 from oppa.tuning.result import usual_order
 from oppa.units import format_seconds
 
@@ -54,9 +54,10 @@ def worth_of(
     It is unknown if no length of the run is stated, if nothing ran to its end yet, or if the designer tells no expectation. So it is for an
     objective other than throughput.
     """
-    if not problem.objective.is_throughput or incumbent(seen) is None or not isinstance(designer, Valued):
+    best = incumbent(seen)
+    if not problem.objective.is_throughput or best is None or not isinstance(designer, Valued):
         return None
-    if (rest_s := _rest_s(problem, candidates, designer, seen)) is None:
+    if (rest_s := _rest_s(problem, candidates, designer, seen, best)) is None:
         return None
     gain, prediction = designer.expected_gain(candidate), designer.predict(candidate)
     if gain is None or prediction is None:
@@ -64,9 +65,11 @@ def worth_of(
     return TrialWorth(saved_s=rest_s * gain / (1 + gain), trial_s=_trial_s(prediction, seen))
 
 
-def _rest_s(problem: Problem, candidates: Candidates, designer: Designer, seen: Sequence[Observation]) -> float | None:
+def _rest_s(
+    problem: Problem, candidates: Candidates, designer: Designer, seen: Sequence[Observation], best: tuple[int, float]
+) -> float | None:
     """Return the seconds of the run with the fastest configuration so far; None if nothing states them."""
-    candidate, log_rate = next(iter(standings(seen).items()))
+    candidate, log_rate = best
     run_s, samples = problem.limits.run_length_s, problem.run_options.samples
     if run_s is None:
         return None if samples is None else samples / candidates.configuration(candidate).global_batch / math.exp(log_rate)

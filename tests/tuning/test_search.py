@@ -161,10 +161,8 @@ def test_every_search_trial_has_its_prediction_and_its_end(run, study, onlooker)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("run_s", "ended"), [(0.01, "a further trial takes"), (1e9, "the budget of 8 trials is spent")])
-def test_a_search_ends_when_a_trial_does_not_pay_for_the_stated_run(run_s, ended, sit, limited, candidates, study) -> None:
-    limits = dataclasses.replace(LIMITS, run_length_s=run_s)
-    designer = make_designer("oppa", limited, candidates, seed=0)
-    assert search(sit(limits=limits), candidates, designer, make_rule("sure", limits), ends_unpaid=True).startswith(ended)
+def test_a_search_ends_when_a_trial_does_not_pay_for_the_stated_run(run_s, ended, run, study) -> None:
+    assert run("oppa", limits=dataclasses.replace(LIMITS, run_length_s=run_s), ends_unpaid=True).startswith(ended)
     assert any(trial.feasible for trial in study.trials())
 
 
