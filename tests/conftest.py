@@ -7,6 +7,7 @@ import collections
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XDG_RUNTIME_DIR"] = config.stash[FOLDER] = tempfile.mkdtemp(prefix=f"oppa-{worker or 'tests'}-")
     if worker:
         os.environ["TMPDIR"] = tempfile.tempdir = config.stash[FOLDER]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background, whose processes would ignore it, too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

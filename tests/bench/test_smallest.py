@@ -49,11 +49,9 @@ def test_every_benchmark_starts(name, benchmark, tmp_path) -> None:
         assert known.digest in (tmp_path / "table.md").read_text().partition("\n## ")[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "words", [benchmarks()["trainers"].smallest, pytest.param("trainers --repeats 1 --json --out {folder}", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("words", [benchmarks()["trainers"].smallest, "trainers --repeats 1 --json --out {folder}"])
 def test_trainers_learn_the_same_under_oppa(words, tmp_path) -> None:
     found = json.loads(run(words.format(folder=tmp_path)))["integrations"]
     assert found.keys() >= {"transformers", "fsdp2"}

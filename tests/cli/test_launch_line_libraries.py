@@ -15,7 +15,7 @@ from experiments.libraries.lines import LIBRARIES, PYTHON, variables
 from tests.command_line import Oppa
 from tests.sampling import nightly
 
-LIMITS = ["--trials", "3", *(word for name in ("device_lock=false", "q_min=3", "q_max=4") for word in ("--set", f"limits.{name}"))]
+LIMITS = ["--trials", "2", *(word for name in ("device_lock=false", "q_min=3", "q_max=4") for word in ("--set", f"limits.{name}"))]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

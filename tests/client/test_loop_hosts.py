@@ -55,7 +55,7 @@ def samples(folder: Path) -> int:
         "lightning",
         pytest.param("accelerate", marks=pytest.mark.nightly),
         pytest.param("transformers", marks=pytest.mark.nightly),
-        pytest.param("deepspeed", marks=test_deepspeed.pytestmark),
+        pytest.param("deepspeed", marks=[*test_deepspeed.pytestmark, pytest.mark.nightly]),
         pytest.param("torchtitan", marks=test_torchtitan.pytestmark),
     ],
 )

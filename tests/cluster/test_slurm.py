@@ -66,7 +66,7 @@ def unscaled(folder: Path, samples: int) -> dict[int, float]:
 
 
 def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmCluster, tmp_path: Path) -> None:
-    samples = 8 * 700
+    samples = 8 * 300
     controlled = scaled(submitted(tmp_path, samples), slurm, timeout_s=180)
     lines = controlled.lines()
     assert ledger.require_whole(lines) == samples

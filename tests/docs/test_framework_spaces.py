@@ -65,7 +65,11 @@ def test_a_file_gets_the_keys_of_what_the_job_lists(folder) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "values"), [("torchtitan", {"micro_batch": 2}), ("transformers", {"micro_batch": 1, "recompute": "none"})]
+    ("name", "values"),
+    [
+        ("torchtitan", {"micro_batch": 2}),
+        pytest.param("transformers", {"micro_batch": 1, "recompute": "none"}, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_completed_launch_line_runs(name, values, problem, folder, run_trial_of) -> None:
     (folder / "hf_train.py").rename(folder / "train.py")

@@ -35,8 +35,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 
 def stages(moment: int, number: signal.Signals) -> set[object]:
-    """The default run sends each signal in the first half, while the program loads, and in the second, in its trials."""
-    return {(number, moment // 30)}
+    """The default run sends each signal once, and one in each half: while the program loads, and in its trials."""
+    return {number, ("half", moment // 30)}
 
 
 def modules(told: str) -> set[str]:

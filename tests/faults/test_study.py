@@ -63,6 +63,10 @@ class Sitting:
         return processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == uuid)
 
 
+OTHERS = [("shim", signal.SIGKILL), ("launcher", signal.SIGKILL), ("rank", signal.SIGSTOP)]
+"""Processes and signals of the nightly run. `test_kill_matrix` has them for a single trial."""
+
+
 def assert_whole(folder):
     """A further sitting finishes the study; every trial that was not the victim counts."""
     executor = Sitting(folder)
@@ -76,10 +80,8 @@ def assert_whole(folder):
 @pytest.mark.parametrize(
     ("victim", "number"),
     [
-        ("shim", signal.SIGKILL),
-        ("launcher", signal.SIGKILL),
         ("rank", signal.SIGKILL),
-        pytest.param("rank", signal.SIGSTOP, marks=pytest.mark.nightly),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in OTHERS),
     ],
 )
 def test_a_study_goes_on_when_something_below_it_dies(tmp_path, repeat, victim, number):
@@ -101,6 +103,7 @@ def test_a_study_outlives_its_tuner(tmp_path, repeat, number):
     assert_whole(tmp_path)
 
 
+@pytest.mark.nightly
 def test_tuner_and_shim_killed_together_are_cleared_by_the_next_sitting(tmp_path, repeat):
     executor = Sitting(tmp_path)
     family = executor.in_trial(2)

@@ -17,6 +17,7 @@ from oppa.trials.runner import load_runner
 from oppa.trials.trial import TrialResult, run_trial
 from tests.hostile.damage import edits
 from tests.hostile.relay import TAMPERED
+from tests.sampling import nightly
 from tests.trials.conftest import SCRIPT_RUNNER, STUDY, TwoHosts, script_spec
 
 RELAY = Path(__file__).parent / "relay.py"
@@ -54,13 +55,13 @@ def test_what_comes_twice_late_or_mixed_changes_no_outcome(trials: Callable[[], 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trials", ["lost end", "lost ended", "lost alive"], indirect=True)
+@pytest.mark.parametrize("trials", ["lost end", *nightly("lost ended"), "lost alive"], indirect=True)
 def test_a_message_after_which_nothing_runs_may_be_lost(trials: Callable[[], TrialResult]) -> None:
     assert [completed(trials()) for _ in range(2)] == [True] * 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trials", ["lost start", "lost exit"], indirect=True)
+@pytest.mark.parametrize("trials", [*nightly("lost start"), "lost exit"], indirect=True)
 def test_a_host_of_which_nothing_is_heard_ends_one_trial_alone(trials: Callable[[], TrialResult]) -> None:
     first = trials()
     assert first.outcome == "interrupted" and first.cause.endswith("no longer responds")

@@ -10,7 +10,10 @@ from oppa.launchers.slurm import NEVER_GRANTED_S, POLL_S, wait_until_running
 @pytest.mark.parametrize(
     ("options", "before", "after", "reported"),
     [
-        (["--hold"], [], ["release", "{job}"], "PENDING (JobHeldUser); `scontrol release {job}` lets it start"),
+        pytest.param(
+            *(["--hold"], [], ["release", "{job}"], "PENDING (JobHeldUser); `scontrol release {job}` lets it start"),
+            marks=pytest.mark.nightly,
+        ),
         ([], ["update", "partitionname=low", "state=down"], ["update", "partitionname=low", "state=up"], "PENDING (PartitionDown)"),
     ],
     ids=["held", "down"],

@@ -195,9 +195,8 @@ def features(victim, number, moment):
 
 
 def foreign(victim, number, moment):
-    """The short form with a real trainer kills a rank and oppa in a step after a checkpoint on the way, and the service."""
-    dies = number == signal.SIGKILL and moment == ("step", LATE) and victim != "launcher"
-    return {victim} if dies else set()
+    """The short form with a real trainer kills a rank in a step after a checkpoint on the way."""
+    return {victim} if (victim, number, moment) == ("rank", signal.SIGKILL, ("step", LATE)) else set()
 
 
 def kill(training, victim, number, moment):

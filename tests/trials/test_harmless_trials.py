@@ -23,6 +23,7 @@ from oppa.trials.trial_folder import TrialSpec
 from oppa.tuning.export_best import write_files
 from oppa.tuning.formats import export
 from tests.connections import Connections
+from tests.sampling import nightly
 from tests.trials.conftest import STUDY
 
 JOB = """
@@ -87,7 +88,7 @@ def folder(tmp_path: Path, connections: Connections, monkeypatch: pytest.MonkeyP
     return tmp_path
 
 
-@pytest.mark.parametrize("framework", LINES)
+@pytest.mark.parametrize("framework", ["plain", *nightly(*(name for name in LINES if name != "plain"))])
 def test_trials_change_no_byte_and_the_line_itself_does(framework: str, folder: Path, connections: Connections) -> None:
     if framework in NEEDS:
         pytest.importorskip(NEEDS[framework])
