@@ -22,17 +22,17 @@ def elastic_hosts(run: RunSpec, folder: Path, backend: Backend, runner: Runner, 
         request: How further hosts are requested.
     """
     problem, grace_s = run.problem, run.problem.limits.grace_s
-    if not isinstance(backend.place, SharedHostPool):
+    if not isinstance(backend.pool, SharedHostPool):
         return None
 
     @contextlib.contextmanager
     def open_more(hosts: int, on_tick: Callable[[], None]) -> Iterator[SharedHostPool]:
         cluster = dataclasses.replace(problem.cluster, hosts=hosts)
         with open_backend(request, cluster, folder, name=problem.name, grace_s=grace_s, on_tick=on_tick) as further:
-            assert isinstance(further.place, SharedHostPool)
-            yield further.place
+            assert isinstance(further.pool, SharedHostPool)
+            yield further.pool
 
     def make_launcher(place: HostPool) -> HostsLauncher:
         return HostsLauncher(runner, place, study=run.uuid, grace_s=grace_s)
 
-    return ElasticHosts(backend.place, open_more if backend.has_more else None, make_launcher)
+    return ElasticHosts(backend.pool, open_more if backend.has_more else None, make_launcher)

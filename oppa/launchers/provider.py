@@ -65,7 +65,7 @@ class WaitingTuner:
 class Backend:
     """The hosts on which this tuner runs trials, and the number of tuners that can run in parallel."""
 
-    place: HostPool | None = None
+    pool: HostPool | None = None
     """Host pool of this tuner; None for this host."""
     started_on: Callable[[], Sequence[str]] | None = None
     """Returns the names of the hosts on which a launch line starts ranks by itself; None without a host pool for this host."""
@@ -82,15 +82,15 @@ class Backend:
 
     def hosts(self) -> Sequence[str]:
         """Return the names of the hosts of the present trial; empty if they are not known."""
-        if self.place is not None:
-            return self.place.names
+        if self.pool is not None:
+            return self.pool.names
         return self.started_on() if self.started_on else (socket.gethostname(),)
 
     def launcher(self, runner: Runner, *, study: str, grace_s: float) -> LocalLauncher | HostsLauncher:
         """Return the launcher of this tuner's trials."""
-        if self.place is None:
+        if self.pool is None:
             return LocalLauncher(runner, study=study, grace_s=grace_s, hosts=self.hosts())
-        return HostsLauncher(runner, self.place, study=study, grace_s=grace_s)
+        return HostsLauncher(runner, self.pool, study=study, grace_s=grace_s)
 
     @contextlib.contextmanager
     def reached(self, port: int, *, grace_s: float, log: Path) -> Iterator[int]:
@@ -102,15 +102,15 @@ class Backend:
         Raises:
             EnvironmentLackingError: the host does not answer.
         """
-        if (place := self.place) is None:
+        if (pool := self.pool) is None:
             yield port
             return
-        dug = tunnel.tunnel(lambda there: place.on_first(tunnel.argv(there)), port, environment=os.environ, grace_s=grace_s, log=log)
+        dug = tunnel.tunnel(lambda there: pool.on_first(tunnel.argv(there)), port, environment=os.environ, grace_s=grace_s, log=log)
         with contextlib.ExitStack() as stack:
             try:
                 there = stack.enter_context(dug)
             except OSError as error:
-                message = f"host {place.names[0]} cannot reach this one: {error}"
+                message = f"host {pool.names[0]} cannot reach this one: {error}"
                 raise EnvironmentLackingError(message, hint=f"read `{log}` for the reason") from None
             yield there
 

@@ -84,5 +84,5 @@ def _within(job: str, request: HostRequest) -> Backend:
             f"`parallel = {tuners}`: Slurm's job {job} has hosts for {room}", hint=f"set {room} or less in [launcher]"
         )
     slot = int(os.environ.get(SLOT, "0"))
-    place = slurm.SlurmHosts(job, cluster, allocated, slot=slot, slots=tuners, without=without, binding=_binding(request))
-    return Backend(place=place, tuners=tuners, environment={"SLURM_JOB_ID": job})
+    pool = slurm.SlurmHosts(job, cluster, allocated, slot=slot, slots=tuners, without=without, binding=_binding(request))
+    return Backend(pool=pool, tuners=tuners, environment={"SLURM_JOB_ID": job})

@@ -167,8 +167,8 @@ devices_per_host = {devices}
 device = {device:<23}# {named}
 memory_limit = {memory_limit:<17}# {limited}
 {more}{link}
-[runner]
-name = "torch"                  # or the path of a folder with a runner.toml
+[runner]                        # without this table: a program of your own, by a launch line
+name = "torch"                  # the built-in trainer, or the path of a folder with a runner.toml
 
 [space.parameters]              # what to search; without a line, all that the runner supports
 recompute = ["none", "full"]

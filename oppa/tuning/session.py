@@ -251,8 +251,8 @@ def _running_trials(
         study.hosts = backend.hosts
         launcher.prepare()  # its imports overlap with ours
         # a pool holds its hosts for the whole session, and releases them after the winner is written
-        with study.holding() if backend.place else contextlib.nullcontext():
-            yield functools.partial(run_trial, launcher), ending_s + (HOSTS_END_S if backend.place else LOCAL_END_S), backend.is_alone
+        with study.holding() if backend.pool else contextlib.nullcontext():
+            yield functools.partial(run_trial, launcher), ending_s + (HOSTS_END_S if backend.pool else LOCAL_END_S), backend.is_alone
 
 
 class SilentCallback:

@@ -27,8 +27,8 @@ def trials(ray_cluster, tmp_path_factory):
     request = HostRequest(cluster=spec("").cluster, options={"address": ray_cluster.address}, parallel=1)
     tuner = WaitingTuner(folder=tmp_path_factory.mktemp("study"), name="job", grace_s=1, on_tick=lambda: None)
     with RayProvider().open(request, tuner) as backend:
-        with HostsLauncher(load_runner(SCRIPT_RUNNER), backend.place, study=STUDY, grace_s=1) as launcher:
-            yield (trials := Trials(launcher, backend.place, STUDY))
+        with HostsLauncher(load_runner(SCRIPT_RUNNER), backend.pool, study=STUDY, grace_s=1) as launcher:
+            yield (trials := Trials(launcher, backend.pool, STUDY))
         until(lambda: not trials.living(), lambda: str(trials.living()), timeout_s=10)
 
 

@@ -76,7 +76,7 @@ def test_hosts_that_are_played_are_used(played, tmp_path):
     request = LaunchRequest().resolve(TWO)
     assert request.launcher == NETLAB
     with open_backend(request, TWO, tmp_path, name="job", grace_s=1, on_tick=lambda: None) as engine:
-        assert engine.place.addresses == ("10.77.0.1", "10.77.0.2")
+        assert engine.pool.addresses == ("10.77.0.1", "10.77.0.2")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_binding_is_of_the_steps_of_trials(allocated):
     request = LaunchRequest(options=binding).resolve(TWO)
     assert request == LaunchRequest(launcher=SLURM, options=binding)
     with SlurmProvider().open(request.hosts(TWO), allocated) as backend:
-        (step,) = backend.place.commands(AgentTask(runner="agent", runs=False, study="s", hosts=2, grace_s=1))
+        (step,) = backend.pool.commands(AgentTask(runner="agent", runs=False, study="s", hosts=2, grace_s=1))
     assert {"--cpu-bind=cores", "--mem-bind=local"} <= {*step}
     assert sbatch_words({"partition": "gpu", **binding}) == ["--partition=gpu"]
 

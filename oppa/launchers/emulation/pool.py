@@ -28,7 +28,7 @@ class EmulatedProvider:
     @contextlib.contextmanager
     def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
         """Yield the emulated hosts at once."""
-        yield Backend(place=EmulatedHostPool.of(request.cluster))
+        yield Backend(pool=EmulatedHostPool.of(request.cluster))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ class RayProvider:
                 _log.warning("no address is given: using this machine's Ray cluster, %s", holder.hold.address)
             holder.wait(tuner.on_tick)
             tuners = request.parallel or max(1, fitting // request.cluster.hosts)
-            yield Backend(place=RayHosts(holder), tuners=tuners, environment={"RAY_ADDRESS": holder.hold.address})
+            yield Backend(pool=RayHosts(holder), tuners=tuners, environment={"RAY_ADDRESS": holder.hold.address})
 
 
 def _address(request: HostRequest) -> str:
