@@ -204,6 +204,7 @@ def hardware_of(cluster: Cluster) -> Hardware:
     """Return the cluster's device with the cluster's own memory and links and, on a CPU, its share of cores.
 
     A job's own hardware file replaces that of the catalogue. The generic `GPU` replaces a device that the catalogue does not have.
+    A network that the job states is that of a whole host. Hosts of CPUs have one port, and those of GPUs as many as the catalogue has.
     """
     if cluster.hardware:
         known = read_hardware(cluster.hardware, on_cpu=not cluster.on_cuda)
@@ -217,8 +218,14 @@ def hardware_of(cluster: Cluster) -> Hardware:
         matmul_flops_per_s={name: peak * cores for name, peak in known.matmul_flops_per_s.items()},
         memory_bandwidth_bytes_per_s=known.memory_bandwidth_bytes_per_s * cores,
         intra_host=cluster.intra_host or known.intra_host,
-        inter_host=cluster.inter_host or known.inter_host,
+        inter_host=_share(cluster.inter_host, cluster.devices_per_host) if cluster.inter_host else known.inter_host,
+        ports=1 if cluster.inter_host and not cluster.on_cuda else known.ports,
         link_devices=known.link_devices if known.link_devices > known.devices_per_host else cluster.devices_per_host,
         pair=None if cluster.intra_host else known.pair,
         stalls=known.stalls and not cluster.inter_host,
     )
+
+
+def _share(network: Link, devices: int) -> Link:
+    """Return one device's share of the network of its host, which a job states as a whole."""
+    return Link(bandwidth_bytes_per_s=network.bandwidth_bytes_per_s / devices, latency_s=network.latency_s)

@@ -24,7 +24,7 @@ class Allocation:
     devices_per_host: int
     cpus_per_device: float | None = None
     link: Link | None = None
-    """Link between hosts."""
+    """Link between hosts, of a whole host."""
 
 
 def read_allocation(*, on_cuda: bool, environment: Mapping[str, str] = os.environ) -> Allocation:

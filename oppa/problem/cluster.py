@@ -47,7 +47,9 @@ class Cluster:
     A tuple has one quota for each device of a host, in order.
     """
     intra_host: Link | None = None
+    """Link between two devices of a host; None: that of the device."""
     inter_host: Link | None = None
+    """Network of a whole host, of which each device has its share; None: that of the device."""
     hardware: HardwareFile | None = None
 
     @classmethod

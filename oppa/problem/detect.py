@@ -149,7 +149,7 @@ def _words(path: Path) -> list[str]:
 
 _LINK = """
 [cluster.inter_host]            # between hosts, as measured
-bandwidth = {bandwidth:<20}# of a host
+bandwidth = {bandwidth:<20}# of a host, all devices together
 latency = {latency:<22}# one way
 """
 _TEMPLATE = """\

@@ -189,6 +189,13 @@ def test_a_link_that_spans_hosts_keeps_its_devices_whatever_the_hosts_have() -> 
     assert (hardware_of(racks).link_devices, hardware_of(hosts).link_devices) == (72, 2)
 
 
+@pytest.mark.parametrize(("device", "ports"), [("H100", 8), ("CPU", 1)])
+def test_a_network_that_a_job_states_is_that_of_a_whole_host(device: str, ports: int) -> None:
+    network = Link(bandwidth_bytes_per_s=400e9, latency_s=5e-6)
+    found = hardware_of(Cluster(hosts=2, devices_per_host=8, device=device, memory_limit_bytes=10**9, inter_host=network))
+    assert found.inter_host == Link(bandwidth_bytes_per_s=50e9, latency_s=5e-6) and min(found.ports, 8) == ports
+
+
 def test_a_cluster_says_itself_what_its_links_and_cores_are() -> None:
     link = Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
     cluster = Cluster(devices_per_host=4, device="CPU", memory_limit_bytes=10**9, cpus_per_device=0.5, intra_host=link)
