@@ -15,13 +15,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oppa.protocol.worker import WorkerState, accuracy_gain
 from oppa.random_streams import stream
 from oppa.simulator.learning_curve import LearningCurve
-
-Array = NDArray[np.float64]
 
 JITTER = 0.05
 """Standard deviation of the logarithm of a worker's compute time from step to step."""

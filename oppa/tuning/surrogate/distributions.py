@@ -26,10 +26,6 @@ class Joint:
     mean: Tensor
     covariance: Tensor
 
-    def take(self, rows: Tensor) -> "Joint":
-        """Return the joint distribution of some components, by number."""
-        return Joint(self.mean[rows], self.covariance[rows][:, rows])
-
 
 @torch.no_grad()
 def belief_of(model: Any, inputs: Tensor) -> Normal:
