@@ -22,7 +22,7 @@ def sampled(
         quick: Returns what the quick tests show of a case. The cases of the sample that they do not need are marked as `slow`.
         seed: Seed of the order in which cases are drawn.
     """
-    each = [case if isinstance(case, tuple) else (case,) for case in cases]
+    each = [_each(case) for case in cases]
     kept = sorted(covering([set(features(*case)) for case in each], seed))
     shown = {kept[place] for place in covering([set(quick(*each[number])) for number in kept], seed)} if quick else kept
     marks = {number: () if number in shown else pytest.mark.slow for number in kept}
@@ -45,5 +45,9 @@ def slow(*values: Any) -> list[Any]:
 
 
 def nightly(*values: Any) -> list[Any]:
-    """Mark values of one parameter as `nightly`."""
-    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+    """Mark values of one parameter, or tuples of values of several, as `nightly`."""
+    return [pytest.param(*_each(value), marks=pytest.mark.nightly) for value in values]
+
+
+def _each(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)

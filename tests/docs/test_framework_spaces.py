@@ -7,6 +7,7 @@ import pytest
 from oppa.problem.job import load_job
 from oppa.problem.trial_values import settings_of
 from tests.docs.conftest import CPUS, blocks
+from tests.sampling import nightly
 from tests.tuning.formats.launch_lines import line
 
 TITAN, FLOAT8, TRANSFORMERS, LIGHTNING, DEEPSPEED = blocks("framework-spaces", "toml")
@@ -66,10 +67,7 @@ def test_a_file_gets_the_keys_of_what_the_job_lists(folder) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "values"),
-    [
-        ("torchtitan", {"micro_batch": 2}),
-        pytest.param("transformers", {"micro_batch": 1, "recompute": "none"}, marks=pytest.mark.nightly),
-    ],
+    [("torchtitan", {"micro_batch": 2}), *nightly(("transformers", {"micro_batch": 1, "recompute": "none"}))],
 )
 def test_a_completed_launch_line_runs(name, values, problem, folder, run_trial_of) -> None:
     (folder / "hf_train.py").rename(folder / "train.py")

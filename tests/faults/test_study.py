@@ -63,10 +63,6 @@ class Sitting:
         return processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == uuid)
 
 
-OTHERS = [("shim", signal.SIGKILL), ("launcher", signal.SIGKILL), ("rank", signal.SIGSTOP)]
-"""Processes and signals of the nightly run. `test_kill_matrix` has them for a single trial."""
-
-
 def assert_whole(folder):
     """A further sitting finishes the study; every trial that was not the victim counts."""
     executor = Sitting(folder)
@@ -79,10 +75,7 @@ def assert_whole(folder):
 
 @pytest.mark.parametrize(
     ("victim", "number"),
-    [
-        ("rank", signal.SIGKILL),
-        *(pytest.param(*each, marks=pytest.mark.nightly) for each in OTHERS),
-    ],
+    [("rank", signal.SIGKILL), *nightly(("shim", signal.SIGKILL), ("launcher", signal.SIGKILL), ("rank", signal.SIGSTOP))],
 )
 def test_a_study_goes_on_when_something_below_it_dies(tmp_path, repeat, victim, number):
     executor = Sitting(tmp_path)
@@ -103,7 +96,6 @@ def test_a_study_outlives_its_tuner(tmp_path, repeat, number):
     assert_whole(tmp_path)
 
 
-@pytest.mark.nightly
 def test_tuner_and_shim_killed_together_are_cleared_by_the_next_sitting(tmp_path, repeat):
     executor = Sitting(tmp_path)
     family = executor.in_trial(2)

@@ -5,15 +5,13 @@ import time
 import pytest
 
 from oppa.launchers.slurm import NEVER_GRANTED_S, POLL_S, wait_until_running
+from tests.sampling import nightly
 
 
 @pytest.mark.parametrize(
     ("options", "before", "after", "reported"),
     [
-        pytest.param(
-            *(["--hold"], [], ["release", "{job}"], "PENDING (JobHeldUser); `scontrol release {job}` lets it start"),
-            marks=pytest.mark.nightly,
-        ),
+        *nightly((["--hold"], [], ["release", "{job}"], "PENDING (JobHeldUser); `scontrol release {job}` lets it start")),
         ([], ["update", "partitionname=low", "state=down"], ["update", "partitionname=low", "state=up"], "PENDING (PartitionDown)"),
     ],
     ids=["held", "down"],

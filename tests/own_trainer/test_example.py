@@ -53,7 +53,6 @@ def test_a_last_step_in_which_a_rank_has_no_sample_is_taken_and_checkpoints_come
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())[-1] == "step-4"
 
 
-@pytest.mark.nightly
 def test_a_policy_changes_fsdp2_to_hsdp_and_the_losses_are_those_of_one_process(tmp_path):
     hsdp = dataclasses.replace(FSDP2, layouts=(("dp_replicate", 1), ("dp_replicate", 2)))
     waiting = (str(Path(__file__).with_name("misbehaving.py")), "nothing")  # its first attempt waits for oppa's request

@@ -1,6 +1,5 @@
 """Whatever is killed at whatever moment, while a policy changes batch and layout: nothing is left running, and each sample counts once."""
 
-import contextlib
 import json
 import os
 import re
@@ -170,6 +169,14 @@ class Training:
         running = sorted(self.running(), key=lambda process: process.pid)
         return running[0].pid if name == "launcher" else self.trainer.rank(running)
 
+    def has_struck(self, name, number):
+        """Send a signal to a victim; return False if that process ended meanwhile, so that another one is the victim."""
+        try:
+            os.kill(self.victim(name), number)
+        except ProcessLookupError:
+            return False
+        return True
+
     def has_come(self, kind, number):
         """Return True if a moment has come."""
         if kind == "step":
@@ -206,8 +213,7 @@ def kill(training, victim, number, moment):
     wait_for(lambda: training.has_come(*moment), trainer.limit_s)
     time.sleep(moment[1] / 1000 if moment[0] == "leave" else 0)
     before, survives = training.attempts(), victim == "service" or (victim, number) == ("oppa", signal.SIGTERM)
-    with contextlib.suppress(ProcessLookupError):  # on a loaded machine the victim may have left
-        os.kill(training.victim(victim), number)
+    wait_for(lambda: training.has_struck(victim, number))
     if survives:
         trainer.go_on()
     printed = training.end()

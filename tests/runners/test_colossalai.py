@@ -103,7 +103,6 @@ def test_a_model_that_is_no_llama_is_refused(colossalai: Run) -> None:
     assert result.outcome == "failed" and "`tied = True`" in result.cause
 
 
-@pytest.mark.nightly
 def test_its_hang_is_ended_and_the_next_trial_runs(colossalai: Run) -> None:
     """The interleaved schedule's overlapped transfers wait for one another over gloo, mostly in the first step: the space forbids them."""
     result = colossalai({**INTERLEAVED, "pp": 4, "micro_batch": 1, "overlap_p2p": True}, trial_time_s=10)

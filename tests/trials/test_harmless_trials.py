@@ -88,7 +88,7 @@ def folder(tmp_path: Path, connections: Connections, monkeypatch: pytest.MonkeyP
     return tmp_path
 
 
-@pytest.mark.parametrize("framework", ["plain", *nightly(*(name for name in LINES if name != "plain"))])
+@pytest.mark.parametrize("framework", [*nightly("transformers"), *(name for name in LINES if name != "transformers")])
 def test_trials_change_no_byte_and_the_line_itself_does(framework: str, folder: Path, connections: Connections) -> None:
     if framework in NEEDS:
         pytest.importorskip(NEEDS[framework])
