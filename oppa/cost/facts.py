@@ -99,6 +99,7 @@ def layout_of(
     offload, buckets = np.asarray(columns.get("offload", "none")), _bucket_mb(columns, numbers["zero_stage"]) * MIB
     facts = {
         **numbers,
+        **{name: _flags(columns, name) for name in ("compiled", "fp8_weights", "overlap_tp")},
         "cp": cp,
         "cp_mode": _codes(columns.get("cp_mode", framework.usual("cp_mode") if framework else ""), CP_MODES),
         "ep": _numbers(columns, "ep", 1),
@@ -106,7 +107,6 @@ def layout_of(
         "shards": np.where(shard > 0, np.minimum(shard, numbers["dp"]), numbers["dp"]) * cp,
         "hpz": np.where(numbers["zero_stage"] >= 3, _numbers(columns, "hpz", 1), 1),
         "quantized_weights": _flags(columns, "quantized_weights") * (numbers["zero_stage"] >= 3),
-        "fp8_weights": _flags(columns, "fp8_weights"),
         "quantized_gradients": _flags(columns, "quantized_gradients") * (numbers["zero_stage"] >= 3),
         "recompute": _codes(columns["recompute"], RECOMPUTE),
         "recompute_layers": np.where(recomputed > 0, recomputed, np.inf),
@@ -126,8 +126,6 @@ def layout_of(
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
         "overlap_gather": _numbers(columns, "overlap_zero_allgather", 0),
         "overlap_p2p": _numbers(columns, "overlap_p2p", 0),
-        "overlap_tp": _flags(columns, "overlap_tp"),
-        "compiled": _flags(columns, "compiled"),
         "balanced": np.asarray((np.asarray(columns.get("stage_layout", "even")) != "even") | balanced, dtype=np.float64),
         "bucket_bytes": buckets,
         "last_bucket_bytes": np.where(np.isinf(buckets), AT_REST_MB * MIB, buckets),
