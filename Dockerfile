@@ -1,4 +1,4 @@
-# An image with oppa and its built-in core: `docker build --tag oppa .`, then `docker run --rm --volume "$PWD:/work" oppa tune job.toml`.
+# An image with oppa and its built-in trainer: `docker build --tag oppa .`, then `docker run --rm --volume "$PWD:/work" oppa tune job.toml`.
 FROM python:3.13-slim
 
 COPY . /oppa

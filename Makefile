@@ -23,7 +23,7 @@ TESTS ?= tests
 VERSIONS_TESTS ?= tests/api tests/client tests/problem tests/protocol tests/report tests/study tests/table \
 	tests/control/test_service.py tests/trials/test_command.py tests/tuning/test_search.py
 
-# The lowest torch is that of a tuner without the built-in core, which needs the torch of the extra `train`.
+# The lowest torch is that of a tuner without the built-in trainer, which needs the torch of the extra `train`.
 ifeq ($(RESOLUTION),lowest-direct)
 VERSIONS_TORCH ?= torch==2.8.*
 VERSIONS_EXTRAS ?= plots,command

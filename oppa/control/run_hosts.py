@@ -32,7 +32,7 @@ def elastic_hosts(run: RunSpec, folder: Path, backend: Backend, runner: Runner, 
             assert isinstance(further.pool, SharedHostPool)
             yield further.pool
 
-    def make_launcher(place: HostPool) -> HostsLauncher:
-        return HostsLauncher(runner, place, study=run.uuid, grace_s=grace_s)
+    def make_launcher(pool: HostPool) -> HostsLauncher:
+        return HostsLauncher(runner, pool, study=run.uuid, grace_s=grace_s)
 
     return ElasticHosts(backend.pool, open_more if backend.has_more else None, make_launcher)

@@ -227,5 +227,5 @@ def hardware_of(cluster: Cluster) -> Hardware:
 
 
 def _share(network: Link, devices: int) -> Link:
-    """Return one device's share of the network of its host, which a job states as a whole."""
-    return Link(bandwidth_bytes_per_s=network.bandwidth_bytes_per_s / devices, latency_s=network.latency_s)
+    """Return one device's share of the network of its host."""
+    return dataclasses.replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s / devices)

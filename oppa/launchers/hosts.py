@@ -88,8 +88,8 @@ class SharedHostPool(HostPool, Protocol):
 class HostsLauncher:
     """Starts a runner's processes on all hosts of a host pool."""
 
-    def __init__(self, runner: Runner, place: HostPool, *, study: str, grace_s: float) -> None:
-        self._place = place
+    def __init__(self, runner: Runner, pool: HostPool, *, study: str, grace_s: float) -> None:
+        self._pool = pool
         self._study, self._runner = study, runner
         self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
         self._folder = Path(tempfile.gettempdir(), scratch_dirs.name(study))
@@ -106,7 +106,7 @@ class HostsLauncher:
     @property
     def hosts(self) -> tuple[str, ...]:
         """Return the names of the hosts of the pool."""
-        return self._place.names
+        return self._pool.names
 
     def prepare(self) -> None:
         """Start the agents, so that their imports overlap with the tuner's next computation."""
@@ -120,12 +120,12 @@ class HostsLauncher:
             EnvironmentLackingError: the hosts are lost, or one of them does not answer.
         """
         while True:
-            with self._place.devices(spec, on_tick):
+            with self._pool.devices(spec, on_tick):
                 agents = self._living_agents()
                 try:
                     agents.wait_ready(on_tick)
                 except OSError as error:
-                    hosts = ", ".join(self._place.names)
+                    hosts = ", ".join(self._pool.names)
                     self.drop_agents()
                     if revoked := self.revoked(agents):
                         _log.warning("waiting for other hosts: %s", revoked)
@@ -156,14 +156,14 @@ class HostsLauncher:
         """
         agents = self._living_agents()
         self._launches += 1
-        trial = HostsTrial(self, agents, self._place, folder, launch_id=self._launches)
+        trial = HostsTrial(self, agents, self._pool, folder, launch_id=self._launches)
         try:
             port = agents.ask_port(self._launches)
         except OSError:
             if agents.ended():
                 return trial  # `poll` reports their end
             raise
-        master = self._place.addresses[0]
+        master = self._pool.addresses[0]
         agents.tell(do="start", launch_id=self._launches, folder=str(folder.resolve()), master=master, port=port, shared=shared)
         return trial
 
@@ -172,11 +172,11 @@ class HostsLauncher:
         if self._agents is not None:
             agents, self._agents = self._agents, None
             agents.close()
-            self._place.kill()
+            self._pool.kill()
 
     def revoked(self, agents: AgentClient) -> str:
         """Return why hosts were withdrawn, by the agents or by the host pool; empty while they are available."""
-        return f"host {self._place.names[agents.lost]} was lost" if agents.lost is not None else self._place.revoked()
+        return f"host {self._pool.names[agents.lost]} was lost" if agents.lost is not None else self._pool.revoked()
 
     def close(self) -> None:
         """End everything that this launcher has started."""
@@ -187,24 +187,24 @@ class HostsLauncher:
         if self._agents is not None and self._agents.ended():
             self.drop_agents()
         if self._agents is None:
-            hosts, log = len(self._place.addresses), self._folder / "agents.log"
+            hosts, log = len(self._pool.addresses), self._folder / "agents.log"
             log.unlink(missing_ok=True)  # an earlier error is not the reason if these agents fail
             folder, runs = str(self._runner.folder), self._runner.trains_runs
             task = AgentTask(runner=folder, runs=runs, study=self._study, hosts=hosts, grace_s=self._grace_s)
             environment = placement.environment(self._runner, self._study, packages=self._folder / "packages")
-            self._agents = AgentClient(self._place.commands(task), hosts=hosts, environment=environment, grace_s=self._grace_s, log=log)
+            self._agents = AgentClient(self._pool.commands(task), hosts=hosts, environment=environment, grace_s=self._grace_s, log=log)
         return self._agents
 
 
 class HostsTrial:
     """A trial that runs on several hosts."""
 
-    def __init__(self, launcher: HostsLauncher, agents: AgentClient, place: HostPool, folder: Path, *, launch_id: int) -> None:
-        self._launcher, self._agents, self._place = launcher, agents, place
+    def __init__(self, launcher: HostsLauncher, agents: AgentClient, pool: HostPool, folder: Path, *, launch_id: int) -> None:
+        self._launcher, self._agents, self._pool = launcher, agents, pool
         self._folder = folder
         self._launch_id = launch_id
         self._exits: dict[int, Exit] = {}
-        self._heard_at = dict.fromkeys(range(len(place.addresses)), time.monotonic() + START_S)
+        self._heard_at = dict.fromkeys(range(len(pool.addresses)), time.monotonic() + START_S)
         self._linger_until = math.inf
 
     def poll(self) -> Exit | None:
@@ -218,8 +218,8 @@ class HostsTrial:
         if how:
             return self._lost(how)
         if silent := self._silent():
-            return Exit(revoked=f"host {self._place.names[silent[0]]} no longer responds")
-        over = len(self._exits) == len(self._place.addresses) or time.monotonic() > self._linger_until
+            return Exit(revoked=f"host {self._pool.names[silent[0]]} no longer responds")
+        over = len(self._exits) == len(self._pool.addresses) or time.monotonic() > self._linger_until
         return _merged(self._exits.values()) if over else None
 
     def end(self, grace_s: float) -> None:
@@ -250,7 +250,7 @@ class HostsTrial:
         try:
             return parse_exit(untrusted_file.read(file, limit_bytes=EXIT_BYTES) or b"")
         except (MeasurementError, ValueError, TypeError, KeyError) as error:
-            failure = f"host {self._place.names[host]} reported the end of its processes in a damaged `{file.name}`: {error}"
+            failure = f"host {self._pool.names[host]} reported the end of its processes in a damaged `{file.name}`: {error}"
             return Exit(failure=plain_text(failure, limit=CAUSE))
         finally:
             with contextlib.suppress(OSError):
@@ -264,11 +264,11 @@ class HostsTrial:
 
     def _gather_logs(self) -> None:
         """Append the logs of other hosts to those of the first one."""
-        for host in range(1, len(self._place.addresses)):
+        for host in range(1, len(self._pool.addresses)):
             own = logs.folder(self._folder, host)
             for name in (logs.STDOUT, logs.STDERR):
                 if words := logs.last_words(own / name, logs.CAP_BYTES // 4):
-                    logs.append(self._folder / name, f"\n--- host {host}, {self._place.names[host]}\n{words}\n")
+                    logs.append(self._folder / name, f"\n--- host {host}, {self._pool.names[host]}\n{words}\n")
             shutil.rmtree(own, ignore_errors=True)
 
 

@@ -24,7 +24,7 @@ class Allocation:
     devices_per_host: int
     cpus_per_device: float | None = None
     link: Link | None = None
-    """Link between hosts, of a whole host."""
+    """Network of a whole host; None if the environment does not state it."""
 
 
 def read_allocation(*, on_cuda: bool, environment: Mapping[str, str] = os.environ) -> Allocation:

@@ -16,7 +16,7 @@ OF_EXPERTS = ("expert_ffn", "shared_expert_ffn", "dense_layers")
 OF_LATENTS = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim")
 """Dimensions of multi-head latent attention (DeepSeek-V2, section 2.1), by Transformers' names."""
 DESCRIBED_ONLY = ("head_width", *OF_EXPERTS, *OF_LATENTS)
-"""Dimensions for the cost model alone: neither the built-in core nor the simulator builds them, and older records lack them."""
+"""Dimensions for the cost model alone: neither the built-in trainer nor the simulator builds them, and older records lack them."""
 COMPUTED = ("norm_eps", "rope_theta", "activation")
 """Choices that change what a model computes, but not how long it takes; older records lack them."""
 HEAD_DIM = "head_dim"
@@ -99,7 +99,7 @@ class Model:
 
     @property
     def not_built(self) -> str:
-        """Return the key of the first dimension that is described only; empty if the built-in core can build the model."""
+        """Return the key of the first dimension that is described only; empty if the built-in trainer can build the model."""
         stated = next((name for name in DESCRIBED_ONLY if getattr(self, name)), "")
         return HEAD_DIM if stated == "head_width" else stated
 

@@ -78,7 +78,7 @@ MEGATRON = Framework(
 # Korthikanti et al. (2022) measured an older version, which kept scores in memory; selective recomputation dropped them.
 MEGATRON_2022 = dataclasses.replace(MEGATRON, fused_attention=False)
 COLOSSALAI = Framework(ddp_copy=True, reduces_every_micro_batch=True, scattered_gradients=False)
-# The built-in core trains fp32 weights under autocast. ZeRO 2 and 3 are FSDP2, which reduces in fp32
+# The built-in trainer trains fp32 weights under autocast. ZeRO 2 and 3 are FSDP2, which reduces in fp32
 # (oppa/training/parallel/data_parallel.py).
 TORCH = Framework(
     fp32_gradients=True,

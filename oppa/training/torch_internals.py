@@ -66,7 +66,7 @@ leave_to_their_ranks = DistributedDataParallel._set_params_and_buffers_to_ignore
 def require_tested(version: str = torch.__version__) -> None:
     """Raise EnvironmentLackingError unless the core was tested with this version of torch."""
     if minor_release(version) not in TESTED:
-        message = f"the built-in core was not tested with torch {version}; it calls private functions of torch {', '.join(TESTED)}"
+        message = f"the built-in trainer was not tested with torch {version}; it calls private functions of torch {', '.join(TESTED)}"
         raise EnvironmentLackingError(message, hint=f"install `torch=={TESTED[-1]}.*` in this environment")
 
 

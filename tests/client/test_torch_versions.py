@@ -1,4 +1,4 @@
-"""The built-in core refuses a torch with which it was not tested; its private names of torch are in one module."""
+"""The built-in trainer refuses a torch with which it was not tested; its private names of torch are in one module."""
 
 import ast
 import dataclasses

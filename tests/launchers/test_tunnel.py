@@ -154,8 +154,8 @@ def test_a_node_of_slurms_reaches_this_machine(slurm, service, tmp_path, monkeyp
         for name, value in allocation.environment.items():
             if name.startswith("SLURM"):
                 monkeypatch.setenv(name, value)
-        place = SlurmHosts(allocation.job, script_spec("", ranks=2, steps=1).cluster, nodes(allocation.job))
-        with Backend(pool=place).reached(service, grace_s=1, log=tmp_path / "tunnel.log") as port, connected(port) as line:
+        pool = SlurmHosts(allocation.job, script_spec("", ranks=2, steps=1).cluster, nodes(allocation.job))
+        with Backend(pool=pool).reached(service, grace_s=1, log=tmp_path / "tunnel.log") as port, connected(port) as line:
             assert port != service
             data = os.urandom(100_000)
             assert said_back(line, data) == data
