@@ -58,7 +58,7 @@ def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned
     preferring(oppa.folder / "still", 2, known)
     preferring(oppa.folder / "greedy", 4, known)
     explore = ("--policy", "explore,seed=2", "--weights", "p.safetensors")
-    oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "explored", "--set", "train.samples=8000", *explore)
+    oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "explored", "--set", "train.samples=16000", *explore)
     assert RunSpec.read(oppa.folder / "explored").policy == "explore,seed=2"
     lines = ledger.standing(ledger.read(oppa.folder / "explored"))
     assert len({tuple(line["local_batches"]) for line in lines if line["event"] == ledger.CHANGED and "local_batches" in line}) > 10
