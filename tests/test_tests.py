@@ -11,12 +11,19 @@ FOLDER = Path(__file__).parent
 def test_no_test_module_imports_another_one() -> None:
     """What several of them need is in a module of its own, so that each file of tests can move, and runs alone."""
     imports = {
-        (str(path.relative_to(FOLDER)), node.module)
+        (str(path.relative_to(FOLDER)), name)
         for path in FOLDER.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.rpartition(".")[2].startswith("test_")
+        for name in _imported(node)
+        if name.rpartition(".")[2].startswith("test_")
     }
     assert not imports
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """Modules that a line imports, or names from one."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+    return [*names, node.module] if isinstance(node, ast.ImportFrom) and node.module else names
 
 
 def test_a_sample_has_every_feature_and_its_quick_part_every_quick_one() -> None:

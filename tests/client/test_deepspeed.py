@@ -11,32 +11,22 @@ import pytest
 import torch
 from torch import nn
 
-from oppa import catalog
-from oppa.errors import EnvironmentLackingError
-from oppa.trials.runner import load_runner
 from tests.client.by_hand import batches, full_batches, order
 from tests.client.engine_model import RATE, Samples, groups_of, layers
+from tests.client.libraries import DEEPSPEED, deepspeed_python
 from tests.own_trainer.folders import REFERENCE, TOTAL, reported
 
-pytestmark = [pytest.mark.slow, pytest.mark.environment]
+pytestmark = DEEPSPEED
 ROOT = Path(__file__).parents[2]
 CHANGES = {1: (12, 2), 3: (6, 3), 5: (9, 2)}
 """A larger batch, another micro-batch, and a batch that does not divide among two ranks."""
 EVEN = {1: (12, 2), 3: (8, 4)}
 
 
-def interpreter() -> str:
-    try:
-        runner = load_runner(catalog.find("runners", "deepspeed"))
-    except EnvironmentLackingError as lacking:
-        pytest.skip(f"{lacking.message}; {lacking.hint}")
-    return str(runner.python)
-
-
 def run_ranks(ranks: int, cases: Sequence[tuple[Path, dict[str, Any]]]) -> list[list[dict[str, Any]]]:
     """Train attempts one after the other with ranks of torchrun; return what each rank saw of each."""
     program = Path(__file__).with_name("engine_program.py")
-    launch = [interpreter(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(program)]
+    launch = [deepspeed_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(program)]
     paths = f"{ROOT}:{ROOT / 'client'}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "DS_ACCELERATOR": "cpu"}
     words = [*launch, json.dumps([(str(folder), options) for folder, options in cases])]

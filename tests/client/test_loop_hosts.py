@@ -12,11 +12,11 @@ from oppa_client import run_files
 from oppa_client.lightning.ranks import with_ranks
 
 from oppa.control.own_trainer.contract import have_all_started
-from oppa.trials.placement import free_port
-from tests.client import test_deepspeed, test_torchtitan
 from tests.client.by_hand import TOTAL
+from tests.client.libraries import DEEPSPEED, TORCHTITAN, deepspeed_python
 from tests.own_trainer.folders import ask_to_leave, prepare, reported
 from tests.own_trainer.living import wait_for
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = ("transformers", "torchtitan")
@@ -26,7 +26,7 @@ OUTPUT = ("transformers", "torchtitan")
 @contextlib.contextmanager
 def started(hosts: int, library: str, folder: Path, saved: Path) -> Iterator[None]:
     """Start the example of a library with one rank on each host; at the end, wait until it has trained."""
-    python = test_deepspeed.interpreter() if library == "deepspeed" else sys.executable
+    python = deepspeed_python() if library == "deepspeed" else sys.executable
     words = [python, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
     words += [str(ROOT / "examples" / f"{library}_trainer.py"), "--output" if library in OUTPUT else "--checkpoints", str(saved)]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "client"), os.environ.get("PYTHONPATH", "")])
@@ -55,8 +55,8 @@ def samples(folder: Path) -> int:
         "lightning",
         pytest.param("accelerate", marks=pytest.mark.nightly),
         pytest.param("transformers", marks=pytest.mark.nightly),
-        pytest.param("deepspeed", marks=[*test_deepspeed.pytestmark, pytest.mark.nightly]),
-        pytest.param("torchtitan", marks=test_torchtitan.pytestmark),
+        pytest.param("deepspeed", marks=[*DEEPSPEED, pytest.mark.nightly]),
+        pytest.param("torchtitan", marks=TORCHTITAN),
     ],
 )
 def test_an_example_trains_on_two_hosts_and_goes_on_on_one_that_started_early(library, tmp_path):

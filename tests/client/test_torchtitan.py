@@ -1,6 +1,5 @@
 """`OppaTrainer` follows a plan with torchtitan's own trainer: it trains as a plain loop does, and other layouts resume its checkpoints."""
 
-import importlib.util
 import itertools
 import json
 import os
@@ -17,13 +16,10 @@ from torch import nn
 
 from oppa.training import GradientStatistics
 from tests.client.by_hand import batches, full_batches, order
+from tests.client.libraries import TORCHTITAN
 from tests.own_trainer.folders import REFERENCE, TOTAL, reported
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.environment,
-    pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="NOT TESTED with torchtitan, which is not installed"),
-]
+pytestmark = TORCHTITAN
 ROOT = Path(__file__).parents[2]
 OWN_STATE = {"outside": True, "shares": "kept", "config": {"checkpoint.enable": True, "checkpoint.last_save_model_only": False}}
 CASES = {

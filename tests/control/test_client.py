@@ -23,6 +23,7 @@ from oppa.control.service.client import ControlClient
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Decided, StepFacts, Welcome
 from tests.control.services import PRESENT, hello, serving, step, until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,8 @@ def test_what_a_message_cannot_hold_is_left_out_and_training_goes_on(client) -> 
 
 
 def test_a_service_that_is_away_is_waited_for_by_nobody(tmp_path, table) -> None:
-    with serving(tmp_path, table, GoodputPolicy) as (service, port):
+    port = free_port()
+    with serving(tmp_path, table, GoodputPolicy, port) as (service, _):
         token = service.tokens.of_job("a-job")
     with ControlClient(f"127.0.0.1:{port}", token, hello()) as client:
         begin_s = time.monotonic()
@@ -88,7 +90,8 @@ def test_a_service_that_is_away_is_waited_for_by_nobody(tmp_path, table) -> None
 
 
 def test_nothing_is_lost_when_the_service_goes_and_comes(tmp_path, table) -> None:
-    with serving(tmp_path, table, GoodputPolicy) as (service, port):
+    port = free_port()
+    with serving(tmp_path, table, GoodputPolicy, port) as (service, _):
         token = service.tokens.of_job("a-job")
     with ControlClient(f"127.0.0.1:{port}", token, hello()) as client:
         for round_ in range(4):

@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import psutil
 
 from oppa.trials import processes, trial_folder
 from tests.launchers.study_laws import Tuner
+from tests.ports import free_ports
 
 START_S = 90
 JOBS = ("aiohttp", "aiohttp_cors", "colorful", "grpc", "opencensus", "opentelemetry", "smart_open", "virtualenv")
@@ -44,7 +44,7 @@ class RayCluster:
     def __init__(self, nodes: int = 3) -> None:
         self._names = tuple(f"n{number}" for number in range(nodes))
         self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # paths of sockets are short
-        self.address, self.dashboard = (f"127.0.0.1:{_free_port()}" for _ in range(2))
+        self.address, self.dashboard = (f"127.0.0.1:{port}" for port in free_ports(2))
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
         self.environment = {**os.environ, **token, "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": str(START_S)}
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
@@ -162,9 +162,3 @@ def _runs(running: subprocess.Popen[str], program: str, argument: str = "") -> b
             if f"ray import {program}" in words and argument in words:
                 return True
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

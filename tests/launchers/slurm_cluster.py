@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from oppa.trials import processes
+from tests.ports import free_ports
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "sinfo", "squeue")
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -88,7 +89,7 @@ class SlurmCluster:
 
     def __init__(self, folder: Path, *, nodes: int = 2, cpus: int = 8, memory_mib: int = 16_000, gpus: int = 4) -> None:
         self._folder = folder
-        self._port, *self._node_ports = _free_ports(1 + nodes)
+        self._port, *self._node_ports = free_ports(1 + nodes)
         # The cgroups are named after the nodes: with such names another Slurm on this machine has others.
         self.nodes = tuple(f"n{self._port}-{index}" for index in range(1, nodes + 1))
         self.cpus, self.memory_mib, self.gpus = cpus, memory_mib, gpus
@@ -242,14 +243,6 @@ class SlurmCluster:
 
 def _find(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:
