@@ -5,6 +5,7 @@ Laws are tried on 25 random examples, and under `--hypothesis-profile whole`, wh
 
 import collections
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -46,9 +47,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that have most tests of environments, then of faults, then slow ones, so that the workers end together."""
+    """Begin with the files that have most tests of environments, then of faults, then slow ones, so that the workers end together.
+
+    Those that mostly wait for Slurm alternate with others, so that one worker computes while another one waits.
+    """
     long = collections.Counter((item.path, mark.name) for item in items for mark in item.iter_markers())
     items.sort(key=lambda item: [-long[item.path, mark] for mark in ("environment", "faults", "slow")])
+    files = [list(tests) for _, tests in itertools.groupby(items, key=lambda item: item.path)]
+    apart = [[tests for tests in files if _waits(tests) is waits] for waits in (True, False)]
+    items[:] = [item for pair in itertools.zip_longest(*apart, fillvalue=()) for tests in pair for item in tests]
+
+
+def _waits(tests: list[pytest.Item]) -> bool:
+    return any("slurm" in getattr(item, "fixturenames", ()) for item in tests)
 
 
 def pytest_collection_finish() -> None:

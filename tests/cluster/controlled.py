@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from oppa.training.run import ledger
@@ -68,8 +69,12 @@ class Controlled:
                 time.sleep(1)
 
 
-def scaled(spool: Path, slurm: SlurmCluster, *, timeout_s: float) -> Controlled:
-    """Train the job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end."""
+def scaled(spool: Path, slurm: SlurmCluster, *, timeout_s: float, hurry: Callable[[], None] = lambda: None) -> Controlled:
+    """Train the job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end.
+
+    Args:
+        hurry: Is called before the rest.
+    """
     other, another = slurm.submit("sleep 600", "--nodes=2", "--exclusive"), slurm.submit("sleep 600", "--nodes=1", "--exclusive")
     for each in (other, another):
         slurm.wait_for(each, "RUNNING")
@@ -84,6 +89,7 @@ def scaled(spool: Path, slurm: SlurmCluster, *, timeout_s: float) -> Controlled:
         slurm.wait_for(comer, "RUNNING", timeout_s=60)
         controlled.reaches(1)
         slurm.cancel(comer)
+        hurry()
         assert controlled.process.wait(timeout=timeout_s) == 0, controlled.log.read_text()
     finally:
         controlled.end()

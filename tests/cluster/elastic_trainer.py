@@ -1,7 +1,7 @@
 """Train a model of one number with one plain Python rank on each host; the ranks meet over TCP as torchrun's would.
 
-Sample n pulls the weight towards n % 7, and takes as long as stated, so that more hosts are faster. Each rank appends its
-attempt, and the numbers of its samples, to a file of its own.
+Sample n pulls the weight towards n % 7, and takes as long as stated, so that more hosts are faster; no time once the output folder
+has the file `hurry`. Each rank appends its attempt, and the numbers of its samples, to a file of its own.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def main():
             plan = run.plan
             numbers = [number for part in plan.micro_batches(rank, ranks) for number in part]
             print(json.dumps([Path(os.environ["OPPA_TRIAL"]).name, plan.step, numbers]), file=log, flush=True)
-            time.sleep(options.sample_s * len(numbers))
+            time.sleep(0.0 if (options.output / "hurry").exists() else options.sample_s * len(numbers))
             gradient = group.sum(sum(weight - number % 7 for number in numbers)) / plan.global_batch
             weight -= 0.1 * gradient
             if ranks == options.dies_on and rank == ranks - 1:

@@ -1,6 +1,7 @@
 """Train a tiny Llama with `OppaTrainer` on any number of ranks; each sample takes as long as stated, so that more ranks are faster.
 
-Rank r appends its attempt, and the numbers of its samples, to a file of its own.
+Samples take no longer than they must once the output folder has the file `hurry`. Rank r appends its attempt, and the numbers of its
+samples, to a file of its own.
 """
 
 import argparse
@@ -32,7 +33,7 @@ class Logged(OppaTrainer):
     def _take_step(self, model, run):
         plan, rank, ranks = run.plan, self.args.process_index, self.args.world_size
         numbers = [number for part in plan.micro_batches(rank, ranks) for number in part]
-        time.sleep(self.sample_s * len(numbers))
+        time.sleep(0.0 if Path(self.args.output_dir, "hurry").exists() else self.sample_s * len(numbers))
         with Path(self.args.output_dir, f"samples-{rank}.jsonl").open("a") as log:
             log.write(json.dumps([Path(os.environ["OPPA_TRIAL"]).name, plan.step, numbers]) + "\n")
         return super()._take_step(model, run)

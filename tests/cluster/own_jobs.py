@@ -75,6 +75,10 @@ class Job:
         self.oppa("cluster", "submit", self.spool, self.job, "--table", self.scales, "--name", "elastic")
         return self.spool
 
+    def hurry(self) -> None:
+        """Let the rest of the samples take no time, once all that can happen to the job has happened."""
+        (self.output / "hurry").touch()
+
     def taken(self) -> list[int]:
         """Return the numbers of the samples of all valid steps, in order, as the ranks of the newest attempt logged each step.
 

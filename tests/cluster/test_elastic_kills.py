@@ -139,6 +139,8 @@ def require_no_loss(victim: str, phase: str, change: Change) -> list[int]:
         os.kill(chance.choice(victims), signal.SIGKILL)
     else:
         assert victim == "rank"
+    until(lambda: controlled.process.poll() is not None or controlled.hosts() != change.hosts, controlled.log.read_text, timeout_s=180)
+    job.hurry()
     assert controlled.process.wait(timeout=400) == 0, controlled.log.read_text()
     require_trained(job, controlled)
     assert job.taken() == list(range(job.samples))

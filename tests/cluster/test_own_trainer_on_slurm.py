@@ -28,7 +28,7 @@ def test_from_the_profile_to_the_last_sample(slurm: SlurmCluster, tmp_path: Path
     found = json.loads(job.oppa("scale-table", job.job, *sizes, "--json").stdout)
     assert [(entry["devices"], entry["source"]) for entry in found["entries"]] == [(1, "measured"), (2, "measured"), (4, "predicted")]
     job.output.rename(tmp_path / "profiled")
-    controlled = scaled(job.submit(), slurm, timeout_s=360)
+    controlled = scaled(job.submit(), slurm, timeout_s=360, hurry=job.hurry)
     assert require_trained(job, controlled)[:4] == [1, 2, 4, 1]
     assert job.taken() == list(range(job.samples))
     hosts = [line["hosts"] for line in controlled.lines() if line["event"] == ledger.STARTED]
@@ -42,7 +42,7 @@ def test_from_the_profile_to_the_last_sample(slurm: SlurmCluster, tmp_path: Path
 def test_a_trainer_without_early_start_is_restarted_cold(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(slurm, tmp_path, 8 * 1500, PLAIN, "--late-start")
     job.write_table()
-    controlled = scaled(job.submit(), slurm, timeout_s=360)
+    controlled = scaled(job.submit(), slurm, timeout_s=360, hurry=job.hurry)
     assert require_trained(job, controlled)[:4] == [1, 2, 4, 1]
     pauses = [line["seconds"]["restart"] for line in controlled.lines() if line["event"] == RESTARTED]
     assert len(pauses) >= 3 and all(pause_s > 0 for pause_s in pauses)
@@ -62,7 +62,7 @@ def test_the_pause_of_both_restarts_is_compared(slurm: SlurmCluster) -> None:
 def test_a_transformers_trainer_is_scaled(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(slurm, tmp_path, 8 * 700, TRANSFORMERS)
     job.write_table()
-    assert require_trained(job, scaled(job.submit(), slurm, timeout_s=360))[:4] == [1, 2, 4, 1]
+    assert require_trained(job, scaled(job.submit(), slurm, timeout_s=360, hurry=job.hurry))[:4] == [1, 2, 4, 1]
     assert job.taken() == list(range(job.samples))
 
 
