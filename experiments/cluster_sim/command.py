@@ -1,6 +1,5 @@
 """`oppa bench cluster-sim`: simulate elastic jobs on a shared cluster."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -23,9 +22,9 @@ def command(
     """Measure how much sooner elastic jobs complete and how long other jobs wait, on five traces like Seren's. It takes minutes."""
     from experiments.cluster_sim import run as bench
     from experiments.cluster_sim.page import sections, write_page
+    from experiments.lib.result_output import print_result, print_written
     from oppa.bench.registry import inputs
     from oppa.cli.commands.bench_list import words
-    from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
 
     current = inputs("cluster-sim", words(tasks), seeds=seeds, days=days)
@@ -39,10 +38,5 @@ def command(
             tell("thresholds and windows")
             thresholds = bench.run(bench.thresholds(every[:3], days), tables, tell)
             measured = bench.run(bench.measured(every[:2], days), tables, tell) if bench.MEASURED in tables else []
-            written = write_page(out, ran, shares, thresholds, measured, tables, inputs=current)
-            style.err().print(f"written: {written}", markup=False)
-    if as_json:
-        typer.echo(json.dumps(bench.to_json(ran), indent=1))
-        return
-    for section in sections(ran):
-        style.print_section(section)
+            print_written(write_page(out, ran, shares, thresholds, measured, tables, inputs=current))
+    print_result(sections(ran), lambda: bench.to_json(ran), as_json=as_json)

@@ -20,11 +20,11 @@ def command(
     All of it runs on real ranks and takes half an hour.
     """
     from experiments.control.run import chosen, measure, to_json
+    from experiments.lib.result_output import print_result, write_result
     from oppa.bench.registry import inputs
     from oppa.cli.commands.bench_list import words
-    from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
-    from oppa.report.record import provenance, write_record
+    from oppa.report.record import provenance
 
     names = words(parts)
     arguments = {"repeats": repeats} | ({} if names is None else {"parts": list(names)})
@@ -32,13 +32,6 @@ def command(
     with showing_status() as tell:
         found = measure(repeats, tell, measured)
     sections = [section for each in found for section in each.sections]
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(to_json(found, provenance()), indent=1))
-    else:
-        for section in sections:
-            style.print_section(section)
+    print_result(sections, lambda: to_json(found, provenance()), as_json=as_json)
     if out:
-        written = write_record(out, "Control", sections, inputs=inputs("control", None, **arguments))
-        style.err().print(f"written: {written}", markup=False)
+        write_result(out, "Control", sections, inputs("control", None, **arguments))

@@ -38,6 +38,8 @@ class AdditionalWork:
     """Description of a pair of steps in tables and progress messages."""
 
 
+CONFIDENCE = 0.95
+"""Probability that an interval contains the median."""
 STATISTICS = AdditionalWork(program="alternate", title="Cost of gradient statistics", words="gradient statistics and without")
 BATCHES = AdditionalWork(program="rebatch", title="Cost of a change of batch sizes", words="the batch doubled before them and without")
 
@@ -120,10 +122,10 @@ def overheads(kind: AdditionalWork, places: Sequence[MeasuredLayout], pairs: int
     return found
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return an interval that contains the distribution's median with at least this probability; with few values, their whole range."""
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return an interval that contains the median with at least the probability CONFIDENCE; with few values, their whole range."""
     ordered = sorted(values)
-    place = max(1, int(binom.ppf((1 - confidence) / 2, len(ordered), 0.5)))
+    place = max(1, int(binom.ppf((1 - CONFIDENCE) / 2, len(ordered), 0.5)))
     return ordered[place - 1], ordered[-place]
 
 

@@ -42,7 +42,7 @@ class SlowingSimulator:
         return self.simulator.steps_per_s(configuration)
 
 
-def loss_of_search(folder: Path, per_trial: float, seed: int, *, watches: bool, designer: str = "random") -> tuple[float, int]:
+def loss_of_search(folder: Path, per_trial: float, seed: int, *, watches: bool) -> tuple[float, int]:
     """Return by what share the contenders of a search are slower than the fastest that it tried, and the number of its trials.
 
     Args:
@@ -54,7 +54,7 @@ def loss_of_search(folder: Path, per_trial: float, seed: int, *, watches: bool, 
     with Study.create(folder, problem.to_dict(), problem.fingerprint) as study:
         study.open_session({})
         executor = TrialExecutor(study, problem, SimulatedExecutor(simulator, seed=seed), SilentCallback(), simulated=True)
-        made = make_designer(designer, problem, candidates, seed=seed)
+        made = make_designer("random", problem, candidates, seed=seed)
         search(executor, candidates, made, never(problem.limits), watches_drift=watches)
         trials = study.trials()
     found = current(trials, candidates, problem.limits.repeats)

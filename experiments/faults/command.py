@@ -17,22 +17,15 @@ def command(
     The benchmark takes twenty minutes. It exits with code 4 if anything breaks.
     """
     from experiments.faults.run import FAULTS, attack
+    from experiments.lib.result_output import print_result, write_result
     from oppa.bench.registry import inputs as inputs_of
-    from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
-    from oppa.report.record import provenance, write_record
+    from oppa.report.record import provenance
 
     with showing_status() as tell:
         found = attack(inputs, seed, tell)
-    if as_json:
-        import json
-
-        typer.echo(json.dumps({**found.to_dict(), "environment": provenance()}, indent=1))
-    else:
-        for section in found.sections:
-            style.print_section(section)
+    print_result(found.sections, lambda: {**found.to_dict(), "environment": provenance()}, as_json=as_json)
     if out:
-        declared = inputs_of("faults", None, inputs=inputs, seed=seed)
-        style.err().print(f"written: {write_record(out, 'Hostile input', found.sections, inputs=declared)}", markup=False)
+        write_result(out, "Hostile input", found.sections, inputs_of("faults", None, inputs=inputs, seed=seed))
     if any(found.to_dict()[name] for name in FAULTS):
         raise typer.Exit(4)

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from experiments.faults.inputs import imports
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
@@ -29,13 +30,7 @@ STEMS = (
     "...",
 )
 """Names of job files, without the suffix."""
-JOB = """
-model = {preset = "tiny-4m"}
-batch = {global_batch = 64}
-cluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}
-runner = {name = "torch"}
-training = {precision = "bf16"}
-"""
+JOB = imports.JOB.decode()
 CONFIGURATION = Configuration(dp=8, global_batch=64, micro_batch=2)
 PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai", "python", "python3")
 

@@ -1,10 +1,11 @@
 """Run the real experiment: a small GPT on real text, on four emulated hosts, under each policy, seed by seed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from experiments.goodput.variants import Variant, variants
+from experiments.goodput.variants import variants
 from experiments.lib.recorder import Recorder
+from experiments.lib.variants import rotated
 
 JOB = Path("examples", "goodput.toml")
 HOSTS = ("--hosts", "4", "--cpus-per-rank", "0.45", "--racks", "2", "--bandwidth", "800mbit", "--uplink", "460mbit", "--latency", "1ms")
@@ -22,13 +23,7 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
     """
     recorder = Recorder(job=JOB, folder=folder, work=work, hosts=HOSTS, tell=tell)
     table = recorder.table(BATCHES)
-    for seed, variant in _order(variants(table, BATCHES[0], BATCHES[-1], static=STATIC), seeds):
-        recorder.train(variant.name, seed, variant.begins, "--policy", variant.policy)
-
-
-def _order(all_of_them: Sequence[Variant], seeds: Sequence[int]) -> Iterator[tuple[int, Variant]]:
-    """Yield the runs seed by seed, each seed with another first variant, so that drift affects all variants equally."""
+    every = variants(table, BATCHES[0], BATCHES[-1], static=STATIC)
     for seed in seeds:
-        first = seed % len(all_of_them)
-        for variant in [*all_of_them[first:], *all_of_them[:first]]:
-            yield seed, variant
+        for variant in rotated(every, seed):
+            recorder.train(variant.name, seed, variant.begins, "--policy", variant.policy)

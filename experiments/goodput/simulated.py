@@ -22,9 +22,10 @@ from experiments.goodput import worlds
 from experiments.goodput.figures import all_figures
 from experiments.goodput.gains import static_targets
 from experiments.goodput.sections import GoodputComparison, change_section, table_section, time_section
-from experiments.goodput.variants import Variant, variants
+from experiments.goodput.variants import variants
 from experiments.goodput.worlds import ASSUMED, Layout, gain_section, layout_section, paper_section
 from experiments.lib.run_trace import COLUMNS, RunTrace
+from experiments.lib.variants import Variant
 from oppa import catalog
 from oppa.control.controller import Controller
 from oppa.control.decision import DecisionKind

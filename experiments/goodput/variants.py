@@ -1,22 +1,13 @@
 """Define the variants that are compared, as in COPUS (section 6.1)."""
 
-import dataclasses
 from collections.abc import Collection, Sequence
 
+from experiments.lib.variants import Variant
 from oppa.problem.configuration import Configuration
 from oppa.table import Table
 from oppa.table.rows import ParallelStrategy
 
 OURS, AS_WRITTEN = "goodput", "goodput-paper"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Variant:
-    """Holds a policy and the configuration that its runs begin with."""
-
-    name: str
-    policy: str
-    begins: Configuration
 
 
 def variants(table: Table, first: int, largest: int, static: Sequence[int] = ()) -> list[Variant]:

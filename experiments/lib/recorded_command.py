@@ -7,7 +7,6 @@ Such an experiment, the module `experiments.NAME.experiment` or an object, has t
 """
 
 import importlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,8 +37,8 @@ def recorded_command(
         out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=out_help)] = None,
         as_json: Annotated[bool, typer.Option("--json", help=json_help or "Print the figures as JSON on stdout.")] = False,
     ) -> None:
+        from experiments.lib.result_output import print_result, print_written
         from oppa import catalog
-        from oppa.cli.views import style
         from oppa.cli.views.status import showing_status
 
         module, _, attribute = (experiment or f"experiments.{name.replace('-', '_')}.experiment").partition(":")
@@ -49,14 +48,13 @@ def recorded_command(
         if run:
             with showing_status() as tell:
                 written = made.record(folder, repeats, tell)
-            style.err().print(f"written: {written}", markup=False)
-        if as_json:
+            print_written(written)
+
+        def figures() -> Any:
             with showing_status() as tell:
-                figures = made.to_json(folder, tell)
-            typer.echo(json.dumps(figures, indent=1))
-            return
-        for section in made.sections(folder):
-            style.print_section(section)
+                return made.to_json(folder, tell)
+
+        print_result(() if as_json else made.sections(folder), figures, as_json=as_json)
 
     command.__doc__ = about
     return command

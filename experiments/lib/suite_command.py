@@ -1,7 +1,6 @@
 """Make the command lines of the suites: run each, print its figures, and write its record."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,6 +58,7 @@ def together_command(suites: Mapping[str, Suite], declared: Callable[[], Declare
 def _measure(
     suites: Mapping[str, Suite], repeats: int, out: Path | None, inputs: "Inputs", *, as_json: bool, tasks: Sequence[str] | None = None
 ) -> None:
+    from experiments.lib.result_output import print_written
     from oppa.cli.views import style
     from oppa.report.record import Section, provenance, write_record
 
@@ -72,7 +72,7 @@ def _measure(
         for section in () if as_json else made:
             style.print_section(section)
     if as_json:
-        typer.echo(json.dumps({**figures, "environment": provenance()}, indent=1))
+        style.print_json({**figures, "environment": provenance()})
     if out:
         drawn = {} if tasks else {file: svg for suite in suites.values() for file, svg in suite.drawn(repeats).items()}
-        style.err().print(f"written: {write_record(out, 'Benchmarks', sections, figures=drawn, inputs=inputs)}", markup=False)
+        print_written(write_record(out, "Benchmarks", sections, figures=drawn, inputs=inputs))

@@ -24,6 +24,7 @@ def command(
 
     The libraries are Transformers, accelerate, Lightning, DeepSpeed, and a plain loop around DDP, with tiny models on CPUs.
     """
+    from experiments.lib.result_output import print_result, write_result
     from experiments.libraries.lines import LIBRARIES, require_installed
     from experiments.libraries.page import sections
     from experiments.libraries.run import measure, read, to_json
@@ -32,7 +33,6 @@ def command(
     from oppa.cli.commands.bench_list import words
     from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
-    from oppa.report.record import write_record
 
     named = words(tasks)
     known = inputs("libraries", named, trials=trials, rounds=rounds)
@@ -46,11 +46,6 @@ def command(
     found = [each for name in names if (each := read(folder, name)).winner]
     if not found:
         style.err().print("nothing is recorded; `--run` measures", markup=False)
-    if as_json:
-        style.print_json(to_json(found))
-    else:
-        for section in sections(found):
-            style.print_section(section)
+    print_result(sections(found), lambda: to_json(found), as_json=as_json)
     if run:
-        written = write_record(folder, "Launch lines of real libraries", sections(found), inputs=known)
-        style.err().print(f"written: {written}", markup=False)
+        write_result(folder, "Launch lines of real libraries", sections(found), known)

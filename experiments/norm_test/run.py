@@ -5,7 +5,8 @@ from pathlib import Path
 
 from experiments.lib.recorder import Recorder
 from experiments.lib.run_trace import RunTrace
-from experiments.norm_test.schemes import BATCHES, CONSTANT, Scheme, adaptive, constant, is_norm_test, matching
+from experiments.lib.variants import Variant, rotated
+from experiments.norm_test.schemes import BATCHES, CONSTANT, adaptive, constant, is_norm_test, matching
 
 
 def run(job: Path, folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
@@ -18,12 +19,11 @@ def run(job: Path, folder: Path, work: Path, seeds: Sequence[int], tell: Callabl
     table = recorder.table(BATCHES)
     for seed in seeds:
         schemes = [*adaptive(table), *(constant(table, batch) for batch in CONSTANT)]
-        turned = seed % len(schemes)  # so that drift affects all schemes equally
-        traces = [_trained(recorder, each, seed) for each in schemes[turned:] + schemes[:turned]]
+        traces = [_trained(recorder, each, seed) for each in rotated(schemes, seed)]
         averages = [trace.average_batch for trace in traces if is_norm_test(trace.variant)]
         for batch in sorted({matching(table, average) for average in averages} - {*CONSTANT}):
             _trained(recorder, constant(table, batch), seed)
 
 
-def _trained(recorder: Recorder, scheme: Scheme, seed: int) -> RunTrace:
+def _trained(recorder: Recorder, scheme: Variant, seed: int) -> RunTrace:
     return recorder.train(scheme.name, seed, scheme.begins, "--policy", scheme.policy)

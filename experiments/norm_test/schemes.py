@@ -1,8 +1,8 @@
 """Define the schemes that are compared: several eta for both forms of the norm test, stagewise warm-up, and constant batches."""
 
-import dataclasses
 from collections.abc import Sequence
 
+from experiments.lib.variants import Variant
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table import Table
@@ -20,29 +20,19 @@ CONSTANT = (32, 64, 128)
 NORM_TEST, PAPER, STAGEWISE, CONSTANTS = "norm-test", "norm-test-paper", "stagewise", "constant"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Scheme:
-    """Describes a way to choose the batch."""
-
-    name: str
-    policy: str
-    """Policy with its settings, as `--policy` takes it."""
-    begins: Configuration
-
-
-def adaptive(table: Table) -> list[Scheme]:
+def adaptive(table: Table) -> list[Variant]:
     """Return the schemes that change the batch."""
     first, quarter = fastest_at(table, FIRST), fastest_at(table, CONSTANT[0])
     return [
-        *(Scheme(f"{NORM_TEST}-{eta:g}", f"norm-test,eta={eta:g}", first) for eta in ETAS),
-        *(Scheme(f"{PAPER}-{eta:g}", f"norm-test-paper,eta={eta:g}", first) for eta in PAPER_ETAS),
-        Scheme(STAGEWISE, "stagewise", quarter),
+        *(Variant(f"{NORM_TEST}-{eta:g}", f"norm-test,eta={eta:g}", first) for eta in ETAS),
+        *(Variant(f"{PAPER}-{eta:g}", f"norm-test-paper,eta={eta:g}", first) for eta in PAPER_ETAS),
+        Variant(STAGEWISE, "stagewise", quarter),
     ]
 
 
-def constant(table: Table, batch: int) -> Scheme:
+def constant(table: Table, batch: int) -> Variant:
     """Return the scheme of a constant batch."""
-    return Scheme(f"{CONSTANTS}-{batch}", "static", fastest_at(table, batch))
+    return Variant(f"{CONSTANTS}-{batch}", "static", fastest_at(table, batch))
 
 
 def is_norm_test(scheme: str) -> bool:

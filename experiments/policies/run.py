@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiments.lib.recorder import Recorder
-from experiments.norm_test.schemes import Scheme, fastest_at
+from experiments.lib.variants import Variant, rotated
+from experiments.norm_test.schemes import fastest_at
 from oppa.table import Table
 
 JOB = Path("examples", "digits.toml")
@@ -49,14 +50,13 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
         ]
         recorder.once(name, place, "train", str(JOB), setting, *words, "--run", recorder.typed(place))
         learned += ["--eval-run", recorder.typed(place)]
-    every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Scheme(LEARNED, LEARNED, begins), tuple(learned))]
+    every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Variant(LEARNED, LEARNED, begins), tuple(learned))]
     for seed in seeds:
-        turned = seed % len(every)  # so that drift affects all schemes equally
-        for scheme, arguments in every[turned:] + every[:turned]:
+        for scheme, arguments in rotated(every, seed):
             recorder.train(scheme.name, seed, scheme.begins, *arguments)
 
 
-def schemes(table: Table) -> list[Scheme]:
+def schemes(table: Table) -> list[Variant]:
     """Return the schemes that need no learned policy."""
-    sized = [Scheme(f"{policy}-{batch}", policy, fastest_at(table, batch)) for policy in (STATIC, PROPORTIONAL) for batch in BATCHES]
-    return [*sized, *(Scheme(name, name, fastest_at(table, FIRST)) for name in ADAPTIVE)]
+    sized = [Variant(f"{policy}-{batch}", policy, fastest_at(table, batch)) for policy in (STATIC, PROPORTIONAL) for batch in BATCHES]
+    return [*sized, *(Variant(name, name, fastest_at(table, FIRST)) for name in ADAPTIVE)]

@@ -40,14 +40,6 @@ def _moved(beliefs: Beliefs, place: Tensor) -> Beliefs:
     return {name: dataclasses.replace(belief, median=float(medians[name])) for name, belief in beliefs.items()}
 
 
-def shipped() -> SourceFit:
-    """Return the medians of `priors/` as a fit."""
-    return SourceFit(
-        time=torch.zeros(len(load_beliefs("step_time")), dtype=torch.float64),
-        memory=torch.zeros(len(load_beliefs("memory")), dtype=torch.float64),
-    )
-
-
 def fit_sources(rows: pd.DataFrame, sources: Collection[str]) -> SourceFit:
     """Return the fit to the rows of some sources; raises ValueError for a source to which nothing may be fitted."""
     if unfit := [name for name in sources if not published.SOURCES[name].fitted]:

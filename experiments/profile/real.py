@@ -22,14 +22,14 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
 from oppa.report.record import Section
-from oppa.study import Lease, Study
+from oppa.study import Study
 from oppa.table import Table
 from oppa.trials.runner import load_runner
-from oppa.trials.trial import TrialResult, run_trial
-from oppa.trials.trial_folder import Measurement
+from oppa.trials.trial import run_trial
 from oppa.tuning.designers.active_profiling import ActiveProfiling
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.profile import DEFAULT_LOSS, Profiler, profile
+from oppa.tuning.session import SilentCallback
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.units import format_seconds
 
@@ -149,20 +149,4 @@ def _session(problem: Problem, folder: Path) -> Iterator[TrialExecutor]:
         engine.launcher(runner, study=study.uuid, grace_s=grace_s) as launcher,
     ):
         launcher.prepare()
-        yield TrialExecutor(study, problem, functools.partial(run_trial, launcher), _Unwatched())
-
-
-class _Unwatched:
-    """Ignores all events of a search."""
-
-    def started(self, lease: Lease) -> None:
-        """Do nothing."""
-
-    def stepped(self, measurement: Measurement) -> None:
-        """Do nothing."""
-
-    def ended(self, lease: Lease, result: TrialResult) -> None:
-        """Do nothing."""
-
-    def tick(self) -> None:
-        """Do nothing, so that the search continues."""
+        yield TrialExecutor(study, problem, functools.partial(run_trial, launcher), SilentCallback())

@@ -19,23 +19,17 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
     """Compare a search at a smaller size with a plain one: regret and GPU-hours, on simulated clusters and nanotron's runs."""
+    from experiments.lib.result_output import print_result, write_result
     from experiments.proxy.page import sections, to_json
     from experiments.proxy.run import comparisons
     from experiments.proxy.tasks import names_of
     from oppa.cli.commands.bench_list import words
-    from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
-    from oppa.report.record import write_record
 
     names = names_of(words(tasks))
     with showing_status() as tell:
         found = comparisons(names, seeds, out, tell)
     made = sections(found)
-    if as_json:
-        style.print_json(to_json(found))
-    else:
-        for section in made:
-            style.print_section(section)
+    print_result(made, lambda: to_json(found), as_json=as_json)
     if out:
-        known = inputs("proxy", None if tasks is None else names, seeds=seeds)
-        style.err().print(f"written: {write_record(out, 'A search in two sizes', made, inputs=known)}", markup=False)
+        write_result(out, "A search in two sizes", made, inputs("proxy", None if tasks is None else names, seeds=seeds))

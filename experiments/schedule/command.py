@@ -15,12 +15,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON on stdout.")] = False,
 ) -> None:
     """Compute bubble rate and peak memory of every schedule, and of the search with once and twice the memory of 1F1B."""
+    from experiments.lib.result_output import print_result, write_result
     from experiments.schedule.run import gap, measure, sections, to_json
     from oppa.bench.declared import content_hash
     from oppa.bench.registry import inputs
-    from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
-    from oppa.report.record import write_record
 
     with showing_status() as tell:
         rows = measure(times, tell)
@@ -29,14 +28,7 @@ def command(
             tell(f"instance {seed + 1} of {instances}")
             gaps.append(gap(seed))
     found = sections(rows, gaps)
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(to_json(rows, gaps), indent=1))
-    else:
-        for section in found:
-            style.print_section(section)
+    print_result(found, lambda: to_json(rows, gaps), as_json=as_json)
     if out:
         arguments = {"instances": instances} | ({} if times is None else {"times": content_hash(times)})
-        written = write_record(out, "Schedules of a pipeline", found, inputs=inputs("schedule", None, **arguments))
-        style.err().print(f"written: {written}", markup=False)
+        write_result(out, "Schedules of a pipeline", found, inputs("schedule", None, **arguments))

@@ -19,21 +19,15 @@ def command(
 
     The benchmark takes eight minutes.
     """
+    from experiments.lib.result_output import print_result, write_result
     from experiments.service.run import Load, measure
     from oppa.bench.registry import inputs
-    from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
-    from oppa.report.record import provenance, write_record
+    from oppa.report.record import provenance
 
     arguments = {"jobs": jobs, "seconds": seconds, "malformed": malformed, "kills": kills, "journal": journal}
     with showing_status() as tell:
         found = measure(tell, Load(**arguments))
-    if as_json:
-        import json
-
-        typer.echo(json.dumps({**found.to_dict(), "environment": provenance()}, indent=1))
-    else:
-        style.print_section(found.section)
+    print_result([found.section], lambda: {**found.to_dict(), "environment": provenance()}, as_json=as_json)
     if out:
-        written = write_record(out, "The control service", [found.section], inputs=inputs("service", None, **arguments))
-        style.err().print(f"written: {written}", markup=False)
+        write_result(out, "The control service", [found.section], inputs("service", None, **arguments))

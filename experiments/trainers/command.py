@@ -22,14 +22,14 @@ def command(
 
     The variable LIBRARIES_PYTHON names an interpreter with the trainers' libraries, if they are in an environment without oppa.
     """
+    from experiments.lib.result_output import print_result, write_result
     from experiments.trainers.extent import Extent
     from experiments.trainers.run import compare, sections, to_json
     from oppa.bench.registry import inputs
-    from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
     from oppa.errors import EnvironmentLackingError, InputError
     from oppa.problem.detect import this_machine
-    from oppa.report.record import provenance, write_record
+    from oppa.report.record import provenance
 
     if short and out:
         raise InputError("`--short` measures too little for a record", hint="leave out `--short`, or `--out`")
@@ -40,13 +40,7 @@ def command(
         )
     with showing_status() as tell:
         found = compare(Extent(repeats=repeats, short=short, gpu=kind), tell)
-    if as_json:
-        style.print_json({**to_json(found), "environment": provenance()})
-    else:
-        for section in sections(found):
-            style.print_section(section)
+    print_result(sections(found), lambda: {**to_json(found), "environment": provenance()}, as_json=as_json)
     if out:
-        written = write_record(
-            out, "Benchmarks", sections(found), inputs=inputs("trainers", None, repeats=repeats, **({"gpu": True} if gpu else {}))
-        )
-        style.err().print(f"written: {written}", markup=False)
+        arguments = {"repeats": repeats, **({"gpu": True} if gpu else {})}
+        write_result(out, "Benchmarks", sections(found), inputs("trainers", None, **arguments))

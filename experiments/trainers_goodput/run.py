@@ -1,9 +1,10 @@
 """Train with Transformers' `Trainer` under each policy, seed by seed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from experiments.goodput.variants import AS_WRITTEN, Variant, variants
+from experiments.goodput.variants import AS_WRITTEN, variants
 from experiments.lib.recorder import Recorder
+from experiments.lib.variants import Variant, rotated
 from oppa.table import Table
 
 
@@ -18,7 +19,7 @@ def run(recorder: Recorder, batches: Sequence[int], seeds: Sequence[int]) -> Non
     """
     every = compared(recorder.table(batches))
     for seed in seeds:
-        for variant in _from(seed % len(every), every):
+        for variant in rotated(every, seed):
             recorder.train(variant.name, seed, variant.begins, "--policy", variant.policy, "--set", "train.advise=false")
 
 
@@ -27,9 +28,3 @@ def compared(table: Table) -> list[Variant]:
     found = [each for each in variants(table, table.batches[0], table.batches[-1]) if each.name != AS_WRITTEN]
     distinct = {(each.policy, each.begins): each for each in reversed(found)}
     return [each for each in found if each in distinct.values()]
-
-
-def _from(first: int, every: Sequence[Variant]) -> Iterator[Variant]:
-    """Yield all variants from one on, so that drift of the machine affects all of them equally."""
-    yield from every[first:]
-    yield from every[:first]

@@ -30,9 +30,9 @@ def best_at(run: Run, trials: int) -> list[float]:
     return [*run.best_at[:trials], *[last] * (trials - len(run.best_at))]
 
 
-def trials_to(run: Run, trials: int, share: float = NEAR) -> int:
-    """Return the first trial after which the incumbent reaches a share of the best, or `trials` + 1 if it never does."""
-    return next((k for k, value in enumerate(run.best_at[:trials], 1) if value >= share), trials + 1)
+def trials_to(run: Run, trials: int) -> int:
+    """Return the first trial after which the incumbent reaches 95% of the best, or `trials` + 1 if it never does."""
+    return next((k for k, value in enumerate(run.best_at[:trials], 1) if value >= NEAR), trials + 1)
 
 
 def longest_s(runs: Iterable[Run], trials: int) -> dict[str, float]:

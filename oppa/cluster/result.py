@@ -15,8 +15,6 @@ class EndedJob:
     """One job that has ended."""
 
     job: TraceJob
-    number: int
-    """Position in the order of arrivals."""
     started_s: float
     ended_s: float
     gpu_s: float

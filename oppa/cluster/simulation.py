@@ -211,9 +211,7 @@ class Simulation:
             return
         self._stop(task)
         job = task.job
-        self._done.append(
-            EndedJob(job=job, started_s=task.started_s, ended_s=self._now_s, gpu_s=task.gpu_s, changes=task.changes, number=task.number)
-        )
+        self._done.append(EndedJob(job=job, started_s=task.started_s, ended_s=self._now_s, gpu_s=task.gpu_s, changes=task.changes))
         self._schedule()
 
     def _stop(self, task: _Task) -> None:

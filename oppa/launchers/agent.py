@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.launchers import network
+from oppa.launchers.event_line import write_event
 from oppa.trials import processes
 from oppa.trials.launcher import Exit
 from oppa.trials.local import LocalLauncher, LocalTrial
@@ -147,8 +148,7 @@ class Agent:
         self._tell("exit", launch_id=self._launch_id)
 
     def _tell(self, event: str, **facts: Any) -> None:
-        sys.stdout.write(json.dumps({"event": event, "host": self._host, **facts}) + "\n")
-        sys.stdout.flush()
+        write_event(event, host=self._host, **facts)
 
     def _lines(self) -> Iterator[bytes]:
         """Yield lines as they arrive. While a trial runs, also yield empty lines, so that the trial is polled."""

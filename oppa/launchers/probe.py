@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers import network, slurm
 from oppa.launchers.agent_client import AgentClient
+from oppa.launchers.event_line import write_event
 from oppa.problem.cluster import Link
 from oppa.problem.detect import Machine, this_machine
 from oppa.trials import processes
@@ -82,14 +82,14 @@ def main() -> None:
     """Report this host's resources. The second host then measures and reports the link to the first one."""
     host = int(os.environ["SLURM_PROCID"])
     with socket.create_server(("", 0)) as server:
-        _tell(host, "machine", machine=dataclasses.asdict(this_machine()), port=server.getsockname()[1])
+        write_event("machine", host=host, machine=dataclasses.asdict(this_machine()), port=server.getsockname()[1])
         if host == 0:
             threading.Thread(target=_answer, args=(server,), daemon=True).start()
         first = json.loads(sys.stdin.readline())
         if host == 1:
             link = measure(first["address"], first["port"])
             fabric = network.infiniband_bytes_per_s()
-            _tell(host, "link", bandwidth_bytes_per_s=max(link.bandwidth_bytes_per_s, fabric), latency_s=link.latency_s)
+            write_event("link", host=host, bandwidth_bytes_per_s=max(link.bandwidth_bytes_per_s, fabric), latency_s=link.latency_s)
         sys.stdin.read()
 
 
@@ -126,8 +126,3 @@ def _answer(server: socket.socket) -> None:
             line.sendall(b"!")
         while line.recv(1 << 20):
             pass
-
-
-def _tell(host: int, event: str, **facts: Any) -> None:
-    sys.stdout.write(json.dumps({"event": event, "host": host, **facts}) + "\n")
-    sys.stdout.flush()

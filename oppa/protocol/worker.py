@@ -8,8 +8,8 @@ Notation (a window of k steps):
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -54,11 +54,6 @@ class WorkerState:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
         return {name: getattr(self, name) for name in self.__slots__}  # `asdict` takes ten times as long
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Invert `to_dict`."""
-        return cls(**values)
 
 
 def accuracy_gain(accuracies: Sequence[float], sliding: int = SLIDING) -> float:

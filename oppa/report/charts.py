@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from oppa.report import interactive
 from oppa.report.figures import Axis, Series, scatter, timeline
+from oppa.report.study import rate_of
 from oppa.study import Prediction, Trial
 from oppa.study.records import MEASURED, SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
@@ -38,7 +39,7 @@ def best_so_far(trials: Sequence[Trial], *, unit: str = "steps/s", simulated: bo
         return []
     ends_s, left_out_s = (one_by_one(shown), 0.0) if simulated else elapsed(shown)
     numbers = {trial.id: float(place) for place, trial in enumerate(shown, start=1)}
-    best = max(feasible, key=_rate)
+    best = max(feasible, key=rate_of)
     pauses = f" The time axis omits pauses of {format_seconds(left_out_s)}." if left_out_s else ""
     fastest = f"Fastest in a single trial: {best.configuration.id}"
     return [
@@ -71,8 +72,8 @@ def throughput(trials: Sequence[Trial], *, unit: str = "steps/s") -> Chart | Non
     if record is None:
         return None
     known = [(t, t.prediction) for t in trials if t.purpose == SEARCH and t.prediction and t.steps_per_s]
-    hits = [(trial, predicted) for trial, predicted in known if predicted.covers(_rate(trial))]
-    misses = [(trial, predicted) for trial, predicted in known if not predicted.covers(_rate(trial))]
+    hits = [(trial, predicted) for trial, predicted in known if predicted.covers(rate_of(trial))]
+    misses = [(trial, predicted) for trial, predicted in known if not predicted.covers(rate_of(trial))]
     summary = f"{record.inside} of {record.measured} measured throughputs are within their predicted 90% interval"
     return _scattered(
         [_predicted(name, chosen) for name, chosen in (("within the interval", hits), ("outside", misses)) if chosen],
@@ -154,7 +155,7 @@ def _timeline(trials: Sequence[Trial], at: Mapping[int, float], unit: str, label
 
 def _at(outcome: str, trials: Sequence[Trial], at: Mapping[int, float]) -> Series:
     """Return trials of one outcome; those without a measurement have throughput 0."""
-    y, notes = [_rate(trial) for trial in trials], _notes(trials)
+    y, notes = [rate_of(trial) for trial in trials], _notes(trials)
     return Series(name=outcome.replace("_", " "), x=[at[trial.id] for trial in trials], y=y, notes=notes)
 
 
@@ -166,9 +167,9 @@ def _incumbent(begun: Sequence[Trial], at: Mapping[int, float]) -> Series:
     """Return the best throughput so far, from the first feasible trial to the last trial."""
     x, y = list[float](), list[float]()
     for trial in begun:
-        if trial.feasible and (not y or _rate(trial) > y[-1]):
+        if trial.feasible and (not y or rate_of(trial) > y[-1]):
             x.append(at[trial.id])
-            y.append(_rate(trial))
+            y.append(rate_of(trial))
     return Series(name="best so far", x=[*x, at[begun[-1].id]], y=[*y, y[-1]])
 
 
@@ -176,7 +177,7 @@ def _predicted(name: str, pairs: Sequence[tuple[Trial, Prediction]]) -> Series:
     ends = [predicted.interval for _, predicted in pairs]
     return Series(
         name=name,
-        x=[_rate(trial) for trial, _ in pairs],
+        x=[rate_of(trial) for trial, _ in pairs],
         y=[predicted.steps_per_s for _, predicted in pairs],
         low=[low for low, _ in ends],
         high=[high for _, high in ends],
@@ -196,7 +197,3 @@ def _needed(name: str, trials: Sequence[Trial]) -> Series:
         high=[high / MIB for _, high in ends],
         notes=_notes(trials),
     )
-
-
-def _rate(trial: Trial) -> float:
-    return trial.steps_per_s or 0.0

@@ -5,7 +5,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oppa.cost.hardware import read_hardware
@@ -135,15 +134,16 @@ def _drifted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
 def tied(feasible: Sequence[Trial]) -> list[Trial]:
     """Return the feasible trials whose difference from the best one has a 95% interval that contains 0, the best included."""
     best = max(feasible, key=lambda trial: trial.steps_per_s or 0.0)
-    return [trial for trial in feasible if _rate(best) - _rate(trial) <= Z95 * math.hypot(_stddev(best), _stddev(trial))]
+    return [trial for trial in feasible if rate_of(best) - rate_of(trial) <= Z95 * math.hypot(_stddev(best), _stddev(trial))]
 
 
-def _rate(trial: Trial) -> float:
+def rate_of(trial: Trial) -> float:
+    """Return the steps per second of a trial; 0 if it measured none."""
     return trial.steps_per_s or 0.0
 
 
 def _stddev(trial: Trial) -> float:
-    return math.hypot(trial.stddev or 0.0, BETWEEN_TRIALS * _rate(trial))
+    return math.hypot(trial.stddev or 0.0, BETWEEN_TRIALS * rate_of(trial))
 
 
 def slow_nodes_of(problem: Problem) -> tuple[str, ...]:
@@ -178,11 +178,6 @@ def row(trial: Trial, slow_nodes: Collection[str] = ()) -> tuple[str, ...]:
         str(len(trial.step_times_s)),
         f"{trial.seconds:.2f}",
     )
-
-
-def write_csv(path: Path, trials: Sequence[Trial]) -> None:
-    """Write every trial to a CSV file, with a column for each parameter."""
-    frame(trials).to_csv(path, index=False)
 
 
 def frame(trials: Sequence[Trial]) -> "pd.DataFrame":

@@ -89,8 +89,3 @@ def best_at_each(rows: Sequence[TableRow], noise_scales: ArrayLike, *, scaling: 
     if not rows:
         raise TableError("the table has no row: nothing fits, or nothing was measured", hint="continue with `oppa profile`")
     return [rows[position] for position in goodputs(rows, noise_scales, scaling=scaling).argmax(axis=1)]
-
-
-def best(rows: Sequence[TableRow], noise_scale: float, *, scaling: Scaling = "sqrt") -> TableRow:
-    """Return the row that a controller would choose at one noise scale; raises TableError as `best_at_each` does."""
-    return best_at_each(rows, noise_scale, scaling=scaling)[0]

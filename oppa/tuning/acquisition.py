@@ -22,7 +22,7 @@ SAMPLES = 256
 CHUNK = 16384
 
 
-def constrained_ucb(log_rate: Normal, log_slack: Normal, *, beta: float = 1.0, temperature: float = TEMPERATURE) -> Tensor:
+def constrained_ucb(log_rate: Normal, log_slack: Normal, *, beta: float = 1.0) -> Tensor:
     """Return E[X + beta' |X - E[X]|] for a log-normal throughput and a log-normal memory, shape (n,) (OPPA eq. 4).
 
     The expectation over the throughput is exact: the expected distance of a log-normal value from its mean is that of two options on it.
@@ -36,10 +36,10 @@ def constrained_ucb(log_rate: Normal, log_slack: Normal, *, beta: float = 1.0, t
     chunks = zip(
         *(column.split(CHUNK) for column in (log_rate.mean - scale, log_rate.stddev, log_slack.mean, log_slack.stddev)), strict=True
     )
-    return torch.cat([_exact(Normal(*parts[:2]), Normal(*parts[2:]), beta, temperature) for parts in chunks])
+    return torch.cat([_exact(Normal(*parts[:2]), Normal(*parts[2:]), beta) for parts in chunks])
 
 
-def constrained_improvement(log_rate: Normal, log_slack: Normal, *, incumbent: float, temperature: float = TEMPERATURE) -> Tensor:
+def constrained_improvement(log_rate: Normal, log_slack: Normal, *, incumbent: float) -> Tensor:
     """Return E[max(0, X - r*)] / r* for a log-normal throughput and memory, shape (n,): expected improvement (Jones et al. 1998).
 
     Eq. 4 prefers what is surely good. Expected improvement prefers what may be better than the incumbent. A configuration that fits with
@@ -51,7 +51,7 @@ def constrained_improvement(log_rate: Normal, log_slack: Normal, *, incumbent: f
     chunks = zip(
         *(column.split(CHUNK) for column in (log_rate.mean - incumbent, log_rate.stddev, log_slack.mean, log_slack.stddev)), strict=True
     )
-    return torch.cat([_improvement(Normal(*parts[:2]), Normal(*parts[2:]), temperature) for parts in chunks])
+    return torch.cat([_improvement(Normal(*parts[:2]), Normal(*parts[2:])) for parts in chunks])
 
 
 def learned(belief: Normal, noise: float) -> Normal:
@@ -103,8 +103,8 @@ def bound(log_determinant: float, noise: Tensor, *, norm: float = 1.0, delta: fl
     return norm + math.sqrt(max(0.0, log_determinant - float(noise.log().sum()) - 2 * math.log(delta)))
 
 
-def _improvement(log_ratio: Normal, slack: Normal, temperature: float) -> Tensor:
-    share, weight = _shares(slack, temperature)
+def _improvement(log_ratio: Normal, slack: Normal) -> Tensor:
+    share, weight = _shares(slack)
     sigma = log_ratio.stddev.clamp_min(1e-6)[:, None]
     place = log_ratio.mean[:, None] + share.clamp_min(1e-300).log()
     d = place / sigma
@@ -112,8 +112,8 @@ def _improvement(log_ratio: Normal, slack: Normal, temperature: float) -> Tensor
     return torch.as_tensor((option.clamp_min(0) * weight).sum(dim=1))
 
 
-def _exact(log_rate: Normal, slack: Normal, beta: float, temperature: float) -> Tensor:
-    share, weight = _shares(slack, temperature)
+def _exact(log_rate: Normal, slack: Normal, beta: float) -> Tensor:
+    share, weight = _shares(slack)
     sigma = log_rate.stddev.clamp_min(1e-6)
     rate = (log_rate.mean + 0.5 * sigma.square()).exp()
     mean = rate * (share * weight).sum(dim=1)
@@ -125,13 +125,13 @@ def _exact(log_rate: Normal, slack: Normal, beta: float, temperature: float) -> 
     return torch.as_tensor(mean + beta * math.sqrt(math.pi / 2) * distance)
 
 
-def _shares(slack: Normal, temperature: float) -> tuple[Tensor, Tensor]:
+def _shares(slack: Normal) -> tuple[Tensor, Tensor]:
     """Return values of the share and their probabilities, each of shape (n, q + 2).
 
     The columns are: surely feasible, surely infeasible, and the nodes in between.
     """
     nodes, weights = _gauss_legendre(slack.mean.dtype)
-    low, high = -REACH * temperature, REACH * temperature
+    low, high = -REACH * TEMPERATURE, REACH * TEMPERATURE
     mean, stddev = slack.mean[:, None], slack.stddev.clamp_min(1e-6)[:, None]
     # where the posterior is much narrower than the step, the nodes lie within the posterior
     start = torch.maximum(torch.tensor(low), mean - 5 * stddev).clamp_max(high)
@@ -141,7 +141,7 @@ def _shares(slack: Normal, temperature: float) -> tuple[Tensor, Tensor]:
     inner = density * weights * (end - start)
     below, above = torch.special.ndtr((low - mean) / stddev), torch.special.ndtr((mean - high) / stddev)
     inner = inner * ((1 - below - above).clamp_min(0) / inner.sum(dim=1, keepdim=True).clamp_min(1e-300))
-    share = torch.cat([torch.ones_like(below), torch.zeros_like(above), torch.sigmoid(-at / temperature)], dim=1)
+    share = torch.cat([torch.ones_like(below), torch.zeros_like(above), torch.sigmoid(-at / TEMPERATURE)], dim=1)
     return share, torch.cat([below, above, inner], dim=1)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from oppa.errors import TableError
 from oppa.table.goodput import (
-    best,
     best_at_each,
     goodput,
     goodputs,
@@ -24,6 +23,11 @@ BATCHES = np.exp(np.linspace(0.0, math.log(1e6), 200_001))
 B_HW = 64.0
 SATURATING = BATCHES / (BATCHES + B_HW)
 """Throughput as COPUS eq. 11 has it."""
+
+
+def best(rows, noise_scale):
+    """The row that a controller would choose at one noise scale."""
+    return best_at_each(rows, noise_scale)[0]
 
 
 OURS: dict[str, Any] = {}

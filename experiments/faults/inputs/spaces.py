@@ -2,12 +2,10 @@
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from experiments.faults.case import Case
-from experiments.faults.inputs import mutations
-from experiments.faults.inputs.job_files import RAW
+from experiments.faults.inputs import job_files, mutations
 from experiments.faults.inputs.mutations import Raw, Text
 
 JOB = b"""
@@ -105,6 +103,10 @@ EXPRESSIONS = (
 )
 
 
+read = job_files.read
+"""Reads a job with a search space of its own, and uses the job."""
+
+
 def cases(seed: int) -> Iterator[Case]:
     """Yield every case once, in an order that the seed decides."""
     made = [*_mutated(), *_damaged(seed), *_expressions(), *_large(), *_extending()]
@@ -113,17 +115,8 @@ def cases(seed: int) -> Iterator[Case]:
         yield Case(f"search space, {name}", {"job.toml": COMMAND if number % 2 else JOB, "space.toml": mutations.toml_file(text)})
 
 
-def read(case: Case, folder: Path) -> None:
-    """Read a job with a search space of its own, and use the job; raises OppaError if it is refused."""
-    from experiments.faults.inputs.use import use
-    from oppa import api
-
-    case.write(folder)
-    use(api.load_job(folder / "job.toml"), folder)
-
-
 def _mutated() -> Iterator[Text]:
-    extra = (*RAW, *(Raw(text) for _, text in mutations.deep("[", "]")))
+    extra = (*job_files.RAW, *(Raw(text) for _, text in mutations.deep("[", "]")))
     tables = {**SPACE, "constraint": [CONSTRAINT]}
     for what, changed in mutations.mutated(tables, extra):
         yield what, changed

@@ -93,10 +93,10 @@ def _files() -> dict[str, bytes]:
         return {name: (folder / "t" / name).read_bytes() for name in (CSV, META)}
 
 
-def _sealed(data: bytes, changes: dict[str, Any] | None = None) -> dict[str, bytes]:
-    """Return the files with another CSV and other entries of the description, whose checksums are right."""
+def _sealed(data: bytes) -> dict[str, bytes]:
+    """Return the files with another CSV and a description of it, whose checksums are right."""
     described = json.loads(_files()[META])
-    body = {**(changes or described["table"]), "csv_bytes": len(data), "csv_sha256": hashlib.sha256(data).hexdigest()}
+    body = {**described["table"], "csv_bytes": len(data), "csv_sha256": hashlib.sha256(data).hexdigest()}
     return {CSV: data, META: _described_by(described, body)}
 
 

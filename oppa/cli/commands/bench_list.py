@@ -1,7 +1,5 @@
 """`oppa bench` without a name: list every benchmark, its record, and whether the record still matches its command."""
 
-import json
-
 import typer
 
 STALE = 4
@@ -16,13 +14,14 @@ def words(text: str | None) -> tuple[str, ...] | None:
 def show(*, stale: bool, as_json: bool) -> None:
     """Print the list; with `stale`, print only records that do not match, and exit with code 4 if there is one."""
     from oppa.bench.standing import standings
+    from oppa.cli.views import style
     from oppa.cli.views.bench_view import print_standings
 
     every = standings()
     wrong = [each for each in every if each.is_stale]
     listed = wrong if stale else every
     if as_json:
-        typer.echo(json.dumps([each.to_dict() for each in listed], indent=1))
+        style.print_json([each.to_dict() for each in listed])
     else:
         print_standings(listed)
     if stale and wrong:

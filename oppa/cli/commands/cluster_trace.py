@@ -57,7 +57,7 @@ def simulate(
     Exit codes: 0 simulated, 2 wrong input.
     """
     from oppa.cli.option_tables import SimulationOptions, read_options
-    from oppa.cli.views import trace_view
+    from oppa.cli.views import style, trace_view
     from oppa.cluster.comparison import NONE, SharedCluster
     from oppa.cluster.elastic import elastic as made_elastic
     from oppa.cluster.policies import policy_of
@@ -77,7 +77,7 @@ def simulate(
         _write_decisions(decisions, found)
     rows = [row for row, _ in found]
     if as_json:
-        typer.echo(json.dumps({"rows": [trace_view.policy_json(row, rows[0]) for row in rows]}, indent=1))
+        style.print_json({"rows": [trace_view.policy_json(row, rows[0]) for row in rows]})
     else:
         trace_view.print_policies(rows, jobs, shared)
 
@@ -111,7 +111,7 @@ def generate(
         utilisation = result.usage.share(days * 86_400)
         kinds = [dataclasses.asdict(each) for each in found]
         mean = {"queue_s": result.queue_s(()), "published_queue_s": known.queue_s}
-        typer.echo(json.dumps({"jobs": len(jobs), "utilisation": utilisation, **mean, "kinds": kinds}, indent=1))
+        style.print_json({"jobs": len(jobs), "utilisation": utilisation, **mean, "kinds": kinds})
         return
     trace_view.print_queues(found, result, known, days)
     style.err().print(f"written: {out}, {len(jobs)} jobs", markup=False)

@@ -1,7 +1,6 @@
 """`oppa import FILE --from deepspeed`: make the user's present configuration the baseline of a job."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,7 +52,7 @@ def import_(
     notes = [*draft.notes, *notes]
     if as_json:
         chosen = {"runner": problem.runner.name, "space": problem.space.name}
-        typer.echo(json.dumps({"baseline": configuration.to_dict(), "ignored": list(reading.ignored), "notes": notes, **chosen}, indent=1))
+        style.print_json({"baseline": configuration.to_dict(), "ignored": list(reading.ignored), "notes": notes, **chosen})
     else:
         lines = [f"{configuration.id}, from {source}", *notes, *(f"ignored: {text}" for text in reading.ignored)]
         style.err().print(plain_text("\n".join(lines)) + "\n", markup=False)

@@ -1,6 +1,5 @@
 """`oppa plan`: make a timeline of batch sizes and layouts, for training without a live controller."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +33,7 @@ def plan(
 
     Exit codes: 0 written, 2 wrong input.
     """
+    from oppa.cli.views import style
     from oppa.control.plan import launches, plan_of_run
     from oppa.control.registry import policy_of
     from oppa.table.table import Table
@@ -49,7 +49,7 @@ def plan(
     found = plan_of_run(run, lines, profiled, policy_of(policy), samples=samples, reconfiguration_s=cost)
     seq_len = run.problem.model.seq_len
     if as_json:
-        typer.echo(json.dumps([{"tokens": stage.samples * seq_len, **stage.to_dict()} for stage in found.stages], indent=1))
+        style.print_json([{"tokens": stage.samples * seq_len, **stage.to_dict()} for stage in found.stages])
     elif to:
         typer.echo(megatron_schedule.arguments(run.problem, launches(found.stages)))
     else:

@@ -1,7 +1,7 @@
 """`oppa scale-table`: a job's throughput on other numbers of devices, predicted from the first steps of one run, or measured."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -49,10 +49,8 @@ def scale_table(
 
     if command or source.is_file() or source.suffix == ".toml":
         _refuse({"--same-replicas": same_replicas, "--schedules": schedules}, "a job, whose throughput is measured")
-        from oppa.cli.commands.scale_table_measured import measure_scales
-
         folder, words = out or source.parent / SCALES, command or ()
-        measure_scales(source, _range(devices), folder, measure=measure, settings=changes or (), command=words, as_json=as_json)
+        _measure(source, _range(devices), folder, measure=measure, settings=changes or (), command=words, as_json=as_json)
         return
     _refuse({"--measure": measure, "--set": changes}, "a run, from which all is predicted")
     _predict(source, _range(devices), out or source / SCALES, schedules, same_replicas=same_replicas, search_s=search_s, as_json=as_json)
@@ -62,6 +60,24 @@ def _refuse(options: Mapping[str, object], source: str) -> None:
     """Raise InputError if an option is given that has no effect on a kind of source."""
     if given := [name for name, value in options.items() if value]:
         raise InputError(f"`{given[0]}` has no effect on {source}", hint="remove it")
+
+
+def _measure(
+    job: Path, devices: tuple[int, int], folder: Path, *, measure: str, settings: Sequence[str], command: Sequence[str], as_json: bool
+) -> None:
+    """Measure, predict, write and print the scale table of a job; raises OppaError for a wrong job, and if nothing could run."""
+    from oppa import api
+    from oppa.cli.views import scale_view, style
+    from oppa.cli.views.session_view import SessionView
+
+    view = SessionView("--out")
+    with view.running(None):
+        found = api.profile_scales(job, devices=devices, table=folder, measure=measure, settings=settings, command=command, callback=view)
+    if as_json:
+        style.print_json(found.to_dict())
+    else:
+        scale_view.print_measured(found)
+    scale_view.print_written(found.folder, found.entries)
 
 
 def _predict(

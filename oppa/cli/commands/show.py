@@ -1,6 +1,5 @@
 """`oppa show PATH`: show the results of a study, or a table."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +29,7 @@ def show(
 ) -> None:
     """Show a study: its trials, the winner, and its speed-up over the reference. Or show a table: throughput by batch size."""
     from oppa.cli.views.study_view import print_study, print_surrogate
-    from oppa.cli.views.table_view import holds_table, show_table
+    from oppa.cli.views.table_view import holds_table, show_table, write_rows
 
     if holds_table(study) and not surrogate:
         show_table(study, out=out, csv=csv, parquet=parquet, as_json=as_json)
@@ -40,7 +39,9 @@ def show(
     with Study(study) as opened:
         problem = opened.problem
         if csv or parquet:
-            _write_data(opened, csv, parquet)
+            from oppa.report.study import frame
+
+            write_rows(frame(opened.trials()), csv, parquet)
         learned = _learned(opened, problem) if surrogate else {}
         if as_json:
             _print_json(opened, problem, learned)
@@ -70,6 +71,7 @@ def _learned(study: "Study", problem: "Problem") -> "Learned":
 
 
 def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
+    from oppa.cli.views import style
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import current, to_json
     from oppa.tuning.verify.past import past
@@ -79,13 +81,13 @@ def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
     result["verifications"] = [each.to_dict() for each in past(study.folder)]
     if learned:
         result["surrogate"] = {quantity: each.to_dict() for quantity, each in learned.items()}
-    typer.echo(json.dumps(result, indent=1))
+    style.print_json(result)
 
 
 def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) -> None:
     from oppa.cli.views import style
     from oppa.report.record import write_record, written
-    from oppa.report.study import sections, slow_nodes_of, write_csv
+    from oppa.report.study import frame, sections, slow_nodes_of
     from oppa.report.surrogate import sections as sections_of_surrogate
     from oppa.report.verifications import section
     from oppa.tuning.spending import spending
@@ -98,14 +100,5 @@ def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) ->
     record = [*known, *verified, *sections_of_surrogate(learned)]
     write_record(out, f"Study of `{problem.name}`", record, origins=study.sessions())
     with written(out):
-        write_csv(out / "trials.csv", trials)
+        frame(trials).to_csv(out / "trials.csv", index=False)
     style.err().print(f"written: {out / 'table.md'}, {out / 'trials.csv'}", markup=False)
-
-
-def _write_data(study: "Study", csv: Path | None, parquet: Path | None) -> None:
-    from oppa.cli.views import style
-    from oppa.report.data_file import write_data
-    from oppa.report.study import frame
-
-    written = write_data(frame(study.trials()), csv=csv, parquet=parquet)
-    style.err().print(f"written: {', '.join(map(str, written))}", markup=False)

@@ -1,7 +1,6 @@
 """`oppa train-policy JOB`: learn a policy that sets each worker's batch, on simulated runs of a job."""
 
 import dataclasses
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -58,6 +57,7 @@ def train_policy(
     """
     from oppa.cli.commands.train_policy_on_runs import require_alone
     from oppa.cli.option_tables import LearningOptions, read_options
+    from oppa.cli.views import style
     from oppa.control.rl.algorithms import ALGORITHMS
     from oppa.problem.job import load_job
 
@@ -74,7 +74,7 @@ def train_policy(
         _print(path, found)
         result = {"scores": [dataclasses.asdict(each) for each in found]}
     if as_json:
-        typer.echo(json.dumps({"policy": str(path), **result}, indent=1))
+        style.print_json({"policy": str(path), **result})
 
 
 def _learn(

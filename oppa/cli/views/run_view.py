@@ -151,14 +151,9 @@ class RunSessionView:
     def __call__(self, session: RunSession) -> Iterator[RunCallback]:
         """Print the job of a run, and yield the view of its progress."""
         print_run(session.run, session.folder)
-        with resumable(again_with("--run", session.folder)), make_run_view(session.run, session.folder, self._interruption) as view:
+        kind = LiveRunView if style.err().is_terminal else PlainRunView
+        with resumable(again_with("--run", session.folder)), kind(session.run, session.folder, self._interruption) as view:
             yield view
-
-
-def make_run_view(run: RunSpec, folder: Path, interruption: Interruption) -> "PlainRunView":
-    """Return the live view on a terminal, else the one that prints plain lines."""
-    kind = LiveRunView if style.err().is_terminal else PlainRunView
-    return kind(run, folder, interruption)
 
 
 class PlainRunView(RunCallback):

@@ -203,8 +203,3 @@ def _one_line(text: str) -> str:
     """Return the beginning of a cause in one line, with its markup escaped."""
     words = escape(" ".join(text.split()))
     return words if len(words) <= CAUSE_WIDTH else f"{words[: CAUSE_WIDTH - 1]}…"
-
-
-def make_search_view(study: Study, interruption: Interruption, problem: Problem) -> PlainSearchView:
-    """Return the live view on a terminal, else the one that prints plain lines."""
-    return (LiveSearchView if style.err().is_terminal else PlainSearchView)(study, interruption, problem)

@@ -7,7 +7,7 @@ from typing import Any
 
 from oppa.cli.trial_session import again_with, resumable
 from oppa.cli.views import style
-from oppa.cli.views.search_view import make_search_view
+from oppa.cli.views.search_view import LiveSearchView, PlainSearchView
 from oppa.cli.views.summary import print_problem
 from oppa.errors import InfeasibleError
 from oppa.trials.interruption import Interruption
@@ -56,7 +56,7 @@ class SessionView:
         self.folder = session.part_of or study.folder
         print_problem(problem, session.candidates, study, session.expected, session.transfer)
         if session.profiler is None:
-            view = make_search_view(study, self._interruption, problem)
+            view = (LiveSearchView if style.err().is_terminal else PlainSearchView)(study, self._interruption, problem)
         else:
             from oppa.cli.views.profile_view import make_profile_view
 

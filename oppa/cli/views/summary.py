@@ -9,6 +9,8 @@ from oppa.cli.views import style
 from oppa.study.records import SEARCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
     from oppa.problem.candidates import Candidates
@@ -34,24 +36,24 @@ def print_problem(
     transfer: "TransferredPrior | None" = None,
 ) -> None:
     """Print the job, the space, the software of trials, the study, and what the search starts from and is expected to cost, to stderr."""
+    from oppa.report.money import expected_lines
+
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
     study_line = f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}"
-    money = f"\n{_expected(expected)}" if expected and not done else ""
-    lines = [problem_lines(problem, candidates), *transfer_lines(transfer)]
-    style.err().print("\n".join(lines) + f"{money}\n{study_line}\n")
+    money = _titled(expected_lines(expected)) if expected and not done else []
+    lines = [problem_lines(problem, candidates), *transfer_lines(transfer), *money]
+    style.err().print("\n".join([*lines, f"{study_line}\n"]))
     warn_of_unknown_device(problem.cluster)
     warn_if_it_does_not_pay(None if done else expected)
 
 
 def transfer_lines(transfer: "TransferredPrior | None") -> list[str]:
     """Return a line for each study that a search starts from, or that it leaves out."""
-    return [f"[bold]{name:<6}[/] {escape(text)}" for name, text in transfer.lines] if transfer else []
+    return _titled(transfer.lines) if transfer else []
 
 
-def _expected(expected: "Expectation") -> str:
-    from oppa.report.money import expected_lines
-
-    return "\n".join(f"[bold]{name:<6}[/] {escape(text)}" for name, text in expected_lines(expected))
+def _titled(facts: "Iterable[tuple[str, str]]") -> list[str]:
+    return [f"[bold]{name:<6}[/] {escape(text)}" for name, text in facts]
 
 
 def warn_if_it_does_not_pay(expected: "Expectation | None") -> None:
@@ -76,7 +78,7 @@ def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
     lines += [f"[bold]prior[/]  {escape(text)}"] if (text := unknown(problem, candidates, known)) else []
     lines += [f"[bold]routes[/] {escape(text)}"] if (text := routing(problem)) else []
     titled = [*started, *(("trials" if not number else "", text) for number, text in enumerate(changes(problem)))]
-    return "\n".join([*lines, *(f"[bold]{title:<6}[/] {escape(value)}" for title, value in titled)])
+    return "\n".join([*lines, *_titled(titled)])
 
 
 def warn_of_unknown_device(cluster: "Cluster") -> None:

@@ -1,13 +1,12 @@
 """`oppa show TABLE`: show the fastest strategy at each batch size, and how much the others lose there."""
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
+    import pandas as pd
+
     from oppa.table import Table
     from oppa.table.frontier import Curves
 
@@ -28,23 +27,27 @@ def show_table(folder: Path, *, out: Path | None, csv: Path | None, parquet: Pat
     table = Table.read(folder)
     known = curves(table)
     if csv or parquet:
-        _write_data(folder, csv, parquet)
+        import pandas as pd
+
+        from oppa.table.files import CSV
+
+        write_rows(pd.read_csv(folder / CSV), csv, parquet)
     if out:
         _write(table, known, out)
     if as_json:
-        typer.echo(json.dumps({"table": str(folder), **to_json(table, known)}, indent=1))
+        from oppa.cli.views import style
+
+        style.print_json({"table": str(folder), **to_json(table, known)})
     else:
         _print(table, known)
 
 
-def _write_data(folder: Path, csv: Path | None, parquet: Path | None) -> None:
-    import pandas as pd
-
+def write_rows(rows: "pd.DataFrame", csv: Path | None, parquet: Path | None) -> None:
+    """Write rows to a CSV file, a Parquet file or both; raises as `write_data` does."""
     from oppa.cli.views import style
     from oppa.report.data_file import write_data
-    from oppa.table.files import CSV
 
-    written = write_data(pd.read_csv(folder / CSV), csv=csv, parquet=parquet)
+    written = write_data(rows, csv=csv, parquet=parquet)
     style.err().print(f"written: {', '.join(map(str, written))}", markup=False)
 
 

@@ -70,11 +70,7 @@ class Actions:
         """Return the position of each batch between the bounds, from 0 to 1 on a logarithmic scale, shape (n,)."""
         return np.asarray(np.log2(np.asarray(local_batches) / self.least) / np.log2(self.most / self.least))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Invert `to_dict`."""
+        """Invert `dataclasses.asdict`, after which JSON turns the steps into a list."""
         return cls(**{**values, "steps": tuple(values["steps"])})

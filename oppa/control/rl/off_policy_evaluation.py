@@ -21,7 +21,6 @@ import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,10 +101,6 @@ class PolicyVerdict:
         interval = f"{self.gain:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
         seen = f"{self.windows} windows, in which {self.agreeing} workers drew the step that the policy chooses"
         return f"the reward of a window changes by {interval}; down to {-self.margin:.3f} counts as not worse ({seen})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
-        return {**dataclasses.asdict(self), "passed": self.passed}
 
 
 def recorded(lines: Iterable[Line], actions: Actions, reward: Reward, drawn: Drawn) -> list[RecordedWindow]:
@@ -234,7 +229,7 @@ def _states(lines: Iterable[Line]) -> Iterable[JobState]:
         if line["event"] != ledger.STEP:
             continue
         if workers := line.get("workers"):
-            states = tuple(WorkerState.from_dict(each) for each in workers)
+            states = tuple(WorkerState(**each) for each in workers)
             batches = tuple(each.local_batch for each in states)
             yield JobState(
                 configuration=Configuration(dp=len(states), global_batch=sum(batches), micro_batch=line["micro_batch"]),

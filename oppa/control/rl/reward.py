@@ -21,7 +21,7 @@ the two terms are the logarithm of the time for that progress.
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self, get_args
+from typing import Literal, Self, get_args
 
 from oppa.control.decision import HEALTHY, JobState
 from oppa.errors import InputError, require_known
@@ -83,15 +83,6 @@ class Reward:
         if self.form == "goodput" and noise_scale:
             return self.beta * math.log(max(share, 1e-9)) + noise + self.delta * math.log1p(total / noise_scale)
         return self.beta * share + noise + self.delta * math.log2(local_batch / least)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Invert `to_dict`."""
-        return cls(**values)
 
 
 def sample_s(state: JobState) -> float:

@@ -76,8 +76,8 @@ class Weights:
         notes = {
             "version": VERSION,
             "observation": list(NAMES),
-            "actions": self.actions.to_dict(),
-            "reward": self.reward.to_dict(),
+            "actions": dataclasses.asdict(self.actions),
+            "reward": dataclasses.asdict(self.reward),
             "window": self.window,
             "provenance": self.provenance,
         }
@@ -107,7 +107,7 @@ class Weights:
                 mean=arrays["observation.mean"],
                 deviation=arrays["observation.deviation"],
                 actions=Actions.from_dict(notes["actions"]),
-                reward=Reward.from_dict(notes["reward"]),
+                reward=Reward(**notes["reward"]),
                 window=int(notes["window"]),
                 provenance=dict(notes["provenance"]),
             )

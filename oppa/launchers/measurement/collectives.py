@@ -7,7 +7,6 @@ Notation: a collective of n ranks moves (n - 1) / n of its payload over each ran
 """
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -15,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from oppa.launchers.measurement.figures import ALL_GATHER, ALL_REDUCE, HOST, NETWORK, SEND, Figure, MeasurementPlan
-from oppa.launchers.measurement.kernels import runs_in, wait
+from oppa.launchers.measurement.kernels import runs_in, seconds_of, wait
 
 _FIRST = 0
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -136,12 +135,14 @@ def _timed(operation: Operation | None, device: torch.device, plan: MeasurementP
 def _timed_each(operation: Operation | None, device: torch.device, plan: MeasurementPlan) -> list[list[float]]:
     """Return the seconds of an operation on each rank, one mean for each repeat; 0 on ranks without an operation."""
     _seconds(operation, device, 1)
-    runs = runs_in(max(_of_each(_seconds(operation, device, 1))), plan)
-    return _of_each([_seconds(operation, device, runs) for _ in range(plan.repeats)])
+    runs = runs_in(max(of_each(_seconds(operation, device, 1))), plan)
+    return of_each([_seconds(operation, device, runs) for _ in range(plan.repeats)])
 
 
-def _of_each(value: T) -> list[T]:
-    """Return the value of each rank."""
+def of_each(value: T) -> list[T]:
+    """Return the value of each rank; a process that is not in a group is the only rank."""
+    if not dist.is_initialized():
+        return [value]
     every = [value] * dist.get_world_size()
     dist.all_gather_object(every, value)
     return every
@@ -149,11 +150,7 @@ def _of_each(value: T) -> list[T]:
 
 def _seconds(operation: Operation | None, device: torch.device, runs: int) -> float:
     dist.barrier()
-    wait(device)
-    start = time.perf_counter()
     if operation is None:
+        wait(device)
         return 0.0
-    for _ in range(runs):
-        operation()
-    wait(device)
-    return (time.perf_counter() - start) / runs
+    return seconds_of(operation, device, runs)

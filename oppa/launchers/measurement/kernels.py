@@ -28,8 +28,8 @@ def kernel_figures(device: torch.device, plan: MeasurementPlan) -> Iterator[Figu
 def timed(operation: Operation, device: torch.device, plan: MeasurementPlan) -> tuple[float, ...]:
     """Return the seconds of an operation, one mean for each repeat."""
     operation()
-    runs = runs_in(_seconds(operation, device, 1), plan)
-    return tuple(_seconds(operation, device, runs) for _ in range(plan.repeats))
+    runs = runs_in(seconds_of(operation, device, 1), plan)
+    return tuple(seconds_of(operation, device, runs) for _ in range(plan.repeats))
 
 
 def runs_in(seconds: float, plan: MeasurementPlan) -> int:
@@ -43,7 +43,8 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _seconds(operation: Operation, device: torch.device, runs: int) -> float:
+def seconds_of(operation: Operation, device: torch.device, runs: int) -> float:
+    """Return the mean seconds of an operation over some runs."""
     wait(device)
     start = time.perf_counter()
     for _ in range(runs):

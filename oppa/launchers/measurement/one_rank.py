@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from oppa.errors import EnvironmentLackingError
-from oppa.launchers.measurement.collectives import collective_figures, link_figures
+from oppa.launchers.measurement.collectives import collective_figures, link_figures, of_each
 from oppa.launchers.measurement.figures import Figure, HardwareMeasurement, MeasuredNode, MeasurementPlan, joined
 from oppa.launchers.measurement.kernels import kernel_figures
 from oppa.launchers.measurement.ranks import LaunchedRank
@@ -39,7 +39,7 @@ def measure_rank(own: LaunchedRank, *, figure_s: float, on_cuda: bool, meeting: 
     quiet(f"waiting for {own.world} ranks" if own.world > 1 else "starting")
     with _meeting(own, meeting, device):
         try:
-            hosts = _every(own.host, own.world)
+            hosts = of_each(own.host)
             every = _kernels(own, hosts, device, plan, quiet)
             figures = [*_merged(every), *_collectives(own, hosts, device, plan, quiet)]
             nodes = _nodes(hosts, every, device, plan, quiet) if len(set(hosts)) > 1 else ()
@@ -77,23 +77,12 @@ def _meeting(own: LaunchedRank, meeting: str, device: torch.device) -> Iterator[
     dist.destroy_process_group()  # not after an error: it could wait for ranks that ended
 
 
-def _every(value: str, world: int) -> list[str]:
-    """Return the value of each rank."""
-    values = [value] * world
-    if world > 1:
-        dist.all_gather_object(values, value)
-    return values
-
-
 def _kernels(own: LaunchedRank, hosts: Sequence[str], device: torch.device, plan: MeasurementPlan, tell: Tell) -> list[list[Figure]]:
     """Return the figures of kernels of each rank; on CPUs one rank of each host measures, as ranks share the memory."""
     tell("matrix products, memory and copies")
     measures = device.type == "cuda" or own.rank == hosts.index(own.host)
     figures = list(kernel_figures(device, plan)) if measures else []
-    every = [figures for _ in hosts]
-    if own.world > 1:
-        dist.all_gather_object(every, figures)
-    return every
+    return of_each(figures)
 
 
 def _nodes(
@@ -101,7 +90,7 @@ def _nodes(
 ) -> tuple[MeasuredNode, ...]:
     """Return the rates of each host: of its slowest device, and of its link."""
     tell("links of each node")
-    names = _every(os.environ.get("SLURMD_NODENAME") or socket.gethostname(), len(hosts))
+    names = of_each(os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     links, nodes = link_figures(hosts, device, plan), []
     for host in dict.fromkeys(hosts):
         rates = [figure for at, figures in zip(hosts, every, strict=True) if at == host for figure in figures if figure.work]

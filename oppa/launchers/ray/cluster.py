@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from oppa import catalog
+from oppa.launchers.event_line import write_event
 
 NAMESPACE = "oppa"
 CONNECT_S = 10.0
@@ -117,14 +118,8 @@ def _require_versions(address: str) -> None:
         fail(message, f"run oppa with Python {their_python} and `ray=={theirs}`")
 
 
-def tell(event: str, **facts: Any) -> None:
-    """Print an event to stdout, as one line of JSON."""
-    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
-    sys.stdout.flush()
-
-
 def fail(message: str, hint: str) -> NoReturn:
     """Print an error as an event, and to stderr for a log, and end with the exit code of a lacking environment."""
-    tell("error", message=message, hint=hint)
+    write_event("error", message=message, hint=hint)
     sys.stderr.write(f"{message}\n")
     sys.exit(3)

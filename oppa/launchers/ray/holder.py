@@ -16,7 +16,8 @@ import select
 import sys
 from typing import Any
 
-from oppa.launchers.ray.cluster import Bundle, connected, tell, unreachable
+from oppa.launchers.event_line import write_event
+from oppa.launchers.ray.cluster import Bundle, connected, unreachable
 
 POLL_S = 0.5
 """Seconds between two looks at the placement group."""
@@ -49,7 +50,7 @@ def main() -> None:
     with connected(hold.address) as address:
         import ray
 
-        tell("cluster", address=address, fitting=sum(map(hold.bundle.fits, ray.nodes())))
+        write_event("cluster", address=address, fitting=sum(map(hold.bundle.fits, ray.nodes())))
         if hold.hosts:
             _hold(hold, address)
 
@@ -66,7 +67,7 @@ def _hold(hold: Hold, address: str) -> None:
             {"event": "waiting", "reason": f"the head does not answer: {silent}"} if silent else _state(hold, placement_group_table(group))
         )
         if event != reported:
-            tell(**event)
+            write_event(**event)
             reported = event
 
 

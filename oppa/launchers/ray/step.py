@@ -22,7 +22,8 @@ from typing import Any
 
 from oppa.launchers.agent import HOST
 from oppa.launchers.agent_client import LOST
-from oppa.launchers.ray.cluster import connected, tell
+from oppa.launchers.event_line import write_event
+from oppa.launchers.ray.cluster import connected
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES")
 """Variables by which Ray tells an actor its devices."""
@@ -183,7 +184,7 @@ def _copy_out(actor: Any, stream: int, host: int, codes: list[int], *, events: b
             os.write(2, f"{error}\n".encode())
             could_start = not getattr(error, "actor_init_failed", False) or REPLACED in str(error)
             if events and could_start:
-                tell(LOST, host=host)
+                write_event(LOST, host=host)
             os._exit(LOST_CODE)
         whole, end, rest = (rest + data).rpartition(b"\n") if events and code is None else (rest + data, b"", b"")
         os.write(stream, whole + end)

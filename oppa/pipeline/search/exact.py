@@ -36,7 +36,7 @@ class Proof:
     """The solver proved its schedule optimal, up to the rounding of times."""
 
 
-def prove(task: ScheduleTask, lists: Lists, *, seconds: float, workers: int = 1) -> Proof:
+def prove(task: ScheduleTask, lists: Lists, *, seconds: float) -> Proof:
     """Search for schedules shorter than the given lists, until there are none or the time is over.
 
     The solver may let a rank begin later than it could. Its span can then be shorter than that of the same schedule in `execute`.
@@ -53,7 +53,7 @@ def prove(task: ScheduleTask, lists: Lists, *, seconds: float, workers: int = 1)
     program = _Program(task, cp_model.CpModel())
     program.hint(lists)
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds, solver.parameters.num_workers, solver.parameters.random_seed = seconds, workers, 0
+    solver.parameters.max_time_in_seconds, solver.parameters.num_workers, solver.parameters.random_seed = seconds, 1, 0
     status = solver.solve(program.model)
     least_s = max((solver.best_objective_bound - program.rounding) / program.per_second, max(task.busy_s))
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

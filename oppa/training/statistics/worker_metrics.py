@@ -131,7 +131,7 @@ def encoded(state: WorkerState) -> list[float]:
 def decoded(values: Sequence[float]) -> WorkerState:
     """Build a state from the result of `encoded`."""
     named: dict[str, Any] = {name: int(value) if name in WHOLE else value for name, value in zip(FIELDS, values, strict=True)}
-    return WorkerState.from_dict(named)
+    return WorkerState(**named)
 
 
 def _shares(hits: Sequence[Tensor]) -> list[float]:

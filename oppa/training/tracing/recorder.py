@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -38,6 +38,12 @@ class Recording:
         if storage._cdata not in self.ignored:
             self._kept[storage._cdata] = storage
         return tensor
+
+
+def held_tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Yield the parameters and buffers of a module."""
+    yield from module.parameters()
+    yield from module.buffers()
 
 
 def storages(tensors: Iterable[Tensor]) -> set[int]:

@@ -17,7 +17,7 @@ from oppa.problem.model import Model
 from oppa.problem.trace import ModelTrace
 from oppa.training.torch_internals import FakeTensorMode
 from oppa.training.tracing.passes import PartWeights, Pass, combine
-from oppa.training.tracing.recorder import Recording, recording
+from oppa.training.tracing.recorder import Recording, held_tensors, recording
 
 FUSED = "oppa_fused"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -116,7 +116,7 @@ class _LanguageModel:
         self._runs.clear()
         self._known.clear()
         ids = torch.zeros(sequences, tokens, dtype=torch.long)
-        with recording(_held(self.model)) as others:
+        with recording(held_tensors(self.model)) as others:
             self.model(input_ids=ids, labels=ids)
         return Pass(
             sequences=sequences,
@@ -134,7 +134,7 @@ class _LanguageModel:
 
         def forward(hidden: Tensor, *others: Any, **named: Any) -> Any:
             if signature not in self._known:
-                with recording([*_held(layer), *_tensors(others), *_tensors(named)]) as run:
+                with recording([*held_tensors(layer), *_tensors(others), *_tensors(named)]) as run:
                     output = usual(hidden, *others, **named)
                 self._known[signature] = run, output
             run, output = self._known[signature]
@@ -150,11 +150,6 @@ def _layers(model: nn.Module, count: int) -> list[nn.Module]:
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return list(module)
     raise InputError(f"`{type(model).__name__}` has no list of {count} layers", hint="state its dimensions in `[model]`")
-
-
-def _held(module: nn.Module) -> Iterator[Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

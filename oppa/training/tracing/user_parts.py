@@ -5,7 +5,7 @@ Layers of the same structure run once: those whose modules, weights and input ha
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from oppa.training.data.images import side_of
 from oppa.training.model.user_module import Parts, parts_of
 from oppa.training.torch_internals import FakeTensorMode
 from oppa.training.tracing.passes import PartWeights, Pass, combine
-from oppa.training.tracing.recorder import Recording, recording
+from oppa.training.tracing.recorder import Recording, held_tensors, recording
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -70,7 +70,7 @@ class _Module:
                     known[signature] = _recorded(layer, x)
                 run, x = known[signature]
                 runs.append(run)
-            with recording(_held(self._head)) as head:
+            with recording(held_tensors(self._head)) as head:
                 output = self._head(x)
                 self._parts.loss(output, targets)
         return Pass(
@@ -85,7 +85,7 @@ class _Module:
 def _recorded(layer: nn.Module, x: Tensor) -> tuple[Recording, Tensor]:
     """Run a layer, and return what it kept and its output as the input of another layer."""
     x = x.detach().requires_grad_(x.is_floating_point())
-    with recording(_held(layer)) as run:
+    with recording(held_tensors(layer)) as run:
         out: Tensor = layer(x)
     return run, out
 
@@ -106,11 +106,6 @@ def _batch(parts: Parts, model: Model, sequences: int) -> tuple[Tensor, Tensor]:
 def _signature(layer: nn.Module, x: Tensor) -> Hashable:
     weights = tuple((name, tensor.shape, tensor.dtype, tensor.requires_grad) for name, tensor in layer.named_parameters())
     return repr(layer), weights, x.shape, x.dtype
-
-
-def _held(module: nn.Module) -> Iterator[Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
 
 
 def _count(module: nn.Module) -> int:

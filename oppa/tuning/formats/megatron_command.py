@@ -15,6 +15,7 @@ from oppa.problem.declaration import spell
 from oppa.problem.model import Model
 from oppa.problem.space_file import divisors
 from oppa.tuning.formats import megatron
+from oppa.tuning.launch_line.templates_of import literal
 
 Options = Mapping[str, Sequence[str]]
 
@@ -145,7 +146,7 @@ def command_table(options: Options, program: str, *, model: Model, precision: st
         InputError: the options state another model than the job's, and Megatron-LM cannot train the job's.
     """
     options = _with_precision(_with_model(options, program, model), precision)
-    argv = ["torchrun", "--nproc-per-node", "{devices_per_host}", _literal(program or PROGRAM), *_kept(options), *_IN_A_TRIAL]
+    argv = ["torchrun", "--nproc-per-node", "{devices_per_host}", literal(program or PROGRAM), *_kept(options), *_IN_A_TRIAL]
     arguments = "".join(f"{name} = {words}\n" for name, words in _arguments(model.layers, model.experts).items())
     return f'[command]\nargv = [\n{"".join(_lines(argv))}]\n\n[command.arguments]\n{arguments}\n[command.steps]\nformat = "megatron"\n'
 
@@ -176,19 +177,14 @@ def _kept(options: Options) -> Iterable[str]:
     for option, words in options.items():
         if option in megatron.KNOWN or _REPLACED.fullmatch(option):
             continue
-        yield _literal(option)
+        yield literal(option)
         if option in DIMENSIONS:
             yield f"{{{DIMENSIONS[option]}}}"
             continue
         for word in words:
             if _NO_VALUE.fullmatch(word):
                 break
-            yield _literal(word)
-
-
-def _literal(word: str) -> str:
-    """Return a word as a template has it, whose braces are no placeholders."""
-    return word.replace("{", "{{").replace("}", "}}")
+            yield literal(word)
 
 
 def _lines(argv: Sequence[str]) -> Iterable[str]:

@@ -23,7 +23,7 @@ def test_a_policy_is_worth_what_its_steps_are(task, small) -> None:
     assert better.windows == 300 and better.agreeing == pytest.approx(240, rel=0.4), "about a fifth of 1,200"
     worse = verdict([paid(explored(task, small, 150), best=2)], biased(small, 3), StaticPolicy())
     assert not worse.passed and worse.high < -0.8
-    assert "300 windows" in better.words and json.dumps(better.to_dict())
+    assert "300 windows" in better.words
 
 
 def test_a_policy_is_not_worse_than_itself(task, small) -> None:
