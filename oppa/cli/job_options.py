@@ -91,7 +91,7 @@ def job_of(job: Path | None, command: Sequence[str], changes: Sequence[str], *, 
     if job is not None:
         return api.load_job(job, settings=changes, command=command)
     if not command:
-        hint = "name a job file, or give your launch line: `oppa tune -- torchrun train.py ...`"
+        hint = "name a job file, or give your launch line at the end: `-- torchrun train.py ...`"
         raise InputError("there is neither a job file nor a launch line", hint=hint)
     return api.load_line(command, settings=changes, study=study)
 

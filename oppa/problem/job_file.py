@@ -248,8 +248,11 @@ class ObjectiveTable(DeclaredTable):
         except (re.error, OverflowError, RecursionError) as error:
             message = f"`[objective]`: `pattern = '{clipped(self.pattern)}'` is not a regular expression: {error}"
             raise JobError(message, hint=_OBJECTIVE) from None
-        if "value" not in groups or groups.keys() & {"s", "ms", "per_s", "tokens_per_s", "done"}:
+        if "value" not in groups:
             raise JobError(f"`[objective]`: `pattern = '{clipped(self.pattern)}'` has no group `value`", hint=_OBJECTIVE)
+        if times := sorted(groups.keys() & {"s", "ms", "per_s", "tokens_per_s", "done"}):
+            message = f"`[objective]`: `pattern = '{clipped(self.pattern)}'` has the group `{times[0]}`, which states progress or a time"
+            raise JobError(message, hint=_OBJECTIVE)
         return StepFormat(pattern=self.pattern, better=self.better, unit=self.unit)
 
 

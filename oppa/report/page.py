@@ -130,8 +130,6 @@ def differences(result: WinnerComparison, problem: Problem) -> list[tuple[str, o
 
 def spent_rows(spent: Spending) -> list[tuple[str, str, str, str]]:
     """Return a row for each use of the devices, and one for all: its name, its hours, its price, and its share."""
-    parts = {"start-up": spent.startup_s, "steps": spent.steps_s, "between trials": spent.idle_s}
-    used = {name: seconds for name, seconds in parts.items() if seconds or name != "between trials"} | {"all": spent.seconds}
 
     def row(name: str, seconds: float) -> tuple[str, str, str, str]:
         hours = gpu_hours(spent.cluster, seconds)
@@ -139,7 +137,7 @@ def spent_rows(spent: Spending) -> list[tuple[str, str, str, str]]:
         money = "" if price is None else format_money(price, spent.limits.currency)
         return name, format_number(hours) if hours < 99.95 else format_hours(hours), money, f"{seconds / spent.seconds:.0%}"
 
-    return [row(name, seconds) for name, seconds in used.items()] if spent.seconds else []
+    return [row(name, seconds) for name, seconds in (*spent.parts.items(), ("all", spent.seconds))] if spent.seconds else []
 
 
 def _again(trials: Sequence[Trial]) -> set[int]:

@@ -27,32 +27,33 @@ BETWEEN_TRIALS = 0.01
 """Relative standard deviation between trials of one configuration, in addition to that within each."""
 SHOWN = 5
 """Largest number of trials that are listed for one cause of failure."""
-COLUMNS = (">trial", "configuration", "outcome", ">steps/s", ">±", ">predicted", ">MiB", ">steps", ">seconds")
 
 
 def sections(
     trials: Sequence[Trial],
     *,
     candidates: int,
+    objective: Objective,
     software: Software | None = None,
     spent: Spending | None = None,
     slow_nodes: Collection[str] = (),
 ) -> list[Section]:
     """Return the sections of a study's record."""
     money = spending_facts(spent) if spent else []
-    summary = [*facts(trials), *slow_node_facts(trials, slow_nodes), *money, *(software.facts if software else [])]
+    columns = (">trial", "configuration", "outcome", f">{objective.rate_unit}", ">±", ">predicted", ">MiB", ">steps", ">seconds")
+    summary = [*facts(trials, objective), *slow_node_facts(trials, slow_nodes), *money, *(software.facts if software else [])]
     return [
         Section(title="Summary", text=f"The search space has {candidates} valid configurations.", columns=("fact", "value"), rows=summary),
         Section(
             title="Verification",
-            text="The winner, the second, and the default configuration or the baseline were repeated in turn.",
-            columns=COLUMNS,
+            text="The winner, the runner-up, and the default configuration or the baseline were repeated in turn.",
+            columns=columns,
             rows=[row(trial, slow_nodes) for trial in trials if trial.purpose == VERIFICATION],
         ),
         Section(
             title="Trials",
             text="The fastest is first. ± is the standard deviation of the mean within a trial; `predicted` was predicted before it ran.",
-            columns=COLUMNS,
+            columns=columns,
             rows=[row(trial, slow_nodes) for trial in ranked(trials)],
         ),
     ]
@@ -61,10 +62,10 @@ def sections(
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
     """Return the search trials, fastest first."""
     searched = [trial for trial in trials if trial.purpose == SEARCH]
-    return sorted(searched, key=lambda trial: (-(trial.steps_per_s or 0.0), trial.id))
+    return sorted(searched, key=lambda trial: (-rate_of(trial), trial.id))
 
 
-def facts(trials: Sequence[Trial], objective: Objective | None = None) -> list[tuple[str, str]]:
+def facts(trials: Sequence[Trial], objective: Objective) -> list[tuple[str, str]]:
     """Return facts by name: counts by outcome, the best against the median and the worst, ties with the best, and prediction accuracy."""
     searched = [trial for trial in trials if trial.purpose == SEARCH]
     counts = Counter(trial.outcome for trial in searched)
@@ -74,10 +75,10 @@ def facts(trials: Sequence[Trial], objective: Objective | None = None) -> list[t
     feasible = each_once(searched)
     if not feasible:
         return found
-    rates, sought = [trial.steps_per_s or 0.0 for trial in feasible], objective or Objective()
+    rates = [rate_of(trial) for trial in feasible]
     return [
         *found,
-        ("best", f"{sought.of(max(rates)):.4g} {sought.unit}"),
+        ("best", f"{objective.of(max(rates)):.4g} {objective.unit}"),
         ("best / median", f"{max(rates) / statistics.median(rates):.2f}"),
         ("best / worst", f"{max(rates) / min(rates):.2f}"),
         ("tied with the best (95% interval of the difference contains 0)", f"{len(tied(feasible))} of {len(feasible)} feasible"),
@@ -133,7 +134,7 @@ def _drifted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
 
 def tied(feasible: Sequence[Trial]) -> list[Trial]:
     """Return the feasible trials whose difference from the best one has a 95% interval that contains 0, the best included."""
-    best = max(feasible, key=lambda trial: trial.steps_per_s or 0.0)
+    best = max(feasible, key=rate_of)
     return [trial for trial in feasible if rate_of(best) - rate_of(trial) <= Z95 * math.hypot(_stddev(best), _stddev(trial))]
 
 
@@ -165,7 +166,7 @@ def slow_node_facts(trials: Sequence[Trial], slow_nodes: Collection[str]) -> lis
 
 
 def row(trial: Trial, slow_nodes: Collection[str] = ()) -> tuple[str, ...]:
-    """Return a trial as the cells of COLUMNS."""
+    """Return a trial as the cells of a record's row."""
     slow = on_slow_nodes(trial, slow_nodes)
     return (
         str(trial.id),

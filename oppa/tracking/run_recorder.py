@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from oppa.control.own_trainer import run_book
 from oppa.problem.configuration import Configuration
 from oppa.table.goodput import goodput
 from oppa.tracking.progress import Progress
@@ -18,7 +19,7 @@ BYTES = "bytes"
 PART_BYTES = 1 << 20
 """Bytes of lines after which the progress is stored."""
 _NUMBERS = ("loss", "accuracy", "global_batch", "micro_batch", "step_time_s", "elapsed_s", "learning_rate")
-_SILENT = ("saved", "recorded", "profiled", "order_taken_up")
+_SILENT = (ledger.SAVED, run_book.RECORDED, ledger.PROFILED, ledger.ORDER_TAKEN_UP)
 """Events without a note."""
 
 

@@ -103,9 +103,7 @@ def _study_around(file: Path) -> Path:
     for folder in file.absolute().parents:
         if (folder / FILE).is_file():
             return folder
-    raise InputError(
-        f"`{file}` is not in the folder of a study, which defines its job", hint=f"name the job, too: `oppa export JOB {file}`"
-    )
+    raise InputError(f"`{file}` is not in the folder of a study, which defines its job", hint=f"name the job first, and then `{file}`")
 
 
 def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":

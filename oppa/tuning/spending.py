@@ -36,9 +36,15 @@ class Spending:
     """Seconds of all devices that cost as much as the study of the smaller size."""
 
     @property
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of each use, by its name; uses that a study need not have are left out if they took none."""
+        others = {"between trials": self.idle_s, "at the smaller size": self.proxy_s}
+        return {"start-up": self.startup_s, "steps": self.steps_s, **{name: seconds for name, seconds in others.items() if seconds}}
+
+    @property
     def seconds(self) -> float:
         """Return the seconds in which the study has held its devices."""
-        return self.startup_s + self.steps_s + self.idle_s + self.proxy_s
+        return sum(self.parts.values())
 
     @property
     def gpu_hours(self) -> float:
@@ -130,10 +136,8 @@ def spent_in_words(known: Spending) -> str:
     """Return what was spent and what it was spent on, as text."""
     most = known.limits.max_gpu_hours
     of_limit = "" if most is None else f" of {format_hours(most)}"
-    started = f"{format_hours(gpu_hours(known.cluster, known.startup_s))} ({known.startup_share:.0%}) start-up"
-    parts = [started] if known.seconds else []
-    parts += [f"{known.steps_s / known.seconds:.0%} steps"] if known.seconds else []
-    parts += [f"{known.idle_s / known.seconds:.0%} between trials"] if known.idle_s else []
-    parts += [f"{known.proxy_s / known.seconds:.0%} at the smaller size"] if known.proxy_s else []
+    parts = [f"{seconds / known.seconds:.0%} {name}" for name, seconds in known.parts.items()] if known.seconds else []
+    if parts:
+        parts[0] = f"{format_hours(gpu_hours(known.cluster, known.startup_s))} ({known.startup_share:.0%}) start-up"
     shares = f": {', '.join(parts)}" if parts else ""
     return f"{format_hours(known.gpu_hours)}{of_limit} {unit(known.cluster)}{priced(known.limits, known.gpu_hours)}{shares}"

@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A value and its 95% confidence interval; for repeats, the value is their geometric mean."""
+    """A value between two ends: a geometric mean of repeats and 95% confidence, or an expectation and 90% of its draws."""
 
     value: float
     low: float

@@ -10,6 +10,7 @@ import pytest
     [
         (("--out", "my.toml"), 2, "`--out my.toml` has no effect without `--measure`"),
         (("--ranks", "2"), 2, "`--ranks 2` has no effect without `--measure`"),
+        (("--figure-time", "1 s"), 2, "`--figure-time 1 s` has no effect without `--measure`"),
         (("--measure", "--out", "my"), 2, "`--out my` is no TOML file"),
         (("--measure", "--out", "none/my.toml"), 2, "its folder does not exist"),
         (("--measure", "--out", "job.toml"), 2, "`job.toml` exists"),

@@ -51,6 +51,8 @@ def test_bad_input_is_an_error_with_a_hint(oppa, measured) -> None:
         (("job.toml", "fastest"), "`fastest` is not a configuration"),
         (("nowhere", "dp=2"), "nowhere"),
         (("other.toml", "dp=2", "--study", measured), "is the study of another problem"),
+        (("job.toml",), "add one: `oppa explain job.toml dp=2,tp=1`"),
+        (("dp=2", "--study", measured, "--", "torchrun", "train.py"), f"give only the study: `oppa explain {measured} ...`"),
     ):
         said = oppa("explain", *arguments, code=2).stderr
         assert words in said and "Traceback" not in said

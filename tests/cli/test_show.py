@@ -58,6 +58,12 @@ def test_trials_are_written_as_rows_with_their_parameters(oppa, measured) -> Non
     assert [float(row["steps_per_s"] or 0) for row in rows] == [trial["steps_per_s"] or 0 for trial in of_study]
 
 
+def test_a_record_is_written_beside_json_too_and_names_the_unit_of_its_rates(oppa, measured) -> None:
+    told = json.loads(oppa("show", measured, "--out", "record", "--json").stdout)
+    page = (oppa.folder / "record" / "table.md").read_text()
+    assert len(told["trials"]) > 1 and "| trial | configuration" in " ".join(page.split()) and "steps/s |" in " ".join(page.split())
+
+
 def test_parquet_without_its_package_is_refused(oppa, measured, monkeypatch) -> None:
     monkeypatch.setattr("oppa.report.data_file.find_spec", lambda _: None)
     refusal = oppa("show", measured, "--parquet", "trials.parquet", code=3).stderr

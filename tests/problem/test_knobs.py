@@ -176,6 +176,7 @@ def test_values_imply_the_scale(values, scale, program) -> None:
         (["train", "{x=1:1,2}"], "[space.parameters.z]\nvalues = [1, 2]\n", "nothing uses the parameter `z`", "{z}"),
         (["train", "{x=1:1,2}"], "[space.parameters.z]\nvalues = [1, 2]\nenv = 'RANK'\n", "oppa itself sets `RANK`", "another"),
         (["train", "{x=1:1,2}"], "[objective]\npattern = 'loss'\n", "has no group `value`", "(?P<value>"),
+        (["train", "{x=1:1,2}"], "[objective]\npattern = '(?P<value>.) (?P<ms>.)'\n", "has the group `ms`", "(?P<value>"),
         (["train", "{x=1:1,2}"], "[objective]\npattern = '('\n", "is not a regular expression", "(?P<value>"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_verdict_follows_from_the_repeats(verdict, now, expected) -> None:
 
 def test_a_study_that_measured_its_winner_once_cannot_be_compared(verdict) -> None:
     found = verdict(FEW, THEN)
-    assert found.verdict == "not_compared" and "measured only once in the study" in found.in_words(Objective())
+    assert found.verdict == "not_compared" and "the study has one repeat of it" in found.in_words(Objective())
     assert found.now.value == pytest.approx(10.0, rel=1e-3) and found.then is None
 
 

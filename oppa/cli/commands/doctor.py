@@ -10,7 +10,7 @@ from oppa.errors import InputError
 MEASURE = "Time matrix products, memory and collectives; under `torchrun` or `srun`, also between hosts."
 OUT = "Write the measured figures as a hardware file, for `hardware` in `\\[cluster]` of a job; needs --measure."
 RANKS = "Number of ranks to measure with on this host; by default one for each GPU, on CPUs one for each core, from 2 to 4."
-FIGURE_TIME = "Least time of each figure."
+FIGURE_TIME = "Least time of each figure; the default is 0.5 s."
 
 
 def doctor(
@@ -18,16 +18,16 @@ def doctor(
     measure: Annotated[bool, typer.Option("--measure", help=MEASURE)] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE.toml", help=OUT)] = None,
     ranks: Annotated[int | None, typer.Option(min=1, max=64, help=RANKS, show_default=False)] = None,
-    figure_time: Annotated[str, typer.Option(metavar="DURATION", help=FIGURE_TIME)] = "0.5 s",
+    figure_time: Annotated[str | None, typer.Option(metavar="DURATION", help=FIGURE_TIME)] = None,
 ) -> None:
     """Check what can run on this machine, and what is missing; or measure its devices and links.
 
     `oppa doctor --measure --out mycluster.toml` writes a hardware file. A job uses it with `hardware = "mycluster.toml"` in `\\[cluster]`.
     """
     if measure:
-        _measure(as_json=as_json, out=out, ranks=ranks, figure_time=figure_time)
+        _measure(as_json=as_json, out=out, ranks=ranks, figure_time=figure_time or "0.5 s")
         return
-    for option, value in (("--out", out), ("--ranks", ranks)):
+    for option, value in (("--out", out), ("--ranks", ranks), ("--figure-time", figure_time)):
         if value is not None:
             raise InputError(f"`{option} {value}` has no effect without `--measure`", hint=f"add `--measure`, or remove `{option}`")
     _check(as_json=as_json)
@@ -36,16 +36,16 @@ def doctor(
 def _check(*, as_json: bool) -> None:
     from oppa.cli.views import style
     from oppa.errors import EnvironmentLackingError
-    from oppa.launchers import checks as places
+    from oppa.launchers import checks as launcher_checks
     from oppa.trials import host
 
-    found = [*host.checks(), *places.checks()]
+    found = [*host.checks(), *launcher_checks.checks()]
     if as_json:
         import dataclasses
 
         style.print_json([dataclasses.asdict(check) for check in found])
     else:
-        table = style.table(("", "check", "found", "what it means"))
+        table = style.table(("", "check", "found", "what to do"))
         for check in found:
             mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.needed else "[yellow]-[/]"
             table.add_row(mark, check.name, check.found, "" if check.works else check.hint)
@@ -102,7 +102,7 @@ def _check_out(out: Path | None) -> None:
     if out is None:
         return
     if out.suffix != ".toml":
-        raise InputError(f"`--out {out}` is no TOML file", hint=f"use `{out}.toml`: a job names the file by its path")
+        raise InputError(f"`--out {out}` is no TOML file", hint=f"use `{out.with_suffix('.toml')}`: a job names the file by its path")
     if out.exists():
         raise InputError(f"`{out}` exists", hint="name another file, or remove it")
     if not out.parent.is_dir():

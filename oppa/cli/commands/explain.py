@@ -34,8 +34,11 @@ def explain(
     """
     from oppa.cli.views import explanation_json, explanation_view
     from oppa.cli.views.summary import traced_and_shown, warn_of_unknown_device
+    from oppa.errors import InputError
     from oppa.problem.selector import find
 
+    if not setting and not command:
+        raise InputError(f"`{job}` names no configuration to explain", hint=f"add one: `oppa explain {job} dp=2,tp=1`")
     source, setting = (Path(job), setting) if setting else (None, job)
     problem, folder, trials = _problem_and_trials(source, study, command or (), changes or ())
     if problem.has_prior:
@@ -73,6 +76,8 @@ def _problem_and_trials(
     from oppa.errors import InputError
     from oppa.study import Study
 
+    if job is None and named is not None:
+        raise InputError(f"`--study {named}` needs its job file", hint=f"give only the study: `oppa explain {named} ...`")
     folder = job if job is not None and job.is_dir() else named
     if folder is None or job is None:
         return problem_of(job, command, changes), None, []

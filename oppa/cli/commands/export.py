@@ -17,6 +17,7 @@ FORMAT = (
     " lightning. For weights: huggingface or dcp."
 )
 OUT = "Folder of the files. The default is STUDY/best/FORMAT, FORMAT next to a JSON file, JOB-FORMAT here, or RUN/exports/FORMAT-STEP."
+JSON = "Print JSON: the files of a configuration by name, and write none; or the paths of written weights."
 
 WEIGHTS = {"huggingface": ("config.json", "model*.safetensors", "model.safetensors.index.json"), "dcp": (".metadata", "*.distcp")}
 """Formats of weights, and their files."""
@@ -29,7 +30,7 @@ def export(
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON, by name, and write none.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help=JSON)] = False,
 ) -> None:
     """Write a configuration as files of a framework, or a run's weights. An error names anything that the format cannot express."""
     from oppa.cli.views import style
@@ -40,7 +41,7 @@ def export(
     from oppa.tuning.session import file_name
 
     if to in WEIGHTS:
-        files_of_weights = _weights(source, to, out, force=force, alone=not (setting or changes))
+        files_of_weights = _weights(source, to, out, force=force, changed=bool(setting or changes))
         if as_json:
             style.print_json({"files": [str(file) for file in files_of_weights]})
         else:
@@ -82,7 +83,7 @@ def _require_free(folder: Path, files: dict[str, str]) -> None:
             raise InputError(f"`{path}` exists, and differs", hint="name another folder with --out, or overwrite it with --force")
 
 
-def _weights(source: Path, to: str, out: Path | None, *, force: bool, alone: bool) -> list[Path]:
+def _weights(source: Path, to: str, out: Path | None, *, force: bool, changed: bool) -> list[Path]:
     """Write the weights of a run or of a checkpoint, and return the files."""
     from oppa.cli.views import style
     from oppa.errors import InputError
@@ -90,7 +91,7 @@ def _weights(source: Path, to: str, out: Path | None, *, force: bool, alone: boo
     from oppa.training.checkpoint.manifest import MANIFEST
     from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoints
 
-    if not alone:
+    if changed:
         raise InputError(f"`--to {to}` writes weights, which no setting changes", hint="leave out the setting and `--set`")
     if not source.is_dir():
         hint = "name the folder of a run, or of one of its checkpoints"

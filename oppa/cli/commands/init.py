@@ -20,21 +20,17 @@ def init(
     from oppa.cli.views.summary import warn_of_unknown_device
     from oppa.errors import InputError
     from oppa.problem.cluster import Cluster
+    from oppa.report.text_file import write_text
     from oppa.units import parse_bytes
 
     if path.exists() and not force:
         raise InputError(f"`{path}` exists", hint="name another file, or overwrite it with --force")
     text = _suggested(model)
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise InputError(
-            f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and that you may write to"
-        ) from None
+    write_text(path, text)
     cluster = tomllib.loads(text)["cluster"]
     limit_bytes = parse_bytes(cluster["memory_limit"])
     warn_of_unknown_device(Cluster(device=cluster["device"], devices_per_host=1, memory_limit_bytes=limit_bytes))
-    style.err().print(f"written: {path}\n\nedit it, then run\n  oppa space {path}\n  oppa tune {path}")
+    style.err().print(f"written: {path}\n\nedit it, then run\n  oppa space {path}\n  oppa tune {path}", markup=False)
 
 
 def _suggested(preset: str) -> str:

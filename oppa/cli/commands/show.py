@@ -24,7 +24,7 @@ def show(
         Path | None, typer.Option(metavar="FOLDER", help="Write a record to this folder: table.md, and trials.csv or a plot.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every trial, or every row of the table, to a CSV file.")] = None,
-    parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write them to a Parquet file, which needs pyarrow.")] = None,
+    parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the same to a Parquet file, which needs pyarrow.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as `oppa tune --json` does.")] = False,
 ) -> None:
     """Show a study: its trials, the winner, and its speed-up over the reference. Or show a table: throughput by batch size."""
@@ -43,12 +43,11 @@ def show(
 
             write_rows(frame(opened.trials()), csv, parquet)
         learned = _learned(opened, problem) if surrogate else {}
-        if as_json:
-            _print_json(opened, problem, learned)
-            return
         if out:
             _write(opened, problem, learned, out)
-        if surrogate:
+        if as_json:
+            _print_json(opened, problem, learned)
+        elif surrogate:
             print_surrogate(learned)
         else:
             print_study(opened, problem, limit=limit)
@@ -94,8 +93,14 @@ def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) ->
     from oppa.tuning.verify.past import past
 
     trials, spent = study.trials(), spending(study, problem)
-    slow = slow_nodes_of(problem)
-    known = sections(trials, candidates=len(problem.candidates()), software=problem.software, spent=spent, slow_nodes=slow)
+    known = sections(
+        trials,
+        candidates=len(problem.candidates()),
+        objective=problem.objective,
+        software=problem.software,
+        spent=spent,
+        slow_nodes=slow_nodes_of(problem),
+    )
     verified = [section(found)] if (found := past(study.folder)) else []
     record = [*known, *verified, *sections_of_surrogate(learned)]
     write_record(out, f"Study of `{problem.name}`", record, origins=study.sessions())

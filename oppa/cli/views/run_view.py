@@ -16,7 +16,7 @@ from oppa.cli.trial_session import again_with, print_resume, resumable
 from oppa.cli.views import style
 from oppa.cli.views.search_view import REFRESH_S
 from oppa.cli.views.summary import job_line
-from oppa.control.own_trainer.run_book import NOT_MEASURED
+from oppa.control.own_trainer import run_book
 from oppa.control.registry import RATIOS, needed_ratio, needs_noise
 from oppa.control.training_session.callback import RunCallback, RunSession
 from oppa.control.training_session.result import TrainResult
@@ -242,7 +242,7 @@ class PlainRunView(RunCallback):
             return
         options, few = self._run.problem.run_options, Health.TOO_FEW_SAMPLES.name.lower()
         self._is_few |= not self._ratio and line["health"] == few and options.statistics_every != 0
-        is_known = line.get(self._ratio) is not None if self._ratio else line["health"] not in (NOT_MEASURED.health, few)
+        is_known = line.get(self._ratio) is not None if self._ratio else line["health"] not in (run_book.NOT_MEASURED.health, few)
         self._unmeasured = None if is_known else self._unmeasured + 1
         interval = options.statistics_every or 1
         limit = UNMEASURED * interval if self._ratio else INCOMPARABLE * interval if self._is_few else UNMEASURED
@@ -328,29 +328,29 @@ def _event(line: Line) -> str:
         case ledger.VALIDATED:
             right = f", accuracy {line['accuracy']:.1%}" if line.get("accuracy") is not None else ""
             return f"{where} held-out loss {style.number(line['loss'])}{right}, after {format_seconds(line['seconds'])}"
-        case "reordered":
+        case ledger.REORDERED:
             times = f"{format_seconds(line['from_step_s'])} to {format_seconds(line['step_s'])} a step, predicted"
             return f"{where} [cyan]the pipeline changes its schedule to {escape(line['name'])}[/]: {times}"
-        case "order_taken_up":
+        case ledger.ORDER_TAKEN_UP:
             return f"{where} [cyan]the pipeline uses the schedule that is stored for its configuration[/]"
-        case "advised":
+        case run_book.ADVISED:
             return f"{where} advice: [cyan]{escape(_after(line))}[/], {escape(line['reason'])}"
-        case "advice_withdrawn":
+        case run_book.WITHDRAWN:
             return f"{where} advice: [cyan]stay[/]"
-        case "held_back":
+        case run_book.HELD_BACK:
             return f"{where} [yellow]{escape(_after(line))} is held back[/]: {escape(line['failure'])}"
-        case "left_badly":
+        case run_book.LEFT_BADLY:
             return f"{where} [yellow]the trainer failed after it had left[/]: {escape(line['failure'])}; its checkpoint is complete"
-        case "passed_over":
+        case run_book.PASSED_OVER:
             place, earlier = escape(line["place"]), escape(line["earlier"])
             return f"{where} [yellow]warning[/] no step was taken after resuming {place}; the run resumes {earlier}"
-        case "unreadable":
+        case run_book.UNREADABLE:
             return (
                 f"{where} [yellow]warning[/] the checkpoint {escape(line['place'])} is unreadable: an earlier one was resumed in its place"
             )
-        case "recorded":
+        case run_book.RECORDED:
             return f"{where} the trainer saved {escape(line['place'])}"
-        case "saved":
+        case ledger.SAVED:
             return f"{where} saved in {format_seconds(line['seconds'])}"
         case _:
             return ""

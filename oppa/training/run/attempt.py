@@ -16,7 +16,7 @@ from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import ChangeFacts, StepFacts
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase
 from oppa.training.run import ledger
-from oppa.training.run.ledger import Ledger, note
+from oppa.training.run.ledger import PROFILED, SAVED, Ledger, note
 from oppa.training.run.notes import RunNotes
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
@@ -148,7 +148,7 @@ class Attempt:
     def _profiled(self, profile: PipelineProfile, run: TrainingRun) -> None:
         """Store the profile of the run's first steps, and search for a schedule if the configuration requires it."""
         write_json(self.folder / PROFILE, profile.to_dict())
-        note(self._ledger, "profiled", run, step_s=profile.step_s)
+        note(self._ledger, PROFILED, run, step_s=profile.step_s)
         self._schedule.search(run.configuration)
 
     def _planned(self, run: TrainingRun) -> ControllerDecision:
@@ -317,7 +317,7 @@ class Attempt:
             _log.warning("the checkpoint was not saved: %s", error.message)
             return
         if self._ledger is not None:
-            note(self._ledger, "saved", run, checkpoint=folder.name, seconds=time.monotonic() - begin_s)
+            note(self._ledger, SAVED, run, checkpoint=folder.name, seconds=time.monotonic() - begin_s)
             self._ledger.sync()
             for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
                 shutil.rmtree(old, ignore_errors=True)

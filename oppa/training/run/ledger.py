@@ -52,6 +52,8 @@ FILE = "steps.jsonl"
 STARTED, CHANGED, ROLLED_BACK, VALIDATED, ENDED = "started", "changed", "rolled_back", "validated", "ended"
 REFUSED, UNDONE, NOT_ROLLED_BACK = "refused", "undone", "not_rolled_back"
 """A change that was refused before it began, or undone after it had failed; and a loss spike after which no weights were restored."""
+SAVED, PROFILED, REORDERED, ORDER_TAKEN_UP = "saved", "profiled", "reordered", "order_taken_up"
+"""A checkpoint, the profile of a pipeline's stages, a schedule that a search found, and a stored schedule that is used again."""
 
 BLOCK, LINE_BYTES = 2**16, 1 << 24
 """Bytes of one read from the end of the file, and longest line."""

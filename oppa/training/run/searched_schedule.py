@@ -13,7 +13,7 @@ from oppa.pipeline import stored_schedules
 from oppa.pipeline.from_configuration import searches, shape_of
 from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
-from oppa.training.run.ledger import Ledger, note
+from oppa.training.run.ledger import ORDER_TAKEN_UP, REORDERED, Ledger, note
 from oppa.training.run.run_folder import SCALES
 from oppa.training.run.schedule_search_process import ORDER, ScheduleSearch
 from oppa.training.run.training_run import TrainingRun
@@ -42,7 +42,7 @@ class SearchedRunSchedule:
         if text := run.broadcast(self._stored(run.configuration) if run.mesh.rank == 0 else ""):
             run.set_schedule(parse_schedule(text, ORDER))
             self._taken = True
-            note(ledger, "order_taken_up", run)
+            note(ledger, ORDER_TAKEN_UP, run)
 
     def search(self, configuration: Configuration) -> None:
         """Start a search for a schedule from the run's profile, unless a stored schedule is used."""
@@ -67,7 +67,7 @@ class SearchedRunSchedule:
         schedule = parse_schedule(passes, ORDER)
         if schedule.shape != shape_of(run.configuration):  # the batch has changed during the search
             return ""
-        note(ledger, "reordered", run, **found)
+        note(ledger, REORDERED, run, **found)
         try:
             stored_schedules.store(self._folder, run.configuration, schedule)
         except OSError as error:

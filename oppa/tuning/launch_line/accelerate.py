@@ -87,6 +87,8 @@ class Effective:
             word = self._stated[key]
             missing = f", because nothing states `{word.missing[0]}`" if word.missing else ""
             raise InputError(f"`{key} = {word.text}` ({word.origin}) is not a number{missing}", hint="write the number itself in the line")
+        if key in self._stated and found < 1:
+            raise InputError(f"`{key} = {found}` ({self._stated[key].origin}) is less than 1", hint="use 1 or more")
         return found if type(found) is int and found > 0 else usual
 
 

@@ -76,7 +76,7 @@ def devices_of_launcher(launcher: Stage, sources: LineSources) -> LineDevices:
     """Return the devices that `deepspeed` starts.
 
     Raises:
-        InputError: it starts the ranks of several hosts, which it does by ssh.
+        InputError: it starts the ranks of several hosts, which it does by ssh, or its hostfile is not on this machine.
     """
     named, hosts = launcher.value("hostfile", "H"), _included(launcher)
     hosts = hosts or (_hostfile(sources, named.text) if named is not None and named.text != "/dev/null" else {})
@@ -115,10 +115,11 @@ def _size(slots: str) -> int:
 
 
 def _hostfile(sources: LineSources, name: str) -> dict[str, int]:
-    """Return the slots of each host of a hostfile; a file that is not here stands for several hosts."""
+    """Return the slots of each host of a hostfile; raises InputError if it is not on this machine."""
     path = sources.local_file(name)
     if path is None:
-        return {"of the hostfile": 0, "and others": 0}
+        hint = "run oppa in an allocation of its hosts: `oppa tune -- torchrun --nnodes HOSTS ...`"
+        raise InputError(f"the hostfile `{name}` of `deepspeed` is not on this machine", hint=hint)
     lines = [line.split("#")[0].split() for line in read_text(path).splitlines()]
     found: dict[str, Any] = {}
     for words in lines:

@@ -111,7 +111,10 @@ def gpus_in_header(words: tuple[str, ...]) -> int | None:
 
 
 def _number(word: Word, option: str) -> int:
-    if not (number := whole_number(word.text)):
+    number = whole_number(word.text)
+    if number == 0:
+        raise InputError(f"`{option} 0` ({word.origin}) is less than 1", hint="use 1 or more")
+    if number is None:
         missing = f", because nothing states `{word.missing[0]}`" if word.missing else ""
         raise InputError(f"`{option} {word.text}` ({word.origin}) is not a number{missing}", hint="write the number itself in the line")
     return number

@@ -79,14 +79,17 @@ class Options:
         """Return the whole number of an option; None if it is not given.
 
         Raises:
-            InputError: its value is no whole number, or a variable that nothing states.
+            InputError: its value is no whole number, less than `least`, or a variable that nothing states.
         """
         found = self.get(*names)
         if found is None:
             return None
         text = found.values[0].text if found.values else ""
         number = whole_number(text)
-        if number is None or number < least:
+        if number is not None and number < least:
+            message = f"`{clipped(found.words[0].text)} {number}` ({found.origin}) is less than {least}"
+            raise InputError(message, hint=f"use {least} or more")
+        if number is None:
             missing = f", because nothing states `{found.values[0].missing[0]}`" if found.values and found.values[0].missing else ""
             raise InputError(f"`{clipped(found.words[0].text)} {clipped(text)}` ({found.origin}) is not a number{missing}", hint=_HINT)
         return number

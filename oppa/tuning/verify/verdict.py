@@ -30,7 +30,7 @@ class ConfigurationVerdict:
     """Holds the verdict on one configuration."""
 
     role: str
-    """`winner`, `baseline` or `default`."""
+    """`winner`, `runner-up`, `baseline` or `default`."""
     configuration: Configuration
     verdict: Verdict
     cause: str = ""
@@ -71,7 +71,7 @@ def judge(role: str, configuration: Configuration, *, then: Sequence[Trial], now
     """Return the verdict on a configuration.
 
     Args:
-        then: Its repeats in the study, or its only trial.
+        then: Its repeats in the study.
         now: All its trials in the verification.
         margin: Share of the throughput up to which a change does not count.
     """
@@ -95,7 +95,7 @@ def judge(role: str, configuration: Configuration, *, then: Sequence[Trial], now
 def verdict_on(ratio: Interval, margin: float) -> Verdict:
     """Return the verdict on a ratio of throughputs: a change differs from 1 by more than the margin, and its interval excludes 1.
 
-    A ratio below the margin whose interval includes 1 is unclear: more rounds would show whether it is noise.
+    A ratio below 1 - margin whose interval includes 1 is unclear: more rounds would show whether it is noise.
     """
     if ratio.value < 1 - margin:
         return "slower" if ratio.high < 1 else "unclear"
@@ -131,10 +131,6 @@ def _cause(trial: Trial) -> str:
 def _too_few(before: int, after: int, now: Sequence[Trial]) -> str:
     """Return why there is no interval."""
     if after >= LEAST:
-        return f"{_measured(before)} in the study; `oppa tune` with the study runs the repeats"
+        return f"the study has {'one repeat' if before else 'no repeat'} of it; `oppa tune` with the study runs the repeats"
     last = next((" ".join(trial.cause.split()) for trial in reversed(now) if trial.cause), "")
-    return f"{_measured(after)} now" + (f", {last}" if last else "")
-
-
-def _measured(count: int) -> str:
-    return "it was measured only once" if count else "it was not measured"
+    return ("it was measured only once now" if after else "it was not measured now") + (f", {last}" if last else "")

@@ -107,6 +107,9 @@ def test_deepspeed_over_ssh_is_refused_with_the_way_that_works(job) -> None:
     with pytest.raises(InputError, match="16 slots on 2 hosts by ssh") as refused:
         job("deepspeed --hostfile hosts --include a:0-7@b:0-7 train.py --deepspeed --deepspeed_config ds.json", {"ds.json": "{}"})
     assert "torchrun --nnodes 2 --nproc-per-node 8 train.py" in refused.value.hint
+    with pytest.raises(InputError, match="the hostfile `hosts` of `deepspeed` is not on this machine") as refused:
+        job("deepspeed --hostfile hosts train.py --deepspeed --deepspeed_config ds.json", {"ds.json": "{}"})
+    assert "in an allocation of its hosts" in refused.value.hint
 
 
 def test_the_global_batch_of_the_trainer_is_held_and_conflicts_are_shown(job) -> None:

@@ -102,6 +102,8 @@ def test_megatron_s_latent_attention_is_read_with_its_defaults() -> None:
         (f"{TRAINER} --fsdp --deepspeed ds.json", "refuses `--fsdp` with `--deepspeed`"),
         (f"{MEGATRON} --tensor-model-parallel-size 16", "needs 16 ranks, and the launch line starts 8"),
         (f"{MEGATRON} --tensor-model-parallel-size two", "`--tensor-model-parallel-size two` .* is not a number"),
+        (f"{MEGATRON} --tensor-model-parallel-size 0", "`--tensor-model-parallel-size 0` .* is less than 1"),
+        ("torchrun --nproc-per-node 0 train.py", "`--nproc-per-node 0` .* is less than 1"),
         ("torchrun --nnodes 1:4 train.py", "elastic"),
         ("torchrun --nproc-per-node many train.py", "is not a number"),
         ("srun -n 7 -N 2 python train.py", "7 tasks do not divide over 2 hosts"),
