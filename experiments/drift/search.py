@@ -12,7 +12,7 @@ from oppa.simulator.simulator import Simulator
 from oppa.simulator.trial_simulator import SimulatedTrial, TrialSimulator
 from oppa.study import Study
 from oppa.tuning.designers import make_designer
-from oppa.tuning.result import current
+from oppa.tuning.result import compare_contenders
 from oppa.tuning.search import search
 from oppa.tuning.session import SilentCallback
 from oppa.tuning.stopping import never
@@ -57,7 +57,7 @@ def loss_of_search(folder: Path, per_trial: float, seed: int, *, watches: bool) 
         made = make_designer("random", problem, candidates, seed=seed)
         search(executor, candidates, made, never(problem.limits), watches_drift=watches)
         trials = study.trials()
-    found = current(trials, candidates, problem.limits.repeats)
+    found = compare_contenders(trials, candidates, problem.limits.repeats)
     true = {trial.configuration: simulator.steps_per_s(trial.configuration) or 0.0 for trial in trials if trial.feasible}
     contenders = [each.configuration for each in (found.best, found.runner_up) if each] if found else []
     return 1 - max((true[each] for each in contenders), default=0.0) / max(true.values(), default=1.0), len(trials)

@@ -21,7 +21,7 @@ from oppa.errors import InputError
 from oppa.report.inputs import Inputs
 from oppa.report.record import written
 from oppa.simulator.benchmark_task import BenchmarkTask
-from oppa.tuning.result import usual_order
+from oppa.tuning.result import reference_order
 
 OUTCOMES = {"completed": "c", "terminated_early": "t", "timed_out": "l", "out_of_memory": "m", "failed": "f"}
 RAN = "ctl"
@@ -199,7 +199,7 @@ def _numbered(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 def _untuned(task: BenchmarkTask) -> float | None:
     """Return the share of the best that the untuned job has: the user's baseline, or else the framework's default that runs."""
-    rates = task.steps_per_s[usual_order(task.candidates, task.problem.baseline)]
+    rates = task.steps_per_s[reference_order(task.candidates, task.problem.baseline)]
     running = rates[~np.isnan(rates)]
     return round(float(running[0]) / task.best, DIGITS) if len(running) else None
 

@@ -28,13 +28,13 @@ def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
     ]
     if expected.too_short >= LIKELY:
         steps, limit = known.limits.settle + known.limits.q_min, format_seconds(known.limits.trial_time_s)
-        needed = f"a start and {steps} steps of {REFERENCES[known.usual]}"
+        needed = f"a start and {steps} steps of {REFERENCES[known.reference]}"
         late = f"{needed} take longer with a probability of {expected.too_short:.0%}"
         lines.append(("time", f"a trial has {limit}, but {late}; raise `limits.trial_time`"))
     if (gain := known.speed_up) is None:
         return lines
     interval = f"[{gain.low:.2f} - {gain.high:.2f}]"
-    lines.append(("gain", f"{gain.value:.2f}x {interval} over {REFERENCES[known.usual]}, by the prior"))
+    lines.append(("gain", f"{gain.value:.2f}x {interval} over {REFERENCES[known.reference]}, by the prior"))
     return [*lines, *pays_lines(known)]
 
 
@@ -94,8 +94,8 @@ def pays_sentences(known: BreakEven) -> list[str]:
     """Return sentences for a page: the length of run from which the search pays, and the net gain of the stated run."""
     sentences = []
     if (after := known.pays_after_s) is not None:
-        usual = f", in time of {REFERENCES[known.usual]}" if math.isfinite(after.value) else ""
-        sentences.append(f"The search pays {pays(after)}{usual}.")
+        in_time_of = f", in time of {REFERENCES[known.reference]}" if math.isfinite(after.value) else ""
+        sentences.append(f"The search pays {pays(after)}{in_time_of}.")
     if known.net_s is not None and known.run_s is not None:
         sentences.append(f"After its cost, the search {net(known)}.")
     return sentences

@@ -36,7 +36,7 @@ from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.runner import load_runner
 from oppa.tuning.designers.oppa import fitted
 from oppa.tuning.equivalence import equivalence
-from oppa.tuning.result import WinnerComparison, break_even, current
+from oppa.tuning.result import WinnerComparison, break_even, compare_contenders
 from oppa.tuning.spending import Spending, cost, gpu_hours, spending, unit
 from oppa.tuning.surrogate_summary import surrogate_summaries
 from oppa.tuning.verify.past import past
@@ -78,7 +78,7 @@ def render(study: Study, problem: Problem) -> str:
     running = study.running()  # read before the trials, so that a trial that ends in between is in both, not missing from both
     trials, candidates = study.trials(), problem.candidates()
     ended = {trial.id for trial in trials}
-    result = current(trials, candidates, problem.limits.repeats, problem.baseline)
+    result = compare_contenders(trials, candidates, problem.limits.repeats, problem.baseline)
     spent = spending(study, problem)
     simulated, slow_nodes = load_runner(problem.runner).in_process, slow_nodes_of(problem)
     facts = {
@@ -119,12 +119,12 @@ def head() -> dict[str, str]:
 
 
 def differences(result: WinnerComparison, problem: Problem) -> list[tuple[str, object, object]]:
-    """Return every parameter in which the winner differs from the default: its name, the winner's value, the default's.
+    """Return every parameter in which the winner differs from the reference: its name, the winner's value, the reference's.
 
-    If no default configuration was measured, the framework's defaults of the single parameters replace it.
+    If no reference was measured, the framework's defaults of the single parameters replace it.
     """
-    best, default = result.best.configuration, result.default.configuration if result.default else None
-    values = [(known.name, best[known.name], default[known.name] if default else known.default) for known in problem.space.parameters]
+    best, reference = result.best.configuration, result.reference.configuration if result.reference else None
+    values = [(known.name, best[known.name], reference[known.name] if reference else known.default) for known in problem.space.parameters]
     return [(name, ours, theirs) for name, ours, theirs in values if ours != theirs]
 
 

@@ -46,7 +46,7 @@ def interval(low: float, high: float, objective: Objective) -> str:
 
 def _intervals(result: WinnerComparison) -> dict[Configuration, Interval]:
     found = dict[Configuration, Interval]()
-    for other, compared in ((result.runner_up, result.margin), (result.default, result.speed_up)):
+    for other, compared in ((result.runner_up, result.margin), (result.reference, result.speed_up)):
         if other and compared:
             found |= {result.best.configuration: compared.winner, other.configuration: compared.other}
     return found
@@ -68,27 +68,27 @@ def equivalent(learned: Equivalence, result: WinnerComparison) -> str:
     """Return a phrase on whether the winner's losses equal those of the configuration that it is compared with."""
     tolerance = f"tolerance {learned.tolerance:g}"
     if learned.holds:
-        return f"as {result.usual_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
+        return f"as {result.reference_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
     if learned.unknown:
-        differ = f"losses differ by {learned.own_deviation:.2g} in two repeats of {result.usual_in_words} itself"
+        differ = f"losses differ by {learned.own_deviation:.2g} in two repeats of {result.reference_in_words} itself"
         return f"unknown: {differ} ({tolerance}); seed your program"
     where = f"by {learned.deviation:.2g} at step {learned.at_step} ({tolerance})"
-    return f"not as {result.usual_in_words} does: losses differ {where}; check how your program applies the configuration"
+    return f"not as {result.reference_in_words} does: losses differ {where}; check how your program applies the configuration"
 
 
 def _learning(learned: Equivalence, result: WinnerComparison) -> str:
     compared = equivalent(learned, result)
     if learned.unknown:
-        return f"Whether it learns as {result.usual_in_words} does is {compared}."
+        return f"Whether it learns as {result.reference_in_words} does is {compared}."
     return f"It learns {compared}." if learned.holds else f"Warning: it learns differently, {compared}."
 
 
 def _speed_up(result: WinnerComparison) -> str:
-    if result.default is None:
+    if result.reference is None:
         return "The speed-up over the default configuration is unknown: no default configuration that fits was measured."
-    if result.default.configuration == result.best.configuration:
-        return f"This is {result.usual_in_words}: no configuration that was measured is faster."
-    return f"Compared with {result.usual_in_words}: {_compared(result.speed_up, result)}." if result.speed_up else ""
+    if result.reference.configuration == result.best.configuration:
+        return f"This is {result.reference_in_words}: no configuration that was measured is faster."
+    return f"Compared with {result.reference_in_words}: {_compared(result.speed_up, result)}." if result.speed_up else ""
 
 
 def _failure(result: WinnerComparison) -> str:
@@ -99,8 +99,8 @@ def _failure(result: WinnerComparison) -> str:
 
 
 def _margin(result: WinnerComparison) -> str:
-    second, default = result.runner_up, result.default
-    if second is None or result.margin is None or (default and second.configuration == default.configuration):
+    second, reference = result.runner_up, result.reference
+    if second is None or result.margin is None or (reference and second.configuration == reference.configuration):
         return ""
     return f"Compared with the second, {second.configuration.id}: {_compared(result.margin, result)}."
 

@@ -9,7 +9,7 @@ from oppa.tracking.progress import Progress
 from oppa.tracking.tracker import Status, TrackedRun, Tracker, Value, without_secrets
 from oppa.trials.trial_folder import Outcome
 from oppa.tuning.proxy.nested import FOLDER
-from oppa.tuning.result import WinnerComparison, current
+from oppa.tuning.result import WinnerComparison, compare_contenders
 from oppa.tuning.spending import spending
 
 TRIALS = "trials"
@@ -42,7 +42,7 @@ class StudyRecorder:
     def finish(self, status: Status) -> None:
         """End the study's run, with the winner so far."""
         trials, problem = self._study.trials(), self._problem
-        found = current(trials, problem.candidates(), problem.limits.repeats, problem.baseline) if trials else None
+        found = compare_contenders(trials, problem.candidates(), problem.limits.repeats, problem.baseline) if trials else None
         if found is not None:
             values = {**self._winner(found), "gpu_hours": spending(self._study, problem).gpu_hours}
             self._tracker.log(self._run, values, len(trials))
@@ -95,7 +95,8 @@ class StudyRecorder:
         rate = best.steps_per_s or best.steps_per_s_search
         objective = {"winner_objective": self._problem.objective.of(rate)} if rate else {}
         ratio = {f"speed_up{suffix}": getattr(gained.ratio, name) for suffix, name in _INTERVAL.items()} if gained else {}
-        reference = {"reference": found.usual, "reference_configuration": found.default.configuration.id} if found.default else {}
+        known = found.reference
+        reference = {"reference": found.reference_kind, "reference_configuration": known.configuration.id} if known else {}
         return {"winner": best.configuration.id, **objective, **ratio, **reference}
 
 

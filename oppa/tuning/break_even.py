@@ -32,7 +32,7 @@ class BreakEven:
     """Seconds for which the search holds the devices."""
     speed_up: Interval | None
     """Speed-up of the winner over the reference; None if it is unknown."""
-    usual: str
+    reference: str
     """Name of the reference, one of REFERENCES."""
     run_s: float | None = None
     """Seconds of the run in the reference configuration; None if the job does not state its length."""
@@ -72,7 +72,7 @@ class BreakEven:
             "search_interval_s": [self.search_s.low, self.search_s.high],
             "search_gpu_hours": gpu_hours(self.cluster, self.search_s.value),
             "search_cost": cost(self.limits, gpu_hours(self.cluster, self.search_s.value)),
-            "reference": self.usual,
+            "reference": self.reference,
             "speed_up": gain and gain.value,
             "speed_up_interval": gain and [gain.low, gain.high],
             "pays_after_s": pays and _finite(pays.value),
@@ -85,14 +85,14 @@ class BreakEven:
 
 
 def realised(
-    spent: Spending, problem: Problem, speed_up: Interval | None, *, usual: str, usual_rate: float | None, global_batch: int | None
+    spent: Spending, problem: Problem, speed_up: Interval | None, *, reference: str, reference_rate: float | None, global_batch: int | None
 ) -> BreakEven:
     """Return the break-even of a study from what was measured.
 
     Args:
         speed_up: Speed-up of the winner over the reference, with its interval; None if it is unknown.
-        usual: Name of the reference.
-        usual_rate: Throughput of the reference, in steps per second; None if it is unknown.
+        reference: Name of the reference.
+        reference_rate: Throughput of the reference, in steps per second; None if it is unknown.
         global_batch: Global batch of the reference; None if there is no reference.
     """
     seconds = spent.seconds
@@ -101,17 +101,17 @@ def realised(
         limits=problem.limits,
         search_s=Interval(value=seconds, low=seconds, high=seconds),
         speed_up=speed_up,
-        usual=usual,
-        run_s=run_length_s(problem, usual_rate, global_batch),
+        reference=reference,
+        run_s=run_length_s(problem, reference_rate, global_batch),
     )
 
 
-def run_length_s(problem: Problem, usual_rate: float | None, global_batch: int | None) -> float | None:
+def run_length_s(problem: Problem, reference_rate: float | None, global_batch: int | None) -> float | None:
     """Return the seconds of the run in the reference configuration: `run_length`, or `[train] samples` at its throughput and batch."""
     if problem.limits.run_length_s is not None:
         return problem.limits.run_length_s
     samples = problem.run_options.samples
-    return None if samples is None or not usual_rate or not global_batch else samples / global_batch / usual_rate
+    return None if samples is None or not reference_rate or not global_batch else samples / global_batch / reference_rate
 
 
 def _break_even(search_s: float, speed_up: float) -> float:

@@ -87,14 +87,14 @@ def compare(
 
 def equivalence(study: Study, result: "WinnerComparison | None", problem: Problem) -> Equivalence | None:
     """Compare the winner's losses with those of the default or the baseline, in their last repeats; None if there is nothing to compare."""
-    if result is None or result.default is None or result.default.configuration == result.best.configuration:
+    if result is None or result.reference is None or result.reference.configuration == result.best.configuration:
         return None
-    repeats = [result.repeats[trial.configuration] for trial in (result.best, result.default)]
+    repeats = [result.repeats[trial.configuration] for trial in (result.best, result.reference)]
     if not all(repeats):
         return None
     (*_, ours), theirs = ([losses(study.folder / "trials" / trial.folder_name) for trial in own[-2:]] for own in repeats)
     repeat = theirs[0] if len(theirs) > 1 else ()
-    return compare(ours, theirs[-1], reference=result.default.configuration.id, precision=problem.training.precision, repeat=repeat)
+    return compare(ours, theirs[-1], reference=result.reference.configuration.id, precision=problem.training.precision, repeat=repeat)
 
 
 def losses(folder: Path) -> list[float]:

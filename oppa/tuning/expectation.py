@@ -89,14 +89,14 @@ class _Draws:
         return cls(step_s=step_s, fits=fits, start_s=np.exp(random.uniform(math.log(low), math.log(high), DRAWS)))
 
     @property
-    def usual_s(self) -> NDArray[np.float64]:
+    def reference_step_s(self) -> NDArray[np.float64]:
         """Return the seconds of a step of the reference, shape (draws,)."""
         return self.step_s[:, 0]
 
     @property
     def best_s(self) -> NDArray[np.float64]:
         """Return the seconds of a step of the winner, shape (draws,): the reference if nothing is faster."""
-        return np.asarray(np.minimum(np.where(self.fits, self.step_s, np.inf)[:, 1:].min(axis=1), self.usual_s))
+        return np.asarray(np.minimum(np.where(self.fits, self.step_s, np.inf)[:, 1:].min(axis=1), self.reference_step_s))
 
 
 def expect(
@@ -121,32 +121,30 @@ def expect(
     usable = problem.cluster.usable_bytes
     medians_s, fits = step_time(work, medians(time)).numpy(), memory(work, medians(size)).numpy() <= usable
     ranked = np.lexsort((medians_s, ~fits))
-    usual = _usual(problem, candidates, fits)
+    reference = _reference(problem, candidates, fits)
     tried = min(len(candidates), limits.trials or len(candidates))
-    rows = torch.from_numpy(np.array([usual, *ranked[: min(tried, MOST_TRIED)]]))
+    rows = torch.from_numpy(np.array([reference, *ranked[: min(tried, MOST_TRIED)]]))
     range_s = startup_s or STARTS_S["GPU" if problem.cluster.on_cuda else "CPU"]
     draws = _Draws.of(work.take(rows), time, size, usable_bytes=usable, startup_s=range_s)
-    usual_s, best_s, starts = draws.usual_s, draws.best_s, draws.start_s
+    reference_step_s, best_s, starts = draws.reference_step_s, draws.best_s, draws.start_s
     trial_s = _trial_s(draws, limits, stopping)
     count = np.full(DRAWS, float(tried))
     if limits.wall_time_s is not None:
         count = np.minimum(count, np.ceil(limits.wall_time_s / trial_s))
-    repeats = CONTENDERS * limits.repeats
-    verification_s = (
-        repeats / CONTENDERS * sum(np.minimum(limits.trial_time_s, starts + limits.q_max * each) for each in (best_s, best_s, usual_s))
-    )
+    repeats, contenders_s = CONTENDERS * limits.repeats, (best_s, best_s, reference_step_s)
+    verification_s = limits.repeats * sum(np.minimum(limits.trial_time_s, starts + limits.q_max * each) for each in contenders_s)
     whole_s = count * trial_s + verification_s
     search_s = np.minimum(whole_s, total_s(problem) or np.inf)
     starting_s = np.minimum(limits.trial_time_s, starts) * (count + repeats) * search_s / whole_s
-    too_short = starts + (limits.settle + limits.q_min) * usual_s > limits.trial_time_s
+    too_short = starts + (limits.settle + limits.q_min) * reference_step_s > limits.trial_time_s
     return Expectation(
         break_even=BreakEven(
             cluster=problem.cluster,
             limits=limits,
             search_s=_interval(search_s),
-            speed_up=_interval(usual_s / best_s),
-            usual="baseline" if problem.baseline else "default",
-            run_s=run_length_s(problem, float(1 / medians_s[usual]), candidates.configuration(usual).global_batch),
+            speed_up=_interval(reference_step_s / best_s),
+            reference="baseline" if problem.baseline else "default",
+            run_s=run_length_s(problem, float(1 / medians_s[reference]), candidates.configuration(reference).global_batch),
         ),
         trials=round(float(np.median(count))),
         repeats=repeats,
@@ -156,7 +154,7 @@ def expect(
     )
 
 
-def _usual(problem: Problem, candidates: Candidates, fits: NDArray[np.bool_]) -> int:
+def _reference(problem: Problem, candidates: Candidates, fits: NDArray[np.bool_]) -> int:
     """Return the number of the reference: the baseline, else the first default that is predicted to fit."""
     if problem.baseline is not None:
         return candidates.index_of(problem.baseline)

@@ -17,7 +17,7 @@ from oppa.study.records import VERIFICATION
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.oppa import Oppa, fitted
 from oppa.tuning.designers.without_prior import WithoutPrior
-from oppa.tuning.result import WinnerComparison, current, rates
+from oppa.tuning.result import WinnerComparison, compare_contenders, rates
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,8 @@ def explain(
     designer: Oppa | WithoutPrior, problem: Problem, candidates: Candidates, candidate: int, trials: Sequence[Trial]
 ) -> Explanation:
     """Explain a candidate by a fitted designer and the trials that it learned from."""
-    configuration, result = candidates.configuration(candidate), current(trials, candidates, problem.limits.repeats, problem.baseline)
+    configuration = candidates.configuration(candidate)
+    result = compare_contenders(trials, candidates, problem.limits.repeats, problem.baseline)
     own = _own(trials, configuration)
     tried = next((trial for trial in reversed(own) if trial.feasible), own[-1] if own else None)
     repeats = result.repeats_of(tried) if result and tried and result.repeats_of(result.best) else ()

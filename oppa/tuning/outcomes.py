@@ -95,8 +95,8 @@ class SearchResult:
         return self.search.margin
 
     def _reference(self, name: str) -> Contender | None:
-        found = self.search.default
-        return self.search.contender(found) if found and self.search.usual == name else None
+        found = self.search.reference
+        return self.search.contender(found) if found and self.search.reference_kind == name else None
 
 
 def unfinished(folder: Path, why_ended: str) -> dict[str, Any]:

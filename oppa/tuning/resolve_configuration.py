@@ -77,13 +77,13 @@ def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Prob
     """Return a study's problem, and its winner unless a setting names another configuration."""
     from oppa.errors import InputError
     from oppa.study import Study
-    from oppa.tuning.result import current
+    from oppa.tuning.result import compare_contenders
 
     with Study(folder) as study:
         problem = study.problem
         if setting:
             return problem, _meant(setting, problem, batches)
-        result = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
+        result = compare_contenders(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
     if result is None:
         hint = f"finish it with `oppa tune`, or give a configuration: `{folder} dp=2`"
         raise InputError(f"the study `{folder}` has no winner yet", hint=hint)

@@ -53,7 +53,7 @@ class WinnerComparison:
     """The winner, and what it was compared with: the user's baseline, else the default; None if there is no such configuration."""
 
     best: Trial
-    default: Trial | None
+    reference: Trial | None
     runner_up: Trial | None
     repeats: Mapping[Configuration, tuple[Trial, ...]]
     """The completed repeats of every contender, in the order in which the contenders take turns."""
@@ -68,19 +68,19 @@ class WinnerComparison:
         return pairing_of(self.repeats)
 
     @property
-    def usual(self) -> str:
+    def reference_kind(self) -> str:
         """Return the name of the winner's reference: `baseline`, or `default`."""
-        return "baseline" if self.default and self.default.configuration == self.baseline else "default"
+        return "baseline" if self.reference and self.reference.configuration == self.baseline else "default"
 
     @property
-    def usual_in_words(self) -> str:
+    def reference_in_words(self) -> str:
         """Return the name of the reference as it reads in a sentence."""
-        return REFERENCES[self.usual]
+        return REFERENCES[self.reference_kind]
 
     @property
     def speed_up(self) -> SpeedUp | None:
         """Return the winner's speed-up over the reference; None if they are the same, or either has fewer than two repeats."""
-        return self._over(self.default)
+        return self._over(self.reference)
 
     @property
     def margin(self) -> SpeedUp | None:
@@ -115,7 +115,7 @@ class WinnerComparison:
 
 
 def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Designer) -> WinnerComparison | None:
-    """Find a default that fits, then repeat it, the fastest and the second until the winner is verified; None if nothing fits.
+    """Find a reference that fits, then repeat it, the fastest and the runner-up until the winner is verified; None if nothing fits.
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
@@ -124,12 +124,12 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
     while True:
         study.recover()
         trials, running = study.trials(), study.running()
-        result = current(trials, candidates, repeats, baseline)
+        result = compare_contenders(trials, candidates, repeats, baseline)
         executor.failing_repeatedly(trials)
-        default = untried_default(trials, candidates, baseline)
-        expected_s = None if default is None else complete_s(designer.predict(default), trials, executor.problem)
-        if default is not None and allows(executor, trials, expected_s):
-            due, purpose, pairing = candidates.configuration(default), BASELINE, None
+        reference = untried_reference(trials, candidates, baseline)
+        expected_s = None if reference is None else complete_s(designer.predict(reference), trials, executor.problem)
+        if reference is not None and allows(executor, trials, expected_s):
+            due, purpose, pairing = candidates.configuration(reference), BASELINE, None
         elif result is None and running and not executor.budget.must_release():
             executor.wait()  # the trials of other tuners may be the first that run
             continue
@@ -164,20 +164,20 @@ def allows(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float |
 
 def contenders(result: WinnerComparison) -> list[Trial]:
     """Return the trials that represent the contenders."""
-    return [trial for trial in (result.best, result.runner_up, result.default) if trial is not None]
+    return [trial for trial in (result.best, result.runner_up, result.reference) if trial is not None]
 
 
 def verification_s(trials: Sequence[Trial], candidates: Candidates, designer: Designer, problem: Problem) -> float:
     """Return the seconds that verification is expected to take, given the trials so far; infinity if nothing is known."""
     repeats, baseline = problem.limits.repeats, problem.baseline
-    result, default = current(trials, candidates, repeats, baseline), untried_default(trials, candidates, baseline)
+    result, reference = compare_contenders(trials, candidates, repeats, baseline), untried_reference(trials, candidates, baseline)
     known = {} if result is None else {trial.configuration: repeat_s(trial, problem) for trial in contenders(result)}
-    untried_s = None if default is None else complete_s(designer.predict(default), trials, problem)
+    untried_s = None if reference is None else complete_s(designer.predict(reference), trials, problem)
     slowest_s = max(known.values(), default=math.inf)
-    usual_s = slowest_s if default is None else untried_s or UNPREDICTED * slowest_s
+    reference_s = slowest_s if reference is None else untried_s or UNPREDICTED * slowest_s
     due = sum((repeats - len(result.repeats[each])) * seconds for each, seconds in known.items()) if result else 0.0
-    due += usual_s * (repeats * max(0, CONTENDERS - len(known)) if result is None or result.missing(repeats) else 0)
-    looked_for_s = 0.0 if default is None else usual_s + BASELINES * startup_s(trials)  # most may run out of memory
+    due += reference_s * (repeats * max(0, CONTENDERS - len(known)) if result is None or result.missing(repeats) else 0)
+    looked_for_s = 0.0 if reference is None else reference_s + BASELINES * startup_s(trials)  # most may run out of memory
     return VARIATION * (due + looked_for_s)
 
 
@@ -187,11 +187,11 @@ def repeat_s(trial: Trial, problem: Problem) -> float:
     return min(problem.limits.trial_time_s, max(trial.seconds, (trial.setup_s or 0.0) + steps_s))
 
 
-def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: Configuration | None = None) -> int | None:
-    """Return the number of the next candidate to try as the default; None once one was measured, or too many were not."""
+def untried_reference(trials: Sequence[Trial], candidates: Candidates, baseline: Configuration | None = None) -> int | None:
+    """Return the number of the next candidate to try as the reference; None once one was measured, or too many were not."""
     tried = _tries(trials, candidates)
     spent = sum(trial.purpose == BASELINE for own in tried.values() for trial in own)
-    for candidate in usual_order(candidates, baseline):
+    for candidate in reference_order(candidates, baseline):
         if candidate not in tried:
             return candidate if spent < BASELINES else None
         if any(map(_measured, tried[candidate])) and not is_unreliable(trials, candidates.configuration(candidate)):
@@ -199,15 +199,15 @@ def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: C
     return None
 
 
-def usual_order(candidates: Candidates, baseline: Configuration | None) -> list[int]:
+def reference_order(candidates: Candidates, baseline: Configuration | None) -> list[int]:
     """Return the candidates that represent "not tuned", in the order in which they are tried: the user's baseline comes first."""
     return [*([candidates.index_of(baseline)] if baseline else []), *map(int, candidates.default_order())]
 
 
-def current(
+def compare_contenders(
     trials: Sequence[Trial], candidates: Candidates, repeats: int, baseline: Configuration | None = None
 ) -> WinnerComparison | None:
-    """Return the finding from the trials so far, without running anything.
+    """Compare the contenders by the trials so far, without running anything; None if nothing ran to its end.
 
     The contenders are the fastest that ran to its end, the fastest other one that was measured, and the default or a baseline that runs.
     The last trial of each represents it. Configurations that fail when run again are dropped. The winner is the fastest in the repeats,
@@ -219,24 +219,24 @@ def current(
     fastest = [next(trial for trial in reversed(tried[candidate]) if trial.feasible) for candidate in standings(seen)]
     if not fastest:
         return None
-    usual = usual_order(candidates, baseline)
-    default = next((trial for index in usual for trial in reversed(tried.get(index, ())) if _measured(trial)), None)
+    order = reference_order(candidates, baseline)
+    reference = next((trial for index in order for trial in reversed(tried.get(index, ())) if _measured(trial)), None)
     measured = [next(filter(_measured, reversed(tried[candidate]))) for candidate in measured_rates(seen)]
     second = next((trial for trial in measured if trial.configuration != fastest[0].configuration), None)
-    leading = {trial.configuration: trial for trial in (*([default] if default else []), fastest[0])}
+    leading = {trial.configuration: trial for trial in (*([reference] if reference else []), fastest[0])}
     # Trials of one configuration differ by more than their steps show, so one that was ended early may be the fastest in the repeats.
     runner_up = next((trial for trial in fastest[1:2] if _were_compared(trials, {*leading, trial.configuration})), second)
     contenders = leading | ({runner_up.configuration: runner_up} if runner_up else {})
     ran = _repeats(trials, contenders)
     result = WinnerComparison(
         best=fastest[0],
-        default=default,
+        reference=reference,
         runner_up=runner_up,
         repeats=ran,
         baseline=baseline,
-        failure=_failure(trials, baseline) if default is None or default.configuration != baseline else None,
+        failure=_failure(trials, baseline) if reference is None or reference.configuration != baseline else None,
     )
-    return result if result.missing(repeats) else _judged(result, contenders)
+    return result if result.missing(repeats) else _ranked_by_repeats(result, contenders)
 
 
 def _were_compared(trials: Sequence[Trial], contenders: Collection[Configuration]) -> bool:
@@ -250,7 +250,7 @@ def _failure(trials: Sequence[Trial], baseline: Configuration | None) -> Trial |
     return failed[-1] if failed else None
 
 
-def _judged(result: WinnerComparison, contenders: Mapping[Configuration, Trial]) -> WinnerComparison:
+def _ranked_by_repeats(result: WinnerComparison, contenders: Mapping[Configuration, Trial]) -> WinnerComparison:
     """Return the finding with the fastest in the repeats as the winner, and the second as the runner-up."""
     ranked = sorted(contenders, key=lambda each: -statistics.geometric_mean(rates(result.repeats[each])))
     second = contenders[ranked[1]] if len(ranked) > 1 else None
@@ -291,7 +291,7 @@ def to_json(study: Study, result: WinnerComparison | None, why_ended: str | None
     trials, problem = study.trials(), study.problem
     spent = spending(study, problem)
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in PURPOSES}
-    same = result is not None and result.default is not None and result.default.configuration == result.best.configuration
+    same = result is not None and result.reference is not None and result.reference.configuration == result.best.configuration
     compared, lead, predicted = result and result.speed_up, result and result.margin, track_record(trials)
     sought = problem.objective
     own = {} if sought.is_throughput else {"objective": sought.to_dict()}
@@ -302,7 +302,7 @@ def to_json(study: Study, result: WinnerComparison | None, why_ended: str | None
         rate = found.steps_per_s or found.steps_per_s_search
         return {**found.to_dict(), **({"objective": rate and sought.of(rate)} if own else {})}
 
-    usual = {result.usual: contender(result.default)} if result and result.default else {}
+    reference = {result.reference_kind: contender(result.reference)} if result and result.reference else {}
     return {
         "study": str(study.folder),
         **({"proxy": below.to_dict()} if (below := nested_study(study.folder)) else {}),
@@ -310,8 +310,8 @@ def to_json(study: Study, result: WinnerComparison | None, why_ended: str | None
         "software": study.meta["problem"].get("software"),
         "ended": why_ended,
         "best": result and contender(result.best),
-        "default": usual.get("default"),
-        "baseline": usual.get("baseline"),
+        "default": reference.get("default"),
+        "baseline": reference.get("baseline"),
         "baseline_failure": result and result.failure and trial_json(result.failure),
         "runner_up": result and result.runner_up and contender(result.runner_up),
         "gain": compared.ratio.value if compared else 1.0 if same else None,
@@ -333,14 +333,14 @@ def to_json(study: Study, result: WinnerComparison | None, why_ended: str | None
 
 def break_even(result: WinnerComparison, spent: Spending, problem: Problem) -> BreakEven:
     """Return the measured break-even of a search; a winner that is the reference itself has a speed-up of 1."""
-    usual, same = result.default, Interval(value=1.0, low=1.0, high=1.0)
-    repeats = rates(result.repeats_of(usual)) if usual else []
-    rate = statistics.geometric_mean(repeats) if repeats else usual.steps_per_s if usual else None
-    is_winner = usual is not None and usual.configuration == result.best.configuration
+    reference, same = result.reference, Interval(value=1.0, low=1.0, high=1.0)
+    repeats = rates(result.repeats_of(reference)) if reference else []
+    rate = statistics.geometric_mean(repeats) if repeats else reference.steps_per_s if reference else None
+    is_winner = reference is not None and reference.configuration == result.best.configuration
     measured = result.speed_up.ratio if result.speed_up else None
     gain = same if is_winner else measured
-    batch = usual.configuration.global_batch if usual else None
-    return realised(spent, problem, gain, usual=result.usual, usual_rate=rate, global_batch=batch)
+    batch = reference.configuration.global_batch if reference else None
+    return realised(spent, problem, gain, reference=result.reference_kind, reference_rate=rate, global_batch=batch)
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning.designer import Designer, Observation, Valued, incumbent, measured_rates
-from oppa.tuning.result import usual_order
+from oppa.tuning.result import reference_order
 from oppa.units import format_seconds
 
 DEFAULTS = 16
@@ -79,7 +79,7 @@ def _rest_s(
 def _present_log_rate(problem: Problem, candidates: Candidates, designer: Designer, seen: Sequence[Observation]) -> float:
     """Return the log throughput of the baseline, or else of the first default that runs or is predicted to fit; inf if there is none."""
     measured, tried = measured_rates(seen), {each.candidate for each in seen}
-    for candidate in usual_order(candidates, problem.baseline)[:DEFAULTS]:
+    for candidate in reference_order(candidates, problem.baseline)[:DEFAULTS]:
         if candidate in measured:
             return measured[candidate]
         expected = None if candidate in tried else designer.predict(candidate)

@@ -12,7 +12,7 @@ import pytest
 from oppa.errors import InputError
 from oppa.report.charts import elapsed, memory
 from oppa.report.page import render, write_page
-from oppa.tuning.result import current, to_json
+from oppa.tuning.result import compare_contenders, to_json
 from oppa.units import format_number
 from tests.report.conftest import BEST, EVIL, FULL, SLOW, predicted, ran
 from tests.tuning.conftest import trial_of
@@ -104,7 +104,7 @@ def test_every_trial_is_in_the_page(page, study) -> None:
 
 
 def test_numbers_agree_with_oppas_own_json(page, study, problem) -> None:
-    known = to_json(study, current(study.trials(), problem.candidates(), problem.limits.repeats), None)
+    known = to_json(study, compare_contenders(study.trials(), problem.candidates(), problem.limits.repeats), None)
     rows = {int(row[0]): row for row in page.rows}
     for trial in [*known["trials"], *known["default_trials"], *known["verification"]]:
         cells = rows[trial["id"]]

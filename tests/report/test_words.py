@@ -9,7 +9,7 @@ from oppa.problem.objective import Objective
 from oppa.report.sensitivity import Sensitivity, sensitivities
 from oppa.report.words import early_termination, sensitivity, speed, verdicts
 from oppa.tuning.designers.oppa import fitted
-from oppa.tuning.result import current
+from oppa.tuning.result import compare_contenders
 from oppa.units import format_uncertain
 from tests.report.conftest import BEST, DEFAULT, FULL, SECOND, SLOW
 from tests.tuning.conftest import trial_of
@@ -66,7 +66,7 @@ def test_steps_that_were_not_run_are_counted() -> None:
 
 
 def test_what_was_not_repeated_is_not_called_faster(problem, trials) -> None:
-    result = current(trials, problem.candidates(), 3)
+    result = compare_contenders(trials, problem.candidates(), 3)
     assert result.best.configuration == BEST and speed(result.best, result, Objective()) == "80.0 ± 0.8"
     said = " ".join(verdicts(result, trials))
     assert "Not verified yet" in said and "times as fast" not in said

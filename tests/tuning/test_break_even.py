@@ -23,7 +23,7 @@ def between(value: float, low: float, high: float) -> Interval:
 
 
 def known(search_s: Interval, speed_up: Interval | None, run_s: float | None = None, **limits) -> BreakEven:
-    return BreakEven(cluster=CLUSTER, limits=Limits(**limits), search_s=search_s, speed_up=speed_up, usual="default", run_s=run_s)
+    return BreakEven(cluster=CLUSTER, limits=Limits(**limits), search_s=search_s, speed_up=speed_up, reference="default", run_s=run_s)
 
 
 @given(search_s=st.floats(1, 1e6), speed_up=st.floats(1.01, 50))

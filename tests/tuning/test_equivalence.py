@@ -62,7 +62,7 @@ def test_the_winner_is_compared_with_what_the_user_runs_by_their_last_repeats(tm
             (folder / "measurements.jsonl").write_text(json.dumps({"step": 0, "step_time_s": 1.0, "loss": 3.5 * off}) + "\n")
             study.finish(lease, TrialResult(outcome="completed", step_times_s=(1.0,), seconds=1.0))
             repeats[configuration] = (study.trials()[-1],)
-        result = WinnerComparison(best=repeats[best][0], default=repeats[usual][0], runner_up=None, repeats=repeats)
+        result = WinnerComparison(best=repeats[best][0], reference=repeats[usual][0], runner_up=None, repeats=repeats)
         found = equivalence(study, result, problem)
     assert found.holds is holds and found.reference == usual.id
     words = equivalent(found, result)
@@ -83,7 +83,7 @@ def test_a_program_without_a_seed_is_no_other_learning(tmp_path, problem, first,
             (folder / "measurements.jsonl").write_text(json.dumps({"step": 0, "step_time_s": 1.0, "loss": loss}) + "\n")
             study.finish(lease, TrialResult(outcome="completed", step_times_s=(1.0,), seconds=1.0))
             repeats[configuration].append(study.trials()[-1])
-        result = WinnerComparison(best=repeats[best][0], default=repeats[usual][0], runner_up=None, repeats=repeats)
+        result = WinnerComparison(best=repeats[best][0], reference=repeats[usual][0], runner_up=None, repeats=repeats)
         found = equivalence(study, result, problem)
     assert not found.holds and found.unknown is (first != 3.5)
     assert equivalent(found, result).startswith(words)

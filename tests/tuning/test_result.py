@@ -7,7 +7,7 @@ import pytest
 
 from oppa.study import Study, Trial
 from oppa.study.records import BASELINE
-from oppa.tuning.result import BASELINES, current, pairing_of, to_json, untried_default
+from oppa.tuning.result import BASELINES, compare_contenders, pairing_of, to_json, untried_reference
 from tests.tuning.conftest import trial_of
 
 REPEATS = 3
@@ -36,10 +36,10 @@ class Record:
                 self.search(index, rate, outcome, purpose="verification", pairing=pairing)
 
     def result(self):
-        return current(self.trials, self.candidates, REPEATS)
+        return compare_contenders(self.trials, self.candidates, REPEATS)
 
     def next_default(self):
-        return untried_default(self.trials, self.candidates)
+        return untried_reference(self.trials, self.candidates)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_the_winner_is_the_fastest_in_the_repeats_whatever_the_search_saw(record
     assert record.result().best == lucky
     record.repeat({default: [1.0, 1.0, 1.1], others[0]: [1.4, 1.5, 1.6], others[1]: [2.0, 2.0, 2.1]})
     result = record.result()
-    assert (result.best, result.runner_up, result.default) == (steady, lucky, usual)
+    assert (result.best, result.runner_up, result.reference) == (steady, lucky, usual)
     assert result.speed_up.ratio.value == pytest.approx((2.0 * 2.0 * 2.1 / 1.1) ** (1 / 3))
     assert result.margin.ratio.value == pytest.approx((2.0 * 2.0 * 2.1 / (1.4 * 1.5 * 1.6)) ** (1 / 3))
     assert result.margin.winner == result.speed_up.winner and not result.margin.tied
@@ -98,17 +98,17 @@ def test_a_baseline_stands_where_the_default_would(record, default, others, cand
     usual, baseline = record.search(default, 1.0), record.search(others[2], 1.2)
     record.search(others[0], 2.0)
     record.search(others[1], 1.5)
-    result = current(record.trials, candidates, REPEATS, baseline.configuration)
-    assert (result.default, result.usual, result.failure) == (baseline, "baseline", None)
+    result = compare_contenders(record.trials, candidates, REPEATS, baseline.configuration)
+    assert (result.reference, result.reference_kind, result.failure) == (baseline, "baseline", None)
     assert usual.configuration not in result.repeats
-    assert untried_default(record.trials, candidates, baseline.configuration) is None
+    assert untried_reference(record.trials, candidates, baseline.configuration) is None
     record.repeat({others[0]: [2.0] * 3, others[1]: [1.5] * 3, others[2]: [1.0] * 3})
-    assert current(record.trials, candidates, REPEATS, baseline.configuration).speed_up.ratio.value == pytest.approx(2.0)
+    assert compare_contenders(record.trials, candidates, REPEATS, baseline.configuration).speed_up.ratio.value == pytest.approx(2.0)
 
 
 def test_a_baseline_that_was_never_tried_is_looked_for_first(record, others, candidates) -> None:
     record.search(others[0], 2.0)
-    assert untried_default(record.trials, candidates, candidates.configuration(others[1])) == others[1]
+    assert untried_reference(record.trials, candidates, candidates.configuration(others[1])) == others[1]
 
 
 def test_the_default_may_win(record, default, others) -> None:
@@ -116,7 +116,7 @@ def test_the_default_may_win(record, default, others) -> None:
     second = record.search(others[0], 3.0)
     record.repeat({default: [1.0, 1.0, 1.1], others[0]: [0.8, 0.9, 0.8]})
     result = record.result()
-    assert (result.best, result.default, result.runner_up, result.speed_up) == (usual, usual, second, None)
+    assert (result.best, result.reference, result.runner_up, result.speed_up) == (usual, usual, second, None)
     assert result.margin.ratio.value > 1.1
 
 
@@ -168,13 +168,13 @@ def test_without_a_feasible_default_the_winner_stands_alone(record, default, oth
     record.search(default, None, "out_of_memory")
     best = record.search(others[0], 2.0)
     result = record.result()
-    assert result.default is None and result.speed_up is None and result.missing(REPEATS) == best.configuration
+    assert result.reference is None and result.speed_up is None and result.missing(REPEATS) == best.configuration
 
 
 def test_a_default_that_was_stopped_early_is_one(record, default, others) -> None:
     usual = record.search(default, 0.5, "terminated_early")
     record.search(others[0], 2.0)
-    assert record.result().default == usual and record.next_default() is None
+    assert record.result().reference == usual and record.next_default() is None
     record.repeat({default: [0.5] * 3, others[0]: [2.0] * 3})
     assert record.result().speed_up.ratio.value == pytest.approx(4.0)
 
@@ -191,7 +191,7 @@ def test_the_default_that_is_looked_for_is_the_first_that_was_not_tried(record, 
         (record.search if tried % 2 else record.baseline)(defaults[tried], None, "out_of_memory")
     record.baseline(defaults[4], 1.0)
     assert record.next_default() is None
-    assert record.result().default.configuration == record.trials[4].configuration
+    assert record.result().reference.configuration == record.trials[4].configuration
 
 
 @pytest.mark.parametrize("outcome", ["out_of_memory", "failed", "timed_out"])
@@ -211,7 +211,7 @@ def test_a_default_that_fails_when_run_again_makes_room_for_the_next(record, def
     assert record.next_default() == defaults[1]
     usual = record.baseline(defaults[1], 1.5)
     assert record.next_default() is None
-    assert record.result().default == usual
+    assert record.result().reference == usual
 
 
 def test_search_trials_of_defaults_are_no_spent_looks(record, defaults) -> None:
@@ -245,7 +245,7 @@ def test_what_was_ended_early_may_be_the_runner_up_and_win(record, default, othe
     assert (record.result().best, record.result().runner_up) == (lucky, ended)
     record.repeat({default: [1.0] * 3, others[0]: [2.6] * 3, others[2]: [2.9] * 3})
     result = record.result()
-    assert (result.best, result.runner_up, result.default) == (ended, lucky, usual)
+    assert (result.best, result.runner_up, result.reference) == (ended, lucky, usual)
     assert slow.configuration not in result.repeats
 
 

@@ -265,7 +265,7 @@ def test_the_winner_is_proved_against_a_default_and_the_second(run, prove, study
     assert result.best.steps_per_s == 2.0
     assert result.missing(LIMITS.repeats) is None
     assert {len(repeats) for repeats in result.repeats.values()} == {LIMITS.repeats}
-    assert result.default.configuration in result.repeats and result.margin is not None
+    assert result.reference.configuration in result.repeats and result.margin is not None
     repeats = [trial for trial in study.trials() if trial.purpose == VERIFICATION]
     assert all(trial.pairing == result.pairing and trial.prediction is not None for trial in repeats)
 
@@ -289,8 +289,8 @@ def test_a_baseline_that_does_not_fit_makes_way_for_the_default(sit, prove, stud
     sit(law).run(study.claim(baseline))
     sit(law).run(study.claim(candidates.configuration(3)))
     result = prove("random", law=law, baseline=baseline)
-    assert (result.usual, result.failure.configuration, result.failure.outcome) == ("default", baseline, "out_of_memory")
-    assert result.default.configuration == candidates.configuration(int(candidates.default_order()[0]))
+    assert (result.reference_kind, result.failure.configuration, result.failure.outcome) == ("default", baseline, "out_of_memory")
+    assert result.reference.configuration == candidates.configuration(int(candidates.default_order()[0]))
 
 
 def test_a_default_is_looked_for_until_one_fits(sit, prove, study, candidates) -> None:
@@ -304,7 +304,7 @@ def test_a_default_is_looked_for_until_one_fits(sit, prove, study, candidates) -
     looked = [trial for trial in study.trials() if trial.purpose == BASELINE]
     assert [trial.configuration for trial in looked] == usual[:3]
     assert [trial.outcome for trial in looked] == ["out_of_memory", "out_of_memory", "completed"]
-    assert result.default.configuration == usual[2]
+    assert result.reference.configuration == usual[2]
 
 
 def test_the_winner_may_be_the_trial_that_another_tuner_still_runs(sit, study, limited, candidates, onlooker) -> None:

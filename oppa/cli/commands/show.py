@@ -72,10 +72,10 @@ def _learned(study: "Study", problem: "Problem") -> "Learned":
 def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
     from oppa.cli.views import style
     from oppa.tuning.equivalence import equivalence
-    from oppa.tuning.result import current, to_json
+    from oppa.tuning.result import compare_contenders, to_json
     from oppa.tuning.verify.past import past
 
-    found = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
+    found = compare_contenders(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
     result = to_json(study, found, None, equivalence(study, found, problem))
     result["verifications"] = [each.to_dict() for each in past(study.folder)]
     if learned:

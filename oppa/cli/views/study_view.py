@@ -14,7 +14,7 @@ from oppa.report.study import facts, failures, on_slow_nodes, ranked, slow_node_
 from oppa.report.surrogate import LENGTHSCALES, sections
 from oppa.study import Study, Trial
 from oppa.tuning.equivalence import equivalence
-from oppa.tuning.result import break_even, contenders, current
+from oppa.tuning.result import break_even, compare_contenders, contenders
 from oppa.tuning.routing import routing
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.surrogate_summary import SurrogateSummary
@@ -24,7 +24,7 @@ from oppa.tuning.verify.past import past
 def print_study(study: Study, problem: Problem, *, limit: int) -> None:
     """Print a study's facts, its fastest trials up to `limit`, what failed, and the winner."""
     trials, spent, slow = study.trials(), spending(study, problem), slow_nodes_of(problem)
-    result = current(trials, problem.candidates(), problem.limits.repeats, problem.baseline)
+    result = compare_contenders(trials, problem.candidates(), problem.limits.repeats, problem.baseline)
     routes = routing(problem, contenders(result) if result else ())
     style.out().print(_facts(problem, trials, spent, slow, routes), _trials(problem, ranked(trials)[:limit], slow))
     if failed := failures(trials):

@@ -152,15 +152,15 @@ def _exported(exported: "ExportedBest") -> list[str]:
 
 
 def _contenders(result: "WinnerComparison", objective: "Objective") -> list[str]:
-    """Return a line in columns for each of the winner, the second and the default or baseline."""
-    best, second, default = result.best, _second(result), result.default
+    """Return a line in columns for each of the winner, the runner-up and the reference."""
+    best, runner_up, reference = result.best, _runner_up(result), result.reference
     speed_up, margin = result.speed_up, result.margin
     compared = speed_up or margin
     rows = [("winner", best, compared.winner if compared else None)]
-    if second is not None:
-        rows += [("second", second, margin.other if margin else None)]
-    if default is not None and default.configuration != best.configuration:
-        rows += [(result.usual, default, speed_up.other if speed_up else None)]
+    if runner_up is not None:
+        rows += [("second", runner_up, margin.other if margin else None)]
+    if reference is not None and reference.configuration != best.configuration:
+        rows += [(result.reference_kind, reference, speed_up.other if speed_up else None)]
     cells = [
         (trial.configuration.id, *_speed(trial, result, interval, objective), style.memory(trial.memory_bytes))
         for _, trial, interval in rows
@@ -173,13 +173,13 @@ def _contenders(result: "WinnerComparison", objective: "Objective") -> list[str]
 
 
 def _comparisons(result: "WinnerComparison") -> list[str]:
-    """Return the winner's margin over the second, and its speed-up over the default or the baseline."""
-    margin = [_compared("margin", result, result.margin)] if result.margin and _second(result) else []
+    """Return the winner's margin over the runner-up, and its speed-up over the reference."""
+    margin = [_compared("margin", result, result.margin)] if result.margin and _runner_up(result) else []
     before = [*_failure(result), *margin]
-    if result.default is None:
+    if result.reference is None:
         return [*before, "[bold]speed-up[/] unknown: no default configuration fits"]
-    if result.default.configuration == result.best.configuration:
-        return [*before, f"[bold]speed-up[/] none: no trial is faster than {result.usual_in_words}"]
+    if result.reference.configuration == result.best.configuration:
+        return [*before, f"[bold]speed-up[/] none: no trial is faster than {result.reference_in_words}"]
     return [*before, _compared("speed-up", result, result.speed_up)]
 
 
@@ -192,10 +192,10 @@ def _failure(result: "WinnerComparison") -> list[str]:
     return [f"[bold]baseline[/] [cyan]{failed.configuration.id}[/]   {ended}; the default is the reference instead"]
 
 
-def _second(result: "WinnerComparison") -> "Trial | None":
-    """Return the runner-up; None if there is none, or it is the default."""
-    second, default = result.runner_up, result.default
-    return None if second and default and second.configuration == default.configuration else second
+def _runner_up(result: "WinnerComparison") -> "Trial | None":
+    """Return the runner-up; None if there is none, or it is the reference."""
+    second, reference = result.runner_up, result.reference
+    return None if second and reference and second.configuration == reference.configuration else second
 
 
 def _compared(name: str, result: "WinnerComparison", speed_up: "SpeedUp | None") -> str:

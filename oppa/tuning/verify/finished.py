@@ -12,7 +12,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.table.files import CSV
 from oppa.trials.software import require_folder
-from oppa.tuning.result import WinnerComparison, contenders, current, repeat_s
+from oppa.tuning.result import WinnerComparison, compare_contenders, contenders, repeat_s
 
 WINNER, RUNNER_UP, DATE = "winner", "runner-up", "%Y-%m-%d %H:%M UTC"
 
@@ -46,7 +46,7 @@ class FinishedStudy:
             require_idle(study, f"the study `{folder}`")
             problem, sessions = study.problem, study.sessions()
             require_folder(problem)
-            found = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
+            found = compare_contenders(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
         if found is None:
             raise InputError(f"the study `{folder}` has no completed trial", hint="finish it first: `oppa tune` with this study")
         read = cls(folder=folder, problem=problem, found=found if runner_up else _without_runner_up(found), facts={})
@@ -56,7 +56,7 @@ class FinishedStudy:
     @property
     def roles(self) -> dict[Configuration, str]:
         """Return the names of the configurations that are measured again: the winner last, before it those that it is compared with."""
-        named = ((self.found.runner_up, RUNNER_UP), (self.found.default, self.found.usual), (self.found.best, WINNER))
+        named = ((self.found.runner_up, RUNNER_UP), (self.found.reference, self.found.reference_kind), (self.found.best, WINNER))
         return {trial.configuration: name for trial, name in named if trial is not None}
 
     @property
@@ -91,5 +91,5 @@ def require_idle(study: Study, name: str) -> None:
 
 def _without_runner_up(found: WinnerComparison) -> WinnerComparison:
     """Return the result without the runner-up, which a verification leaves out unless it is asked for."""
-    kept = {trial.configuration for trial in (found.best, found.default) if trial}
+    kept = {trial.configuration for trial in (found.best, found.reference) if trial}
     return dataclasses.replace(found, runner_up=None, repeats={each: own for each, own in found.repeats.items() if each in kept})

@@ -79,7 +79,7 @@ class VerifyResult:
             measured=finished.date,
             margin=plan.margin,
             winner=by_role[WINNER],
-            reference=by_role.get(finished.found.usual),
+            reference=by_role.get(finished.found.reference_kind),
             runner_up=by_role.get(RUNNER_UP),
             speed_up_then=finished.found.speed_up,
             speed_up=now.speed_up,
