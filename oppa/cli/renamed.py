@@ -68,6 +68,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--baseline-policy": "--policy rl,baseline={value}",
     },
     "control": {"--every": "--decision-interval {value}"},
+    "import": {"--set": "--values {value}"},
 }
 """The options that replace a removed option, by command."""
 

@@ -64,7 +64,7 @@ def require_legal(space: SearchSpace, configuration: Configuration) -> Configura
     if not _is_candidate(space, configuration):
         reasons = [f"{each.why}\n  {each.rule}   here {each.here}" for each in violations(space, setting)]
         message = "\n".join([f"`{configuration.id}` is not in the search space", *reasons])
-        raise InputError(message, hint="change it, or the choices under [space.parameters]; `oppa explain JOB SETTING` gives the reasons")
+        raise InputError(message, hint="change it, or the choices under [space.parameters]; `oppa explain` gives the reasons")
     return configuration
 
 

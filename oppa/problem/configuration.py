@@ -173,7 +173,7 @@ class Configuration:
             value = getattr(found, name)
             if not _is_of(value, kind):
                 raise TypeError(f"`{name} = {value!r:.100}`")
-            if not isinstance(value, str) and not (name in _DEGREES) <= value < LARGEST_STORED:
+            if not isinstance(value, str) and not (name in _AT_LEAST_1) <= value < LARGEST_STORED:
                 raise ValueError(f"`{name} = {value!r:.100}` is {'too large' if value > 1 else 'not positive'}")
         for extra in found.extras:
             if not is_name(extra.name) or not isinstance(extra.degree, bool) or not is_short(extra.short):
@@ -185,7 +185,7 @@ class Configuration:
 
 FACTS = "knobs"
 """Key of JSON that has the facts of extra values."""
-_DEGREES = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
+_AT_LEAST_1 = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
 """Parameters that are at least 1."""
 _HASHED = ("dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p", "stage_layout")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Configuration) if field.name != "extras"}

@@ -36,12 +36,12 @@ def why_empty(space: SearchSpace) -> JobError:
     no other binds. If none binds, the error names those that suffice: each leaves nothing together with `dp * tp * pp == devices`. If none
     suffices either, it names all that remove (partial) configurations, with their number.
     """
-    law, *stated = space.constraints  # the first defines `devices`: it is named only if no other binds
+    devices, stated = space.device_constraint, space.stated_constraints
     binding = [constraint for constraint in stated if not is_empty(space.without(constraint))]
-    sufficient = [constraint for constraint in stated if is_empty(dataclasses.replace(space, constraints=(law, constraint)))]
-    alone = dataclasses.replace(space, constraints=(law,))
-    lawless = [law] if is_empty(alone) or not is_empty(space.without(law)) else []
-    blamed = binding or lawless or sufficient
+    sufficient = [constraint for constraint in stated if is_empty(dataclasses.replace(space, constraints=(devices, constraint)))]
+    alone = dataclasses.replace(space, constraints=(devices,))
+    of_devices = [devices] if is_empty(alone) or not is_empty(space.without(devices)) else []
+    blamed = binding or of_devices or sufficient
     reasons = [_violation(constraint, space) for constraint in blamed] or _removals(space)
     message = reasons[0] if len(reasons) == 1 else "\n  ".join(["no configuration is valid, because:", *reasons])
     return JobError(message, hint=_remedy(space, blamed))

@@ -125,7 +125,7 @@ def violations(space: SearchSpace, setting: Setting) -> list[Violation]:
     conditions = [_condition(parameter) for parameter, value in requested if parameter.when and value != parameter.default]
     for name, value in setting.items():
         space = space.restricted(name, value)
-    seen = _lawful(space, conditions)
+    seen = _on_all_devices(space, conditions)
     violated = _violated(space, conditions)
     return [Violation(why=each.why, rule=each.expression.text, here=_here(each, space, seen)) for each in violated] or left_out
 
@@ -136,25 +136,28 @@ def _violated(space: SearchSpace, conditions: Sequence[Constraint]) -> list[Cons
     They are those that nothing satisfies alone; else those that nothing satisfies together with `dp * tp * pp == devices`; else those whose
     removal alone would leave a candidate.
     """
-    law, *stated = space.constraints
-    every = [law, *stated, *conditions]
+    devices, every = space.device_constraint, [*space.constraints, *conditions]
 
     def impossible(*kept: Constraint) -> bool:
         return is_empty(dataclasses.replace(space, constraints=kept))
 
-    given = () if impossible(law, *conditions) else conditions  # constraints on a parameter apply only if its condition holds
+    given = () if impossible(devices, *conditions) else conditions  # constraints on a parameter apply only if its condition holds
     alone = [constraint for constraint in every if impossible(*given, constraint)]
-    lawful = [constraint for constraint in every if impossible(law, *given, constraint)]
-    return alone or lawful or [constraint for constraint in every if not impossible(*(other for other in every if other is not constraint))]
+    with_devices = [constraint for constraint in every if impossible(devices, *given, constraint)]
+    return (
+        alone
+        or with_devices
+        or [constraint for constraint in every if not impossible(*(other for other in every if other is not constraint))]
+    )
 
 
-def _lawful(space: SearchSpace, conditions: Sequence[Constraint]) -> Candidates | None:
+def _on_all_devices(space: SearchSpace, conditions: Sequence[Constraint]) -> Candidates | None:
     """Return the candidates of a setting under `dp * tp * pp == devices` alone, and under the conditions if they can hold.
 
     It is None if there are no candidates.
     """
-    law = space.constraints[:1]
-    left = [enumerate_candidates(dataclasses.replace(space, constraints=kept)) for kept in ((*law, *conditions), law)]
+    devices = (space.device_constraint,)
+    left = [enumerate_candidates(dataclasses.replace(space, constraints=kept)) for kept in ((*devices, *conditions), devices)]
     return next((seen for seen in left if len(seen)), None)
 
 

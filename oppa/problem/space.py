@@ -169,6 +169,7 @@ class SearchSpace:
     name: str
     parameters: tuple[Parameter, ...]
     constraints: tuple[Constraint, ...]
+    """The first one is `device_constraint`."""
     facts: Facts
     balanced_stages: bool = False
     """The framework cuts pipeline stages by cost, the output projection included; otherwise they hold equally many layers."""
@@ -205,6 +206,16 @@ class SearchSpace:
         extras = tuple(known.extra(values.get(known.name, known.default)) for known in self.parameters if known.is_extra)
         return Configuration(**{name: values[name] for name in PARAMETERS if name in values}, extras=extras)  # type: ignore[arg-type]
 
+    @property
+    def device_constraint(self) -> Constraint:
+        """Return the constraint that all degrees make up the devices."""
+        return self.constraints[0]
+
+    @property
+    def stated_constraints(self) -> tuple[Constraint, ...]:
+        """Return the constraints of the space's file, of its framework and of the job."""
+        return self.constraints[1:]
+
     def active(self, configuration: Configuration) -> list[Parameter]:
         """Return the parameters that matter in a configuration, because their condition holds or they have none."""
         values = {**self.facts, **{name: configuration[name] for name in configuration.names}, DERIVED: configuration.num_microbatches}
@@ -229,14 +240,12 @@ class SearchSpace:
         known = self[name]
         facts, kept = {**self.facts, name: known.default}, tuple(other for other in self.parameters if other is not known)
         space = dataclasses.replace(self, parameters=kept, facts=facts, settled={**self.settled, name: known.default})
-        law, *stated = self.constraints
+        kinds, devices = kinds_of({other.name: other.default for other in kept}, facts), self.device_constraint
         if known.degree and known.default == 1:
-            kinds = kinds_of({other.name: other.default for other in kept}, facts)
-            law = Constraint(expression=parse(law_of(space.degrees), kinds), why=law.why)
-        open_ones = (each for each in stated if not (name in each.expression.names and each.expression.is_settled(facts)))
-        kinds = kinds_of({other.name: other.default for other in kept}, facts)
+            devices = Constraint(expression=parse(device_product(space.degrees), kinds), why=devices.why)
+        open_ones = (each for each in self.stated_constraints if not (name in each.expression.names and each.expression.is_settled(facts)))
         reduced = (each.without_alternatives(name, facts, kinds) for each in open_ones)
-        return dataclasses.replace(space, constraints=(law, *reduced))
+        return dataclasses.replace(space, constraints=(devices, *reduced))
 
     def without_idle_facts(self) -> Self:
         """Return the same space without the facts of settled parameters that no expression names, as `from_dict` has it."""
@@ -346,8 +355,8 @@ class SearchSpace:
         )
 
 
-def law_of(degrees: Iterable[str]) -> str:
-    """Return the first constraint of every space: all degrees make up the devices."""
+def device_product(degrees: Iterable[str]) -> str:
+    """Return the expression of `device_constraint`: all degrees make up the devices."""
     return f"{' * '.join(degrees)} == devices"
 
 

@@ -22,7 +22,7 @@ from oppa.problem.declared_words import StatedKeys, StatedWords, check_words, ke
 from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
 from oppa.problem.parameter_values import describe_values, is_value_of, least_of, meant_by
-from oppa.problem.space import DEGREES, Constraint, Facts, Keys, Parameter, Scale, SearchSpace, kinds_of, law_of, needs
+from oppa.problem.space import DEGREES, Constraint, Facts, Keys, Parameter, Scale, SearchSpace, device_product, kinds_of, needs
 from oppa.problem.templates import RESERVED, names_in
 
 COMMAND = "command"
@@ -113,7 +113,7 @@ def _read_space(text: str, name: str, facts: Facts, added: Mapping[str, Paramete
     kinds = kinds_of({key: values[0] for key, values in domains.items()}, facts)
     parameters = tuple(_parameter(key, stated[key], values, kinds) for key, values in domains.items())
     laws = [
-        (law_of([*DEGREES, *(each.name for each in parameters if each.degree)]), "every device runs one rank"),
+        (device_product([*DEGREES, *(each.name for each in parameters if each.degree)]), "every device runs one rank"),
         WHOLE_BATCHES,
         *((entry.expression, entry.why) for entry in table.constraint),
     ]

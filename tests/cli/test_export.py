@@ -193,9 +193,10 @@ def test_bad_input_is_an_error_with_a_hint(present) -> None:
         (("export", "ds.toml", "micro_batch=2,zero_stage=1", "--to", "torchtitan"), "torchtitan cannot express `zero_stage = 1`"),
         (("export", "nowhere", "micro_batch=2"), "nowhere"),
         (("import", "other.json", *job), "the file has global_batch = 64, the job 32"),
-        (("import", "open.json", *job), "--set micro_batch=..."),
+        (("import", "open.json", *job), "--values micro_batch=..."),
         (("import", "nothing.json", *job), "`nothing.json` cannot be read"),
-        (("import", "ds.json", *job, "--set", "tp=2,pp=2"), "AutoTP does not work inside a PipelineModule"),
+        (("import", "ds.json", *job, "--set", "tp=2,pp=2"), "use `--values tp=2,pp=2`"),
+        (("import", "ds.json", *job, "--values", "tp=2,pp=2"), "AutoTP does not work inside a PipelineModule"),
     ):
         said = present(*arguments, code=2).stderr
         assert words in said and "Traceback" not in said
@@ -221,7 +222,7 @@ def test_the_weights_of_a_run_are_those_of_its_newest_checkpoint(oppa) -> None:
     assert named == {"files": ["torch/.metadata", "torch/__0_0.distcp"]}
     for arguments, words in (
         (("r",), "is not empty"),
-        (("r", "micro_batch=2"), "which no setting changes"),
+        (("r", "micro_batch=2"), "which no configuration changes"),
         (("job.toml",), "is not a run"),
     ):
         said = oppa("export", *arguments, "--to", "huggingface", code=2).stderr

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from oppa.study import Trial
 
 JOB = "Job file, or a study's folder. Without one, a launch line after `--`."
-SETTING = "Values such as `dp=2,tp=1`, with the other parameters free; or a configuration's id."
+CONFIGURATION = "Values such as `dp=2,tp=1`, with the other parameters free; or a configuration's id."
 STUDY = "Folder of a study of the job; without one, the prior predicts."
 
 
 def explain(
     job: Annotated[str, typer.Argument(metavar="JOB|STUDY", help=JOB, show_default=False)],
-    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)] = "",
+    setting: Annotated[str, typer.Argument(metavar="CONFIGURATION", help=CONFIGURATION, show_default=False)] = "",
     command: Command = None,
     *,
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,

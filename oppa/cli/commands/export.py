@@ -11,7 +11,7 @@ SOURCE = (
     "Folder of a study, to export its winner; its best/configuration.json; or a job file. For weights, the folder of a run, whose newest"
     " checkpoint is exported, or of a checkpoint."
 )
-SETTING = "Another configuration: an id, `dp=2,micro_batch=4` with the rest at its defaults, or a JSON file."
+CONFIGURATION = "Another configuration: an id, `dp=2,micro_batch=4` with the rest at its defaults, or a JSON file."
 FORMAT = (
     "Format of the files: torchrun, kubernetes, deepspeed, colossalai, megatron, megatron-bridge, torchtitan, accelerate, transformers or"
     " lightning. For weights: huggingface or dcp."
@@ -25,7 +25,7 @@ WEIGHTS = {"huggingface": ("config.json", "model*.safetensors", "model.safetenso
 
 def export(
     source: Annotated[Path, typer.Argument(metavar="STUDY|JOB|RUN", help=SOURCE, show_default=False)],
-    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)] = "",
+    setting: Annotated[str, typer.Argument(metavar="CONFIGURATION", help=CONFIGURATION, show_default=False)] = "",
     to: Annotated[str, typer.Option(metavar="FORMAT", help=FORMAT)] = "torchrun",
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
@@ -92,7 +92,7 @@ def _weights(source: Path, to: str, out: Path | None, *, force: bool, changed: b
     from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoints
 
     if changed:
-        raise InputError(f"`--to {to}` writes weights, which no setting changes", hint="leave out the setting and `--set`")
+        raise InputError(f"`--to {to}` writes weights, which no configuration changes", hint="leave out the configuration and `--set`")
     if not source.is_dir():
         hint = "name the folder of a run, or of one of its checkpoints"
         raise InputError(f"`{source}` is not a run, whose weights `--to {to}` writes", hint=hint)

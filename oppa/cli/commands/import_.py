@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SOURCE = "The framework's file, or a folder with its files."
 FORMAT = "deepspeed, megatron, accelerate, transformers or lightning; or any format that `oppa export` writes."
 JOB = "Job that the file configures; without one, a new job is made from the file."
-SETTING = "Values that the file does not state: `pp=2,micro_batch=4`."
+VALUES = "Values that the file does not state: `pp=2,micro_batch=4`."
 TAKE = "`file` or `job`: the source of truth where they differ in model, batch, devices, precision or search space."
 OUT = "Write the job with the table to this file, instead of printing the table."
 
@@ -26,7 +26,7 @@ def import_(
     source: Annotated[Path, typer.Argument(metavar="FILE", help=SOURCE, show_default=False)],
     origin: Annotated[str, typer.Option("--from", metavar="FORMAT", help=FORMAT, show_default=False)],
     job: Annotated[Path | None, typer.Option("--job", metavar="JOB", help=JOB, show_default=False)] = None,
-    setting: Annotated[str, typer.Option("--set", metavar="SETTING", help=SETTING)] = "",
+    values: Annotated[str, typer.Option("--values", metavar="NAME=VALUE,...", help=VALUES)] = "",
     take: Annotated[str, typer.Option("--take", metavar="file|job", help=TAKE)] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
@@ -48,7 +48,7 @@ def import_(
     files = _files(source, origin)
     draft, reading = _adopted(job, files, origin, source, cast("Take | None", take or None))
     problem = draft.problem()
-    configuration, notes = _configuration(problem, reading, setting, origin)
+    configuration, notes = _configuration(problem, reading, values, origin)
     notes = [*draft.notes, *notes]
     if as_json:
         chosen = {"runner": problem.runner.name, "space": problem.space.name}
@@ -62,7 +62,9 @@ def import_(
         style.err().print(f"written: {out}\n\n  oppa tune {out}", markup=False)
     elif not as_json:
         if job is not None and draft.rewritten:
-            raise InputError(f"lines of `{job}` itself must change", hint="write the changed job to another file: `--out FILE`")
+            raise InputError(
+                f"lines of `{job}` itself must change, as the notes above state", hint="write the changed job to another file: `--out FILE`"
+            )
         tables = draft.text if job is None else draft.added
         typer.echo(f"{tables.rstrip()}\n\n{block}" if tables else block, nl=False)
 
@@ -93,7 +95,7 @@ def _files(source: Path, origin: str) -> dict[str, str]:
     return {path.name: read_text(path, hint=f"give a file of {origin}, with text in UTF-8") for path in paths}
 
 
-def _configuration(problem: "Problem", reading: "Reading", setting: str, origin: str) -> "tuple[Configuration, list[str]]":
+def _configuration(problem: "Problem", reading: "Reading", values: str, origin: str) -> "tuple[Configuration, list[str]]":
     """Return the file's configuration, made legal, and notes on the changes.
 
     Raises:
@@ -104,12 +106,12 @@ def _configuration(problem: "Problem", reading: "Reading", setting: str, origin:
     from oppa.problem.selector import values_of
     from oppa.tuning.formats.adoption import unnamed_knobs
 
-    chosen = values_of(setting, problem.space) if setting else {}
+    chosen = values_of(values, problem.space) if values else {}
     unnamed = {name: value for name, value in unnamed_knobs(problem, reading).items() if name not in chosen}
     usual = {name: problem.space[name].default for name in unnamed}
     settings = {**reading.settings, **usual, "global_batch": problem.global_batch, **chosen}
     if "micro_batch" not in settings:
-        raise InputError(f"the {origin} file does not state the micro-batch", hint="add `--set micro_batch=...`, in sequences per rank")
+        raise InputError(f"the {origin} file does not state the micro-batch", hint="add `--values micro_batch=...`, in sequences per rank")
     said = complete(problem.space, settings)
     configuration = require_legal(problem.space, at_rest(problem.space, said))
     left_out = [

@@ -8,7 +8,7 @@ import typer
 from oppa.cli.job_options import Changes, Command
 
 SOURCE = "The job file; or the folder of a study, to train its winner."
-SETTING = (
+CONFIGURATION = (
     "The configuration: an id, `dp=2,micro_batch=4` with the rest at its defaults, or a JSON file. With --table, `global_batch=16` selects"
     " the fastest row of that batch. A resumed run changes to it."
 )
@@ -26,7 +26,7 @@ EVAL_RUN = "Folder of a run of this job under `--policy explore`, to evaluate `r
 
 def train(
     source: Annotated[Path, typer.Argument(metavar="JOB|STUDY", help=SOURCE, show_default=False)],
-    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)] = "",
+    setting: Annotated[str, typer.Argument(metavar="CONFIGURATION", help=CONFIGURATION, show_default=False)] = "",
     command: Command = None,
     *,
     run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=RUN)] = None,

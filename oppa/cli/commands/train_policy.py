@@ -26,7 +26,7 @@ RUN = "Run of `oppa train` with `train.validation`, to take the learning curve f
 SET = "Change a key of the job file, or an option of simulated runs, as listed above. Repeat it for more."
 OWN = ("learning.", "reward.")
 """Prefixes of the keys that are options of simulated runs."""
-SETTING = "With --weights: the configuration of the real runs, such as `dp=4,micro_batch=16`."
+CONFIGURATION = "With --weights: the configuration of the real runs, such as `dp=4,micro_batch=16`."
 WEIGHTS = "Start from these weights, and continue to learn on real runs of the job, one per episode, below runs/."
 OUT = "File of the policy; policies/JOB.safetensors by default, with --weights policies/JOB-runs.safetensors."
 
@@ -34,7 +34,7 @@ OUT = "File of the policy; policies/JOB.safetensors by default, with --weights p
 def train_policy(
     context: typer.Context,
     job: Annotated[Path, typer.Argument(metavar="JOB", help=JOB, show_default=False)],
-    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)] = "",
+    setting: Annotated[str, typer.Argument(metavar="CONFIGURATION", help=CONFIGURATION, show_default=False)] = "",
     episodes: Annotated[int, typer.Option(min=1, help=EPISODES)] = 20,
     algorithm: Annotated[str, typer.Option(metavar="NAME", help=ALGORITHM)] = "ppo",
     run: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
