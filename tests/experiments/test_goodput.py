@@ -185,6 +185,7 @@ Recorder(job=Path(), folder=log.parent, work=log.parent, hosts={HOSTS}, tell=pri
 """
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_a_command_that_fails_is_told_with_its_last_words(tmp_path) -> None:
     recorder = Recorder(job=Path(), folder=tmp_path, work=tmp_path, hosts=HOSTS, tell=print)

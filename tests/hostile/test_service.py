@@ -290,6 +290,7 @@ def few_descriptors(folder: Path, table) -> Iterator[tuple[int, Path]]:
             running.terminate()
 
 
+@pytest.mark.slow
 def test_more_connections_than_descriptors_are_refused_in_one_line(tmp_path: Path, table) -> None:
     with few_descriptors(tmp_path, table) as (port, log), contextlib.ExitStack() as stack:
         tokens, opened, refused = Tokens.of(tmp_path / "control"), [], 0

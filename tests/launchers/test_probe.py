@@ -13,6 +13,7 @@ from oppa.problem.detect import Machine, suggest_job
 from oppa.problem.job_file import JobFile
 
 
+@pytest.mark.slow
 def test_a_link_is_measured_as_it_is():
     if lacking := netlab_lacking():
         pytest.skip(f"NOT TESTED on an emulated link: {'; '.join(lacking)}")

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 from importlib.metadata import requires
@@ -21,6 +23,7 @@ print(*sorted({"pydantic", "typer", "pandas", "botorch"} & lacking))
 """
 
 
+@pytest.mark.slow
 def test_the_training_core_loads_with_torch_and_numpy_alone() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -97,6 +97,7 @@ def test_loss_falls_and_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
     assert gang.losses(configured(pp=2), TINY, precision="bf16") == pytest.approx(alone(TINY), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_process_groups_that_are_destroyed_leave_no_thread(gang: Gang) -> None:
     """FSDP2's tensors are in reference cycles and in a cache of torch's, and hold the groups of their layout."""
     layouts = [configured(dp=4, zero_stage=3), configured(dp=2, tp=2, zero_stage=2)] * 2

@@ -212,6 +212,7 @@ def test_steps_before_the_program_has_settled_are_not_measured(act, settle, step
     assert (result.estimate and result.estimate.steps_per_s) == (steps_per_s and pytest.approx(steps_per_s))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "import time\ntime.sleep(60)"])
 @pytest.mark.parametrize(
     ("program", "cause", "lines"),
@@ -248,6 +249,7 @@ def test_a_crash_before_the_first_step_shows_its_exception(act, program, outcome
     assert result.outcome == outcome and cause in result.cause
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("helper", ["time.sleep(60)", "[print('on', flush=True) or time.sleep(0.1) for _ in range(600)]"])
 def test_a_program_has_ended_although_a_process_that_it_leaves_holds_its_output(act, helper):
     """A loader or a writer of checkpoints outlives the rank that started it, which was killed."""

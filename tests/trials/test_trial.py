@@ -97,6 +97,7 @@ def test_running_out_of_memory_is_told(act, launcher, limit):
     assert (result.outcome, result.rank) == ("out_of_memory", last)
 
 
+@pytest.mark.slow
 def test_a_kill_by_the_kernel_for_want_of_memory_is_out_of_memory(script_runner, make_spec, tmp_path):
     spec = make_spec("steps 1 0.01\nallocate 8192 @ 1\nsleep 100")
     with in_memory_group(256 << 20), LocalLauncher(script_runner, study=spec.study, grace_s=1) as launcher:

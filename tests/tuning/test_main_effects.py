@@ -49,6 +49,7 @@ def regret(problem, name: str, seed: int) -> float:
     return math.expm1(truth.max() - truth[tried].max())
 
 
+@pytest.mark.slow
 def test_the_best_of_24_is_within_5_percent_after_8_trials(problem) -> None:
     assert len(problem.candidates()) == 24
     assert np.median([regret(problem, "oppa", seed) for seed in range(WORLDS)]) <= 0.05

@@ -84,6 +84,7 @@ def test_an_average_of_one_is_that_one(problem, candidates, truth) -> None:
         torch.testing.assert_close((mixed.mean, mixed.stddev), (alone.mean, alone.stddev))
 
 
+@pytest.mark.slow
 def test_the_explained_process_has_learned_every_trial_whatever_its_weight(problem, candidates, truth) -> None:
     designer = Oppa(problem, candidates, seed=0, formula=reversed_ranks)
     for candidate in range(1, 12):

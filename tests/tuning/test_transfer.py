@@ -141,6 +141,7 @@ def test_where_there_is_no_study_it_says_so(tmp_path, problem) -> None:
         beliefs_of(tmp_path / "st*", problem)
 
 
+@pytest.mark.slow
 def test_several_studies_count_each_once(study_of, problem, make_planted, tmp_path) -> None:
     seen = [make_planted(5).observe(index) for index in range(0, 32, 4)]
     first, second = study_of(seen[:5], name="study-1"), study_of(seen[3:], name="study-2")

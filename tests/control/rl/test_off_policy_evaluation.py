@@ -36,6 +36,7 @@ def test_too_little_says_nothing(task, small) -> None:
         verdict([explored(task, small, LEAST_WINDOWS - 1)], small, StaticPolicy())
 
 
+@pytest.mark.slow
 def test_how_often_a_good_policy_is_refused_and_a_bad_one_let_through(task, small) -> None:
     """Steps that are worth half a deviation more: almost none is refused; half a deviation less: none is let through.
 
