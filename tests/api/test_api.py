@@ -156,6 +156,7 @@ def test_ctrl_c_ends_between_events_and_the_study_goes_on(tmp_path, interruptibl
     assert len(oppa.tune(JOB, study=tmp_path / "s", trials=3, designer="random").values["trials"]) >= 3
 
 
+@pytest.mark.slow
 def test_a_callback_may_be_made_for_its_session(tmp_path) -> None:
     import contextlib
 

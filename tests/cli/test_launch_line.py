@@ -77,6 +77,7 @@ def test_a_dry_run_prints_values_with_origins_and_what_varies(program) -> None:
     assert not (program.folder / "studies").exists()
 
 
+@pytest.mark.slow
 def test_a_line_for_a_cluster_has_a_plan_elsewhere(program) -> None:
     printed = program("tune", "--dry-run", "--", *MEGATRON.split()).stdout
     assert "512 GPU on 64 hosts" in printed and "GPU-hours" in printed

@@ -54,6 +54,7 @@ def test_the_rows_are_predicted(rows) -> None:
     assert found["predicted_step_time_s"].notna().all() and found["name"].tolist() == ["dense", "long", "sharded"]
 
 
+@pytest.mark.slow
 def test_the_words_of_an_optional_column_and_its_default_are_accepted(rows) -> None:
     for column, values, default, _ in table("### Optional columns"):
         (name,) = names(column)

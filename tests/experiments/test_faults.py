@@ -38,6 +38,7 @@ def computes(_case: Case, _folder: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not law.SCHEDULED.exists(), reason="this kernel does not count how long a process waits for a core")
 def test_a_reader_that_waits_for_a_core_does_not_hang(busy_core: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(law, "LIMIT_S", 2 * OWN_S)

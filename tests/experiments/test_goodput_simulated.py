@@ -29,6 +29,7 @@ def world():
     return world_of("copus-32b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_has_a_layout_for_every_batch(name) -> None:
     assert world_of(name).table.batches == [16, 32, 64, 128, 256, 512, 1024]

@@ -95,6 +95,7 @@ def test_a_flipped_bit_is_refused_or_does_not_matter(name: str, copy: Path) -> N
     reads(copy)
 
 
+@pytest.mark.slow
 def test_no_field_of_the_manifest_has_another_type(copy: Path) -> None:
     """The checksum is right each time."""
     body = json.loads((copy / MANIFEST).read_text())["checkpoint"]

@@ -157,6 +157,7 @@ def test_numbers_in_text_have_ascii_digits() -> None:
     assert not any(map(whole_number, ("", "²", "٣", "1e3", "-1", "1_0", " 1", "9" * 19)))
 
 
+@pytest.mark.slow
 def test_hostile_files_are_imported_or_refused() -> None:
     verdicts = [judge(case, imports.read) for case in itertools.islice(imports.cases(seed=0), 40)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []

@@ -77,6 +77,7 @@ def test_steps_of_a_run_are_a_number(steps: str, tmp_path: Path) -> None:
     assert not (tmp_path / "PWNED").exists() and not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_study_folder_with_any_name_is_no_code(tmp_path: Path) -> None:
     """The winner's script and README of a study in such a folder."""
     (tmp_path / "job.toml").write_text(JOB.replace('"torch"', '"simulated"'))

@@ -234,6 +234,7 @@ def look(study: Study, *command: str) -> None:
     subprocess.run([sys.executable, "-c", LOOK, str(study.folder), *command], check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_another_process_neither_removes_the_log_nor_loses_what_it_wrote(study: Study) -> None:
     """Locks of an open study hold against other processes, whatever this one reads of its files."""
     for number in range(3):

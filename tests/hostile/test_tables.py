@@ -120,6 +120,7 @@ def test_a_csv_of_another_kind_is_refused(data: bytes, folder: Path) -> None:
     assert said(lambda: used(folder)) or not Table.read(folder).rows
 
 
+@pytest.mark.slow
 def test_no_field_of_the_description_has_another_type(folder: Path, problem) -> None:  # noqa: F811
     body = json.loads((folder / META).read_text())["table"]
     for _ in edits(body):
@@ -176,6 +177,7 @@ TEXTS: dict[str, tuple[str, Callable[[Path], object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TEXTS)
 def test_a_text_of_the_users_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     text, reads = TEXTS[kind]

@@ -30,6 +30,7 @@ def test_a_usual_format_is_recognised_by_two_lines(lines, name):
     assert seen.name == name
 
 
+@pytest.mark.slow
 def test_text_that_states_no_step_is_none_and_is_not_kept():
     seen = recognition.Recognition()
     for line in ("epochs: 3", "learning rate 1e-3", "saved in 3.2 s", "x" * 100_000, "step 1 " * 100_000, "1 step"):

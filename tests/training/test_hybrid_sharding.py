@@ -29,6 +29,7 @@ def test_groups_of_shards_train_the_same_model(values: dict[str, object], gang: 
     assert gang.losses(configured(**values), GROUPED) == pytest.approx(alone(GROUPED), rel=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_one_process(gang: Gang, tmp_path: Path) -> None:
     one = weights_after(gang, configured(micro_batch=8), GROUPED, tmp_path / "alone.pt")
     for stage in (1, 2, 3):

@@ -113,6 +113,7 @@ print(*set(sys.modules) - before)
 """
 
 
+@pytest.mark.slow
 def test_the_model_imports_torch_and_the_standard_library_alone() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-P", "-c", LOADED], env=environment, capture_output=True, text=True, check=True)

@@ -249,6 +249,7 @@ def test_after_too_many_unexpected_failures_chance_takes_over(problem, candidate
     assert len(choices) > 1
 
 
+@pytest.mark.slow
 def test_failures_that_were_expected_or_follow_a_complete_trial_leave_the_choice_to_the_model(problem, candidates, landscape) -> None:
     large = Prediction(steps_per_s=1.0, log_stddev=0.1, memory_bytes=2 * problem.cluster.usable_bytes, memory_log_stddev=0.1)
     tried = set(range(FAILURES_IN_A_ROW))

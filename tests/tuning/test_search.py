@@ -270,6 +270,7 @@ def test_the_winner_is_proved_against_a_default_and_the_second(run, prove, study
     assert all(trial.pairing == result.pairing and trial.prediction is not None for trial in repeats)
 
 
+@pytest.mark.slow
 def test_what_the_user_runs_is_the_first_trial_whoever_designs(sit, study, candidates, problem) -> None:
     baseline = candidates.configuration(len(candidates) - 1)
     executor = sit(baseline=baseline)
