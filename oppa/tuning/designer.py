@@ -153,7 +153,7 @@ class Restated(Protocol):
 class Concurrent(Protocol):
     """Considers trials that run meanwhile on other hosts. Designers may have this method."""
 
-    def suggest_beside(self, running: Set[int], taken: Set[int]) -> int | None:
+    def suggest_with_pending(self, running: Set[int], taken: Set[int]) -> int | None:
         """Return the next candidate, as `suggest` does, while trials of the candidates `running` have not ended yet."""
         ...
 

@@ -180,7 +180,7 @@ def next_candidate(
     if problem.baseline is not None and (baseline := candidates.index_of(problem.baseline)) not in taken:
         return baseline
     if running and isinstance(designer, Concurrent):
-        return designer.suggest_beside(running, taken)
+        return designer.suggest_with_pending(running, taken)
     return designer.suggest(taken)
 
 

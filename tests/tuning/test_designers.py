@@ -97,7 +97,7 @@ def test_what_runs_is_neither_suggested_nor_learned(name, make, landscape) -> No
     designer.update([landscape.observe(index) for index in (3, 17, 20)])
     expected, suggested = designer.predict(5), designer.suggest({3, 17, 20})
     for running in ({20}, {20, suggested}):
-        assert designer.suggest_beside(running, {3, 17, 20} | running) not in running
+        assert designer.suggest_with_pending(running, {3, 17, 20} | running) not in running
     assert designer.predict(5) == expected and designer.suggest({3, 17, 20}) == suggested
 
 

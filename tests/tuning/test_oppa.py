@@ -294,7 +294,7 @@ def test_a_trial_that_runs_is_expected_to_end_as_predicted(designer, problem, ca
     believer = Oppa(problem, candidates, seed=0)
     believer.update([*seen, ended])
     tried = {3, 17, running}
-    assert designer.suggest_beside({running}, tried) == believer.suggest(tried)
+    assert designer.suggest_with_pending({running}, tried) == believer.suggest(tried)
 
 
 def test_what_it_suggests_gains_most_once_something_ran_to_its_end(designer, candidates, landscape) -> None:

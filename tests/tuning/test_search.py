@@ -328,7 +328,7 @@ class Beside:
     def suggest(self, taken):
         return len(taken)
 
-    def suggest_beside(self, running, taken):
+    def suggest_with_pending(self, running, taken):
         self.asked.append((set(running), set(taken)))
         return 7
 

@@ -144,7 +144,7 @@ class Oppa:
         """
         return self._suggest(taken, frozenset())
 
-    def suggest_beside(self, running: Set[int], taken: Set[int]) -> int | None:
+    def suggest_with_pending(self, running: Set[int], taken: Set[int]) -> int | None:
         """Return the most valuable candidate while others run.
 
         Each of these is assumed to end as predicted, so what is like it has little left to show. It is the believer of Ginsbourger, Le

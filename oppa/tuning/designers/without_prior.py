@@ -62,7 +62,7 @@ class WithoutPrior:
         """Return a random candidate at first, then the most valuable one, as `oppa` does."""
         return self._suggest(taken, frozenset())
 
-    def suggest_beside(self, running: Set[int], taken: Set[int]) -> int | None:
+    def suggest_with_pending(self, running: Set[int], taken: Set[int]) -> int | None:
         """Return a random candidate at first, then the most valuable one while others run, as `oppa` does."""
         believer = self._anew()
         believer.update([*self._seen, *as_predicted(self.predict, running)])

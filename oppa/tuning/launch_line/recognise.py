@@ -51,7 +51,7 @@ def recognised(sources: LineSources) -> tuple[str, str]:
         InputError: the line has the marks of two frameworks.
     """
     found = {name: why for name, mark in _MARKS.items() if (why := mark(sources))}
-    for inner, outer in (("transformers", "accelerate"), ("deepspeed", "accelerate"), ("plain", "accelerate")):
+    for inner, outer in (("transformers", "accelerate"), ("deepspeed", "accelerate")):
         if inner in found and outer in found:
             del found[inner]
     if "transformers" in found and "deepspeed" in found:
