@@ -35,10 +35,10 @@ def resolve_configuration(
     if isinstance(source, Path) and is_json(source):
         if setting:
             raise InputError(f"both `{source}` and `{setting}` name a configuration", hint="remove one of them")
-        problem, configuration = _of_study(_study_around(source), str(source), batches)
+        problem, configuration = _of_study(_enclosing_study(source), str(source), batches)
         return with_changes(problem, changes), configuration
     problem = load_job(source, settings=changes) if isinstance(source, Path) else with_changes(source, changes)
-    return problem, _meant(setting, problem, batches) if setting else problem.baseline
+    return problem, _configuration(setting, problem, batches) if setting else problem.baseline
 
 
 def resolve_with_table(
@@ -82,7 +82,7 @@ def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Prob
     with Study(folder) as study:
         problem = study.problem
         if setting:
-            return problem, _meant(setting, problem, batches)
+            return problem, _configuration(setting, problem, batches)
         result = compare_contenders(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
     if result is None:
         hint = f"finish it with `oppa tune`, or give a configuration: `{folder} dp=2`"
@@ -95,7 +95,7 @@ def is_json(source: Path) -> bool:
     return source.suffix == ".json" and not source.is_dir()
 
 
-def _study_around(file: Path) -> Path:
+def _enclosing_study(file: Path) -> Path:
     """Return the folder of the study that contains a file; raises InputError if there is none."""
     from oppa.errors import InputError
     from oppa.study.database import FILE
@@ -106,17 +106,17 @@ def _study_around(file: Path) -> Path:
     raise InputError(f"`{file}` is not in the folder of a study, which defines its job", hint=f"name the job first, and then `{file}`")
 
 
-def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
+def _configuration(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
     """Return the configuration of a setting or a JSON file; raises InputError, which names the violated constraint."""
     from oppa.pipeline.from_configuration import stages_of
 
-    configuration = _legal(setting, problem, batches)
+    configuration = _legal_configuration(setting, problem, batches)
     if configuration.stage_layout != "even":
         stages_of(configuration, problem.model)
     return configuration
 
 
-def _legal(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
+def _legal_configuration(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
     import dataclasses
 
     from oppa.errors import InputError
