@@ -20,6 +20,7 @@ A command may arrive twice, late or never. A launch starts once, and not after a
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import select
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.launchers import network
-from oppa.launchers.event_line import write_event
+from oppa.launchers.event_line import LEAVING, write_event
 from oppa.trials import processes
 from oppa.trials.launcher import Exit
 from oppa.trials.local import LocalLauncher, LocalTrial
@@ -100,6 +101,7 @@ class Agent:
         launch_id: int = 0,
         folder: str = "",
         master: str = "",
+        peer: str = "",
         port: int = 0,
         grace_s: float = 0.0,
         shared: bool = False,
@@ -108,7 +110,7 @@ class Agent:
             self._end(0.0)  # the command that ends the launch before was lost
             self._launch_id, self._folder, self._exited = launch_id, Path(folder), False
             self._oom_kills = kernel_oom_kills()
-            self._start(master, port, shared=shared)
+            self._start(master, peer, port, shared=shared)
             self._alive_at = 0.0  # so that `_look` reports at once
         elif do == "end":
             if launch_id >= self._launch_id:
@@ -123,8 +125,9 @@ class Agent:
             self._trial.end(grace_s)
         self._trial = None
 
-    def _start(self, master: str, port: int, *, shared: bool) -> None:
-        interface = network.interface_towards(master)
+    def _start(self, master: str, peer: str, port: int, *, shared: bool) -> None:
+        # a host's own name may lead to its loopback device, so the first one asks for the way to another
+        interface = network.interface_towards(peer if peer and self._host == 0 else master)
         rendezvous = f"tcp://{master}:{port}"
         seat = Seat(index=self._host, hosts=self._task.hosts, rendezvous=rendezvous, master=master, port=port, interface=interface)
         try:
@@ -172,10 +175,12 @@ def exit_file(trial: Path, host: int) -> Path:
 
 def main() -> None:
     """Serve as the agent that the command line and the environment describe."""
-    signal.signal(signal.SIGTERM, _leave)
-    processes.own_children()
     task = AgentTask(**json.loads(sys.argv[1]))
     host = task.first + int(os.environ.get(HOST) or os.environ["SLURM_PROCID"])
+    signal.signal(signal.SIGTERM, functools.partial(_leave, host))
+    for warning in (signal.SIGUSR1, signal.SIGUSR2):  # Slurm sends those of `--signal` to every step
+        signal.signal(warning, lambda *_: None)
+    processes.own_children()
     end_orphans(task.study)
     runner = load_runner(Path(task.runner))
     with LocalLauncher(runner.for_runs() if task.runs else runner, study=task.study, grace_s=task.grace_s) as launcher:
@@ -183,7 +188,12 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all processes of this agent are ending already
 
 
-def _leave(*_: object) -> None:
-    """Handle the first SIGTERM: exit, which ends all processes of this agent."""
+def _leave(host: int, *_: object) -> None:
+    """Handle the first SIGTERM: report it, and exit, which ends all processes of this agent.
+
+    Slurm sends the signal when it preempts the job, which still counts as running then. The tuner reads no events of agents that it ends.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.write(1, (json.dumps({"event": LEAVING, "host": host}) + "\n").encode())  # stdout's buffer may be in use
     sys.exit(1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa.launchers.event_line import LEAVING, LOST
 from oppa.launchers.line_process import POLL_S, LineProcess
 from oppa.regular_file import parse_json
 from oppa.trials import logs
@@ -13,8 +14,6 @@ from oppa.trials import logs
 READY_S = 120.0
 """Seconds for an agent to start; it imports oppa, perhaps from a slow file system."""
 ANSWER_S = 20.0
-LOST = "lost"
-"""Event of the command that starts the agents: a host is gone, and with it perhaps its agent."""
 
 Event = dict[str, Any]
 
@@ -32,6 +31,8 @@ class AgentClient:
         self._ready = False
         self.lost: int | None = None
         """Number of a host that is gone; None while none is known to be."""
+        self.leaving: int | None = None
+        """Number of a host whose agent was signalled to end; None while none was."""
 
     def wait_ready(self, on_tick: Callable[[], None] = lambda: None) -> None:
         """Return when all agents have reported that they are ready; raises OSError if one of them fails or times out."""
@@ -54,6 +55,7 @@ class AgentClient:
         lines = [line for stream in self._streams for line in stream.read()]
         events = [event for line in lines if (event := _event(line, self._hosts))]
         self.lost = next((event["host"] for event in events if event["event"] == LOST), self.lost)
+        self.leaving = next((event["host"] for event in events if event["event"] == LEAVING), self.leaving)
         heard, self._heard = [*self._heard, *events], []
         return heard
 

@@ -163,8 +163,9 @@ class HostsLauncher:
             if agents.ended():
                 return trial  # `poll` reports their end
             raise
-        master = self._pool.addresses[0]
-        agents.tell(do="start", launch_id=self._launches, folder=str(folder.resolve()), master=master, port=port, shared=shared)
+        master, *others = self._pool.addresses
+        facts = {"master": master, "peer": others[0] if others else "", "port": port, "shared": shared}
+        agents.tell(do="start", launch_id=self._launches, folder=str(folder.resolve()), **facts)
         return trial
 
     def drop_agents(self) -> None:
@@ -176,7 +177,10 @@ class HostsLauncher:
 
     def revoked(self, agents: AgentClient) -> str:
         """Return why hosts were withdrawn, by the agents or by the host pool; empty while they are available."""
-        return f"host {self._pool.names[agents.lost]} was lost" if agents.lost is not None else self._pool.revoked()
+        if agents.lost is not None:
+            return f"host {self._pool.names[agents.lost]} was lost"
+        leaving = "" if agents.leaving is None else f"host {self._pool.names[agents.leaving]} was told to end its trials"
+        return self._pool.revoked() or leaving
 
     def close(self) -> None:
         """End everything that this launcher has started."""

@@ -47,7 +47,7 @@ def probe(job: str) -> Probe:
     hosts = len(allocated)
     words = [f"--jobid={job}", "--overlap", f"--nodes={hosts}", f"--ntasks={hosts}", "--ntasks-per-node=1"]
     with tempfile.TemporaryDirectory() as folder:
-        command = ["srun", *words, sys.executable, "-P", "-c", processes.program("oppa.launchers.probe")]
+        command = [*slurm.srun(), *words, sys.executable, "-P", "-c", processes.program("oppa.launchers.probe")]
         with contextlib.closing(
             AgentClient([command], hosts=hosts, environment=os.environ, grace_s=1.0, log=Path(folder, "probe.log"))
         ) as agents:

@@ -28,9 +28,8 @@ GONE_S = 1.5
 """Seconds that a cancelled step may take to end."""
 SPECIAL_STEPS = 0xFFFFFFF0
 """Smallest step number that Slurm reserves for itself: batch, extern, interactive."""
-ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
-"""Variables with the job's own GPU request. srun would repeat that request, and refuse it with other GPU options."""
-_SRUN = ("env", *(f"--unset={name}" for name in ASKED), "srun")
+KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK", "SLURM_CLUSTERS", "SLURM_MPI_TYPE")
+"""Beginnings of variables that a step of oppa inherits: how Slurm is reached, and nothing of the enclosing job's own request."""
 NEVER_GRANTED = {
     "AccountNotAllowed",
     "AssociationTimeLimit",
@@ -85,6 +84,16 @@ class SlurmState:
         return self.name if self.reason in ("", "None") else f"{self.name} ({self.reason})"
 
 
+def srun(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the first words of an srun command that names its job, hosts and resources itself.
+
+    srun reads the enclosing job's or step's request from SLURM_ variables, such as SLURM_TRES_PER_TASK, SLURM_CPU_BIND or SLURM_EXPORT_ENV.
+    It would repeat that request, or refuse it together with other options.
+    """
+    inherited = sorted(name for name in environment if name.startswith(("SLURM_", "SRUN_")) and not name.startswith(KEPT))
+    return ["env", *(f"--unset={name}" for name in inherited), "srun", "--export=ALL"]
+
+
 def own_job(environment: Mapping[str, str] = os.environ) -> str:
     """Return the id of the job whose allocation this process runs in; empty if there is none."""
     return environment.get("SLURM_JOB_ID", "")
@@ -115,12 +124,19 @@ def nodes(job: str, *, without: str = "") -> tuple[SlurmNode, ...]:
         for listed, cpus, memory, gres in re.findall(r" Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+) GRES=(\S*)", detailed)
         for name in hostnames(listed)
     }
-    excluded = hostnames(without)
+    excluded, listed = hostnames(without), _facts(detailed)["NodeList"]
+    addresses = _addresses(listed)
     return tuple(
-        SlurmNode(name=name, address=_address(name), cpus=shares[name][0], gpus=shares[name][1], memory_mib=shares[name][2])
-        for name in hostnames(_facts(detailed)["NodeList"])
+        SlurmNode(name=name, address=addresses.get(name, name), cpus=shares[name][0], gpus=shares[name][1], memory_mib=shares[name][2])
+        for name in hostnames(listed)
         if name not in excluded
     )
+
+
+def first_address(listed: str) -> str:
+    """Return the address of the first host in a list as Slurm writes it: `n[1-3],n7`."""
+    name = hostnames(listed)[0]
+    return _addresses(name).get(name, name)
 
 
 def hostnames(listed: str) -> list[str]:
@@ -181,6 +197,8 @@ class SlurmHosts:
         self._overlapping = _in_a_step()  # the enclosing step holds the devices that ours needs
 
     def _take(self, allocated: tuple[SlurmNode, ...]) -> None:
+        if len(allocated) < self._cluster.hosts:  # a host failed under `--no-kill`, or the job was requeued onto fewer
+            require_fitting(self._cluster, allocated, self._job)
         groups = len(allocated) // self._cluster.hosts
         first = self._slot % groups * self._cluster.hosts
         self.nodes = allocated[first : first + self._cluster.hosts]
@@ -223,7 +241,7 @@ class SlurmHosts:
             "--kill-on-bad-exit=0",
             *(["--overlap"] if self._overlapping else []),
         ]
-        return [[*_SRUN, *words, *task.argv]]
+        return [[*srun(), *words, *task.argv]]
 
     def on_first(self, argv: list[str]) -> list[str]:
         """Return a command for a separate step on the first host that takes no resources from other steps."""
@@ -232,7 +250,7 @@ class SlurmHosts:
             *(f"--jobid={self._job}", f"--job-name={self._step}", f"--nodelist={self.nodes[0].name}", "--nodes=1", "--ntasks=1"),
             *("--overlap", "--cpus-per-task=1", "--mem=0", "--gres=none", "--unbuffered"),
         ]
-        return [*_SRUN, *words, *argv]
+        return [*srun(), *words, *argv]
 
     def revoked(self) -> str:
         """Return why the hosts were withdrawn: the job was preempted, requeued, cancelled, or timed out; empty while it runs."""
@@ -332,8 +350,10 @@ def _facts(line: str) -> dict[str, str]:
     return facts
 
 
-def _address(node: str) -> str:
-    return _facts(ask("scontrol", "show", "node", "--oneliner", node)).get("NodeAddr", node)
+def _addresses(listed: str) -> dict[str, str]:
+    """Return the addresses of the listed hosts by their names, from one query."""
+    known = map(_facts, ask("scontrol", "show", "node", "--oneliner", listed).splitlines())
+    return {facts["NodeName"]: facts.get("NodeAddr", facts["NodeName"]) for facts in known if "NodeName" in facts}
 
 
 def _count(ids: str) -> int:

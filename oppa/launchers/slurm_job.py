@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ _SHOW = "import sys, time, pathlib\nwhile True:\n    pathlib.Path(sys.argv[1]).t
 
 def require_feasible(cluster: Cluster, options: Sequence[str], *, slots: int) -> None:
     """Refuse a request that Slurm would never grant, before the tuner waits for it; raises EnvironmentLackingError with Slurm's reason."""
-    slurm.ask("sbatch", "--test-only", *_words(cluster, options, slots=slots), "--wrap=true")
+    slurm.ask("sbatch", "--test-only", *request_words(cluster, options, slots=slots), "--wrap=true")
 
 
 @contextlib.contextmanager
@@ -52,7 +53,8 @@ def slurm_job(
     job = ""
     try:
         requeue = [] if "--no-requeue" in options else ["--requeue"]
-        words = [*_words(cluster, options, slots=slots), f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append", *requeue]
+        named = (f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append")
+        words = [*request_words(cluster, options, slots=slots), *named, *requeue]
         job = _submit(words, script(sign))
         slurm.wait_until_running(job, on_tick)
         yield job
@@ -68,10 +70,12 @@ def script(sign: Path) -> str:
     return _HOLD.format(sign=shlex.quote(str(sign.resolve())), gone=GONE_S)
 
 
-def _words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]:
+def request_words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]:
     """Return sbatch options for what the job needs. The user's own options come last, so that they take precedence."""
     cpus = math.ceil(sum(cluster.cpus) or cluster.devices_per_host)
-    devices = [f"--gpus-per-node={cluster.devices_per_host}"] if cluster.on_cuda else [f"--cpus-per-task={cpus}"]
+    states_gpus = any(re.match(r"--(gpus(-per-(node|socket|task))?=|gres=(.*,)?gpu\b)", option) for option in options)
+    gpus = [] if states_gpus else [f"--gpus-per-node={cluster.devices_per_host}"]  # Slurm adds both, and refuses typed and untyped GPUs
+    devices = gpus if cluster.on_cuda else [f"--cpus-per-task={cpus}"]
     return [f"--nodes={cluster.hosts * slots}", "--ntasks-per-node=1", *devices, *options]
 
 

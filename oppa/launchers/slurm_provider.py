@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 import os
 from collections.abc import Iterator, Mapping
 
@@ -16,7 +17,7 @@ _OPTIONS = """
 account bb bbf begin cluster-constraint comment constraint container contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
 cpus-per-task deadline delay-boot dependency distribution exclude exclusive extra-node-info gpu-freq gpus gpus-per-node
 gpus-per-socket gpus-per-task gres gres-flags hint licenses mail-type mail-user mcs-label mem mem-per-cpu mem-per-gpu mincpus
-network nice no-kill no-requeue nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket oom-kill-step
+network nice no-kill no-requeue nodelist nodes ntasks ntasks-per-core ntasks-per-node ntasks-per-socket oom-kill-step
 overcommit oversubscribe partition power prefer priority profile propagate qos reboot requeue reservation segment signal sockets-per-node
 spread-job switches thread-spec threads-per-core time time-min tmp tres-bind tres-per-task use-min-nodes wckey
 """
@@ -25,6 +26,8 @@ OPTIONS = frozenset([*_OPTIONS.split(), *BINDING])
 
 Those that bind tasks are options of the steps of trials.
 """
+
+_log = logging.getLogger(__name__)
 
 
 class SlurmProvider:
@@ -76,6 +79,9 @@ def _within(job: str, request: HostRequest) -> Backend:
     cluster, parallel, without = request.cluster, request.parallel, _excluded(request)
     allocated = slurm.nodes(job, without=without)
     slurm.require_fitting(cluster, allocated, job)
+    if cluster.on_cuda and (cpus := min(node.cpus for node in allocated)) < cluster.devices_per_host:
+        option = "`--cpus-per-gpu`" if slurm.own_job() else "`cpus-per-gpu` in [launcher.options]"
+        _log.warning("Slurm's job %s has %d CPUs for %d ranks on a host; request more by %s", job, cpus, cluster.devices_per_host, option)
     groups = len(allocated) // cluster.hosts
     tuners = parallel or groups
     room = groups * slurm.room(cluster, allocated)

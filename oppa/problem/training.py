@@ -183,6 +183,11 @@ class LauncherChoice:
     parallel: int | None = None
     """Number of parallel trials; None for as many as there are hosts for."""
 
+    @property
+    def is_own_step(self) -> bool:
+        """Return True if the launch line itself starts its ranks on all hosts, by srun."""
+        return self.name == "srun"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrackingChoice:

@@ -20,6 +20,8 @@ from oppa.trials.placement import Seat
 from oppa.trials.runner import Runner
 from oppa.trials.trial_folder import REPORT, TrialSpec
 
+TRIM_S = 1.0
+"""Seconds between two looks at the size of the logs."""
 LINGER_S = 1.5
 """Seconds that the other ranks get to fail by themselves and report why, after a rank has ended abnormally without a report."""
 
@@ -170,6 +172,7 @@ class LocalTrial:
         self._exits: list[ProcessExit] = []
         self._failure: Exit | None = None
         self._linger_until = math.inf
+        self._trim_at = 0.0
 
     def poll(self) -> Exit | None:
         """Return how its processes ended, or None while they run.
@@ -179,7 +182,9 @@ class LocalTrial:
         how = self._parent.ended()  # checked first, so that all events that it sent before its end are read below
         for event in self._parent.events():
             self._hear(event)
-        self._trim_logs(over_bytes=logs.RUNAWAY_BYTES)
+        if time.monotonic() > self._trim_at:  # each look opens both files, which may be on a file system of many hosts
+            self._trim_at = time.monotonic() + TRIM_S
+            self._trim_logs(over_bytes=logs.RUNAWAY_BYTES)
         if self._failure is None and how:
             self._failure = Exit(processes=tuple(self._exits), failure=how, traceback=self._parent.last_words())
         if self._failure is not None:

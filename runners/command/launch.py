@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules in this folder
 
 import oppa_client
+from oppa_client import run_files
 from recognition import Recognition
 from rewriting import rewrite
 from steps import StepCounter, facts_of
@@ -101,7 +102,7 @@ class Follower:
 
     def read(self, texts, now_s):
         """Read lines of output that came at once, and report the steps that they complete."""
-        if (self.trial.folder / ATTEMPT).exists():  # a run: the program reports, and ends by itself
+        if ATTEMPT in self.files():  # a run: the program reports, and ends by itself
             return
         if self.pattern is None:
             self.recognise(texts, now_s)
@@ -129,15 +130,23 @@ class Follower:
 
     def reports_by_itself(self):
         """Return True if the program has opened its trial, or has reported a step, which this process has not."""
-        if (self.trial.folder / OPENED).exists():
+        if OPENED in self.files():
             return True
         steps = self.trial.folder / MEASUREMENTS  # which oppa makes, unlike the script that starts the winner
         return not self.trial.next_step and steps.exists() and steps.stat().st_size > 0
 
     def is_over_elsewhere(self):
         """Return True if another host reports, and has reported the end of the trial."""
-        is_read = self.pattern is not None or (self.trial.folder / REPORTER).exists()  # a host that prints nothing recognises no format
-        return is_read and not self.reporting and (self.trial.folder / REPORT).exists()
+        if self.reporting:
+            return False
+        files = self.files()
+        return REPORT in files and (self.pattern is not None or REPORTER in files)  # a host that prints nothing recognises no format
+
+    def files(self):
+        """Return the names in the trial's folder; a network file system caches that a single file is missing."""
+        with contextlib.suppress(OSError):  # the program may have removed the folder
+            return run_files.names_in(self.trial.folder)
+        return set()
 
     def reports(self):
         """Return True if this host is the one that reports: the first that calls this."""

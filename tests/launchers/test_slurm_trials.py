@@ -99,6 +99,18 @@ def test_a_cancelled_step_fails_the_trial_with_what_slurm_says(act, trials):
     trials.wait_until_nothing_is_left()
 
 
+def test_a_step_that_is_told_to_end_before_a_preemption_interrupts_the_trial(act, trials):
+    """As Slurm does at the start of a grace period, in which the job still runs."""
+    result = act(LONG, steps=5000, on_step=amid(lambda: trials.slurm.run("scancel", "--signal=TERM", *trials.steps())))
+    assert result.outcome == "interrupted" and result.cause.endswith(" was told to end its trials")
+    trials.wait_until_nothing_is_left()
+
+
+def test_a_warning_before_the_time_limit_ends_no_trial(act, trials):
+    result = act("steps 50 0.01", steps=50, on_step=amid(lambda: trials.slurm.run("scancel", "--signal=USR1", *trials.steps())))
+    assert result.outcome == "completed"
+
+
 def test_a_node_that_dies_interrupts_the_trial(doomed, tmp_path):
     def die():
         agent = doomed.agent(1)

@@ -57,16 +57,9 @@ def _srun(environment: MutableMapping[str, str]) -> LaunchedRank:
         message = f"srun's variables are incomplete: {error}"
         raise EnvironmentLackingError(message, hint="start it with `srun` or `torchrun`") from None
     if "MASTER_ADDR" not in environment:
-        environment["MASTER_ADDR"] = _first_address(environment, job)
+        listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or socket.gethostname()
+        environment["MASTER_ADDR"] = slurm.first_address(listed)
     port = _PORTS[(job * 31 + int(re.sub(r"\D", "", step) or 0)) % len(_PORTS)]  # all ranks compute the same one
     environment.setdefault("MASTER_PORT", str(port))
     environment.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(local))
     return LaunchedRank(rank=rank, world=world, local=local, host=environment.get("SLURM_NODEID") or socket.gethostname())
-
-
-def _first_address(environment: Mapping[str, str], job: int) -> str:
-    """Return the address of the step's first host."""
-    allocated = slurm.nodes(str(job))
-    listed = environment.get("SLURM_STEP_NODELIST", "")
-    names = slurm.ask("scontrol", "show", "hostnames", listed).split() if listed else []
-    return next((node.address for node in allocated if node.name in names[:1]), allocated[0].address)

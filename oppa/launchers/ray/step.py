@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.launchers.agent import HOST
-from oppa.launchers.agent_client import LOST
-from oppa.launchers.event_line import write_event
+from oppa.launchers.event_line import LOST, write_event
 from oppa.launchers.ray.cluster import connected
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES")

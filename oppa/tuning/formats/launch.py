@@ -30,11 +30,20 @@ here=$(cd "$(dirname "$0")" && pwd)
 def script(problem: Problem, configuration: Configuration, *, usage: str, body: str, notes: tuple[str, ...] = ()) -> str:
     """Return a script whose header describes its content and its use."""
     hosts = problem.cluster.hosts
-    header = notes if hosts == 1 else (*notes, *(line.format(hosts=hosts, script=SCRIPT) for line in SEVERAL))
+    once = hosts == 1 or problem.launcher.is_own_step
+    header = notes if once else (*notes, *(line.format(hosts=hosts, script=SCRIPT) for line in SEVERAL))
     lines = "".join(f"# {line}\n" for line in header)
     ranks = problem.cluster.devices
     head = _HEAD.format(name=problem.name, id=configuration.id, ranks=ranks, script=SCRIPT, usage=usage, notes=lines)
-    return f"{head}{'' if hosts == 1 else _WHERE}{body}\n"
+    return f"{head}{'' if once else _WHERE}{body}\n"
+
+
+def meeting(problem: Problem) -> dict[str, str]:
+    """Return the variables by which torchrun joins several hosts, for a shell; none if the launch line starts them itself."""
+    hosts = problem.cluster.hosts
+    if hosts == 1 or problem.launcher.is_own_step:
+        return {}
+    return {"PET_NNODES": str(hosts), "PET_NODE_RANK": RANK, "PET_MASTER_ADDR": ADDRESS, "PET_MASTER_PORT": PORT}
 
 
 def unless_set(name: str, value: str) -> str:

@@ -73,7 +73,8 @@ def _exports(runner: Runner, problem: Problem, configuration: Configuration) -> 
     """
     found = {name: launch.unless_set(name, value) for name, value in problem.default_variables(configuration).items()}
     found |= {name: _variable(name, value) for name, value in (runner.environment | problem.variables(configuration)).items()}
-    found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
+    if runner.command:
+        found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host), **launch.meeting(problem)}
     recorded = problem.software.path if problem.software else ""
     return found | ({"PATH": f'{shlex.quote(recorded)}:"$PATH"'} if recorded else {})
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from oppa.errors import InputError
 from oppa.plain_text import one_line
+from oppa.problem.bounded_text import whole_number
 from oppa.problem.cluster import usable_of
 from oppa.problem.configuration import PARAMETERS, Value
 from oppa.problem.declaration import spell
@@ -43,7 +44,9 @@ _PLAIN: Mapping[str, Value] = {
 """Values that a parameter has without being named."""
 _EXTRAS: Mapping[str, Sequence[str]] = {"torchtitan": ("cp", "dp_replicate")}
 """Further parameters of a search space that are kept where a line states them."""
-_REQUESTED = frozenset(["account", "constraint", "exclusive", "partition", "qos", "reservation", "time"])
+_REQUESTED = frozenset(
+    ["account", "constraint", "cpus-per-gpu", "exclusive", "mem", "mem-per-cpu", "mem-per-gpu", "partition", "qos", "reservation", "time"]
+)
 """Options of a batch script that oppa passes on where it requests hosts."""
 
 
@@ -122,8 +125,21 @@ def _launcher(line: LaunchLine, command: LineCommand) -> list[tuple[str, Mapping
         return [("launcher", {"name": "srun"})]
     if "sbatch" not in line.typed:
         return [("launcher.options", command.binding)]
-    stated = {name: value or True for name, value in options_of(line.header).items() if name in _REQUESTED}
+    header = options_of(line.header)
+    stated = {name: value or True for name, value in header.items() if name in _REQUESTED} | _of_one_task(header)
     return [("launcher", {"name": "slurm"}), ("launcher.options", {**stated, **command.binding})]
+
+
+def _of_one_task(header: Mapping[str, str]) -> dict[str, str | int]:
+    """Return the CPUs of all of a host's tasks, and its GPUs by kind, as options of a job with one task on each host."""
+    found: dict[str, str | int] = {}
+    if cpus := whole_number(header.get("cpus-per-task", "")):
+        found["cpus-per-task"] = cpus * (whole_number(header.get("ntasks-per-node", "")) or 1)
+    if kind := re.search(r"(?:^|,)gpu:([A-Za-z][\w-]*:\d+)(?:[,(]|$)", header.get("gres", "")):
+        found["gpus-per-node"] = kind[1]
+    elif re.fullmatch(r"[A-Za-z][\w-]*:\d+", header.get("gpus-per-node", "")):
+        found["gpus-per-node"] = header["gpus-per-node"]
+    return found
 
 
 def _uses_batch(meaning: Meaning, command: LineCommand) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 import re
 import subprocess
@@ -16,6 +17,7 @@ from oppa.errors import InputError
 from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import PARAMETERS
 from oppa.problem.software import Software
+from oppa.problem.training import LauncherChoice
 from oppa.tuning.formats import FORMATS, export
 from tests.tuning.formats.conftest import MEGATRON_KNOBS, at, read_back, requested, some_with_knobs
 
@@ -158,6 +160,18 @@ def test_the_script_starts_the_programs_that_the_study_ran_on_and_none_of_oppas(
     problem = dataclasses.replace(own, command=LaunchCommand(argv=("train", "{micro_batch}")), software=software)
     text = export("torchrun", problem, at())["run.sh"]
     assert expected in text and str(Path(sys.executable).parent) not in text
+
+
+def test_a_launch_line_joins_its_hosts_as_in_trials_unless_it_starts_them_itself(problem_of, tmp_path) -> None:
+    own = dataclasses.replace(problem_of("torch", runner="torch", devices=4, hosts=2), runner=catalog.find("runners", "command"))
+    problem = dataclasses.replace(own, command=LaunchCommand(argv=("env",)))
+    for name, text in export("torchrun", problem, at()).items():
+        (tmp_path / name).write_text(text)
+    second = {**os.environ, "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"}
+    told = subprocess.run(["sh", str(tmp_path / "run.sh")], env=second, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {"PET_NNODES=2", "PET_NODE_RANK=1", "PET_NPROC_PER_NODE=4", "PET_MASTER_ADDR=10.0.0.1", "PET_MASTER_PORT=29500"} <= set(told)
+    step = export("torchrun", dataclasses.replace(problem, launcher=LauncherChoice(name="srun")), at())["run.sh"]
+    assert "NODE_RANK" not in step and "PET_NNODES" not in step and "srun" not in step
 
 
 @pytest.mark.parametrize("hosts", [1, 2])

@@ -259,7 +259,7 @@ def test_a_batch_script_states_what_oppa_requests(job) -> None:
     script = f"#!/bin/bash\n#SBATCH --nodes=2 --partition=gpu\n#SBATCH --gres=gpu:h100:8\nsrun {TRAINER}\n"
     made = job("sbatch --account=a run.sh", {"run.sh": script}, machine=CPUS)
     assert made.problem.launcher.name == "slurm"
-    assert made.problem.launcher.options == {"partition": "gpu", "account": "a"}
+    assert made.problem.launcher.options == {"partition": "gpu", "account": "a", "gpus-per-node": "h100:8"}
     assert (made.problem.cluster.device, made.problem.cluster.devices) == ("H100", 16)
 
 
