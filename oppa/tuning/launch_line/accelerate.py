@@ -19,6 +19,7 @@ from oppa.tuning.formats.accelerate import stage_of
 from oppa.tuning.formats.transformers import ACCUMULATED, MICRO
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
+from oppa.tuning.launch_line.options import require_number
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import names_placeholders, templates
@@ -80,16 +81,13 @@ class Effective:
             return self._stated[key].origin
         return self._file if at(self.values, key) is not None else ""
 
-    def count(self, key: str, usual: int | None = None) -> int | None:
-        """Return a number of a key, or the usual one."""
-        found = self.get(key)
-        if key in self._stated and type(found) is not int:
+    def count(self, key: str, usual: int | None = None, *, least: int = 1) -> int | None:
+        """Return a number of a key, or the usual one; raises InputError for another value in the line."""
+        if key in self._stated:
             word = self._stated[key]
-            missing = f", because nothing states `{word.missing[0]}`" if word.missing else ""
-            raise InputError(f"`{key} = {word.text}` ({word.origin}) is not a number{missing}", hint="write the number itself in the line")
-        if key in self._stated and found < 1:
-            raise InputError(f"`{key} = {found}` ({self._stated[key].origin}) is less than 1", hint="use 1 or more")
-        return found if type(found) is int and found > 0 else usual
+            return require_number(word, f"{key} = {word.text}", word.origin, least=least)
+        found = self.get(key)
+        return found if type(found) is int and found >= least else usual
 
 
 def effective_of(launcher: Stage, sources: LineSources) -> tuple[Effective, Path | None]:
@@ -205,7 +203,7 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
                 found["fsdp_offload"] = offload
             origins["zero_stage"] = next((effective.origin(f"{_FSDP}{key}") for key in stated), "default of accelerate")
         case "DEEPSPEED":
-            found["zero_stage"] = effective.count("deepspeed_config.zero_stage", 2) or 0
+            found["zero_stage"] = effective.count("deepspeed_config.zero_stage", 2, least=0) or 0
             origins["zero_stage"] = effective.origin("deepspeed_config.zero_stage") or "default of accelerate"
             for name, key in _OFFLOADS.items():
                 if (offloaded := effective.get(key)) not in (None, "none"):

@@ -11,6 +11,7 @@ from oppa.problem.launch_line.batch_header import SHORT, gpus_of, options_of
 from oppa.problem.launch_line.line import LaunchLine, Stage
 from oppa.problem.launch_line.words import Word
 from oppa.tuning.launch_line.meaning import LineDevices
+from oppa.tuning.launch_line.options import require_number
 
 _EACH = ("auto", "gpu", "cuda")
 
@@ -111,10 +112,4 @@ def gpus_in_header(words: tuple[str, ...]) -> int | None:
 
 
 def _number(word: Word, option: str) -> int:
-    number = whole_number(word.text)
-    if number == 0:
-        raise InputError(f"`{option} 0` ({word.origin}) is less than 1", hint="use 1 or more")
-    if number is None:
-        missing = f", because nothing states `{word.missing[0]}`" if word.missing else ""
-        raise InputError(f"`{option} {word.text}` ({word.origin}) is not a number{missing}", hint="write the number itself in the line")
-    return number
+    return require_number(word, f"{option} {word.text}", word.origin)

@@ -10,7 +10,25 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.launch_line.words import Word, texts
 
 _NAME = re.compile(r"--?[A-Za-z]")
-_HINT = "write the number itself in the line"
+
+
+def require_number(word: Word | None, shown: str, origin: str, *, least: int = 1) -> int:
+    """Return the whole number that a word states.
+
+    Args:
+        word: The value; None if there is none.
+        shown: Option and value, as an error shows them.
+
+    Raises:
+        InputError: it is no whole number, less than `least`, or a variable that nothing states.
+    """
+    number = whole_number(word.text) if word is not None else None
+    if number is None:
+        missing = f", because nothing states `{word.missing[0]}`" if word is not None and word.missing else ""
+        raise InputError(f"`{shown}` ({origin}) is not a number{missing}", hint="write the number itself in the line")
+    if number < least:
+        raise InputError(f"`{shown}` ({origin}) is less than {least}", hint=f"use {least} or more")
+    return number
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +102,9 @@ class Options:
         found = self.get(*names)
         if found is None:
             return None
-        text = found.values[0].text if found.values else ""
-        number = whole_number(text)
-        if number is not None and number < least:
-            message = f"`{clipped(found.words[0].text)} {number}` ({found.origin}) is less than {least}"
-            raise InputError(message, hint=f"use {least} or more")
-        if number is None:
-            missing = f", because nothing states `{found.values[0].missing[0]}`" if found.values and found.values[0].missing else ""
-            raise InputError(f"`{clipped(found.words[0].text)} {clipped(text)}` ({found.origin}) is not a number{missing}", hint=_HINT)
-        return number
+        value = found.values[0] if found.values else None
+        shown = f"{clipped(found.words[0].text)} {clipped(value.text if value is not None else '')}"
+        return require_number(value, shown, found.origin, least=least)
 
     def grouped(self) -> dict[str, list[str]]:
         """Return the values of each option."""

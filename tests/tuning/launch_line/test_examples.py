@@ -131,6 +131,13 @@ def test_what_the_user_states_is_not_assumed(job) -> None:
     assert "# --set model.vocab=50257" in made.text
 
 
+def test_a_stage_of_0_in_the_line_of_accelerate_is_the_stage_and_0_processes_are_refused(job) -> None:
+    line = "accelerate launch --use_deepspeed --num_processes 8 --zero_stage 0 t.py --batch {micro_batch=2:1,2}"
+    assert job(line, settings=["batch.global_batch=64"]).meaning.settings["zero_stage"] == 0
+    with pytest.raises(InputError, match=r"`num_processes = 0` .* is less than 1"):
+        job(line.replace("--num_processes 8", "--num_processes 0"))
+
+
 def test_what_deepspeed_offloads_is_stated_by_the_file_of_accelerate(job) -> None:
     file = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: cpu\n  offload_param_device: cpu\n"
     made = job(
