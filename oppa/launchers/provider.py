@@ -20,11 +20,12 @@ from oppa.extensions import OptionValue
 from oppa.launchers import tunnel
 from oppa.launchers.hosts import HostPool, HostsLauncher
 from oppa.problem.cluster import Cluster
+from oppa.problem.training import STEP
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import Runner
 
 GROUP = "oppa.launchers"
-AUTO, LOCAL, SLURM, NETLAB, STEP, RAY = "auto", "local", "slurm", "netlab", "srun", "ray"
+AUTO, LOCAL, SLURM, NETLAB, RAY = "auto", "local", "slurm", "netlab", "ray"
 BUILT_IN = (
     EntryPoint(LOCAL, "oppa.launchers.local_provider:LocalProvider", GROUP),
     EntryPoint(SLURM, "oppa.launchers.slurm_provider:SlurmProvider", GROUP),

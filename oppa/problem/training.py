@@ -173,6 +173,10 @@ class ProxyChoice:
     """Sequences per optimizer step; None: as many as keep each device's work per step."""
 
 
+STEP = "srun"
+"""Name of the launcher of launch lines that start their own ranks by srun."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherChoice:
     """Holds the launcher of the trials, and its options."""
@@ -186,7 +190,7 @@ class LauncherChoice:
     @property
     def is_own_step(self) -> bool:
         """Return True if the launch line itself starts its ranks on all hosts, by srun."""
-        return self.name == "srun"
+        return self.name == STEP
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

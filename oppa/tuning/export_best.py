@@ -12,7 +12,7 @@ from oppa.study import Study, Trial
 from oppa.study.database import disk_errors
 from oppa.trials.runner import load_runner
 from oppa.trials.trial_folder import TrialSpec, write_json
-from oppa.tuning.formats import FORMATS, exports, launch, torchrun
+from oppa.tuning.formats import FORMATS, exports, torchrun
 from oppa.tuning.formats.launch import SCRIPT
 
 RUNNERS_OWN = ("torchrun", "kubernetes")
@@ -88,7 +88,7 @@ def _forget(folder: Path, names: Collection[str]) -> None:
 
 
 def _start(problem: Problem, script: Path) -> str:
-    several = f"srun --nodes={problem.cluster.hosts} --ntasks-per-node=1 " if launch.meeting(problem) else ""
+    several = f"srun --nodes={problem.cluster.hosts} --ntasks-per-node=1 " if torchrun.joins_hosts(problem) else ""
     return f"{several}sh {shlex.quote(str(script))}"
 
 

@@ -27,23 +27,17 @@ here=$(cd "$(dirname "$0")" && pwd)
 """
 
 
-def script(problem: Problem, configuration: Configuration, *, usage: str, body: str, notes: tuple[str, ...] = ()) -> str:
-    """Return a script whose header describes its content and its use."""
+def script(
+    problem: Problem, configuration: Configuration, *, usage: str, body: str, notes: tuple[str, ...] = (), once: bool = False
+) -> str:
+    """Return a script whose header describes its content and its use. It runs on each host; `once` if its body reaches all of them."""
     hosts = problem.cluster.hosts
-    once = hosts == 1 or problem.launcher.is_own_step
+    once = once or hosts == 1
     header = notes if once else (*notes, *(line.format(hosts=hosts, script=SCRIPT) for line in SEVERAL))
     lines = "".join(f"# {line}\n" for line in header)
     ranks = problem.cluster.devices
     head = _HEAD.format(name=problem.name, id=configuration.id, ranks=ranks, script=SCRIPT, usage=usage, notes=lines)
     return f"{head}{'' if once else _WHERE}{body}\n"
-
-
-def meeting(problem: Problem) -> dict[str, str]:
-    """Return the variables by which torchrun joins several hosts, for a shell; none if the launch line starts them itself."""
-    hosts = problem.cluster.hosts
-    if hosts == 1 or problem.launcher.is_own_step:
-        return {}
-    return {"PET_NNODES": str(hosts), "PET_NODE_RANK": RANK, "PET_MASTER_ADDR": ADDRESS, "PET_MASTER_PORT": PORT}
 
 
 def unless_set(name: str, value: str) -> str:

@@ -56,7 +56,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
         command=_users_own(problem, configuration) if problem.command and not problem.command.files else _command(runner, problem),
     )
     usage = f"[STEPS]          default: {STEPS} optimizer steps"
-    run = launch.script(problem, configuration, usage=usage, body=body, notes=(_NOTE,))
+    run = launch.script(problem, configuration, usage=usage, body=body, notes=(_NOTE,), once=not joins_hosts(problem))
     return {SPEC: json.dumps(spec.to_dict(), indent=1) + "\n", launch.SCRIPT: run}
 
 
@@ -74,9 +74,20 @@ def _exports(runner: Runner, problem: Problem, configuration: Configuration) -> 
     found = {name: launch.unless_set(name, value) for name, value in problem.default_variables(configuration).items()}
     found |= {name: _variable(name, value) for name, value in (runner.environment | problem.variables(configuration)).items()}
     if runner.command:
-        found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host), **launch.meeting(problem)}
+        found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host), **(_meeting(problem) if joins_hosts(problem) else {})}
     recorded = problem.software.path if problem.software else ""
     return found | ({"PATH": f'{shlex.quote(recorded)}:"$PATH"'} if recorded else {})
+
+
+def joins_hosts(problem: Problem) -> bool:
+    """Return whether the script is run on several hosts, whose ranks it joins; a launch line that begins with srun starts them itself."""
+    return problem.cluster.hosts > 1 and not (problem.command and problem.launcher.is_own_step)
+
+
+def _meeting(problem: Problem) -> dict[str, str]:
+    """Return the variables by which torchrun joins several hosts, for a shell."""
+    hosts = str(problem.cluster.hosts)
+    return {"PET_NNODES": hosts, "PET_NODE_RANK": launch.RANK, "PET_MASTER_ADDR": launch.ADDRESS, "PET_MASTER_PORT": launch.PORT}
 
 
 def _variable(name: str, value: str) -> str:

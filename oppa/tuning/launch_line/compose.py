@@ -18,6 +18,7 @@ from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.launch_line.words import Word, texts
 from oppa.problem.settings import parse_settings
 from oppa.problem.templates import spelled
+from oppa.problem.training import STEP
 from oppa.problem.writes import harmless
 from oppa.problem.writes_file import UserKind
 from oppa.redaction import redacted
@@ -122,7 +123,7 @@ def _launcher(line: LaunchLine, command: LineCommand) -> list[tuple[str, Mapping
     """Return `[launcher]`: the line's own step, hosts that oppa requests as the batch script does, or the binding of oppa's own step."""
     step = line.stage("step")
     if command.keeps_step and step is not None and step.name == "srun":
-        return [("launcher", {"name": "srun"})]
+        return [("launcher", {"name": STEP})]
     if "sbatch" not in line.typed:
         return [("launcher.options", command.binding)]
     header = options_of(line.header)

@@ -174,10 +174,12 @@ def test_a_launch_line_joins_its_hosts_as_in_trials_unless_it_starts_them_itself
     assert "NODE_RANK" not in step and "PET_NNODES" not in step and "srun" not in step
 
 
+@pytest.mark.parametrize("launcher", ["auto", "srun"])
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("name", sorted(FORMATS))
-def test_what_is_written_is_shell_python_and_toml_as_it_says(name, hosts, problem_of) -> None:
+def test_what_is_written_is_shell_python_and_toml_as_it_says(name, hosts, launcher, problem_of) -> None:
     problem = problem_of("torch", runner="torch", devices=8 // hosts, hosts=hosts)
+    problem = dataclasses.replace(problem, launcher=LauncherChoice(name=launcher))
     files = export(name, problem, at(zero_stage=0))
     for file, text in files.items():
         if file.endswith(".py"):
