@@ -102,7 +102,7 @@ class Follower:
 
     def read(self, texts, now_s):
         """Read lines of output that came at once, and report the steps that they complete."""
-        if ATTEMPT in self.files():  # a run: the program reports, and ends by itself
+        if (self.trial.folder / ATTEMPT).exists():  # a run: the program reports, and ends by itself
             return
         if self.pattern is None:
             self.recognise(texts, now_s)

@@ -10,7 +10,8 @@ from oppa.errors import InputError
 MEASURE = "Time matrix products, memory and collectives; under `torchrun` or `srun`, also between hosts."
 OUT = "Write the measured figures as a hardware file, for `hardware` in `\\[cluster]` of a job; needs --measure."
 RANKS = "Number of ranks to measure with on this host; by default one for each GPU, on CPUs one for each core, from 2 to 4."
-FIGURE_TIME = "Least time of each figure; the default is 0.5 s."
+USUAL_TIME = "0.5 s"
+FIGURE_TIME = f"Least time of each figure; the default is {USUAL_TIME}."
 
 
 def doctor(
@@ -25,7 +26,7 @@ def doctor(
     `oppa doctor --measure --out mycluster.toml` writes a hardware file. A job uses it with `hardware = "mycluster.toml"` in `\\[cluster]`.
     """
     if measure:
-        _measure(as_json=as_json, out=out, ranks=ranks, figure_time=figure_time or "0.5 s")
+        _measure(as_json=as_json, out=out, ranks=ranks, figure_time=figure_time or USUAL_TIME)
         return
     for option, value in (("--out", out), ("--ranks", ranks), ("--figure-time", figure_time)):
         if value is not None:

@@ -57,8 +57,7 @@ def _srun(environment: MutableMapping[str, str]) -> LaunchedRank:
         message = f"srun's variables are incomplete: {error}"
         raise EnvironmentLackingError(message, hint="start it with `srun` or `torchrun`") from None
     if "MASTER_ADDR" not in environment:
-        listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or socket.gethostname()
-        environment["MASTER_ADDR"] = slurm.first_address(listed)
+        environment["MASTER_ADDR"] = slurm.first_address(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
     port = _PORTS[(job * 31 + int(re.sub(r"\D", "", step) or 0)) % len(_PORTS)]  # all ranks compute the same one
     environment.setdefault("MASTER_PORT", str(port))
     environment.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(local))
