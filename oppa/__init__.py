@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from oppa.simulator.benchmark_task import BenchmarkTask
     from oppa.study import Study, Trial
     from oppa.table import Table
+    from oppa.tuning.comparison import Contender
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import ProfileResult, SearchResult
     from oppa.tuning.plan import TunePlan
-    from oppa.tuning.result import Contender
     from oppa.tuning.session import SessionCallback
     from oppa.tuning.trial_executor import SearchCallback
     from oppa.tuning.verification import Interval, SpeedUp
@@ -56,7 +56,7 @@ _MODULES = {
     "ProfileResult": "tuning.outcomes",
     "SearchResult": "tuning.outcomes",
     "TunePlan": "tuning.plan",
-    "Contender": "tuning.result",
+    "Contender": "tuning.comparison",
     "SessionCallback": "tuning.session",
     "SearchCallback": "tuning.trial_executor",
     "Interval": "tuning.verification",

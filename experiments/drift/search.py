@@ -11,8 +11,8 @@ from oppa.simulator.executor import SimulatedExecutor
 from oppa.simulator.simulator import Simulator
 from oppa.simulator.trial_simulator import SimulatedTrial, TrialSimulator
 from oppa.study import Study
+from oppa.tuning.comparison import compare_contenders
 from oppa.tuning.designers import make_designer
-from oppa.tuning.result import compare_contenders
 from oppa.tuning.search import search
 from oppa.tuning.session import SilentCallback
 from oppa.tuning.stopping import never

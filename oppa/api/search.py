@@ -74,10 +74,10 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
     """Search at full size, and verify the winner; the study keeps the job of a launch line."""
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import SearchResult
-    from oppa.tuning.result import find_winner, verification_s
     from oppa.tuning.search import search
     from oppa.tuning.session import open_session
     from oppa.tuning.stopping import make_rule
+    from oppa.tuning.winner import find_winner, verification_s
 
     problem, candidates = setup.problem, setup.candidates
     beliefs = options.transfer.beliefs if options.transfer else None

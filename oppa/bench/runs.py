@@ -21,7 +21,7 @@ from oppa.errors import InputError
 from oppa.report.inputs import Inputs
 from oppa.report.record import written
 from oppa.simulator.benchmark_task import BenchmarkTask
-from oppa.tuning.result import reference_order
+from oppa.tuning.comparison import reference_order
 
 OUTCOMES = {"completed": "c", "terminated_early": "t", "timed_out": "l", "out_of_memory": "m", "failed": "f"}
 RAN = "ctl"

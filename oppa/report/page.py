@@ -34,9 +34,10 @@ from oppa.report.verifications import section as section_of_verifications
 from oppa.study import Study, Trial
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.runner import load_runner
+from oppa.tuning.comparison import WinnerComparison, compare_contenders
 from oppa.tuning.designers.oppa import fitted
 from oppa.tuning.equivalence import equivalence
-from oppa.tuning.result import WinnerComparison, break_even, compare_contenders
+from oppa.tuning.result import break_even
 from oppa.tuning.spending import Spending, cost, gpu_hours, spending, unit
 from oppa.tuning.surrogate_summary import surrogate_summaries
 from oppa.tuning.verify.past import past

@@ -9,8 +9,8 @@ from oppa.problem.objective import Objective
 from oppa.report.study import each_once, tied
 from oppa.study import Trial
 from oppa.study.records import SEARCH
+from oppa.tuning.comparison import WinnerComparison, rates
 from oppa.tuning.equivalence import Equivalence
-from oppa.tuning.result import WinnerComparison, rates
 from oppa.tuning.verification import Interval, SpeedUp
 from oppa.units import format_number, format_uncertain
 

@@ -8,8 +8,8 @@ from oppa.study.records import SEARCH
 from oppa.tracking.progress import Progress
 from oppa.tracking.tracker import Status, TrackedRun, Tracker, Value, without_secrets
 from oppa.trials.trial_folder import Outcome
+from oppa.tuning.comparison import WinnerComparison, compare_contenders
 from oppa.tuning.proxy.nested import FOLDER
-from oppa.tuning.result import WinnerComparison, compare_contenders
 from oppa.tuning.spending import spending
 
 TRIALS = "trials"

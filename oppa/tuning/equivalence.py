@@ -18,7 +18,7 @@ from oppa.study import Study
 from oppa.trials.trial_folder import MeasurementReader
 
 if TYPE_CHECKING:
-    from oppa.tuning.result import WinnerComparison
+    from oppa.tuning.comparison import WinnerComparison
 
 LEARNED = (
     *("global_batch", "precision", "optimizer", "learning_rate", "momentum", "adam_beta2", "gradient_clipping"),

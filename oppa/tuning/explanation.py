@@ -14,10 +14,10 @@ from oppa.problem.objective import Objective
 from oppa.problem.problem import Problem
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
+from oppa.tuning.comparison import WinnerComparison, compare_contenders, rates
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.oppa import Oppa, fitted
 from oppa.tuning.designers.without_prior import WithoutPrior
-from oppa.tuning.result import WinnerComparison, compare_contenders, rates
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

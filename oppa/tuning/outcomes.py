@@ -10,9 +10,10 @@ from oppa.study import Study, Trial
 from oppa.study.records import SEARCH
 from oppa.table import Table, TableRow
 from oppa.tuning.break_even import BreakEven
+from oppa.tuning.comparison import Contender, WinnerComparison
 from oppa.tuning.equivalence import Equivalence, equivalence
 from oppa.tuning.export_best import ExportedBest, write_best
-from oppa.tuning.result import Contender, WinnerComparison, break_even, to_json
+from oppa.tuning.result import break_even, to_json
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.verification import SpeedUp

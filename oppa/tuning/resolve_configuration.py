@@ -77,7 +77,7 @@ def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Prob
     """Return a study's problem, and its winner unless a setting names another configuration."""
     from oppa.errors import InputError
     from oppa.study import Study
-    from oppa.tuning.result import compare_contenders
+    from oppa.tuning.comparison import compare_contenders
 
     with Study(folder) as study:
         problem = study.problem

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
+from oppa.tuning.comparison import reference_order
 from oppa.tuning.designer import Designer, Observation, Valued, incumbent, measured_rates
-from oppa.tuning.result import reference_order
 from oppa.units import format_seconds
 
 DEFAULTS = 16

@@ -12,7 +12,8 @@ import pytest
 from oppa.errors import InputError
 from oppa.report.charts import elapsed, memory
 from oppa.report.page import render, write_page
-from oppa.tuning.result import compare_contenders, to_json
+from oppa.tuning.comparison import compare_contenders
+from oppa.tuning.result import to_json
 from oppa.units import format_number
 from tests.report.conftest import BEST, EVIL, FULL, SLOW, predicted, ran
 from tests.tuning.conftest import trial_of

@@ -8,8 +8,8 @@ import pytest
 from oppa.problem.objective import Objective
 from oppa.report.sensitivity import Sensitivity, sensitivities
 from oppa.report.words import early_termination, sensitivity, speed, verdicts
+from oppa.tuning.comparison import compare_contenders
 from oppa.tuning.designers.oppa import fitted
-from oppa.tuning.result import compare_contenders
 from oppa.units import format_uncertain
 from tests.report.conftest import BEST, DEFAULT, FULL, SECOND, SLOW
 from tests.tuning.conftest import trial_of

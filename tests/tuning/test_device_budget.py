@@ -14,12 +14,12 @@ from oppa.study.records import SEARCH, VERIFICATION
 from oppa.tuning.designers import make_designer
 from oppa.tuning.device_budget import DeviceBudget, require_one_start, startup_s
 from oppa.tuning.nothing_feasible import nothing_feasible
-from oppa.tuning.result import find_winner, verification_s
 from oppa.tuning.search import search
 from oppa.tuning.session import SilentCallback
 from oppa.tuning.spending import spending, starting_s, unit
 from oppa.tuning.stopping import never
 from oppa.tuning.trial_executor import TrialExecutor
+from oppa.tuning.winner import find_winner, verification_s
 
 JOB = "runners/simulated/jobs/llama-3.2-1b.toml"
 

@@ -10,8 +10,8 @@ from oppa.report.words import equivalent, verdicts
 from oppa.study import Study
 from oppa.study.records import VERIFICATION
 from oppa.trials.trial import TrialResult
+from oppa.tuning.comparison import WinnerComparison
 from oppa.tuning.equivalence import LEARNED, TOLERANCE, compare, equivalence, losses
-from oppa.tuning.result import WinnerComparison
 
 
 def test_equal_losses_are_equivalent():

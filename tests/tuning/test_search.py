@@ -15,11 +15,11 @@ from oppa.trials.trial import TrialResult, run_trial
 from oppa.tuning.designers import make_designer
 from oppa.tuning.drift import FEWEST
 from oppa.tuning.repeated_failures import RepeatedFailureError
-from oppa.tuning.result import find_winner
 from oppa.tuning.search import next_candidate, search
 from oppa.tuning.stopping import make_rule
 from oppa.tuning.time_limit import COLD
 from oppa.tuning.trial_executor import TrialExecutor
+from oppa.tuning.winner import find_winner
 from tests.tuning.acted_trials import CRASH, ROOM, SILENCE, Actor, Actors, landscape
 
 LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)

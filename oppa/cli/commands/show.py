@@ -71,8 +71,9 @@ def _learned(study: "Study", problem: "Problem") -> "Learned":
 
 def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
     from oppa.cli.views import style
+    from oppa.tuning.comparison import compare_contenders
     from oppa.tuning.equivalence import equivalence
-    from oppa.tuning.result import compare_contenders, to_json
+    from oppa.tuning.result import to_json
     from oppa.tuning.verify.past import past
 
     found = compare_contenders(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)

@@ -13,8 +13,9 @@ from oppa.problem.problem import Problem
 from oppa.report.study import facts, failures, on_slow_nodes, ranked, slow_node_facts, slow_nodes_of, spending_facts
 from oppa.report.surrogate import LENGTHSCALES, sections
 from oppa.study import Study, Trial
+from oppa.tuning.comparison import compare_contenders, contenders
 from oppa.tuning.equivalence import equivalence
-from oppa.tuning.result import break_even, compare_contenders, contenders
+from oppa.tuning.result import break_even
 from oppa.tuning.routing import routing
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.surrogate_summary import SurrogateSummary

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.study import Study, Trial
     from oppa.tuning.break_even import BreakEven
+    from oppa.tuning.comparison import WinnerComparison
     from oppa.tuning.equivalence import Equivalence
     from oppa.tuning.expectation import Expectation
     from oppa.tuning.export_best import ExportedBest
-    from oppa.tuning.result import WinnerComparison
     from oppa.tuning.spending import Spending
     from oppa.tuning.transfer import TransferredPrior
     from oppa.tuning.verification import Interval, SpeedUp

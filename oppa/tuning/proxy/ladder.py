@@ -25,11 +25,11 @@ from oppa.tuning.proxy.nested import FOLDER, nested_study
 from oppa.tuning.proxy.rung import Rung
 from oppa.tuning.proxy.stand_ins import Proxy, proxy_of
 from oppa.tuning.proxy.upward import Upward
-from oppa.tuning.result import find_winner, verification_s
 from oppa.tuning.search import search
 from oppa.tuning.session import SessionOptions, Setup, open_session
 from oppa.tuning.spending import spending_on
 from oppa.tuning.stopping import StopTest, make_rule
+from oppa.tuning.winner import find_winner, verification_s
 
 
 def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping[str, Belief] | None) -> SearchResult:

@@ -12,7 +12,8 @@ from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.table.files import CSV
 from oppa.trials.software import require_folder
-from oppa.tuning.result import WinnerComparison, compare_contenders, contenders, repeat_s
+from oppa.tuning.comparison import WinnerComparison, compare_contenders, contenders
+from oppa.tuning.winner import repeat_s
 
 WINNER, RUNNER_UP, DATE = "winner", "runner-up", "%Y-%m-%d %H:%M UTC"
 

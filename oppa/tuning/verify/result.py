@@ -11,8 +11,9 @@ from oppa.problem.objective import Objective
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.tuning.break_even import REFERENCES
+from oppa.tuning.comparison import WinnerComparison
 from oppa.tuning.equivalence import Equivalence, compare, losses
-from oppa.tuning.result import WinnerComparison, trial_json
+from oppa.tuning.result import trial_json
 from oppa.tuning.spending import Spending, spending
 from oppa.tuning.verification import SpeedUp
 from oppa.tuning.verify.changes import EnvironmentChange, moved

@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from oppa.study import Trial
-from oppa.tuning.result import WinnerComparison, allows, is_unreliable, pairing_of, repeat_s, request_of
+from oppa.tuning.comparison import WinnerComparison, is_unreliable, pairing_of
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.verify.finished import FinishedStudy
+from oppa.tuning.winner import allows, repeat_s, request_of
 
 
 def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int) -> WinnerComparison:

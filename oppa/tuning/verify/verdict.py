@@ -7,7 +7,7 @@ from typing import Any, Literal
 from oppa.problem.configuration import Configuration
 from oppa.problem.objective import Objective
 from oppa.study import Trial
-from oppa.tuning.result import is_unreliable, rates
+from oppa.tuning.comparison import is_unreliable, rates
 from oppa.tuning.verification import Interval, SpeedUp, interval, speed_up
 
 MARGIN = 0.05

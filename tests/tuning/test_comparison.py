@@ -7,7 +7,8 @@ import pytest
 
 from oppa.study import Study, Trial
 from oppa.study.records import BASELINE
-from oppa.tuning.result import BASELINES, compare_contenders, pairing_of, to_json, untried_reference
+from oppa.tuning.comparison import BASELINES, compare_contenders, pairing_of, untried_reference
+from oppa.tuning.result import to_json
 from tests.tuning.conftest import trial_of
 
 REPEATS = 3
