@@ -21,16 +21,22 @@ class ConfigFileTable(DeclaredTable):
     """Validates `[command.files.NAME]`."""
 
     path: Name
+    """The file: JSON, YAML or TOML."""
     keys: dict[str, str | bool | int | float | dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    """Dotted keys to rewrite: a template, a number, a truth value, or one of these for each value of one parameter."""
 
 
 class StepsTable(DeclaredTable):
     """Validates `[command.steps]`: the name of a known program's output format, or a pattern."""
 
     format: str | None = None
+    """Name of a known program's output."""
     pattern: str | None = None
+    """Regular expression of a line that reports a step, with named groups."""
     out_of_memory: str | None = None
+    """Regular expression of a line that reports a failed allocation. A program that fails with one counts as out of memory."""
     batches_per_step: JobCount | str | None = None
+    """Batches of an optimizer step, for a program that counts batches. Lightning counts `{num_microbatches}`."""
 
     def record(self, named: Collection[str] = ()) -> StepFormat:
         """Return the description of how steps are reported.
@@ -73,12 +79,19 @@ class CommandTable(DeclaredTable):
     """Validates `[command]`: the user's own launch line."""
 
     argv: list[str] = Field(default_factory=list)
+    """Arguments of the launch line. A launch line after `--` replaces them, and one of the two is required."""
     arguments: dict[str, list[str] | dict[str, list[str]]] = Field(default_factory=dict)
+    """Arguments that a parameter adds to the launch line: `NAME = [...]`, or other arguments for each value."""
     files: dict[str, ConfigFileTable] = Field(default_factory=dict)
+    """Configuration files of which each trial gets a rewritten copy."""
     steps: StepsTable | None = None
+    """How to read steps from the program's output. Without it, oppa tries all known formats."""
     harmless: bool | None = None
+    """Trials write into their own folders and report to no tracker."""
     framework: Name | None = None
+    """Framework whose options harmless trials change."""
     paths: dict[str, UserKind] = Field(default_factory=dict)
+    """Effect of an option or a key that names a path: `"redirect"`, `"cache"`, `"disable"` or `"read"`. Requires harmless trials."""
 
     @property
     def is_harmless(self) -> bool:

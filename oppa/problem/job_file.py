@@ -52,37 +52,69 @@ class ModelTable(DeclaredTable):
     """Validates `[model]`: a preset, dimensions, a preset with some dimensions changed, or a configuration of Transformers."""
 
     preset: Name | None = None
+    """Name of a known model: one of the presets."""
     layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
+    """Transformer layers."""
     hidden: JobCount | None = None
+    """Width of the hidden state."""
     heads: JobCount | None = None
+    """Attention heads. It divides `hidden` unless `head_dim` is stated."""
     kv_heads: JobCount | None = None
+    """Heads of keys and values, a divisor of `heads`."""
     ffn: JobCount | None = None
+    """Inner width of the feed-forward network."""
     vocab: JobCount | None = None
+    """Size of the vocabulary; with `patch`, the number of classes."""
     seq_len: JobCount | None = None
+    """Tokens of a training sequence."""
     gated: bool | None = None
+    """The feed-forward network is gated (SwiGLU): three matrices instead of two."""
     biases: bool | None = None
+    """All linear layers have biases."""
     qkv_bias: bool | None = None
+    """Only the query, key and value projections have biases."""
     tied: bool | None = None
+    """The output projection uses the weights of the embedding."""
     norm: Literal["rms", "layer"] | None = None
+    """Kind of norm."""
     learned_positions: JobNatural | None = None
+    """Rows of a learned position embedding, at least `seq_len`. 0: rotary embedding."""
     token_types: JobNatural | None = None
+    """Rows of a token-type embedding, as in BERT. 0: none."""
     patch: JobNatural | None = None
+    """Side of an image patch in pixels, for a ViT. `seq_len` is then a square number plus 1. 0: not a ViT."""
     causal: bool | None = None
+    """A token attends to itself and earlier tokens. `false`: to all tokens, as in an encoder."""
     experts: JobCount | None = None
+    """Experts of a layer. 1: a dense model."""
     experts_per_token: JobCount | None = None
+    """Experts that each token passes through, at most `experts`."""
     head_dim: JobCount | None = None
+    """Width of one attention head."""
     expert_ffn: JobCount | None = None
+    """Inner width of one expert."""
     shared_expert_ffn: JobCount | None = None
+    """Inner width of all shared experts together, through which every token passes."""
     dense_layers: JobNatural | None = None
+    """First layers with one network of width `ffn` in place of experts."""
     q_lora_rank: JobCount | None = None
+    """The same for queries."""
     kv_lora_rank: JobCount | None = None
+    """Width of the latent from which a token's keys and values are computed."""
     qk_rope_head_dim: JobCount | None = None
+    """Rotated part of `head_dim`, less than `head_dim`. All heads share its key."""
     v_head_dim: JobCount | None = None
+    """Width of one head's values."""
     norm_eps: Positive | None = None
+    """Number that norms add to the variance."""
     rope_theta: Positive | None = None
+    """Base of the angles of the rotary embedding."""
     activation: Literal["gelu", "gelu_tanh"] | None = None
+    """Activation without a gate. `"gelu_tanh"` is the approximation of GPT-2."""
     entry_point: Name | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """Your own module as `module:name`, which the dimensions describe."""
     config: Name | None = None
+    """`config.json` of Hugging Face Transformers, which states the dimensions. It excludes `preset` and requires `seq_len`."""
 
     def record(self, folder: Path = Path()) -> Model:
         """Return the model.
@@ -113,13 +145,16 @@ class BatchTable(DeclaredTable):
     """Validates `[batch]`."""
 
     global_batch: int = Field(ge=1, le=LARGEST_BATCH)
+    """Sequences, or images, of an optimizer step."""
 
 
 class LinkTable(DeclaredTable):
     """Validates `[cluster.intra_host]` and `[cluster.inter_host]`."""
 
     bandwidth: Bandwidth
+    """Bandwidth in one direction: between two devices, or of the whole network of a host, of which each device has its share."""
     latency: Latency
+    """Time of one hop, in one direction."""
 
     def record(self) -> Link:
         """Return the link."""
@@ -130,13 +165,21 @@ class ClusterTable(DeclaredTable):
     """Validates `[cluster]`."""
 
     hosts: Annotated[int, Field(ge=1, le=MOST_HOSTS)] | Literal["allocation"] = 1
+    """Hosts of one trial. `"allocation"`: those of the allocation that oppa runs in."""
     devices_per_host: Annotated[int, Field(ge=1, le=MOST_DEVICES_PER_HOST)] | Literal["allocation"]
+    """Devices of each host, one rank each."""
     device: Name = "CPU"
+    """Device, by its id in the catalogue or by another name."""
     memory_limit: Bytes | None = None
+    """Memory that one rank may allocate. A job with `[model]` on CPUs requires it."""
     cpus_per_device: Positive | list[Positive] | None = None
+    """CPU quota of each rank, in cores, where cgroups are writable. A list has one quota for each device of a host. For CPUs only."""
     intra_host: LinkTable | None = None
+    """Link between two devices of a host."""
     inter_host: LinkTable | None = None
+    """Link between hosts. Under `oppa emulate`, `"allocation"` makes it the emulated link."""
     hardware: Name | None = None
+    """Hardware file, or an id of the catalogue, for predictions in place of that of `device`."""
 
     def record(self, folder: Path = Path(), *, program: bool = False) -> Cluster:
         """Return the cluster.
@@ -186,23 +229,29 @@ class RunnerTable(DeclaredTable):
     """Validates `[runner]`."""
 
     name: Name = "torch"
+    """`torch`, `colossalai`, `deepspeed`, `simulated`, or a folder of your own. A launch line has `command`."""
 
 
 class SearchSpaceTable(DeclaredTable):
     """Validates `[space]`; without a name, the runner's own space is used."""
 
     name: Name | None = None
+    """Search space file, or a name of the catalogue."""
     framework: Name | None = None
-    """Id of priors/frameworks, or the path of a file of the same form; None: that of the space."""
+    """Framework whose memory and communication the prior predicts."""
     parameters: dict[str, Any] = Field(default_factory=dict)
+    """Choices of parameters."""
 
 
 class LauncherTable(DeclaredTable):
     """Validates `[launcher]` and `[launcher.options]`; the launcher itself checks which options it takes."""
 
     name: Name = "auto"
+    """`auto`, `local`, `slurm`, `srun`, `ray`, or one of an installed package. `auto`: the allocation that oppa runs in, else this host."""
     options: dict[str, Annotated[Any, BeforeValidator(option_value)]] = Field(default_factory=dict)
+    """Options of the launcher: those of `sbatch` for `slurm`, or those of `ray`."""
     parallel: JobCount | None = None
+    """Trials that run at the same time."""
 
     def record(self) -> LauncherChoice:
         """Return the choice of a launcher."""
@@ -213,9 +262,13 @@ class DesignerTable(DeclaredTable):
     """Validates `[designer]`."""
 
     stopping: Literal["precise", "sure", "paper", "paper-bound", "never"] | None = None
+    """Rule of early termination."""
     acquisition: Literal["improvement", "ucb"] | None = None
+    """Acquisition function: expected improvement, or the upper confidence bound of OPPA (eq. 4)."""
     beta: Positive | Literal["bound"] | None = None
+    """Weight of uncertainty in `"ucb"`, which it implies. `"bound"`: the schedule of OPPA (eq. 32). An error with `"improvement"`."""
     transfer: Name | Annotated[list[Name], Field(min_length=1)] | None = None
+    """Studies whose coefficients the search starts from, also as patterns."""
 
     def record(self, folder: Path = Path()) -> SearchOptions:
         """Return the strategy; `beta` implies `ucb`, and folders of `transfer` are relative to `folder`, the job file's.
@@ -238,8 +291,11 @@ class ObjectiveTable(DeclaredTable):
     """Validates `[objective]`: a number in a program's output that takes the place of throughput."""
 
     pattern: str
+    """Regular expression of a line with the number, in the group `value`. It may also have `step`, `loss` and `memory_gib`."""
     unit: str = Field(default="", max_length=40, pattern=r"^\P{Cc}*$")
+    """Unit for display, at most 40 characters."""
     better: Literal["higher", "lower"] = "higher"
+    """Which numbers are better."""
 
     def record(self) -> StepFormat:
         """Return how lines state the objective; raises JobError for a pattern without the group `value`, or with one that states a time."""
@@ -263,22 +319,37 @@ class JobFile(DeclaredTable):
     """Validates a whole `job.toml`."""
 
     name: str | None = Field(default=None, pattern=r"^\w[\w.-]*$", max_length=LONGEST_NAME)
+    """Name of the job. It has letters, digits, `_`, `.` and `-`, and begins with none of the last two."""
     model: ModelTable | None = None
+    """The model. Required without a launch line."""
     batch: BatchTable | None = None
+    """The global batch. Required without a launch line."""
     cluster: ClusterTable
+    """Hosts and devices."""
     runner: RunnerTable = RunnerTable()
+    """Runner that starts a trial."""
     command: CommandTable | None = None
+    """Launch line of your own program."""
     objective: ObjectiveTable | None = None
+    """A number that takes the place of throughput."""
     space: SearchSpaceTable = SearchSpaceTable()
+    """Parameters that may vary."""
     training: TrainingTable = TrainingTable()
+    """Optimizer, precision and data."""
     limits: LimitsTable = LimitsTable()
+    """Trials, time and money."""
     train: TrainTable = TrainTable()
+    """Options of `oppa train`."""
     launcher: LauncherTable = LauncherTable()
+    """Launcher of the trials."""
     designer: DesignerTable = DesignerTable()
+    """How to search."""
     proxy: ProxyTable | None = None
+    """A smaller size to search first."""
     tracking: TrackingTable | None = None
+    """Trackers that record studies and runs."""
     baseline: dict[str, Any] | None = None
-    """Configuration that the user runs at present."""
+    """The configuration that you run at present."""
 
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:

@@ -19,18 +19,31 @@ class LimitsTable(DeclaredTable):
     """Validates `[limits]`."""
 
     trials: JobCount | None = None
+    """Search trials of the study, without verification."""
     wall_time: Seconds | None = None
+    """Duration of the search, over all sessions."""
     trial_time: Seconds | None = None
+    """Duration after which a trial is ended. `"10 min"` for your own program on GPUs."""
     q_min: int | None = Field(default=None, ge=2, le=MOST_STEPS)
+    """Measured steps before a trial may end early, at least 2."""
     q_max: int | None = Field(default=None, ge=3, le=MOST_STEPS)
+    """Steps of a complete trial, at least the sum of `settle` and `q_min`."""
     settle: int | None = Field(default=None, ge=0, le=MOST_STEPS)
+    """First steps of a trial that are not measured."""
     repeats: int | None = Field(default=None, ge=3, le=MOST_REPEATS)
+    """Runs of each contender in verification, at least 3."""
     grace: Seconds | None = None
+    """Time between the request to end a process and its kill."""
     device_lock: bool | None = None
+    """One tuner at a time uses the devices of this host."""
     max_gpu_hours: Annotated[float, Field(gt=0, le=MOST_GPU_HOURS)] | None = None
+    """Hours of all devices together, verification included."""
     price_per_gpu_hour: Annotated[float, Field(gt=0, le=MOST_GPU_HOURS)] | None = None
+    """Price of one device for one hour."""
     currency: str | None = Field(default=None, min_length=1, max_length=LONGEST_CURRENCY, pattern=r"^\P{Cc}*$")
+    """Currency of the price. Requires `price_per_gpu_hour`."""
     run_length: Seconds | None = None
+    """Duration of the training run in its present configuration. The search ends once a trial does not pay."""
 
     def record(self, *, compiles: bool = False) -> Limits:
         """Return the limits.

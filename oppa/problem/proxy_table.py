@@ -15,8 +15,11 @@ class ProxyTable(DeclaredTable):
     """Validates `[proxy]`."""
 
     hosts: Annotated[int, Field(ge=1, le=MOST_HOSTS)] | Literal["auto"] = AUTO
+    """Hosts of the smaller size."""
     layers: Annotated[int, Field(ge=1, le=MOST_LAYERS)] | Literal["auto"] = AUTO
+    """Layers of its model, a divisor of the job's."""
     global_batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] | Literal["auto"] = AUTO
+    """Sequences of its step. `"auto"` keeps the work of each device."""
 
     def record(self) -> ProxyChoice:
         """Return the choice."""

@@ -17,9 +17,13 @@ class TrackingTable(DeclaredTable):
     """Validates `[tracking]` and `[tracking.options.NAME]`; the trackers themselves check which options they take."""
 
     name: Name | Annotated[list[Name], Field(min_length=1)]
+    """`mlflow`, `wandb`, `tensorboard`, one of an installed package, or `module:Class`."""
     experiment: Name | None = None
+    """Experiment of MLflow, or project of W&B."""
     folder: Name = "tracking"
+    """Folder of the trackers' files."""
     options: dict[str, dict[str, Annotated[Any, BeforeValidator(option_value)]]] = Field(default_factory=dict)
+    """Options of each tracker, in `[tracking.options.NAME]`. A secret is an error."""
 
     def record(self, folder: Path = Path()) -> TrackingChoice:
         """Return the choice of trackers; their folder is relative to `folder`, the job file's.

@@ -18,20 +18,35 @@ class TrainingTable(DeclaredTable):
     """Validates `[training]`."""
 
     precision: Literal["fp32", "bf16"] | None = None
+    """Precision of computation and of gradients in communication."""
     optimizer: Optimizer | None = None
+    """The optimizer."""
     learning_rate: Positive | None = None
+    """Learning rate at `reference_batch`, after the warm-up."""
     momentum: float | None = Field(default=None, ge=0, lt=1)
+    """Momentum of SGD, below 1. An error with AdamW."""
     adam_beta2: float | None = Field(default=None, ge=0, lt=1)
+    """Share of the second moment that AdamW keeps from step to step, below 1. An error with SGD."""
     weight_decay: float | None = Field(default=None, ge=0, le=1)
+    """Weight decay of matrices and embeddings, from 0 to 1."""
     decay_all: bool | None = None
+    """Norms, biases and other weights with one dimension decay as well."""
     gradient_clipping: float | None = Field(default=None, ge=0)
+    """Largest norm of a step's gradient. 0: no clipping."""
     reduce_in_rank_order: bool | None = None
+    """Gradients of replicas are added in the order of ranks, so that pipelines of any length compute the same bits."""
     collective_timeout: Seconds | None = None
+    """Time that a rank waits for others at the rendezvous and in a collective."""
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
+    """Seed of random weights and of the order of the data."""
     corpus: OptionalName | None = None
+    """Folder of files that are read as bytes. Without data, the text is from Python's standard library."""
     tokens: OptionalName | None = None
+    """Token files: a file, a folder or a pattern. It excludes `corpus`."""
     token_dtype: Literal["uint16", "uint32"] | None = None
+    """Type of tokens in files that do not state it. Requires `tokens`."""
     init_from: OptionalName | None = None
+    """Folder of a Hugging Face model whose weights training starts from."""
 
     def record(self, folder: Path) -> Training:
         """Return the training settings; `corpus`, `tokens` and `init_from` are relative to `folder`, the job file's folder.
@@ -73,28 +88,51 @@ class TrainTable(DeclaredTable):
     """Validates `[train]`: the options of `oppa train`."""
 
     samples: Samples | None = None
+    """Samples after which training ends. Without it, your own trainer ends by itself."""
     warmup: NaturalSamples | None = None
+    """Samples over which the learning rate rises from 0, at most `samples`."""
     decay: Literal["none", "linear", "cosine", "wsd"] | None = None
+    """Decay of the learning rate after the warm-up."""
     decay_samples: Samples | None = None
+    """Last samples, over which `"wsd"` decays. An error with another decay."""
     final_share: float | None = Field(default=None, ge=0, le=1)
+    """Share of the learning rate that is left at the end of its decay, from 0 to 1."""
     reference_batch: JobCount | None = None
+    """Global batch for which `learning_rate` is meant."""
     scaling: Scaling | None = None
+    """Rule by which the learning rate follows the global batch. With SGD the default is `"linear"`."""
     damping: JobNatural | None = None
+    """Batches over which the learning rate follows a batch that has grown. 0: at once."""
     statistics: Over | None = None
+    """Gradients that are compared with a step's mean gradient, to estimate its noise."""
     statistics_every: JobNatural | None = None
+    """Interval of measured steps; 0: none. Without it, the cost limits those of your own trainer."""
     profile_steps: int | None = Field(default=None, ge=0, le=MOST_STEPS)
+    """First steps whose passes are timed, part by part. 0: none."""
     workers_every: JobCount | None = None
+    """Steps over which each data-parallel worker summarises its metrics."""
     validation: JobCount | None = None
+    """Held-out samples, which training never uses."""
     validate_every: JobCount | None = None
+    """Training samples between two validations."""
     checkpoint_every: Seconds | None = None
+    """Time between two checkpoints."""
     keep: JobCount | None = None
+    """Newest checkpoints that are kept. oppa never removes those of your own trainer."""
     leave_timeout: Seconds | None = None
+    """Time in which the trainer has to save and leave when asked."""
     preemption_grace: Seconds | None = None
+    """The same after SIGTERM."""
     advise: bool | None = None
+    """The policy changes nothing, and its decisions are logged as advice."""
     least_batch: JobCount | None = None
+    """Smallest global batch that a policy may choose, at most `largest_batch`."""
     largest_batch: JobCount | None = None
+    """Largest global batch that a policy may choose."""
     changes_per_hour: Positive | None = None
+    """Largest number of changes in an hour."""
     frozen: str | None = Field(default=None, max_length=1000)
+    """Ranges of samples in which no change begins, such as `"0..2000,9000..10000"`."""
 
     def record(self, optimizer: Optimizer) -> RunOptions:
         """Return the run options; raises JobError if the warm-up is longer than the training."""

@@ -114,6 +114,13 @@ def test_the_default_on_the_page_is_that_of_the_schema(name: str, row: Row) -> N
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=[name for name, _ in ROWS])
+def test_the_page_has_the_description_of_the_schema(name: str, row: Row) -> None:
+    """The page adds links to it, and may add a list of names."""
+    without_links = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", re.sub(r" \(\[[^)]*\)\)", "", row.meaning))
+    assert without_links.startswith(KEYS[name][0]["description"].removesuffix("."))
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=[name for name, _ in ROWS])
 def test_the_type_on_the_page_is_that_of_the_schema(name: str, row: Row) -> None:
     stated = KEYS[name][0]
     kinds = ["object"] if "$ref" in stated else [each.get("type") for each in stated.get("anyOf", [stated])]

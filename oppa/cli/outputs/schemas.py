@@ -1,10 +1,14 @@
 """Make the JSON schemas of job files and of what commands print under `--json`."""
 
+import ast
+import inspect
+import itertools
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from oppa.cli.outputs.commands import LINES, OUTPUTS
+from oppa.problem.declaration import DeclaredTable
 from oppa.problem.job_file import JobFile
 
 VERSION = 1
@@ -28,7 +32,7 @@ def schema(name: str) -> dict[str, Any]:
     """Return a schema by its name; raises KeyError if there is none of that name."""
     if name == JOB:
         about = {"title": "A job file of oppa", "description": 'Keys of `job.toml`; quantities are texts with a unit, such as "80 GiB".'}
-        return {**_head(JOB), **about, **_without_null(_cleaned(JobFile.model_json_schema(), closed=True))}
+        return {**_head(JOB), **about, **_without_null(_described(_cleaned(JobFile.model_json_schema(), closed=True)))}
     command = {file_name(each): each for each in OUTPUTS}[name]
     one = "a line of the output" if command in LINES else "the output"
     made = _cleaned(TypeAdapter(OUTPUTS[command]).json_schema(), closed=False)
@@ -48,6 +52,26 @@ def _cleaned(value: Any, *, closed: bool, inside: bool = False) -> Any:
     dropped = () if inside else ("title", "description") if closed else ("title", "additionalProperties")
     kept = {key: each for key, each in value.items() if key not in dropped or not isinstance(each, str | bool)}
     return {key: _cleaned(each, closed=closed, inside=key in ("properties", "$defs")) for key, each in kept.items()}
+
+
+def _described(made: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of job files with the texts below the keys of the tables as descriptions."""
+    tables: dict[str, type[BaseModel]] = {table.__name__: table for table in DeclaredTable.__subclasses__()}
+    for name, node in {JobFile.__name__: made, **made["$defs"]}.items():
+        texts = _texts(tables[name])
+        node["properties"] = {key: {**stated, "description": texts[key]} for key, stated in node["properties"].items()}
+    return made
+
+
+def _texts(table: type[BaseModel]) -> dict[str, str]:
+    """Return the text below each key of a table. pydantic would read the sources whenever a job is loaded."""
+    (declared,) = ast.parse(inspect.getsource(table)).body
+    pairs = itertools.pairwise(ast.iter_child_nodes(declared))
+    return {
+        key.target.id: str(ast.literal_eval(text.value))
+        for key, text in pairs
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(text, ast.Expr)
+    }
 
 
 def _without_null(value: Any) -> Any:
