@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.lib.recorded_page import Page, page_of
+from experiments.lib.run_figures import batches_figure, held_out_medians
 from experiments.lib.run_trace import RunTrace, facts_of, recorded
 from experiments.norm_test.schemes import CONSTANTS, is_norm_test, matching
 from oppa.report.figures import Axis, Series, lines
@@ -19,7 +20,6 @@ from oppa.table import Table
 
 WINDOW = 1024
 """Samples over which the training loss is smoothed."""
-POINTS = 100
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,24 +193,17 @@ def _figures(results: NormTestResults) -> dict[str, tuple[str, str]]:
 
 def _schedules(results: NormTestResults) -> tuple[str, str]:
     adaptive = {name: runs for name, runs in results.by_scheme.items() if not _size(name)}
-    drawn = [
-        Series(name=name, x=trace.samples.tolist(), y=trace.steps["global_batch"].astype(float).tolist())
-        for name, runs in adaptive.items()
-        for trace in [next(iter(runs.values()))]
-    ]
-    caption = "Batch sizes against samples seen, first seed (figures 2 to 4)"
-    return caption, lines({"": drawn}, x=Axis(label="samples"), y=Axis(label="global batch", log=True), description=caption, steps=True)
+    return batches_figure(adaptive, "Batch sizes against samples seen, first seed (figures 2 to 4)")
 
 
 def _validation(results: NormTestResults) -> tuple[str, str]:
-    drawn = []
-    for name, runs in results.by_scheme.items():
-        looks = [trace.held_out for trace in runs.values()]
-        grid = np.linspace(max(each["samples"].iloc[0] for each in looks), min(each["samples"].iloc[-1] for each in looks), POINTS)
-        losses = np.median([np.interp(grid, each["samples"], each["loss"]) for each in looks], axis=0)
-        drawn.append(Series(name=name, x=grid.tolist(), y=losses.tolist()))
     caption = "Loss of held-out samples against samples seen: medians over seeds (figures 2 to 4)"
-    return caption, lines({"": drawn}, x=Axis(label="samples"), y=Axis(label="loss", log=True), description=caption)
+    return caption, lines(
+        {"": held_out_medians(results.by_scheme, "samples", "loss")},
+        x=Axis(label="samples"),
+        y=Axis(label="loss", log=True),
+        description=caption,
+    )
 
 
 def _gap(results: NormTestResults) -> tuple[str, str]:

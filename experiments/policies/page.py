@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from experiments.lib.recorded_page import Page, page_of
+from experiments.lib.run_figures import batches_figure, held_out_medians
 from experiments.lib.run_trace import RunTrace, facts_of, recorded, time_to_accuracy
 from experiments.policies.run import LEARNED, LEARNED_FIRST, PROPORTIONAL, STATIC
 from experiments.policies.variations import OF, VARIATIONS
-from oppa.report.figures import Axis, Series, lines
+from oppa.report.figures import Axis, lines
 from oppa.report.record import Section
 
 COMMAND = "oppa bench policies --run"
@@ -171,22 +170,15 @@ def _sooner(share: float) -> str:
 
 
 def _accuracies(results: PolicyResults) -> tuple[str, str]:
-    drawn = []
-    for policy, name in results.policies.items():
-        looks = [trace.held_out for trace in results.by_variant[name].values()]
-        end = min(each["clock_s"].iloc[-1] for each in looks)
-        grid = np.linspace(max(each["clock_s"].iloc[0] for each in looks), end, 100)
-        middle = np.median([np.interp(grid, each["clock_s"], each["accuracy"]) for each in looks], axis=0)
-        drawn.append(Series(name=policy, x=grid.tolist(), y=middle.tolist()))
+    drawn = held_out_medians(_chosen(results), "clock_s", "accuracy")
     caption = "Accuracy on held-out samples against seconds of steps and changes: medians over seeds, the best batch of those that have one"
     return caption, lines({"": drawn}, x=Axis(label="seconds"), y=Axis(label="accuracy"), description=caption)
 
 
 def _batches(results: PolicyResults) -> tuple[str, str]:
-    drawn = [
-        Series(name=policy, x=trace.samples.tolist(), y=trace.steps["global_batch"].astype(float).tolist())
-        for policy, name in results.policies.items()
-        for trace in [next(iter(results.by_variant[name].values()))]
-    ]
-    caption = "Global batch against samples seen, first seed"
-    return caption, lines({"": drawn}, x=Axis(label="samples"), y=Axis(label="global batch", log=True), description=caption, steps=True)
+    return batches_figure(_chosen(results), "Global batch against samples seen, first seed")
+
+
+def _chosen(results: PolicyResults) -> dict[str, Mapping[int, RunTrace]]:
+    """Return the runs of each policy by seed, those of the best batch for policies that have one."""
+    return {policy: results.by_variant[name] for policy, name in results.policies.items()}

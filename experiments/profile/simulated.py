@@ -43,8 +43,6 @@ JOBS = {
     "qwen2-1.5b": ("8..512", USUAL),
 }
 """Simulated jobs on different clusters, by name: the batch sizes to profile, and the values that narrow the space."""
-REGRET, SECONDS = 0.01, 1 / 3
-"""Largest regret, and largest share of the exhaustive profile's seconds, that an active profile may have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

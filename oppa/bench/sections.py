@@ -122,7 +122,7 @@ def ablation_section(runs: Sequence[Run], trials: int) -> Section | None:
     if len(groups) < 2:
         return None
     rows = [
-        (name, *_figures(summary(group, trials, longest)), f"{statistics.median(sum(run.steps) for run in group):g}")
+        (name, *figures_of(summary(group, trials, longest)), f"{statistics.median(sum(run.steps) for run in group):g}")
         for name, group in groups.items()
     ]
     text = "`oppa` without its prior, without early termination, and as the paper writes it; median training steps of all trials of a play."
@@ -210,7 +210,7 @@ def thinking_section(runs: Sequence[Run]) -> Section:
 def _compared(title: str, runs: Sequence[Run], trials: int) -> Section:
     groups, longest = grouped(runs), longest_s(runs, trials)
     tasks = len(longest)
-    rows = [(name, len(group), *_figures(summary(group, trials, longest)), _share(runs, name, trials)) for name, group in groups.items()]
+    rows = [(name, len(group), *figures_of(summary(group, trials, longest)), _share(runs, name, trials)) for name, group in groups.items()]
     text = (
         f"{tasks} task{'s' * (tasks > 1)}, plays of {trials} trials. Best: true throughput of the incumbent over the best there is, mean. "
         "The incumbent has the best measured throughput, so noise can lower its true value. First trial after which it is within 5% of "
@@ -223,7 +223,8 @@ def _compared(title: str, runs: Sequence[Run], trials: int) -> Section:
     return Section(title=title, text=text + said, columns=("designer", ">plays", *COLUMNS[1:], ">oppa's share"), rows=rows)
 
 
-def _figures(of: dict[str, float]) -> tuple[str, ...]:
+def figures_of(of: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the figures of a summary as words: best after 5, 10 and 20 trials, and the trials and seconds to 95%."""
     rises = (f"{of[f'best_at_{k}']:.3f}" for k in (5, 10, 20))
     return (*rises, f"{of['trials_to_95_median']:g}", f"{of['trials_to_95_p90']:g}", f"{of['seconds_to_95_median']:.0f}")
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from oppa.bench.runs import Run
 from oppa.bench.scores import best_after, longest_s, natural, summary
-from oppa.bench.search_figures import at, band, grid
+from oppa.bench.search_figures import SHARE, at, band, grid
+from oppa.bench.sections import figures_of
 from oppa.bench.variations import PLAIN, VARIATIONS
 from oppa.report.figures import Axis, lines
 from oppa.report.record import Section
@@ -15,7 +16,6 @@ from oppa.report.record import Section
 PRIORS = (PLAIN, "prior-25", "prior-50")
 STEPS = (PLAIN, "q-min-2", "q-min-10")
 MINUTES = (5, 10, 20)
-SHARE = Axis(label="best so far / best there is")
 
 
 def variation_section(runs: Sequence[Run], trials: int) -> Section | None:
@@ -23,10 +23,7 @@ def variation_section(runs: Sequence[Run], trials: int) -> Section | None:
     groups, longest = _groups(runs, tuple(VARIATIONS)), longest_s(runs, trials)
     rows = []
     for name, group in groups.items():
-        of = summary(group, trials, longest)
-        rises = (f"{of[f'best_at_{k}']:.3f}" for k in (5, 10, 20))
-        reached = (f"{of['trials_to_95_median']:g}", f"{of['trials_to_95_p90']:g}", f"{of['seconds_to_95_median']:.0f}")
-        rows.append((name or "-", VARIATIONS[name].about, *rises, *reached))
+        rows.append((name or "-", VARIATIONS[name].about, *figures_of(summary(group, trials, longest))))
     never = "A search that never comes within 5% of the best counts as long as the longest of its task."
     text = f"`oppa` on the same tasks, {_seeds(groups)} seeds. {never}"
     columns = ("variation", "what is changed", ">best at 5", ">10", ">20", ">trials to 95%", ">90% of runs", ">seconds")

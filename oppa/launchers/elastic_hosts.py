@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 from oppa.launchers.agent import AgentTask
 from oppa.launchers.hosts import HostPool, HostsLauncher, SharedHostPool
@@ -63,16 +62,11 @@ class JoinedHosts:
             pool.kill()
 
 
-class OpenMoreHosts(Protocol):
-    """Requests further hosts."""
+OpenMoreHosts = Callable[[int, Callable[[], None]], AbstractContextManager[SharedHostPool]]
+"""Waits until so many further hosts are granted, ticks meanwhile, and holds them inside the context.
 
-    def __call__(self, hosts: int, on_tick: Callable[[], None]) -> AbstractContextManager[SharedHostPool]:
-        """Wait until so many further hosts are granted, and hold them inside the context.
-
-        Raises:
-            EnvironmentLackingError: they can never be granted, or the request was cancelled.
-        """
-        ...
+It raises EnvironmentLackingError if they can never be granted, or the request was cancelled.
+"""
 
 
 class ElasticHosts:

@@ -12,12 +12,19 @@ def write_text(path: Path, text: str) -> Path:
     return write_bytes(path, text.encode(errors="replace"))  # a path may contain bytes that are not text
 
 
-def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file atomically; returns `path`. Raises InputError if it cannot be written, or if something else has its name."""
+def write_bytes(path: Path, content: bytes, *, exclusive: bool = False) -> Path:
+    """Write a file atomically; returns `path`.
+
+    Raises:
+        InputError: it cannot be written, or something else has its name.
+        FileExistsError: `exclusive`, and the file exists.
+    """
     if exists(path) and not is_file(path):  # a device, such as /dev/stdout, would be replaced
         raise InputError(f"`{path}` cannot be written: it is not a file", hint="name a file in an existing folder")
     try:
-        write_atomically(path, content)
+        write_atomically(path, content, exclusive=exclusive)
+    except FileExistsError:
+        raise
     except OSError as error:
         raise InputError(
             f"`{path}` cannot be written: {error.strerror}", hint="name a file in an existing folder that you can write to"

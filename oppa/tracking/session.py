@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from oppa.launchers.provider import SLOT
 from oppa.problem.problem import Problem
@@ -20,14 +21,14 @@ from oppa.tracking.tracker import Status
 from oppa.trials.guarded_process import GuardedProcess
 
 if TYPE_CHECKING:  # a job without trackers loads none of this
-    from oppa.control.training_session.callback import RunCallback, RunSession, TrainCallback
-    from oppa.tuning.session import Session, SessionCallback
-    from oppa.tuning.trial_executor import SearchCallback
+    from oppa.control.training_session.callback import TrainCallback
+    from oppa.tuning.session import SessionCallback
 
 PATIENCE_S = 60.0
 """Seconds that the end of a session waits for its trackers."""
 GRACE_S = 2.0
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -50,12 +51,7 @@ def tracked(problem: Problem, callback: "SessionCallback | None") -> "SessionCal
         return callback
     from oppa.tuning.session import search_callback
 
-    @contextlib.contextmanager
-    def opened(session: "Session") -> "Iterator[SearchCallback]":
-        with search_callback(session, callback) as watcher, following(session.study.folder, choice):
-            yield watcher
-
-    return opened
+    return lambda session: _following(session.study.folder, choice, search_callback(session, callback))
 
 
 def tracked_run(problem: Problem, callback: "TrainCallback | None") -> "TrainCallback | None":
@@ -64,12 +60,14 @@ def tracked_run(problem: Problem, callback: "TrainCallback | None") -> "TrainCal
         return callback
     from oppa.control.training_session.callback import run_callback
 
-    @contextlib.contextmanager
-    def opened(session: "RunSession") -> "Iterator[RunCallback]":
-        with run_callback(session, callback) as watcher, following(session.folder, choice):
-            yield watcher
+    return lambda session: _following(session.folder, choice, run_callback(session, callback))
 
-    return opened
+
+@contextlib.contextmanager
+def _following(folder: Path, choice: TrackingChoice, opened: AbstractContextManager[T]) -> Iterator[T]:
+    """Open a callback, and follow a folder inside it."""
+    with opened as callback, following(folder, choice):
+        yield callback
 
 
 def _choice(problem: Problem) -> TrackingChoice | None:

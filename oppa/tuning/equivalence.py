@@ -20,13 +20,6 @@ from oppa.trials.trial_folder import MeasurementReader
 if TYPE_CHECKING:
     from oppa.tuning.comparison import WinnerComparison
 
-LEARNED = (
-    *("global_batch", "precision", "optimizer", "learning_rate", "momentum", "adam_beta2", "gradient_clipping"),
-    *("weight_decay", "decay_all"),
-    *("seq_len", "seed", "corpus", "tokens", "token_dtype", "init_from"),
-)
-"""Settings that a problem fixes, since they may change what is learned."""
-
 TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}
 """Largest tolerated relative difference of two losses of one step. It covers rounding, and its growth over the steps of a trial."""
 

@@ -152,9 +152,9 @@ def _write(out: Path, problem: "Problem", draft: "Draft", block: str, *, force: 
     Raises:
         InputError: the job has a baseline, the file exists and `force` is not given, or it cannot be written or read again.
     """
-    from oppa.atomic_write import write_atomically
     from oppa.errors import InputError
     from oppa.problem.job import load_job
+    from oppa.report.text_file import write_bytes
 
     if problem.baseline is not None:
         raise InputError(
@@ -163,12 +163,6 @@ def _write(out: Path, problem: "Problem", draft: "Draft", block: str, *, force: 
     text = f"{draft.text.rstrip()}\n\n{block}"
     load_job(out, text=text)  # what is written can be read again
     try:
-        if out.exists() and not out.is_file():
-            raise InputError(f"`{out}` is not a file", hint="name a file")
-        write_atomically(out, text.encode(), exclusive=not force)
+        write_bytes(out, text.encode(), exclusive=not force)
     except FileExistsError:
         raise InputError(f"`{out}` exists", hint="name another file, or overwrite it with --force") from None
-    except OSError as error:
-        raise InputError(
-            f"`{out}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and that you may write to"
-        ) from None

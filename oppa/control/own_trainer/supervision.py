@@ -14,8 +14,8 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from oppa.control.own_trainer.attempt import PREEMPTION, OwnAttempt
 from oppa.control.own_trainer.catch_up import catch_up
@@ -43,18 +43,11 @@ ENDING_S = 30.0
 """Most seconds in which ranks end that have left for another layout, whose ranks wait; on a loaded machine the end of Python takes long."""
 
 
-class OpenController(Protocol):
-    """Connects a run to its control service, once the trainer has taken its first step."""
+OpenController = Callable[[Configuration, Abilities, float], RunController | None]
+"""Connects a run to its control service after its trainer's first step; returns None if the run has no policy.
 
-    def __call__(self, present: Configuration, able: Abilities, change_s: float) -> RunController | None:
-        """Return the controller; None if the run has no policy.
-
-        Args:
-            present: The configuration of the first step.
-            able: What the trainer can do.
-            change_s: Expected seconds of a restart: those that the first start took.
-        """
-        ...
+Its arguments: the configuration of that step, what the trainer can do, and the expected seconds of a restart, which the first start took.
+"""
 
 
 class _OverError(Exception):

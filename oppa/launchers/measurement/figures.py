@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from oppa.units import MIB
 
 HOST, NETWORK = "host", "network"
@@ -79,12 +81,6 @@ class Figure:
         shown = {"median": self.median, "low": min(self.samples), "high": max(self.samples)}
         return {**dataclasses.asdict(self), "seconds": list(self.seconds), **shown}
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the figure that `to_dict` wrote."""
-        known = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-        return cls(**{**known, "seconds": tuple(values["seconds"])})
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredNode:
@@ -97,11 +93,6 @@ class MeasuredNode:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {"name": self.name, "figures": [figure.to_dict() for figure in self.figures]}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the node that `to_dict` wrote."""
-        return cls(name=values["name"], figures=tuple(map(Figure.from_dict, values["figures"])))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +123,7 @@ class HardwareMeasurement:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the measurement that `to_dict` wrote."""
-        figures, nodes = map(Figure.from_dict, values["figures"]), map(MeasuredNode.from_dict, values["nodes"])
-        return cls(**{**values, "figures": tuple(figures), "nodes": tuple(nodes)})
+        return TypeAdapter(cls).validate_python(values)
 
 
 def joined(several: Iterable[Figure]) -> Figure:
