@@ -97,6 +97,7 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
 def plan(
     job: "str | Path | Problem | oppa.BenchmarkTask | oppa.LineJob",
     *,
+    study: str | Path | None = None,
     trials: int | None = None,
     max_gpu_hours: float | None = None,
     designer: str = designers.DEFAULT,
@@ -106,13 +107,15 @@ def plan(
     """Return the plan of a search with these arguments, as `oppa tune --dry-run` does; start nothing, and make no folder.
 
     The job of a launch line has a plan also where its trials cannot start, such as that of a cluster on another machine.
+    The plan of a search that resumes a study is about the rest of it.
 
     Raises:
-        InputError: the job or an argument is wrong.
+        InputError: the job, the study or an argument is wrong.
         EnvironmentLackingError: a program, package or device is missing.
     """
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.plan import make_plan, plan_elsewhere
+    from oppa.tuning.resumption import Resumption
     from oppa.tuning.session import with_limits
 
     try:
@@ -121,7 +124,8 @@ def plan(
         if not isinstance(job, LineJob):
             raise
         return plan_elsewhere(with_limits(job.problem, trials=trials, max_gpu_hours=max_gpu_hours), designer, error.message)
-    return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem))
+    resumed = Resumption.of(Path(study), setup.problem) if study is not None else None
+    return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem), resumed=resumed)
 
 
 def _setup(

@@ -6,6 +6,7 @@ job file would state. `--model` is short for `--set model...`, and `--advise` of
 
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.tuning.launch_line.line_job import LineJob
 
-JOB = "The job file (`oppa init` writes one). Without one, the launch line is understood by itself."
+JOB = "Job file; `oppa init` writes one. Without it, oppa reads the job from the launch line."
 COMMAND = "Your own launch line, such as `torchrun train.py --micro-batch {micro_batch}`."
-SET = (
-    "Change a key of the job file: `limits.trials=20`, `launcher.options.partition=gpu`. Repeat it for more. "
-    "`--model layers=32,hidden=4096,...` and `--model config.json` set keys of `\\[model]`."
-)
+SET = "Change a key of the job file, such as `limits.trials=20`. Repeat it for more."
 Job = Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_default=False)]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)]
 Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)]
 _MODEL = "--model"
+_SETTING = re.compile(r"[a-z_]+(\.[\w-]+)+=")
 _VERBOSE = re.compile(r"-v+|--verbose")
 SHORT_FORMS = {"train": {"--advise": "train.advise=true", "--no-advise": "train.advise=false"}}
 """Words that are short for a setting, by command."""
@@ -42,9 +41,18 @@ class LaunchLineCommand(typer.core.TyperCommand):
         at = args.index("--") if "--" in args else len(args)
         own, line = args[:at], args[at + 1 :]
         rest = super().parse_args(ctx, list(_with_model(_with_settings(own, SHORT_FORMS.get(self.name or "", {})))))
-        if line:
-            ctx.params["command"] = [*(ctx.params.get("command") or ()), *line]
+        if stray := ctx.params.get("command"):
+            raise _stray(stray, str(ctx.params["job"]), ctx.command_path)
+        ctx.params["command"] = line or None
         return rest
+
+
+def _stray(words: Sequence[str], job: str, command: str) -> InputError:
+    """Return the error for words in front of `--` that are neither options nor the job file: a setting, or a launch line without `--`."""
+    if not Path(job).exists() and shutil.which(job):
+        return InputError(f"`{job}` is no job file", hint=f"put `--` in front of a launch line: `{command} -- {shlex.join([job, *words])}`")
+    meant = f"write `--set {shlex.quote(words[0])}`" if _SETTING.match(words[0]) else "remove it"
+    return InputError(f"`{words[0]}` is no argument of `{command}`", hint=f"{meant}; a launch line follows `--`")
 
 
 def verbose_first(words: Sequence[str]) -> list[str]:

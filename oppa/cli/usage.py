@@ -24,9 +24,34 @@ def usage_error(refused: typer.TyperException) -> InputError:
     if (option := getattr(refused, "option_name", "")) and hasattr(refused, "possibilities"):
         message = f"`{command}` has no option `{option}`"
         meant = _meant(option, sorted(refused.possibilities or ()), context)
+    elif (wrong := _wrong_value(refused, context)) is not None:
+        message, meant = wrong
     shown = f"`{command} --help` lists arguments and options" if context else "`--help` after the command lists its options"
     between = "" if not meant else " " if meant.endswith("?") else "; "
     return InputError(message.rstrip(".") + _source(refused, context), hint=f"{meant}{between}{shown}")
+
+
+_WRONG = {
+    r"valid integer": ("is not a whole number", "write digits"),
+    r"valid number": ("is not a number", "write a number, such as 1.5"),
+    r"greater than or equal to (\S+)": ("is too small", "use at least {}"),
+    r"greater than (\S+)": ("is too small", "use more than {}"),
+    r"less than or equal to (\S+)": ("is too large", "use at most {}"),
+}
+"""Words of typer about a wrong value, what is wrong with it, and what to do."""
+
+
+def _wrong_value(refused: typer.TyperException, context: Any) -> tuple[str, str] | None:
+    """Return the message and the hint for an option whose value is no number, or is beyond its bounds; None for other errors."""
+    parameter: Any = getattr(refused, "param", None)
+    found = ((re.search(words, refused.message), *said) for words, said in _WRONG.items())
+    match = next(((match, wrong, hint) for match, wrong, hint in found if match), None)
+    if match is None or parameter is None or not context or context.get_parameter_source(parameter.name) is None:
+        return None
+    bound, wrong, hint = match
+    option = max(parameter.opts, key=len)
+    value = _value(option) if option.startswith("-") else "..."
+    return f"`{option} {value}` {wrong}" if value != "..." else f"`{option}` {wrong}", hint.format(*bound.groups())
 
 
 def _quoted(text: str) -> str:

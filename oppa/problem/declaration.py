@@ -40,10 +40,11 @@ MOST_LISTED = 64
 """Most values of a list in a message."""
 
 
-def _quantity(parse_text: Callable[[str], float]) -> BeforeValidator:
+def _quantity(parse_text: Callable[[str], float], example: str) -> BeforeValidator:
     def check(value: object) -> float:
         if not isinstance(value, str):
-            raise PydanticCustomError("string_type", "not a string")
+            lacking = {"message": "it has no unit", "hint": f"write a text with a unit, such as `{example}`"}
+            raise PydanticCustomError("quantity", "{message}", lacking)
         try:
             return parse_text(value)
         except InputError as error:
@@ -68,10 +69,10 @@ JobNatural = Annotated[int, Field(ge=0, le=LARGEST)]
 Samples = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 NaturalSamples = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
 Positive = Annotated[float, Field(gt=0)]
-Bytes = Annotated[int, _quantity(units.parse_bytes), Field(gt=0, le=MOST_MEMORY_BYTES), _TEXT]
-Seconds = Annotated[float, _quantity(units.parse_seconds), Field(gt=0, le=LONGEST_S), _TEXT]
-Latency = Annotated[float, _quantity(units.parse_seconds), Field(le=LONGEST_S), _TEXT]
-Bandwidth = Annotated[float, _quantity(units.parse_bandwidth), Field(gt=0, le=FASTEST_BYTES_PER_S), _TEXT]
+Bytes = Annotated[int, _quantity(units.parse_bytes, '"80 GiB"'), Field(gt=0, le=MOST_MEMORY_BYTES), _TEXT]
+Seconds = Annotated[float, _quantity(units.parse_seconds, '"90 s"'), Field(gt=0, le=LONGEST_S), _TEXT]
+Latency = Annotated[float, _quantity(units.parse_seconds, '"3 us"'), Field(le=LONGEST_S), _TEXT]
+Bandwidth = Annotated[float, _quantity(units.parse_bandwidth, '"25 GB/s"'), Field(gt=0, le=FASTEST_BYTES_PER_S), _TEXT]
 Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """Origin of the numbers of a table."""
 OptionalName = Annotated[str, AfterValidator(_name)]
@@ -161,7 +162,7 @@ _TYPES = {
     "int_type": ("a whole number", "write digits, without quotes or a point"),
     "float_type": ("a number", "write a number, without quotes"),
     "bool_type": ("true or false", "write true or false, without quotes"),
-    "string_type": ("a string", 'write it in quotes, a quantity with its unit: `"80 GiB"`'),
+    "string_type": ("a string", "write it in quotes"),
     "list_type": ("a list", "write it in brackets"),
     "tuple_type": ("a list", "write it in brackets"),
     "model_type": ("a table", "write its keys below a line `[...]`"),
@@ -182,14 +183,16 @@ def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: Error
         key = f"{path.pop()}[{key}]"
     known = _keys(kind, path)
     table = f"[{'.'.join(map(str, path))}]" if path else ""
-    within = ": ".join(f"`{part}`" for part in (source, table) if part) or "the file"
+    within = ": ".join(f"`{part}`" for part in (source, table) if part)
     prefix = f"`{source}`{', ' * bool(table)}{table}: " if source else ""
     at, context = f"{prefix}`{key} = {shown(_at(tables, place))}`", detail.get("ctx", {})
     match detail["type"]:
         case "extra_forbidden":
-            return f"{within} has no key `{clipped(str(key))}`", nearest(clipped(str(key)), known)
+            name = clipped(str(key))
+            inside = "" if path else next((f"did you mean `{other}.{name}`?" for other in tables_with(kind, name)), "")
+            return (f"{within} has no key `{name}`" if within else f"the key `{name}` is unknown"), inside or nearest(name, known)
         case "missing":
-            return f"{within} lacks `{key}`", f"add `{key} = ...`; its keys are {', '.join(known)}"
+            return f"{within or 'the file'} lacks `{key}`", f"add `{key} = ...`; its keys are {', '.join(known)}"
         case "literal_error":
             return f"{at} is not legal", f"use one of {context['expected']}".replace("'", '"')
         case "string_too_long":

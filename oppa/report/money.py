@@ -8,7 +8,7 @@ from oppa.tuning.break_even import REFERENCES, BreakEven
 from oppa.tuning.device_budget import CONTENDERS, total_s
 from oppa.tuning.spending import gpu_hours, in_words, priced, unit
 from oppa.tuning.verification import Interval
-from oppa.units import format_hours, format_seconds
+from oppa.units import format_bytes, format_hours, format_seconds
 
 if TYPE_CHECKING:  # it loads torch
     from oppa.tuning.expectation import Expectation
@@ -20,6 +20,11 @@ LIKELY = 0.5
 def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
     """Return lines by name: the expected cost of a search, the expected speed-up, and the run for which it pays."""
     known, (least_s, most_s) = expected.break_even, expected.startup_s
+    if not expected.fitting:
+        usable = format_bytes(known.cluster.usable_bytes)
+        return [
+            ("fits", f"no configuration is predicted to fit: the least needs {format_bytes(expected.least_bytes)}, and {usable} is usable")
+        ]
     trials = f"{expected.trials} trials and {expected.repeats} repeats"
     start = f"if one takes {format_seconds(least_s)} to {format_seconds(most_s)}"
     lines = [
@@ -34,7 +39,7 @@ def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
     if (gain := known.speed_up) is None:
         return lines
     interval = f"[{gain.low:.2f} - {gain.high:.2f}]"
-    lines.append(("gain", f"{gain.value:.2f}x {interval} over {REFERENCES[known.reference]}, by the prior"))
+    lines.append(("speed", f"{gain.value:.2f}x {interval} over {REFERENCES[known.reference]}, by the prior"))
     return [*lines, *pays_lines(known)]
 
 

@@ -46,7 +46,7 @@ def sections(
         Section(title="Summary", text=f"The search space has {candidates} valid configurations.", columns=("fact", "value"), rows=summary),
         Section(
             title="Verification",
-            text="The winner, the runner-up, and the default configuration or the baseline were repeated in turn.",
+            text="The winner, the runner-up, and the default configuration or the baseline were repeated, interleaved.",
             columns=columns,
             rows=[row(trial, slow_nodes) for trial in trials if trial.purpose == VERIFICATION],
         ),

@@ -56,7 +56,9 @@ def verdicts(result: WinnerComparison, trials: Sequence[Trial], learned: Equival
     """Return sentences on the winner: its speed-up, whether it learns as the default or the baseline does, and the ties with it."""
     found = [_speed_up(result), _failure(result), _margin(result), _learning(learned, result) if learned else ""]
     if result.missing(2):
-        found.append("Not verified yet: these are single trials. Run oppa tune with this study again to repeat the contenders in turn.")
+        found.append(
+            "Not verified yet: these are single trials. Run oppa tune with this study again to repeat the contenders."
+        )
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
     if others := len(tied(feasible)) - 1 if feasible else 0:
         why = "the 95% interval of the difference contains 0"
@@ -102,13 +104,13 @@ def _margin(result: WinnerComparison) -> str:
     second, reference = result.runner_up, result.reference
     if second is None or result.margin is None or (reference and second.configuration == reference.configuration):
         return ""
-    return f"Compared with the second, {second.configuration.id}: {_compared(result.margin, result)}."
+    return f"Compared with the runner-up, {second.configuration.id}: {_compared(result.margin, result)}."
 
 
 def _compared(speed_up: SpeedUp, result: WinnerComparison) -> str:
     verdict = "tied, as the 95% interval contains 1" if speed_up.tied else "the 95% interval excludes 1"
     ratio = f"{speed_up.ratio.value:.2f} times as fast [{speed_up.ratio.low:.2f} – {speed_up.ratio.high:.2f}]"
-    return f"{ratio} in {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
+    return f"{ratio} in {len(result.repeats_of(result.best))} interleaved repeats each; {verdict}"
 
 
 def early_termination(trials: Sequence[Trial], *, q_max: int) -> str:

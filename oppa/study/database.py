@@ -117,7 +117,8 @@ def disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"the study in `{folder}` cannot be used: {error}", hint=_hint(error, folder)) from error
+        fault = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise StudyError(f"the study in `{folder}` cannot be used: {fault}", hint=_hint(error, folder)) from error
 
 
 def _hint(error: Exception, folder: Path) -> str:
@@ -126,8 +127,12 @@ def _hint(error: Exception, folder: Path) -> str:
         return "free some disk space and run the same command again: all recorded trials are safe"
     if "malformed" in text or "not a database" in text:
         return f"start a new study; the files of the trials are still in `{folder / 'trials'}`"
-    if "readonly" in text or "Permission" in text or "unable to open" in text:
+    if "readonly" in text or "unable to open" in text or isinstance(error, PermissionError):
         return "choose a writable folder"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "name a folder: a file has this name, or that of a folder above"
+    if isinstance(error, FileNotFoundError):
+        return "name a folder in one where you can make folders"
     return "run the same command again: all recorded trials are safe"
 
 

@@ -20,7 +20,7 @@ from oppa.problem.training import Limits
 from oppa.study import database, held_time, recovery
 from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, HeldTime, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
-from oppa.study.stored_problem import limits_meta, problem_of, sha256
+from oppa.study.stored_problem import difference, limits_meta, problem_of, sha256
 from oppa.study.study_file import StudyFile
 from oppa.trials.processes import this_process
 from oppa.trials.trial import TrialResult
@@ -71,9 +71,11 @@ class Study:
         }
         database.create(folder, {key: json.dumps(value) for key, value in facts.items()})
         study = cls(folder, clock=clock)
-        if study.meta["fingerprint"] != fingerprint:
+        try:
+            study.require_problem(problem, fingerprint, option=option)
+        except StudyError:
             study.close()
-            raise StudyError(f"`{folder}` is the study of another problem", hint=f"name another folder with `{option}`")
+            raise
         return study
 
     def __enter__(self) -> Self:
@@ -99,6 +101,13 @@ class Study:
             StudyError: what is stored is not a problem, or is not what was stored; older studies have no checksum.
         """
         return problem_of(self.meta, self.folder)
+
+    def require_problem(self, problem: Mapping[str, Any], fingerprint: str, *, option: str = "--study") -> None:
+        """Check that the study has this problem (as JSON values, with its fingerprint); raises StudyError, which names a difference."""
+        if self.meta["fingerprint"] != fingerprint:
+            found = difference(self.meta["problem"], problem)
+            message = f"`{self.folder}` is the study of another problem" + (f": {found}" if found else "")
+            raise StudyError(message, hint=f"name another folder with `{option}`")
 
     @property
     def uuid(self) -> str:

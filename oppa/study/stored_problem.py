@@ -4,16 +4,18 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from oppa.errors import InputError, StudyError
-from oppa.problem.problem import Problem
+from oppa.problem.problem import NOT_DECISIVE, Problem
 from oppa.problem.training import Limits
 
+LONGEST_DIFFERENCE = 160
+"""Most characters of a difference of two problems in a message."""
 CHANGED = "it was changed after oppa stored it"
 
 
@@ -32,6 +34,19 @@ def problem_of(meta: Mapping[str, Any], folder: Path) -> Problem:
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         hint = "start a new study; the files of its trials are still there"
         raise StudyError(f"the problem of the study in `{folder}` is damaged: {error}", hint=hint) from error
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any], *, ignored: Collection[str] = NOT_DECISIVE) -> str:
+    """Return the first difference of two stored problems, in words; empty if there is none, or if it is long."""
+    names = dict.fromkeys((*there, *here))
+    name = next((name for name in names if name not in ignored and there.get(name) != here.get(name)), "")
+    then, now = there.get(name), here.get(name)
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        inner = difference(then, now, ignored=())
+        return inner and f"`{name}.{inner.removeprefix('`')}"
+    shown = ["not stated" if value is None else json.dumps(value) for value in (then, now)]
+    found = f"`{name}` is {shown[0]} there, and {shown[1]} here"
+    return found if name and len(found) <= LONGEST_DIFFERENCE else ""
 
 
 def limits_meta(limits: Limits) -> dict[str, Any]:

@@ -60,13 +60,18 @@ class Expectation:
     """Seconds of the search in which trials and repeats start."""
     too_short: float
     """Probability that `trial_time` ends before a trial of the reference has taken the steps that count."""
+    fitting: int
+    """Number of configurations that are predicted to fit."""
+    least_bytes: int
+    """Least memory that a configuration is predicted to need."""
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
         hours, low, high = (gpu_hours(self.break_even.cluster, getattr(self.starting_s, end)) for end in ("value", "low", "high"))
         startup = {"startup_s": list(self.startup_s), "startup_gpu_hours": hours, "startup_interval_gpu_hours": [low, high]}
         counted = {"trials": self.trials, "repeats": self.repeats, "trial_time_too_short": self.too_short}
-        return {**counted, **startup, **self.break_even.to_dict()}
+        predicted = {"configurations_fitting": self.fitting, "least_memory_bytes": self.least_bytes}
+        return {**counted, **predicted, **startup, **self.break_even.to_dict()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,7 +124,8 @@ def expect(
     limits = problem.limits
     work, (time, size) = workload_of(problem, candidates), beliefs_of_job(problem, beliefs)
     usable = problem.cluster.usable_bytes
-    medians_s, fits = step_time(work, medians(time)).numpy(), memory(work, medians(size)).numpy() <= usable
+    medians_s, medians_bytes = step_time(work, medians(time)).numpy(), memory(work, medians(size)).numpy()
+    fits = medians_bytes <= usable
     ranked = np.lexsort((medians_s, ~fits))
     reference = _reference(problem, candidates, fits)
     tried = min(len(candidates), limits.trials or len(candidates))
@@ -151,6 +157,8 @@ def expect(
         startup_s=range_s,
         starting_s=_interval(starting_s),
         too_short=float(too_short.mean()),
+        fitting=int(fits.sum()),
+        least_bytes=int(medians_bytes.min()),
     )
 
 

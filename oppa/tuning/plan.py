@@ -9,12 +9,15 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.tuning import designers
+from oppa.tuning.designer import Observation
+from oppa.tuning.search import next_candidate
 from oppa.tuning.session import Setup
 
 if TYPE_CHECKING:  # they load torch
     from oppa.cost.coefficients import Belief
     from oppa.tuning.expectation import Expectation
     from oppa.tuning.proxy.plan import ProxyPlan
+    from oppa.tuning.resumption import Resumption
     from oppa.tuning.transfer import TransferredPrior
 
 SPREAD = 1.25
@@ -30,13 +33,15 @@ class TunePlan:
     launcher: str
     """Name of the launcher of the trials; `simulated` if nothing is started; what is lacking if they cannot start here."""
     first: Configuration | None
-    """Configuration of the first trial of a new study."""
+    """Configuration of the first trial; None if no trial is left, or none is known."""
     expected: "Expectation | None" = None
     """The expected cost and gain at full size alone; None if the prior does not cover the job."""
     transfer: "TransferredPrior | None" = None
     """The studies that the search starts from; None if there are none."""
     proxy: "ProxyPlan | None" = None
     """The smaller size at which the search runs first; None if it runs at full size."""
+    resumed: "Resumption | None" = None
+    """The study that the search resumes, whose rest the plan is about; None if the search begins a study."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -51,6 +56,7 @@ class TunePlan:
             "expected": self.expected and self.expected.to_dict(),
             **({"transfer": self.transfer.to_dict()} if self.transfer else {}),
             **({"proxy": self.proxy.to_dict()} if self.proxy else {}),
+            **({"study": self.resumed.to_dict()} if self.resumed else {}),
         }
 
 
@@ -82,26 +88,36 @@ def is_expected(problem: Problem, designer: str) -> bool:
     return designer in designers.WITH_PRIOR or any(each is not None for each in stated)
 
 
-def make_plan(setup: Setup, designer: str, *, seed: int, transfer: "TransferredPrior | None") -> TunePlan:
+def make_plan(
+    setup: Setup, designer: str, *, seed: int, transfer: "TransferredPrior | None", resumed: "Resumption | None" = None
+) -> TunePlan:
     """Return the plan of a search on this machine, with the first trial that the designer would suggest.
 
     Args:
         transfer: The studies that the search starts from; None if there are none.
+        resumed: The study that the search resumes; None if it begins one.
     """
     problem, candidates = setup.problem, setup.candidates
     beliefs = transfer.beliefs if transfer else None
     smaller = smaller_size(setup)
     begun, among = (smaller.proxy.problem, smaller.proxy.candidates) if smaller else (problem, candidates)
     made = designers.make_designer(designer, begun, among, seed=seed, beliefs=beliefs)
-    suggested = made.suggest(set())
+    has_ended, seen = False, list[Observation]()
+    if resumed is not None:
+        setup = dataclasses.replace(setup, problem=dataclasses.replace(problem, limits=resumed.left))
+        has_ended = resumed.has_ended
+        seen = [] if smaller else [Observation.of(trial, among) for trial in resumed.observed]
+        made.update(seen)
+    suggested = None if has_ended else next_candidate(begun, among, made, {each.candidate for each in seen})
     return TunePlan(
         problem=problem,
         candidates=candidates,
         launcher="simulated" if setup.runner.in_process else setup.request.launcher,
-        first=begun.baseline or (None if suggested is None else among.configuration(suggested)),
-        expected=expectation(setup, designer, beliefs),
+        first=None if suggested is None else among.configuration(suggested),
+        expected=None if has_ended else expectation(setup, designer, beliefs),
         transfer=transfer,
         proxy=smaller,
+        resumed=resumed,
     )
 
 

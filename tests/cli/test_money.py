@@ -48,6 +48,28 @@ def test_the_report_divides_the_cost_by_use(oppa, measured) -> None:
     assert "Cost of the search" in page and "device-hours" in page and "start-up" in page
 
 
+def test_a_plan_of_a_resumed_study_is_about_its_rest(oppa) -> None:
+    tune = ("tune", JOB, "--study", "s")
+    oppa(*tune, "--trials", "3")
+    plan = json.loads(oppa(*tune, "--trials", "5", "--dry-run", "--json").stdout)
+    tried = [trial["configuration"] for trial in json.loads(oppa("show", "s", "--json").stdout)["trials"]]
+    assert plan["study"] == {"folder": "s", "trials": 3, "ended": False} and plan["expected"]["trials"] == 2
+    assert len(tried) == 3 and plan["first"] not in tried
+    ended = oppa(*tune, "--trials", "3", "--dry-run").stdout
+    assert "s, 3 search trials done; its search has ended" in ended and "cost" not in ended
+    other = oppa(*tune, "--dry-run", "--set", "batch.global_batch=128", code=2).stderr
+    assert "`s` is the study of another problem: `global_batch` is 256 there, and 128 here" in other
+    assert "`job.toml` is a file, not a folder" in oppa("tune", JOB, "--study", "job.toml", "--dry-run", code=2).stderr
+
+
+def test_a_plan_states_that_nothing_is_predicted_to_fit(oppa) -> None:
+    plan = ("tune", JOB, "--dry-run", "--set", "cluster.memory_limit=10MiB")
+    expected = json.loads(oppa(*plan, "--json").stdout)["expected"]
+    assert expected["configurations_fitting"] == 0 and expected["least_memory_bytes"] > 10 << 20
+    shown = oppa(*plan).stdout
+    assert "fits   no configuration is predicted to fit: the least needs" in shown and "pays" not in shown
+
+
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [

@@ -98,7 +98,7 @@ def test_variables_of_other_commands_and_programs_are_left_alone(oppa, monkeypat
 
 def test_a_bad_value_names_the_variable_that_has_it(oppa, monkeypatch) -> None:
     monkeypatch.setenv("OPPA_TUNE_TRIALS", "many")
-    assert "invalid value for `--trials`" in (said := oppa("tune", "job.toml", code=2).stderr)
+    assert "`--trials` is not a whole number" in (said := oppa("tune", "job.toml", code=2).stderr)
     assert "(`OPPA_TUNE_TRIALS=many` in the environment)" in said
 
 
@@ -113,7 +113,7 @@ def test_a_bad_value_names_the_variable_that_has_it(oppa, monkeypatch) -> None:
         (("bench", "goodputt"), "no such command `goodputt`", "did you mean `goodput`"),
         (("cluster", "run"), "missing argument `SPOOL`", "`oppa cluster run --help` lists"),
         (("tune", "job.toml", "--study"), "option `--study` requires an argument", "`--help` after the command lists"),
-        (("tune", "job.toml", "--trials", "many"), "invalid value for `--trials`", "`oppa tune --help` lists"),
+        (("tune", "job.toml", "--trials", "many"), "`--trials many` is not a whole number", "`oppa tune --help` lists"),
     ],
 )
 def test_wrong_words_are_errors_as_all_others(oppa, words, message, hint) -> None:
@@ -178,7 +178,9 @@ def test_what_is_no_setting_is_an_error(word) -> None:
     ("words", "message", "hint"),
     [
         (("--set", "limits.trails=3"), "`--set limits.trails=3`: `[limits]` has no key `trails`", "`trials`"),
-        (("--set", "limit.trials=3"), "`--set limit.trials=3`: the file has no key `limit`", "`limits`"),
+        (("--set", "limit.trials=3"), "`--set limit.trials=3`: the key `limit` is unknown", "`limits`"),
+        (("--set", "trials=3"), "the key `trials` is unknown", "did you mean `limits.trials`?"),
+        (("--set", "limits.wall_time=5"), "`wall_time = 5`: it has no unit", '`"90 s"`'),
         (("--set", "limits.trials=many"), '`trials = "many"` is not a whole number', "digits"),
         (("--set", "limits=3"), "`--set limits=3`: `limits = 3` is not a table", "keys"),
         (("--set", "name=job", "--set", "name.x=3"), "`name` is not a table", "set `name` itself"),
@@ -187,6 +189,26 @@ def test_what_is_no_setting_is_an_error(word) -> None:
 def test_a_wrong_setting_is_named_with_the_nearest_key(oppa, words, message, hint) -> None:
     said = oppa("space", "job.toml", *words, code=2).stderr
     assert message in said and hint in said.partition("hint")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (
+            ("job.toml", "limits.trials=3"),
+            "`limits.trials=3` is no argument of `oppa tune`",
+            "`--set limits.trials=3`; a launch line follows",
+        ),
+        (("job.toml", "--dry-run", "true"), "`true` is no argument of `oppa tune`", "remove it; a launch line follows `--`"),
+        (("python", "train.py"), "`python` is no job file", "`oppa tune -- python train.py`"),
+        (("job.toml", "--trials", "0"), "`--trials 0` is too small", "use at least 1"),
+        (("job.toml", "--trials", "3.5"), "`--trials 3.5` is not a whole number", "write digits"),
+        (("job.toml", "--max-gpu-hours", "1h"), "`--max-gpu-hours 1h` is not a number", "such as 1.5"),
+    ],
+)
+def test_a_stray_word_and_a_wrong_number_are_named(oppa, words, message, hint) -> None:
+    said = oppa("tune", *words, code=2).stderr
+    assert message in said and hint in said.partition("hint")[2] and not (oppa.folder / "studies").exists()
 
 
 def test_a_setting_reaches_the_job_before_it_is_checked(oppa) -> None:

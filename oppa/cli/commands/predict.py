@@ -34,8 +34,8 @@ def predict(
     --rows has the columns layers, hidden, heads, kv_heads, ffn, vocab, seq_len,
     device, gpus, gpus_per_node, gbs, mbs, dp, tp, pp, model_chunks, zero and
     recompute. device is an id or alias in priors/hardware; zero is 0 to 3;
-    recompute is none, selective or full. Optional columns, in which an empty
-    cell is the default, are explained in docs/reference/prior.md:
+    recompute is none, selective or full. An empty cell of an optional column is
+    the default. The optional columns are:
 
     framework  megatron, fsdp, deepspeed, colossalai, nanotron, torch or other
     layout     cp, cp_mode, sequence_parallel, ep, etp, shard,
@@ -50,6 +50,10 @@ def predict(
     The output keeps all rows, their order, and all other columns. It adds step
     time and memory with 90% intervals, tokens per second, whether the row fits,
     and the probability that it does.
+
+    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
+
+    Exit codes: 0 predicted, 1 no configuration of the job fits, 2 wrong input, 3 environment lacking.
     """
     if (job or command) and not rows and not out:
         _predict_job(job, command or (), changes or (), limit=limit, as_json=as_json)
@@ -98,7 +102,7 @@ def _predict_rows(path: Path, out: Path | None) -> None:
         broken = "; ".join(rule for rule, breaks in rules.items() if breaks[0])
         style.err().print(
             f"[yellow]warning[/]: no prediction for {len(cannot)} of the {len(predicted)} rows, the first in line {cannot[0] + 2}: "
-            f"no framework can run them\n\n[cyan]hint[/]: line {cannot[0] + 2} breaks: {broken}; rows need: {', '.join(rules)}\n"
+            f"no framework can run them\n\n[cyan]hint[/]: line {cannot[0] + 2} breaks: {broken}\n"
         )
     if out:
         style.err().print(f"written: {out}, {len(predicted)} rows, {predicted['fits'].sum()} predicted to fit", markup=False)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from oppa.tuning.plan import TunePlan
 
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
-TRIALS = "Number of search trials of the whole study, instead of the job file's."
+TRIALS = "Search trials of the whole study. The default is that of the job file, or 24 for a launch line."
 GPU_HOURS = "Hours of all devices together that the whole study may take, verification included; no trial is granted more."
 DESIGNER = "Designer of trials: oppa, grid, random, exhaustive or `module:Class`. `oppa bench search -h` lists others, for comparisons."
-DRY_RUN = "Print the search space, the launcher, the expected cost and gain, and the first trial; start nothing."
+DRY_RUN = "Print the search space, the launcher, the expected cost and speed-up, and the first trial; start nothing."
 
 
 def tune(
@@ -37,9 +37,11 @@ def tune(
 ) -> None:
     """Find the fastest configuration of a job, or of your own launch line, by short real trials.
 
-    Without a job file, `oppa tune -- torchrun ...` understands the line itself,
-    and ends with the same line, its changed arguments marked.
+    Without a job file, `oppa tune -- torchrun ...` reads the job from the line.
+    It prints the same line with the changed arguments marked.
     Ctrl-C stops the search; the same command with --study resumes it.
+
+    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
 
     Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
@@ -55,7 +57,8 @@ def tune(
     if line is not None and not (dry_run and as_json):
         launch_line_view.print_understood(line, style.out() if dry_run else None)
     if dry_run:
-        _print_plan(api.plan(source, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed), line, as_json=as_json)
+        planned = api.plan(source, study=study, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed)
+        _print_plan(planned, line, as_json=as_json)
         return
     view = SessionView("--study")
     with view.running(unfinished if as_json else None):

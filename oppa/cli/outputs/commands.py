@@ -60,6 +60,8 @@ class ExpectedOutput(BreakEvenOutput):
 
     trials: int
     repeats: int
+    configurations_fitting: int
+    least_memory_bytes: int
     startup_s: Pair
     startup_gpu_hours: float
     startup_interval_gpu_hours: Pair
@@ -94,6 +96,7 @@ class TunePlanOutput(Output):
     expected: ExpectedOutput | None
     transfer: dict[str, Any] | None = None
     proxy: dict[str, Any] | None = None
+    study: dict[str, Any] | None = None
     understood: UnderstoodOutput | None = None
 
 

@@ -15,6 +15,7 @@ from oppa.units import format_hours, format_seconds
 
 if TYPE_CHECKING:  # it loads torch
     from oppa.tuning.proxy.plan import ProxyPlan
+    from oppa.tuning.resumption import Resumption
 
 
 def print_plan(plan: TunePlan) -> None:
@@ -23,12 +24,13 @@ def print_plan(plan: TunePlan) -> None:
     budget = [f"{limits.trials} trials"] if limits.trials is not None else []
     budget += [format_seconds(limits.wall_time_s)] if limits.wall_time_s is not None else []
     budget += [limit_in_words(problem)] if limits.max_gpu_hours is not None else []
-    rows = {"runs": plan.launcher, "budget": ", ".join(budget) or "none: the search ends when every configuration was tried"}
+    study = {"study": _study_in_words(plan.resumed)} if plan.resumed else {}
+    rows = {**study, "runs": plan.launcher, "budget": ", ".join(budget) or "none: the search ends when every configuration was tried"}
     if plan.first is not None:
         rows["first"] = plan.first.id + (", the baseline" if plan.first == problem.baseline else "")
     if plan.expected:
         rows |= dict(expected_lines(plan.expected))
-    elif problem.command is not None:
+    elif problem.command is not None and not (plan.resumed and plan.resumed.has_ended):
         rows |= dict(most_lines(problem, len(plan.candidates)))
     rows = _with_proxy(rows, plan, plan.proxy) if plan.proxy else rows
     lines = [
@@ -39,6 +41,12 @@ def print_plan(plan: TunePlan) -> None:
     style.out().print("\n".join(lines))
     warn_of_unknown_device(problem.cluster)
     warn_if_it_does_not_pay(plan.expected)
+
+
+def _study_in_words(resumed: "Resumption") -> str:
+    """Return the study that a search resumes, and what the plan is about."""
+    rest = "its search has ended, and verification may be left" if resumed.has_ended else "the cost is that of the rest"
+    return f"{resumed.folder}, {resumed.trials} search trials done; {rest}"
 
 
 def _with_proxy(rows: Mapping[str, str], plan: TunePlan, smaller: "ProxyPlan") -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Print the problem and the result of a study as text."""
 
+import re
 import statistics
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from oppa.cli.views import style
 from oppa.study.records import SEARCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from oppa.tuning.spending import Spending
     from oppa.tuning.transfer import TransferredPrior
     from oppa.tuning.verification import Interval, SpeedUp
+
+
+_HASH = re.compile(r"_[0-9a-f]{6}$")
+"""The end of an id that encodes values which the id does not show."""
 
 
 def print_problem(
@@ -134,21 +139,26 @@ def print_result(
     from oppa.tuning.spending import spent_in_words
 
     lines = [f"\n{why_ended}" if why_ended else "", *_contenders(result, objective), *_comparisons(result)]
-    lines += [f"[bold]spent[/]    {escape(spent_in_words(spent))}"] if spent else []
-    lines += [f"[bold]{name:<8}[/] {escape(text)}" for name, text in (pays_lines(break_even) if break_even else [])]
-    lines += [f"[bold]learns[/]   {equivalent(learned, result)}"] if learned else []
+    lines += [_row("spent", escape(spent_in_words(spent)))] if spent else []
+    lines += [_row(name, escape(text)) for name, text in (pays_lines(break_even) if break_even else [])]
+    lines += [_row("learns", equivalent(learned, result))] if learned else []
     lines += _exported(exported) if exported else []
     (console or style.err()).print("\n".join(lines))
 
 
+def _row(name: str, text: str) -> str:
+    """Return a row of the result."""
+    return f"[bold]{name:<9}[/] {text}"
+
+
 def _exported(exported: "ExportedBest") -> list[str]:
     """Return lines with the script that runs the winner, and with the formats that it was exported to."""
-    run = [f"[bold]run it[/]   {escape(str(exported.script))}"] if exported.script else []
+    run = [_row("run it", escape(str(exported.script)))] if exported.script else []
     if not exported.exported and not exported.refused:
         return run
     readme = escape(str(exported.folder / "README.md"))
     others = f"; not {', '.join(exported.refused)}, for the reasons in {readme}" if exported.refused else f": {readme}"
-    return [*run, f"[bold]export[/]   {', '.join(exported.exported) or 'nothing'}{others}"]
+    return [*run, _row("export", f"{', '.join(exported.exported) or 'nothing'}{others}")]
 
 
 def _contenders(result: "WinnerComparison", objective: "Objective") -> list[str]:
@@ -158,7 +168,7 @@ def _contenders(result: "WinnerComparison", objective: "Objective") -> list[str]
     compared = speed_up or margin
     rows = [("winner", best, compared.winner if compared else None)]
     if runner_up is not None:
-        rows += [("second", runner_up, margin.other if margin else None)]
+        rows += [("runner-up", runner_up, margin.other if margin else None)]
     if reference is not None and reference.configuration != best.configuration:
         rows += [(result.reference_kind, reference, speed_up.other if speed_up else None)]
     cells = [
@@ -166,10 +176,22 @@ def _contenders(result: "WinnerComparison", objective: "Objective") -> list[str]
         for _, trial, interval in rows
     ]
     id_, value, spread, _ = (max(map(len, column)) for column in zip(*cells, strict=True))
-    return [
-        f"[bold]{name:<8}[/] [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} {escape(objective.unit)}{cell[2]:<{spread}}   peak {cell[3]}"
+    lines = [
+        _row(name, f"[cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} {escape(objective.unit)}{cell[2]:<{spread}}   peak {cell[3]}")
         for (name, *_), cell in zip(rows, cells, strict=True)
     ]
+    return [*lines, *_hidden(best, rows[1:])]
+
+
+def _hidden(best: "Trial", others: "Sequence[tuple[str, Trial, Interval | None]]") -> list[str]:
+    """Return a line for each configuration whose id differs from the winner's by its hash alone: the values that differ."""
+    lines = []
+    for name, other, _ in others:
+        if _HASH.sub("", other.configuration.id) == _HASH.sub("", best.configuration.id):
+            ours, theirs = best.configuration.to_dict(), other.configuration.to_dict()
+            changes = [f"{key} {value} -> {theirs.get(key)}" for key, value in ours.items() if theirs.get(key) != value]
+            lines.append(_row("", f"winner -> {name}: {escape(' · '.join(changes))}"))
+    return lines
 
 
 def _comparisons(result: "WinnerComparison") -> list[str]:
@@ -177,9 +199,9 @@ def _comparisons(result: "WinnerComparison") -> list[str]:
     margin = [_compared("margin", result, result.margin)] if result.margin and _runner_up(result) else []
     before = [*_failure(result), *margin]
     if result.reference is None:
-        return [*before, "[bold]speed-up[/] unknown: no default configuration fits"]
+        return [*before, _row("speed-up", "unknown: no default configuration fits")]
     if result.reference.configuration == result.best.configuration:
-        return [*before, f"[bold]speed-up[/] none: no trial is faster than {result.reference_in_words}"]
+        return [*before, _row("speed-up", f"none: no trial is faster than {result.reference_in_words}")]
     return [*before, _compared("speed-up", result, result.speed_up)]
 
 
@@ -189,7 +211,7 @@ def _failure(result: "WinnerComparison") -> list[str]:
     if failed is None:
         return []
     ended = f"{style.outcome(failed.outcome)} in trial {failed.id}"
-    return [f"[bold]baseline[/] [cyan]{failed.configuration.id}[/]   {ended}; the default is the reference instead"]
+    return [_row("baseline", f"[cyan]{failed.configuration.id}[/]   {ended}; the default is the reference instead")]
 
 
 def _runner_up(result: "WinnerComparison") -> "Trial | None":
@@ -200,10 +222,10 @@ def _runner_up(result: "WinnerComparison") -> "Trial | None":
 
 def _compared(name: str, result: "WinnerComparison", speed_up: "SpeedUp | None") -> str:
     if speed_up is None:
-        return f"[bold]{name:<8}[/] not verified yet; `oppa tune` with this study runs the repeats"
+        return _row(name, "not verified yet; `oppa tune` with this study runs the repeats")
     verdict = "[yellow]tied[/]: the 95% interval contains 1" if speed_up.tied else "the 95% interval excludes 1"
     ratio = f"[green]{speed_up.ratio.value:.2f}x[/] [{speed_up.ratio.low:.2f} - {speed_up.ratio.high:.2f}]"
-    return f"[bold]{name:<8}[/] {ratio}, {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
+    return _row(name, f"{ratio}, {len(result.repeats_of(result.best))} interleaved repeats each; {verdict}")
 
 
 def _speed(trial: "Trial", result: "WinnerComparison", interval: "Interval | None", objective: "Objective") -> tuple[str, str]:
