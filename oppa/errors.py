@@ -88,6 +88,11 @@ class LeaseLostError(OppaError):
     """Another tuner took over a trial that this one was still running."""
 
 
+def reason(error: Exception) -> str:
+    """Return why an operation failed, without the number and the path that an OSError adds."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint that names the known word closest to `word`, or all of them if none is close."""
     names = sorted(known)

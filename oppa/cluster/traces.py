@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.cluster.job import TraceJob
-from oppa.errors import InputError
+from oppa.errors import InputError, reason
 from oppa.regular_file import parse_json, read
 
 COLUMNS = ("job_id", "submit_s", "duration_s", "gpu_num", "type", "priority")
@@ -38,7 +38,7 @@ def read_trace(path: Path) -> list[TraceJob]:
     try:
         text = read(path).decode("utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"`{path}` cannot be read: {error}", hint=f"give {FORMATS}") from None
+        raise InputError(f"`{path}` cannot be read: {reason(error)}", hint=f"give {FORMATS}") from None
     jobs = _philly(path, text) if text.lstrip()[:1] in ("[", "{") else list(_rows(path, text))
     if not jobs:
         raise InputError(f"`{path}` has no jobs that request GPUs", hint=f"give {FORMATS}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from oppa.errors import InputError, nearest
+from oppa.errors import InputError, nearest, reason
 from oppa.pipeline.costs import WEIGHT_MEMORY, Costs
 from oppa.regular_file import read_csv
 
@@ -46,7 +46,7 @@ def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[P
         raise InputError(f"`{path}` does not exist", hint="name a CSV file of stage times") from None
     except (OSError, ValueError) as error:
         raise InputError(
-            f"`{path}` cannot be read as CSV: {error}", hint=f"write a CSV file with the columns {', '.join(SECONDS)}"
+            f"`{path}` cannot be read as CSV: {reason(error)}", hint=f"write a CSV file with the columns {', '.join(SECONDS)}"
         ) from None
     if not isinstance(rows.index, pd.RangeIndex):
         raise InputError(f"`{path}` has lines of more values than columns", hint="give each value a column, or remove it")

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from oppa.atomic_write import write_atomically
-from oppa.errors import InputError
+from oppa.errors import InputError, reason
 from oppa.pipeline.from_configuration import shape_of
 from oppa.pipeline.graph import Schedule
 from oppa.pipeline.torch_csv import parse_schedule, to_csv
@@ -37,7 +37,7 @@ def stored(folder: Path, configuration: Configuration) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"`{path}` cannot be read: {error}", hint="run `oppa scale-table` again") from None
+        raise InputError(f"`{path}` cannot be read: {reason(error)}", hint="run `oppa scale-table` again") from None
     if (found := parse_schedule(text, f"`{path}`").shape) != (expected := shape_of(configuration)):
         raise InputError(f"`{path}` is a schedule of another pipeline: {found}, not {expected}", hint="run `oppa scale-table` again")
     return text

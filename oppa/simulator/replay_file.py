@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from oppa import catalog
-from oppa.errors import EnvironmentLackingError, InputError, SpaceError, nearest, require_known
+from oppa.errors import EnvironmentLackingError, InputError, SpaceError, nearest, reason, require_known
 from oppa.problem.bounded_text import read_text
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
@@ -178,7 +178,7 @@ def read_table(file: ReplayFile, table: Path) -> "pd.DataFrame":
     try:
         rows = pd.read_csv(read_csv(table))
     except (OSError, ValueError) as error:
-        raise InputError(f"`{table}` is not a table of measurements: {error}", hint="name a CSV file: `--table CSV`") from None
+        raise InputError(f"`{table}` is not a table of measurements: {reason(error)}", hint="name a CSV file: `--table CSV`") from None
     if not isinstance(rows.index, pd.RangeIndex):
         raise InputError(f"`{table}` has lines of more values than columns", hint="give each value a column, or remove it")
     for column in (*file.replay.columns.values(), *file.replay.task):

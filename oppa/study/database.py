@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.atomic_write import draft_beside
-from oppa.errors import StudyError
+from oppa.errors import StudyError, reason
 from oppa.private_files import make_private
 from oppa.regular_file import parse_json
 from oppa.study.migrations import SCHEMA_VERSION, create_tables, migrate, require_known, version_of
@@ -117,8 +117,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
-        fault = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise StudyError(f"the study in `{folder}` cannot be used: {fault}", hint=_hint(error, folder)) from error
+        raise StudyError(f"the study in `{folder}` cannot be used: {reason(error)}", hint=_hint(error, folder)) from error
 
 
 def _hint(error: Exception, folder: Path) -> str:

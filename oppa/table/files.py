@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.atomic_write import sync, write_atomically
-from oppa.errors import TableError
+from oppa.errors import TableError, reason
 from oppa.private_files import open_private
 from oppa.regular_file import parse_json, read
 from oppa.table.origin import SCHEMA_VERSION, Origin
@@ -148,7 +148,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise TableError(
-            f"the table in `{folder}` cannot be used: {error}", hint="name a writable folder on a disk with free space"
+            f"the table in `{folder}` cannot be used: {reason(error)}", hint="name a writable folder on a disk with free space"
         ) from error
 
 

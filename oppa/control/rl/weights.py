@@ -17,7 +17,7 @@ from oppa.atomic_write import write_atomically
 from oppa.control.rl.actions import Actions
 from oppa.control.rl.observation import NAMES
 from oppa.control.rl.reward import Reward
-from oppa.errors import InputError
+from oppa.errors import InputError, reason
 from oppa.regular_file import open_regular, parse_json
 
 Array = NDArray[np.float64]
@@ -85,7 +85,7 @@ class Weights:
         try:
             write_atomically(path, body)
         except OSError as error:
-            raise InputError(f"`{path}` cannot be written: {error}", hint="name another file: `--out FILE`") from None
+            raise InputError(f"`{path}` cannot be written: {reason(error)}", hint="name another file: `--out FILE`") from None
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -97,7 +97,7 @@ class Weights:
                 notes = parse_json((file.metadata() or {}).get("oppa", "null"))
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         except (OSError, SafetensorError, ValueError) as error:
-            raise InputError(f"`{path}` cannot be read: {error}", hint=again) from None
+            raise InputError(f"`{path}` cannot be read: {reason(error)}", hint=again) from None
         if not isinstance(notes, dict) or notes.get("version") != VERSION or notes.get("observation") != list(NAMES):
             raise InputError(f"`{path}` is not a policy of this version", hint=again)
         try:

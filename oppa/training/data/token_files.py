@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from oppa import catalog
-from oppa.errors import EnvironmentLackingError, InputError
+from oppa.errors import EnvironmentLackingError, InputError, reason
 from oppa.regular_file import open_regular, read_json
 from oppa.training.data.text import Array, Stretch, Text
 
@@ -158,7 +158,7 @@ def _of_datasets(folder: Path) -> Iterator[Stretch]:
             open_regular(file).close()  # pyarrow waits for a FIFO
             yield from _of_arrow(arrow, file)
         except (OSError, ValueError, arrow.ArrowException) as error:
-            raise InputError(f"`{file}` cannot be read: {error}", hint=_CUT_SHORT) from None
+            raise InputError(f"`{file}` cannot be read: {reason(error)}", hint=_CUT_SHORT) from None
 
 
 def _of_arrow(arrow: Any, file: Path) -> Iterator[Stretch]:
