@@ -16,7 +16,6 @@ from oppa.bench.registry import benchmarks
 from oppa.catalog import data_folder
 from oppa.report.inputs import Inputs
 from oppa.trials import environments
-from tests.sampling import nightly
 
 SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name not in ("ci", "trainers")]
 """`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command. A test of its own runs `trainers`."""
@@ -50,9 +49,9 @@ def test_every_benchmark_starts(name, benchmark, tmp_path) -> None:
         assert known.digest in (tmp_path / "table.md").read_text().partition("\n## ")[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # tests/own_trainer and tests/client train with each of them
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("words", [benchmarks()["trainers"].smallest, *nightly("trainers --repeats 1 --json --out {folder}")])
+@pytest.mark.parametrize("words", [benchmarks()["trainers"].smallest, "trainers --repeats 1 --json --out {folder}"])
 def test_trainers_learn_the_same_under_oppa(words, tmp_path) -> None:
     found = json.loads(run(words.format(folder=tmp_path)))["integrations"]
     assert found.keys() >= {"transformers", "fsdp2"}

@@ -53,6 +53,12 @@ def preferring(path: Path, action: int, learned: Weights) -> None:
     dataclasses.replace(learned, layers=tuple(layers), reward=reward).save(path)
 
 
+def test_it_acts_only_where_a_recorded_run_speaks_for_it(oppa, learned) -> None:
+    rl = ("train", "job.toml", "dp=2,micro_batch=4", "--run", "run", "--policy", "rl", "--weights", "p.safetensors")
+    assert "--eval-run" in oppa(*rl, code=2).stderr and not (oppa.folder / "run").exists()
+
+
+@pytest.mark.nightly  # tests/control/rl has the verdicts; they need a run of 16,000 samples here
 def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned) -> None:
     known = Weights.load(oppa.folder / "p.safetensors")
     preferring(oppa.folder / "still", 2, known)
@@ -63,7 +69,6 @@ def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned
     lines = ledger.standing(ledger.read(oppa.folder / "explored"))
     assert len({tuple(line["local_batches"]) for line in lines if line["event"] == ledger.CHANGED and "local_batches" in line}) > 10
     rl = ("train", "job.toml", "dp=2,micro_batch=4", "--set", "train.samples=320", "--run", "run", "--policy", "rl", "--weights")
-    assert "--eval-run" in oppa(*rl, "still", code=2).stderr
     refused = oppa(*rl, "greedy", "--eval-run", "explored", code=2).stderr
     assert "may be worse than `static`" in refused and "windows" in refused and not (oppa.folder / "run").exists()
     assert "not worse than static" in oppa(*rl, "still", "--eval-run", "explored").stderr

@@ -237,6 +237,7 @@ def test_a_kill_leaves_nothing_running_and_loses_no_sample(training, victim, num
     kill(training, victim, number, moment)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("training", [Transformers], indirect=True, ids=["transformers"])
 @pytest.mark.parametrize(("victim", "number", "moment"), sampled(CASES, foreign))
 def test_nor_does_one_under_the_trainer_of_transformers(training, victim, number, moment):
