@@ -18,6 +18,8 @@ from oppa.errors import InputError, nearest
 
 RESERVED = frozenset(["OPPA_STUDY", "OPPA_TUNER", "OPPA_TRIAL", "OPPA_LAUNCHER", "OPPA_RENDEZVOUS", "OPPA_SLOT", "OPPA_CONTROL_TOKEN"])
 """Variables that are no options: the tags of processes, and the token of a control service."""
+_VALUES = {bool: "", int: "N", float: "NUMBER"}
+"""Names of values in the help, by their type."""
 _ROWS = re.compile(r"^(`[^`]+`: |\s|\S+ {2,})", re.MULTILINE)
 """The beginning of a list's or a table's row."""
 
@@ -36,6 +38,9 @@ class CommandGroup(typer.core.TyperGroup):
                 name = variable([*_path(ctx), cmd_name], max(parameter.opts, key=len))
                 parameter.envvar = None if name in RESERVED else name
                 parameter.show_envvar = False
+                _name_value(parameter)
+        if command is not None and (shown := command.get_help_option(ctx)) is not None:
+            _name_value(shown)
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -45,6 +50,13 @@ class CommandGroup(typer.core.TyperGroup):
             others = [variable([*_path(ctx), each], "") for each in self.list_commands(ctx) if each != name]
             _require_known([*_path(ctx), name], command, others)
         return name, command, rest
+
+
+def _name_value(option: typer.core.TyperOption) -> None:
+    """Give an option's value a name in the help, and none to a flag, which has no value."""
+    kind = option.type_descriptor.annotation
+    if option.metavar is None and kind in _VALUES:
+        option.metavar = _VALUES[kind]
 
 
 def _unwrapped(text: str) -> str:
