@@ -29,12 +29,16 @@ def nested(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tables of dotted keys."""
     found: dict[str, Any] = {}
     for key, value in keys.items():
-        *tables, last = key.split(".")
-        inner = found
-        for name in tables:
-            inner = inner.setdefault(name, {})
-        inner[last] = value
+        put(found, key, value)
     return found
+
+
+def put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Set the value at a dotted key; tables that are missing are added."""
+    *tables, last = key.split(".")
+    for name in tables:
+        content = content.setdefault(name, {})
+    content[last] = value
 
 
 def require_tables(values: Mapping[str, Any], keys: Iterable[str], *, source: str) -> None:

@@ -15,7 +15,7 @@ from oppa.tuning.formats import (
     torchtitan,
     transformers,
 )
-from oppa.tuning.formats.format import Files, Format, Reading, require_expressible
+from oppa.tuning.formats.format import Files, Format, Reading
 
 FORMATS: dict[str, Format] = {
     "torchrun": torchrun,
@@ -54,9 +54,7 @@ def export(name: str, problem: Problem, configuration: Configuration) -> dict[st
     Raises:
         InputError: for a parameter or a value that the format cannot express. Nothing is ever dropped.
     """
-    made = format_named(name)
-    require_expressible(problem, configuration, expresses=made.EXPRESSES, target=made.NAME)
-    return made.export(problem, configuration)
+    return format_named(name).export(problem, configuration)
 
 
 def exports(problem: Problem, configuration: Configuration) -> dict[str, dict[str, str] | InputError]:

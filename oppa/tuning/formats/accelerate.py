@@ -19,7 +19,6 @@ from oppa.tuning.formats.format import Files, Reading, inexpressible, is_chosen,
 NAME = "accelerate"
 CONFIG = "accelerate.yaml"
 FILES = (CONFIG, deepspeed.CONFIG, launch.SCRIPT)
-EXPRESSES = None  # `_check` knows
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 IMMATERIAL = frozenset(
@@ -175,11 +174,7 @@ def _parse_deepspeed(problem: Problem, files: Files, values: dict[str, Any]) -> 
     given = stated.table(values, "deepspeed_config")
     ignored = tuple(_ignored(values, (("deepspeed_config", given, _DEEPSPEED),)))
     if named := given.get("deepspeed_config_file"):
-        named_files = {name: text for name, text in files.items() if name == str(named).rpartition("/")[2]}
-        if not named_files:
-            path = clipped(str(named))
-            raise InputError(f"the file refers to `deepspeed_config_file: {path}`", hint=f"run `oppa import {path} --from deepspeed`")
-        inner = deepspeed.parse(problem, named_files)
+        inner = deepspeed.parse_named(problem, files, str(named), key="deepspeed_config_file")
         return Reading(settings=inner.settings, ignored=(*ignored, *inner.ignored))
     stage = stated.count(given, "zero_stage", 2, least=0)  # accelerate's own default
     settings: dict[str, Value] = {"zero_stage": stage, "overlap_zero_comm": stage == 3}

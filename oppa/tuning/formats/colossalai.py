@@ -9,12 +9,12 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, source, stated
-from oppa.tuning.formats.format import Files, Reading, can_vary, inexpressible, is_chosen, only
+from oppa.tuning.formats.format import Files, Reading, can_vary, inexpressible, is_chosen, only, require_expressible
 
 NAME = "ColossalAI"
 PLUGIN = "plugin.py"
 FILES = (PLUGIN, launch.SCRIPT)
-EXPRESSES = [
+_EXPRESSED = [
     "pp",
     "ep",
     "zero_stage",
@@ -135,6 +135,7 @@ def _reduces_in_buckets(configuration: Configuration) -> bool:
 
 def _check(problem: Problem, configuration: Configuration) -> None:
     c = configuration
+    require_expressible(problem, c, expresses=_EXPRESSED, target=NAME)
     if c.schedule not in ("1f1b", "interleaved"):
         raise inexpressible(NAME, c, "schedule", hint='use `schedule = "1f1b"` or `"interleaved"`')
     if c.recompute == "selective":

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from oppa.errors import InputError
+from oppa.plain_text import clipped
 from oppa.problem.bounded_text import parse_json
 from oppa.problem.configuration import PARAMETERS, Configuration, Value
 from oppa.problem.file_keys import at, filled, keys_for, nested
@@ -23,7 +24,6 @@ from oppa.tuning.formats.format import Files, Reading, can_vary, inexpressible, 
 NAME, SPACE = "DeepSpeed", "deepspeed"
 CONFIG, PREPARE = "ds_config.json", "prepare.py"
 FILES = (CONFIG, PREPARE, launch.SCRIPT)
-EXPRESSES = None  # `_check` knows
 
 IMMATERIAL = frozenset(
     [
@@ -112,6 +112,16 @@ def batch_of(values: Mapping[str, Any]) -> tuple[int | None, int | None, int | N
     return total, micro, steps
 
 
+def batch_sizes(values: Mapping[str, Any], *, ranks: int | None) -> tuple[int | None, int | None]:
+    """Return the global batch and the micro-batch. DeepSpeed derives one of its three sizes from two, by the data-parallel ranks."""
+    total, micro, steps = batch_of(values)
+    if micro is None and total is not None and ranks:
+        micro = total // (ranks * (steps or 1))
+    if total is None and micro is not None and steps is not None and ranks:
+        total = micro * steps * ranks
+    return total, micro
+
+
 def parse(problem: Problem, files: Files) -> Reading:
     """Read a DeepSpeed file; keys that are "auto" count as missing."""
     values = values_of(files)
@@ -120,7 +130,8 @@ def parse(problem: Problem, files: Files) -> Reading:
     tp, pp = degrees_of(values)
     settings: dict[str, Value] = {"zero_stage": stage, "overlap_zero_comm": overlap, "tp": tp, "pp": pp}
     extras = _extras(problem, values)
-    settings |= _batch(values, ranks=max(1, problem.cluster.devices // (tp * pp * int(extras.get("sp", 1)))))
+    total, micro = batch_sizes(values, ranks=max(1, problem.cluster.devices // (tp * pp * int(extras.get("sp", 1)))))
+    settings |= {name: size for name, size in (("global_batch", total), ("micro_batch", micro)) if size is not None}
     table, bucket = _within(values, key_of("zero_bucket_mb", "{zero_bucket_elements}"))
     if bucket in table:
         settings["zero_bucket_mb"] = mebibytes(stated.amount(table, bucket), size=problem.training.element_bytes)
@@ -130,9 +141,22 @@ def parse(problem: Problem, files: Files) -> Reading:
     return Reading(settings=settings | extras, ignored=tuple(_ignored(problem, values, {*PARAMETERS, *extras})))
 
 
+def parse_named(problem: Problem, files: Files, path: str, *, key: str) -> Reading:
+    """Read the DeepSpeed file that another file names at a key; raises InputError if it is not among the files."""
+    named = {name: text for name, text in files.items() if name == path.rpartition("/")[2]}
+    if not named:
+        raise InputError(f"the file refers to `{key} = {clipped(path)}`", hint=f"run `oppa import {clipped(path)} --from deepspeed`")
+    return parse(problem, named)
+
+
 def values_of(files: Files) -> dict[str, Any]:
     """Return the contents of a file without values that are "auto"; raises InputError if it cannot be read."""
-    return _without_auto(_json(files))
+    return without_auto(_json(files))
+
+
+def without_auto(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not "auto", which transformers and accelerate fill in."""
+    return {key: without_auto(value) if isinstance(value, dict) else value for key, value in values.items() if value != "auto"}
 
 
 def degrees_of(values: Mapping[str, Any]) -> tuple[int, int]:
@@ -175,16 +199,6 @@ def _recomputes(prepared: str) -> bool:
     return source.called(prepared, "gradient_checkpointing_enable") is not None
 
 
-def _batch(values: dict[str, Any], *, ranks: int) -> dict[str, Value]:
-    """Return the batch sizes. DeepSpeed derives the third of its sizes from two, by the data-parallel ranks."""
-    total, micro, steps = batch_of(values)
-    if micro is None and total is not None:
-        micro = total // (ranks * (steps or 1))
-    if total is None and micro is not None and steps is not None:
-        total = micro * steps * ranks
-    return {name: value for name, value in (("global_batch", total), ("micro_batch", micro)) if value is not None}
-
-
 def _within(values: Mapping[str, Any], key: str) -> tuple[dict[str, Any], str]:
     """Return the table that a dotted key lies in, and its last name; raises InputError if something on the way is no table."""
     *tables, last = key.split(".")
@@ -215,11 +229,6 @@ def _json(files: Files) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"there is no DeepSpeed configuration in {', '.join(files)}", hint="name a JSON file that contains an object")
     return values
-
-
-def _without_auto(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that are not "auto", which transformers and accelerate fill in."""
-    return {key: _without_auto(value) if isinstance(value, dict) else value for key, value in values.items() if value != "auto"}
 
 
 def _ignored(problem: Problem, values: dict[str, Any], read: Collection[str]) -> list[str]:

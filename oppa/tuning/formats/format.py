@@ -1,6 +1,6 @@
 """Define what every format has in common: it writes a configuration to files, reads it back, and refuses to drop a parameter.
 
-A format is a module with `NAME`, `FILES` (the names it writes), `EXPRESSES` (the parameters that it supports), and two pure functions:
+A format is a module with `FILES` (the names it writes) and two pure functions:
 
     export   (problem, configuration) -> {file name: text}
     parse    (problem, {file name: text}) -> Reading
@@ -44,22 +44,12 @@ class Format(Protocol):
     """Defines the interface of a module of this package."""
 
     @property
-    def NAME(self) -> str:  # noqa: N802 (a module's constant)
-        """Return the usual name of the framework."""
-        ...
-
-    @property
-    def FILES(self) -> Collection[str]:  # noqa: N802
+    def FILES(self) -> Collection[str]:  # noqa: N802 (a module's constant)
         """Return the names of the files that it may write."""
         ...
 
-    @property
-    def EXPRESSES(self) -> Collection[str] | None:  # noqa: N802
-        """Return the parameters that it supports, in addition to LAYOUT; None: all, or `export` itself refuses the others."""
-        ...
-
     def export(self, problem: Problem, configuration: Configuration) -> dict[str, str]:
-        """Return files that start the job with a configuration; raises InputError for a value that cannot be expressed."""
+        """Return files that start the job with a configuration; raises InputError for a parameter or a value that it cannot express."""
         ...
 
     def parse(self, problem: Problem, files: Files) -> Reading:
@@ -87,10 +77,10 @@ def is_legal(space: SearchSpace, name: str, value: object) -> bool:
     return name in space.names and any(type(value) is type(legal) and value == legal for legal in space[name].values)
 
 
-def require_expressible(problem: Problem, configuration: Configuration, *, expresses: Collection[str] | None, target: str) -> None:
-    """Raise InputError for a chosen parameter that a format does not support."""
+def require_expressible(problem: Problem, configuration: Configuration, *, expresses: Collection[str], target: str) -> None:
+    """Raise InputError for a chosen parameter that a format does not support; it supports LAYOUT in any case."""
     for name in configuration.names:
-        if expresses is not None and name not in (*LAYOUT, *expresses) and is_chosen(problem, configuration, name):
+        if name not in (*LAYOUT, *expresses) and is_chosen(problem, configuration, name):
             usual = spell(default_of(problem.space, name))
             raise inexpressible(target, configuration, name, hint=f"export a configuration with `{name} = {usual}`")
 

@@ -19,10 +19,8 @@ from oppa.tuning.formats import torchrun
 from oppa.tuning.formats.format import Files, Reading, only
 from oppa.tuning.formats.launch import SCRIPT
 
-NAME = "Kubernetes"
 JOBSET, TRAINJOB = "jobset.yaml", "trainjob.yaml"
 FILES = (JOBSET, TRAINJOB)
-EXPRESSES = None
 IMAGE = "YOUR-IMAGE"
 HOSTS = "hosts"
 """Name of the JobSet's only job; its pods are the hosts."""

@@ -17,7 +17,6 @@ NAME = "Lightning"
 SPACE = "lightning"
 CONFIG = "lightning.yaml"
 FILES = (CONFIG, launch.SCRIPT)
-EXPRESSES = None  # `export` checks the options of the search space
 BATCHES = ("data.batch_size", "data.init_args.batch_size", "data.train_batch_size")
 ACCUMULATE, DEVICES, HOSTS, STRATEGY, PRECISION = (
     f"trainer.{name}" for name in ("accumulate_grad_batches", "devices", "num_nodes", "strategy", "precision")

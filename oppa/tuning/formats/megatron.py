@@ -7,7 +7,7 @@ import functools
 import math
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from oppa.errors import InputError
 from oppa.pipeline.from_configuration import stages_of
@@ -32,11 +32,11 @@ from oppa.tuning.formats.format import (
     require_equal_stages,
     require_expressible,
 )
+from oppa.tuning.formats.space_words import Options
 
 NAME = "Megatron-LM"
 ARGUMENTS = "megatron_args.sh"
 FILES = (ARGUMENTS, launch.SCRIPT)
-EXPRESSES = None  # `check` knows
 FIELDS = [
     "pp",
     "ep",
@@ -203,27 +203,51 @@ def training_options(problem: Problem) -> list[str]:
 def parse(problem: Problem, files: Files) -> Reading:
     """Read Megatron-LM's options from a shell script or a list; the script's own variables are filled in."""
     options = options_of(files)
-    settings: dict[str, Value] = {name: _number(option, options[option]) for option, name in NUMBERS.items() if option in options}
-    settings |= {name: option in options for option, name in SWITCHES.items()}
-    settings["zero_stage"] = int("--use-distributed-optimizer" in options)
-    if "--num-layers-per-virtual-pipeline-stage" in options:
-        layers = _number("--num-layers-per-virtual-pipeline-stage", options["--num-layers-per-virtual-pipeline-stage"])
-        settings["model_chunks"] = problem.model.layers // (int(settings.get("pp", 1)) * layers)
+    settings = settings_of(options, functools.partial(_number, options), layers=problem.model.layers)
     if STAGES in options:
         settings |= layout_of(problem, " ".join(options[STAGES]), int(settings.get("pp", 1)))
-    if int(settings.get("model_chunks", 1)) > 1:
-        settings |= {"schedule": "interleaved", "overlap_p2p": "--no-overlap-p2p-communication" not in options}
-    selective = ["selective"] if "--recompute-activations" in options else ["none"]
-    settings["recompute"] = " ".join(options.get("--recompute-granularity", selective)[:1])
-    if "--ddp-bucket-size" in options:
-        settings["dp_bucket_mb"] = mebibytes(_number("--ddp-bucket-size", options["--ddp-bucket-size"]), size=GRADIENT_BYTES)
+    settings |= interleaving(options, settings)
     extras = space_words.read(problem, options)
-    if "--ddp-bucket-size" not in options and settings["overlap_zero_comm"]:
+    if "dp_bucket_mb" not in settings and settings["overlap_zero_comm"]:
         ranks = math.prod(int(settings.get(name, extras.get(name, 1))) for name in ("tp", "pp", "cp"))
         settings |= grown_bucket(problem.cluster.devices // ranks)
     known = KNOWN | space_words.stated(problem, extras)
     ignored = [" ".join((option, *values)) for option, values in options.items() if option not in known and MATTER.fullmatch(option)]
     return Reading(settings={**settings, **extras}, ignored=tuple(ignored))
+
+
+def settings_of(options: Options, number: Callable[[str], int | None], *, layers: int) -> dict[str, Value]:
+    """Return the parameters that options state, without those that `interleaving` adds.
+
+    Args:
+        number: Returns the number of an option, None if the option is not given; raises InputError for any other value.
+        layers: Layers of the model; 0 if they are not known.
+    """
+    found: dict[str, Value] = {name: size for option, name in NUMBERS.items() if (size := number(option)) is not None}
+    found |= {name: option in options for option, name in SWITCHES.items()}
+    found["zero_stage"] = int("--use-distributed-optimizer" in options)
+    if (chunk := number("--num-layers-per-virtual-pipeline-stage")) is not None and layers:
+        found["model_chunks"] = layers // (int(found.get("pp", 1)) * chunk)
+    found["recompute"] = _recompute(options)
+    if (size := number("--ddp-bucket-size")) is not None:
+        found["dp_bucket_mb"] = mebibytes(size, size=GRADIENT_BYTES)
+    return found
+
+
+def interleaving(options: Options, settings: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the schedule of several model chunks; nothing for a single one."""
+    if int(settings.get("model_chunks", 1)) <= 1:
+        return {}
+    return {"schedule": "interleaved", "overlap_p2p": "--no-overlap-p2p-communication" not in options}
+
+
+def _recompute(options: Options) -> str:
+    """Return what is recomputed; releases before 2022 name a method alone, which means whole layers."""
+    if (granularity := options.get("--recompute-granularity")) is not None:
+        return " ".join(granularity[:1])
+    if "--recompute-activations" in options:
+        return "selective"
+    return "full" if "--activations-checkpoint-method" in options or "--checkpoint-activations" in options else "none"
 
 
 def options_of(files: Files) -> dict[str, list[str]]:
@@ -318,8 +342,11 @@ class _Variables:
         return value
 
 
-def _number(option: str, values: Sequence[str]) -> int:
-    text = values[0] if values else ""
+def _number(options: Options, option: str) -> int | None:
+    """Return the number of an option; None if it is not given."""
+    if option not in options:
+        return None
+    text = next(iter(options[option]), "")
     if not (number := whole_number(text)):
         hint = "write a number of at least 1 there, or set the variable in the same file"
         raise InputError(f"`{option} {clipped(text)}` is not a number", hint=hint)

@@ -17,7 +17,6 @@ from oppa.tuning.formats.format import Files, Reading, can_vary, elements, mebib
 NAME = "Megatron-Bridge"
 PROGRAM = "pretrain.py"
 FILES = (PROGRAM, launch.SCRIPT)
-EXPRESSES = None  # `megatron.check` knows
 
 _NAMES = {
     "model.tensor_model_parallel_size": "tp",

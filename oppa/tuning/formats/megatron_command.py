@@ -15,7 +15,7 @@ from oppa.problem.declaration import spell
 from oppa.problem.model import Model
 from oppa.problem.space_file import divisors
 from oppa.tuning.formats import megatron
-from oppa.tuning.launch_line.templates_of import literal
+from oppa.tuning.launch_line.templates_of import literal, one_option_a_line
 
 Options = Mapping[str, Sequence[str]]
 
@@ -148,7 +148,7 @@ def command_table(options: Options, program: str, *, model: Model, precision: st
     options = _with_precision(_with_model(options, program, model), precision)
     argv = ["torchrun", "--nproc-per-node", "{devices_per_host}", literal(program or PROGRAM), *_kept(options), *_IN_A_TRIAL]
     arguments = "".join(f"{name} = {words}\n" for name, words in _arguments(model.layers, model.experts).items())
-    return f'[command]\nargv = [\n{"".join(_lines(argv))}]\n\n[command.arguments]\n{arguments}\n[command.steps]\nformat = "megatron"\n'
+    return f'[command]\nargv = {one_option_a_line(argv)}\n\n[command.arguments]\n{arguments}\n[command.steps]\nformat = "megatron"\n'
 
 
 def _with_model(options: Options, program: str, model: Model) -> Options:
@@ -185,17 +185,6 @@ def _kept(options: Options) -> Iterable[str]:
             if _NO_VALUE.fullmatch(word):
                 break
             yield literal(word)
-
-
-def _lines(argv: Sequence[str]) -> Iterable[str]:
-    """Yield the words of a launch line, one line per option with its values."""
-    line: list[str] = []
-    for word in argv:
-        if word.startswith("--") and line:
-            yield f"    {', '.join(map(spell, line))},\n"
-            line = []
-        line.append(word)
-    yield f"    {', '.join(map(spell, line))},\n"
 
 
 def _arguments(layers: int, experts: int) -> dict[str, str]:

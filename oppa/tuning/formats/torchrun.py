@@ -22,9 +22,7 @@ from oppa.trials.trial_folder import SPEC, TrialSpec
 from oppa.tuning.formats import launch, stated
 from oppa.tuning.formats.format import Files, Reading, only
 
-NAME = "torchrun"
 FILES = (SPEC, launch.SCRIPT)
-EXPRESSES = None
 STEPS = 100
 
 _BODY = """\

@@ -19,7 +19,7 @@ from oppa.problem.configuration import Configuration, Value
 from oppa.problem.declaration import shown
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, source, stated
-from oppa.tuning.formats.format import Files, Reading, inexpressible, only, require_equal_stages
+from oppa.tuning.formats.format import Files, Reading, inexpressible, only, require_equal_stages, require_expressible
 from oppa.tuning.formats.source import Code
 
 NAME = "torchtitan"
@@ -38,7 +38,7 @@ EXTRAS = {
 USUAL = {"cp": 1, "compile": False, "async_tp": False, "sequence_parallel": True, "cpu_offload": False, "optimizer_implementation": "fused"}
 """Values of these parameters that torchtitan has by itself."""
 OTHER_EXTRAS = ("cp_load_balancer", "dp_replicate", "memory_budget", "cuda_graphs")
-EXPRESSES = ["pp", "ep", "zero_stage", "schedule", "model_chunks", "recompute", *OTHER_EXTRAS, *EXTRAS]
+_EXPRESSED = ["pp", "ep", "zero_stage", "schedule", "model_chunks", "recompute", *OTHER_EXTRAS, *EXTRAS]
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -82,6 +82,7 @@ def fastest() -> Trainer.Config:
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     """Return the files; raises InputError for ZeRO 1, and for experts with replicas that are not sharded."""
     c = configuration
+    require_expressible(problem, c, expresses=_EXPRESSED, target=NAME)
     require_equal_stages(NAME, problem, c)
     if c.zero_stage == 1:
         raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, 2 or 3, which FSDP2 implements")

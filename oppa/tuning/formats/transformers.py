@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from oppa.errors import InputError
-from oppa.plain_text import clipped
 from oppa.problem.bounded_text import parse_json, parse_yaml
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
@@ -20,7 +19,6 @@ NAME = "Transformers"
 SPACE = "transformers"
 CONFIG = "training_arguments.json"
 FILES = (CONFIG, deepspeed.CONFIG, launch.SCRIPT)
-EXPRESSES = None  # `export` checks the options of the search space
 MICRO, ACCUMULATED, BUCKET = "per_device_train_batch_size", "gradient_accumulation_steps", "ddp_bucket_cap_mb"
 DEFAULTS = {MICRO: 8, ACCUMULATED: 1}
 """Values of TrainingArguments that are not stated."""
@@ -66,7 +64,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     """Read a file of TrainingArguments, and DeepSpeed's own if it names one that is among the files."""
     values = values_of(files)
     if named := values.get("deepspeed"):
-        inner = _deepspeed(problem, files, str(named))
+        inner = deepspeed.parse_named(problem, files, str(named), key="deepspeed")
         settings, ignored = dict(inner.settings), inner.ignored
     else:
         settings, ignored = {"zero_stage": stage_of(values)}, ()
@@ -110,13 +108,6 @@ def _batch(values: Mapping[str, Any], *, ranks: int) -> dict[str, Value]:
     """Return the batch sizes that are stated, or those of the defaults."""
     micro, steps = (stated.count(values, name, usual) for name, usual in DEFAULTS.items())
     return {"micro_batch": micro, "global_batch": micro * steps * ranks}
-
-
-def _deepspeed(problem: Problem, files: Files, path: str) -> Reading:
-    named = {name: text for name, text in files.items() if name == path.rpartition("/")[2]}
-    if not named:
-        raise InputError(f"the file refers to `deepspeed = {clipped(path)}`", hint=f"run `oppa import {clipped(path)} --from deepspeed`")
-    return deepspeed.parse(problem, named)
 
 
 def _ignored(values: Mapping[str, Any], read: set[str]) -> list[str]:

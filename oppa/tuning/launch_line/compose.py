@@ -25,7 +25,7 @@ from oppa.redaction import redacted
 from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line.line_command import LineCommand
 from oppa.tuning.launch_line.meaning import ASSUMED, Meaning
-from oppa.tuning.launch_line.templates_of import literal
+from oppa.tuning.launch_line.templates_of import literal, one_option_a_line
 from oppa.units import GIB, MIB
 
 TRIALS = 24
@@ -221,16 +221,6 @@ def _value(value: Any) -> str:
         return f"{{ {', '.join(f'{_key(str(key))} = {_value(each)}' for key, each in value.items())} }}" if value else "{}"
     if isinstance(value, list | tuple):
         if len(value) > 8 and all(isinstance(each, str) for each in value):
-            return f"[\n{_lines(value)}]"
+            return one_option_a_line(value)
         return f"[{', '.join(map(_value, value))}]"
     return spell(value)
-
-
-def _lines(words: Sequence[str]) -> str:
-    """Return words with each option and its values on one line."""
-    lines: list[list[str]] = [[]]
-    for each in words:
-        if each.startswith("-") and lines[-1]:
-            lines.append([])
-        lines[-1].append(spell(each))
-    return "".join(f"    {', '.join(line)},\n" for line in lines)

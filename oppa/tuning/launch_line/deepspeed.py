@@ -20,7 +20,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     """Return the meaning of a line of DeepSpeed.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or a size of the batch in it is unreadable.
     """
     options = trainer_options(sources)
     option = options.get("deepspeed_config")

@@ -9,7 +9,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at, require_tables
 from oppa.problem.space_file import declared_keys
-from oppa.tuning.formats.deepspeed import BATCH, SPACE, key_of
+from oppa.tuning.formats.deepspeed import SPACE, batch_sizes, key_of, without_auto
 from oppa.tuning.launch_line.meaning import EditedFile
 from oppa.tuning.launch_line.options import LineOption
 from oppa.tuning.launch_line.sources import LineSources
@@ -71,19 +71,10 @@ class DeepSpeedFile:
         offloads = {name: found for name in _OFFLOADS if isinstance(found := at(self.values, key_of(name)), str) and found != "none"}
         return {"zero_stage": self.stage, **offloads}
 
-    def number(self, key: str) -> int | None:
-        """Return the number of a key; None if it is missing or `auto`."""
-        found = self.values.get(key)
-        return found if type(found) is int and found > 0 else None
-
     def batch(self, devices: int | None) -> tuple[int | None, int | None]:
-        """Return the global batch and the micro-batch, of which DeepSpeed derives one from the other."""
-        total, micro, steps = (self.number(key_of("micro_batch", each)) for each in BATCH)
-        if micro is None and total and devices:
-            micro = total // (devices * (steps or 1))
-        if total is None and micro and devices:
-            total = micro * (steps or 1) * devices
-        return total, micro or None
+        """Return the global batch and the micro-batch; raises InputError for a size that is no number of at least 1."""
+        default = {key_of("micro_batch", "{num_microbatches}"): 1}
+        return batch_sizes({**default, **without_auto(self.values)}, ranks=devices)
 
     def edited(self, *, batch: Literal["all", "all but auto", "none"], more: Mapping[str, Any] | None = None) -> EditedFile:
         """Return the file with the keys that trials rewrite.

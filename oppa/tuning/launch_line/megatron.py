@@ -1,6 +1,7 @@
 """Understand a launch line of Megatron-LM: its options state model, batch and layout, and its search space completes the line."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 
@@ -15,7 +16,6 @@ from oppa.problem.space import SearchSpace
 from oppa.problem.space_file import read_space
 from oppa.problem.training import Training
 from oppa.tuning.formats import megatron, space_words
-from oppa.tuning.formats.format import mebibytes
 from oppa.tuning.formats.megatron_command import model_facts, states_architecture
 from oppa.tuning.launch_line.meaning import ASSUMED, Arguments, LineConflict, LineDevices, Meaning
 from oppa.tuning.launch_line.megatron_rules import require_compatible
@@ -114,42 +114,16 @@ def _devices(sources: LineSources, options: Options) -> LineDevices:
 def _settings(options: Options, devices: LineDevices, model: Mapping[str, Value]) -> dict[str, Value]:
     """Return the present configuration, by oppa's parameters."""
     degrees = {name: options.number(option) or 1 for name, option in _DEGREES.items()}
-    found: dict[str, Value] = {"tp": degrees["tp"], "pp": degrees["pp"]}
-    found |= {"cp": degrees["cp"]} if _DEGREES["cp"] in options else {}
+    found: dict[str, Value] = {name: size for name, size in degrees.items() if name != "cp" or _DEGREES["cp"] in options}
     if devices.count is not None:
-        found["dp"] = devices.count // (degrees["tp"] * degrees["pp"] * degrees["cp"])
-    if (micro := options.number(_MICRO)) is not None:
-        found["micro_batch"] = micro
-    if (ep := options.number("--expert-model-parallel-size")) is not None:
-        found["ep"] = ep
-    found |= {name: option in options for option, name in megatron.SWITCHES.items()}
-    found["zero_stage"] = int("--use-distributed-optimizer" in options)
-    found |= _schedule(options, degrees["pp"], model)
-    found["recompute"] = _recompute(options)
-    if (size := options.number("--ddp-bucket-size")) is not None:
-        found["dp_bucket_mb"] = mebibytes(size, size=megatron.GRADIENT_BYTES)
-    elif found["overlap_zero_comm"]:
+        found["dp"] = devices.count // math.prod(degrees.values())
+    words = options.grouped()
+    stated = megatron.settings_of(words, options.number, layers=int(model.get("layers", 0)))
+    found |= {"schedule": "1f1b", **stated, **megatron.interleaving(words, stated)}
+    if "dp_bucket_mb" not in found and found["overlap_zero_comm"]:
         found |= megatron.grown_bucket(int(found.get("dp", 1)))
+    found.pop("global_batch", None)  # the meaning has it
     return found
-
-
-def _schedule(options: Options, pp: int, model: Mapping[str, Value]) -> dict[str, Value]:
-    chunks = options.number("--num-virtual-stages-per-pipeline-rank") or 1
-    layers = options.number("--num-layers-per-virtual-pipeline-stage")
-    if layers and "layers" in model:
-        chunks = int(model["layers"]) // (pp * layers)
-    if chunks == 1:
-        return {"schedule": "1f1b"}
-    return {"schedule": "interleaved", "model_chunks": chunks, "overlap_p2p": "--no-overlap-p2p-communication" not in options}
-
-
-def _recompute(options: Options) -> str:
-    """Return what is recomputed; releases before 2022 name a method alone, which means whole layers."""
-    if granularity := options.value("--recompute-granularity"):
-        return granularity
-    if "--recompute-activations" in options:
-        return "selective"
-    return "full" if "--activations-checkpoint-method" in options or "--checkpoint-activations" in options else "none"
 
 
 def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], dict[str, Value], list[str]]:

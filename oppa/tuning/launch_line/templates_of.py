@@ -1,8 +1,9 @@
 """Write the words of a launch line as the templates of a job: braces are literal, unless the user typed a placeholder."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from oppa.problem.declaration import spell
 from oppa.problem.launch_line.words import Word
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)(?:=[^{}]*)?\}")
@@ -25,6 +26,16 @@ def literal(text: str) -> str:
 def templates(words: Iterable[Word]) -> list[str]:
     """Return words as templates."""
     return [template(each) for each in words]
+
+
+def one_option_a_line(words: Sequence[str]) -> str:
+    """Return templates as a list of TOML, each option and its values on one line."""
+    lines: list[list[str]] = [[]]
+    for each in words:
+        if re.match(r"--?[A-Za-z]", each) and lines[-1]:
+            lines.append([])
+        lines[-1].append(spell(each))
+    return "[\n" + "".join(f"    {', '.join(line)},\n" for line in lines) + "]"
 
 
 def placeholders(text: str) -> set[str]:

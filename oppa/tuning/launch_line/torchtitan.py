@@ -61,7 +61,6 @@ class _Effective:
 
     def __init__(self, options: Options, values: Mapping[str, Any], file: str) -> None:
         self._options, self._values, self._file = options, values, file
-        self.conflicts: list[LineConflict] = []
 
     def get(self, key: str, usual: Any) -> Any:
         """Return the value of a key."""

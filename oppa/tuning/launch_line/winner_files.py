@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from oppa.problem.configuration import Configuration, Value
-from oppa.problem.file_keys import require_tables
+from oppa.problem.file_keys import put, require_tables
 from oppa.problem.settings_text import read_settings
 from oppa.study.database import disk_errors
 from oppa.tuning.launch_line.line_job import LineJob
@@ -36,11 +36,7 @@ def rewritten(source: Path, keys: Mapping[str, Value]) -> str:
     content = read_settings(source, hint=_HINT)
     require_tables(content, keys, source=str(source))
     for key, value in keys.items():
-        *tables, last = key.split(".")
-        inner = content
-        for name in tables:
-            inner = inner.setdefault(name, {})
-        inner[last] = value
+        put(content, key, value)
     if source.suffix == ".json":
         return json.dumps(content, indent=2) + "\n"
     import yaml

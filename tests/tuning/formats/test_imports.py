@@ -67,6 +67,11 @@ def test_megatron_options_are_found_in_a_script_with_its_variables(problem_of) -
     assert reading.settings == expected and not reading.ignored
 
 
+@pytest.mark.parametrize("option", ["--checkpoint-activations", "--activations-checkpoint-method uniform"])
+def test_an_option_of_early_megatron_recomputes_whole_layers(option, problem_of) -> None:
+    assert FORMATS["megatron"].parse(problem_of("megatron"), {"train.sh": f"pretrain_gpt.py {option}"}).settings["recompute"] == "full"
+
+
 def test_a_variable_from_elsewhere_is_an_error_that_names_the_option(problem_of) -> None:
     with pytest.raises(InputError, match=r"--micro-batch-size \$MBS"):
         FORMATS["megatron"].parse(problem_of("megatron"), {"train.sh": "pretrain_gpt.py --micro-batch-size $MBS"})

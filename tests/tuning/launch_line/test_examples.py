@@ -112,6 +112,13 @@ def test_deepspeed_over_ssh_is_refused_with_the_way_that_works(job) -> None:
     assert "in an allocation of its hosts" in refused.value.hint
 
 
+def test_a_batch_that_deepspeed_cannot_accumulate_is_refused(job) -> None:
+    line = "torchrun --nproc-per-node 8 train.py --deepspeed --deepspeed_config ds.json --b {micro_batch=2:1,2}"
+    with pytest.raises(InputError, match="`gradient_accumulation_steps = 0` is not a whole number"):
+        job(line, {"ds.json": '{"train_batch_size": 64, "gradient_accumulation_steps": 0}'})
+    assert job(line, {"ds.json": '{"train_micro_batch_size_per_gpu": 2}'}).meaning.global_batch == 16
+
+
 def test_the_global_batch_of_the_trainer_is_held_and_conflicts_are_shown(job) -> None:
     file = {"train_micro_batch_size_per_gpu": 8, "train_batch_size": "auto", "zero_optimization": {"stage": 2}}
     made = job(TRAINER, {"ds.json": json.dumps(file)})
