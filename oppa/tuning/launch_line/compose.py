@@ -198,7 +198,9 @@ def _cluster(meaning: Meaning, machine: Machine, device: str) -> tuple[dict[str,
             f"the kind of device is not stated: a generic GPU of 80 GiB is {ASSUMED} in predictions; `--set cluster.device=H100` states it"
         )
         return {**found, "device": GENERIC, "memory_limit": f"{ASSUMED_MEMORY // GIB} GiB"}, [note]
-    return {**found, "device": CPU, "memory_limit": f"{machine.memory_bytes // devices.per_host // MIB} MiB"}, []
+    note = f"this machine has no GPU: {devices.per_host} CPUs are {ASSUMED}; `--set cluster.device=H100` plans for the GPUs of another one"
+    limit = f"{machine.memory_bytes // devices.per_host // MIB} MiB"
+    return {**found, "device": CPU, "memory_limit": limit}, [note] if devices.per_host > 1 else []
 
 
 def _name(line: LaunchLine) -> str:

@@ -110,4 +110,4 @@ def _is_on_cpu(effective: _Effective, sources: LineSources) -> bool:
     """Return whether ranks have no GPU: the line states CPUs, or leaves the choice to Lightning on this machine, which has none."""
     stated, _ = effective.stated("trainer.accelerator")
     is_here = sources.devices.hosts == 1 and not sources.devices.starts_step
-    return stated == "cpu" or (stated in (None, "auto") and is_here and not sources.machine.gpus)
+    return stated == "cpu" or (stated in (None, "auto") and is_here and sources.on_cpus)

@@ -30,6 +30,8 @@ from oppa.tuning.launch_line.templates_of import placeholders
 from oppa.tuning.launch_line.understand import understand
 
 FILE = "job.toml"
+_SPLIT = re.compile(r"[A-Za-z_]\w*=[^:{}]+:[^:{}]+")
+"""The first word that a shell makes of the placeholder `{NAME=VALUE:CHOICE,...}`."""
 _HOLD_BATCH = frozenset(["num_microbatches", "batch_per_rank", "global_batch"])
 """Placeholders from which a program can take as many sequences a step at every micro-batch."""
 _KNOW_BATCH = frozenset(["megatron", "megatron-bridge", "torchtitan"])
@@ -98,7 +100,7 @@ def load_line(
         problem = load_job(path, text=text, settings=settings)
     except InputError as error:
         raise _explained(error, meaning) from None
-    _require_choice(problem, meaning)
+    _require_choice(problem, meaning, words)
     present, notes = _baseline(problem, meaning, command)
     text = _stored(study, words) or (f"{text}\n{present}" if present else text)
     problem = load_job(path, text=text, settings=settings)
@@ -186,10 +188,12 @@ def _explained(error: InputError, meaning: Meaning) -> InputError:
     return type(error)(f"the job of this launch line ({meaning.title}) is not valid: {error.message}", hint=error.hint)
 
 
-def _require_choice(problem: Problem, meaning: Meaning) -> None:
-    """Raise InputError if nothing may vary."""
+def _require_choice(problem: Problem, meaning: Meaning, words: Sequence[str]) -> None:
+    """Raise InputError if nothing may vary; the shell makes several words of a placeholder that is not quoted."""
     if any(len(known.choices) > 1 for known in problem.space.parameters if known.name != "dp"):
         return
+    if split := next(filter(_SPLIT.fullmatch, words), ""):
+        raise InputError(f"the shell has split a placeholder: `{split}` has no braces", hint=f"quote it: `'{{{split},...}}'`")
     hint = "\n".join(meaning.hints) or "name what may vary, with its present value first: `--batch-size '{micro_batch=8:4,8,16}'`"
     raise InputError(f"nothing in this launch line may vary: it is understood as {meaning.title}", hint=hint)
 

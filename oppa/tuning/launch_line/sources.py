@@ -10,6 +10,7 @@ from typing import Any
 from oppa.errors import InputError
 from oppa.problem.bounded_text import read_text
 from oppa.problem.detect import Machine
+from oppa.problem.devices import CPU
 from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.launch_line.words import Word
 from oppa.problem.settings_text import read_settings
@@ -25,6 +26,13 @@ class LineSources:
     machine: Machine
     devices: LineDevices
     environment: Mapping[str, str]
+    device: str = ""
+    """Kind of device that the user states; empty if that is left to the line and this machine."""
+
+    @property
+    def on_cpus(self) -> bool:
+        """Return whether ranks have no GPU: nobody states one, and this machine has none."""
+        return not self.machine.gpus and self.device.upper() in ("", CPU)
 
     @functools.cached_property
     def script(self) -> str:

@@ -152,8 +152,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     settings: dict[str, Value] = {"tp": 1, "pp": 1, "micro_batch": micro, "recompute": _recompute(arguments)}
     settings |= {"dp": count} if count else {}
     model, origin, hints = arguments.model(sources)
-    if count and count > 1 and devices.hosts == 1 and not sources.machine.gpus and not arguments.is_on("use_cpu"):
-        hints = [*hints, "on CPUs the Trainer trains each rank apart: add `--use_cpu`"]
+    if count and count > 1 and devices.hosts == 1 and sources.on_cpus and not arguments.is_on("use_cpu"):
+        hints = [*hints, "ranks on CPUs exchange no gradients without `--use_cpu`: add it"]
     meaning = Meaning(
         framework="transformers",
         evidence=evidence,

@@ -55,7 +55,9 @@ def understand(
     """
     line = read_line(words, environment=environment)
     here = machine or this_machine()
-    sources = LineSources(line=line, machine=here, devices=devices_of(line, here, environment), environment=environment)
+    device = str(table(settings or {}, "cluster").get("device", ""))
+    devices = devices_of(line, here, environment)
+    sources = LineSources(line=line, machine=here, devices=devices, environment=environment, device=device)
     framework, evidence = recognised(sources)
     sources = dataclasses.replace(sources, devices=_devices(sources, framework, settings or {}))
     return line, READERS[framework](sources, evidence=evidence)

@@ -203,6 +203,18 @@ def test_a_line_in_which_nothing_may_vary_is_refused_with_the_way_to_name_it(lin
     assert "{micro_batch" in refused.value.hint
 
 
+def test_a_placeholder_that_the_shell_has_split_is_named(job) -> None:
+    with pytest.raises(InputError, match="the shell has split a placeholder: `batch=4:2` has no braces") as refused:
+        job("torchrun train.py --batch batch=4:2 4 8")
+    assert "quote it" in refused.value.hint
+
+
+@pytest.mark.parametrize(("machine", "settings", "noted"), [(CPUS, (), True), (CPUS, ["cluster.device=H100"], False), (GPUS, (), False)])
+def test_ranks_that_are_taken_for_cpus_are_noted(machine, settings, noted, job) -> None:
+    made = job("torchrun --nproc-per-node 2 train.py '{batch=1:1,2}'", machine=machine, settings=settings)
+    assert any("this machine has no GPU: 2 CPUs are assumed" in note for note in made.notes) is noted
+
+
 def test_what_a_script_does_not_state_is_named(job) -> None:
     script = f"torchrun --nproc-per-node 8 pretrain_gpt.py {OPTIONS} --micro-batch-size 2 --global-batch-size 32 --data-path $DATA\n"
     with pytest.raises(InputError, match=r"needs `\$DATA`, which nothing here states"):
@@ -339,6 +351,8 @@ def test_a_strategy_with_arguments_stays_as_the_file_has_it(job) -> None:
 def test_a_trainer_whose_ranks_train_apart_gets_a_hint(words, machine, hinted) -> None:
     _, found = understand(shlex.split(f"{TRAINER} {words}"), environment={}, machine=machine)
     assert any("--use_cpu" in hint for hint in found.hints) is hinted
+    elsewhere = understand(shlex.split(f"{TRAINER} {words}"), environment={}, machine=machine, settings={"cluster": {"device": "H100"}})[1]
+    assert not any("--use_cpu" in hint for hint in elsewhere.hints)
 
 
 def by_deepspeed(words: str, values: dict[str, object], folder: Path):
