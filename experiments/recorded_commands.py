@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from experiments.lib.recorded_command import recorded_command
 
-MORE = "Interrupted, the same command continues."
+MORE = "The same command continues an interrupted run."
 
 
 def recorded_commands() -> Mapping[str, Callable[..., None]]:
@@ -22,11 +22,19 @@ def recorded_commands() -> Mapping[str, Callable[..., None]]:
             usual=10,
             json_help="Print the figures as JSON on stdout, as fractions.",
         ),
-        "trainers-goodput": _trainer("trainers-goodput", "a small Llama on Python's own source text, on two ranks of this machine", "CPU"),
-        "trainers-goodput-gpu": _trainer("trainers-goodput-gpu", "a Llama of 206 million parameters in bf16, on one H100", "GPU"),
-        "norm-test": _norm_test("norm-test", "on four data-parallel ranks", takes="an hour", experiment="DDP"),
+        "trainers-goodput": _trainer(
+            "trainers-goodput", "a small Llama on Python's own source text, on two ranks of this machine", on="CPUs", experiment="CPU"
+        ),
+        "trainers-goodput-gpu": _trainer(
+            "trainers-goodput-gpu", "a Llama of 206 million parameters in bf16, on one H100", on="one GPU", experiment="GPU"
+        ),
+        "norm-test": _norm_test("norm-test", "on four data-parallel ranks", under="DDP", takes="an hour", experiment="DDP"),
         "norm-test-fsdp": _norm_test(
-            "norm-test-fsdp", "under FSDP with the settings of the paper's tables 5 to 7", takes="half an hour a seed", experiment="FSDP"
+            "norm-test-fsdp",
+            "with the settings of the paper's tables 5 to 7",
+            under="FSDP in bf16",
+            takes="half an hour a seed",
+            experiment="FSDP",
         ),
         "policies": recorded_command(
             "policies",
@@ -51,10 +59,10 @@ def recorded_commands() -> Mapping[str, Callable[..., None]]:
     }
 
 
-def _trainer(name: str, job: str, experiment: str) -> Callable[..., None]:
+def _trainer(name: str, job: str, *, on: str, experiment: str) -> Callable[..., None]:
     return recorded_command(
         name,
-        f"""Show the time to a target loss of Transformers' `Trainer` under each policy, by the newest runs.
+        f"""Show the time to a target loss of Transformers' `Trainer` under each policy on {on}, by the newest runs.
 
         The job is {job}.
         """,
@@ -67,10 +75,10 @@ def _trainer(name: str, job: str, experiment: str) -> Callable[..., None]:
     )
 
 
-def _norm_test(name: str, job: str, *, takes: str, experiment: str) -> Callable[..., None]:
+def _norm_test(name: str, job: str, *, under: str, takes: str, experiment: str) -> Callable[..., None]:
     return recorded_command(
         name,
-        f"""Show losses, steps and seconds of the norm test and of constant batches, by the newest runs.
+        f"""Show losses, steps and seconds of the norm test and of constant batches under {under}, by the newest runs.
 
         The job is a small Llama on real text, {job}.
         """,

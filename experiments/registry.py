@@ -162,68 +162,73 @@ def _example(name: str, *files: str, cost_model: bool = False) -> Declared:
 
 
 SUITES: Mapping[str, Suite] = {
-    "help": Suite(about="time of `oppa --help`, compared with a bare typer program", run="experiments.timings.help:help_overhead"),
-    "start-up": Suite(about="time to set up a trial: fork server and torchrun", run="experiments.timings.startup:startup"),
+    "help": Suite(about="time `oppa --help`, and compare it with a bare typer program", run="experiments.timings.help:help_overhead"),
+    "start-up": Suite(
+        about="compare the start of a trial by a fork server with that by torchrun", run="experiments.timings.startup:startup"
+    ),
     "ray-start-up": Suite(
-        about="time to set up a trial on a node of a Ray cluster, compared with the local launcher",
+        about="compare the start of a trial on a node of a Ray cluster with that of the local launcher",
         run="experiments.timings.ray_startup:ray_startup",
     ),
     "trial-reading": Suite(
-        about="share of a trial that its tuner spends on reading its files", run="experiments.timings.trial_reading:trial_reading"
+        about="measure the share of a trial that its tuner spends on reading its files",
+        run="experiments.timings.trial_reading:trial_reading",
     ),
     "elastic-restart": Suite(
-        about="pause of an elastic job of a user's trainer on Slurm: ranks that wait, compared with a cold restart",
+        about="time the pause of an elastic job on Slurm with ranks that wait, and compare it with a cold restart",
         run="experiments.timings.elastic_restart:elastic_restart",
         to_json="experiments.timings.elastic_restart:elastic_restart_figures",
         tasks=ELASTIC_TRAINERS,
     ),
-    "machine": Suite(about="measurements of the facts in `priors/hardware/CPU.toml`", run="experiments.timings.machine:machine"),
+    "machine": Suite(about="measure the facts in `priors/hardware/CPU.toml`", run="experiments.timings.machine:machine"),
     "overhead": Suite(
-        about="seconds of a designer's step, compared with BoTorch and Optuna", run="experiments.timings.overhead:overhead", tasks=OVERHEAD
+        about="time a designer's step, and compare it with BoTorch and Optuna", run="experiments.timings.overhead:overhead", tasks=OVERHEAD
     ),
     "prior": Suite(
-        about="the prior's predictions, compared with published measurements",
+        about="compare the prior's predictions with published measurements",
         run="experiments.prior.run:prior",
         to_json="experiments.prior.run:prior_figures",
         repeated=False,
     ),
     "calibrate": Suite(
-        about="the coefficients of `priors/`, fitted to published measurements", run="experiments.prior.calibrate:calibrate", repeated=False
+        about="fit the coefficients of `priors/` to published measurements", run="experiments.prior.calibrate:calibrate", repeated=False
     ),
     "simulator": Suite(
-        about="the simulator, compared with published measurements", run="experiments.simulator.run:simulator", repeated=False
+        about="compare the simulator with published measurements", run="experiments.simulator.run:simulator", repeated=False
     ),
     "stopping": Suite(
-        about="early termination of repetitions, and errors of estimates",
+        about="evaluate early termination of repetitions, and the errors of estimates",
         run="experiments.stopping.run:stopping",
         figures="experiments.stopping.run:figures",
     ),
     "profile": Suite(
-        about="an active profile, compared with an exhaustive one on simulated clusters",
+        about="compare an active profile with an exhaustive one on simulated clusters",
         run="experiments.profile.simulated:profile",
         tasks=PROFILED,
     ),
-    "drift": Suite(about="a machine that becomes slower in a search, with and without repeats", run="experiments.drift.run:sections"),
+    "drift": Suite(
+        about="compare searches with and without repeats on a machine that becomes slower", run="experiments.drift.run:sections"
+    ),
     "transfer": Suite(
-        about="the gain and the harm of starting a search from other studies",
+        about="measure the gain and the harm of starting a search from other studies",
         run="experiments.transfer.run:sections",
         to_json="experiments.transfer.run:to_json",
         tasks=TRANSFERRED,
     ),
     "goodput-simulated": Suite(
-        about="time to loss under each policy, on simulated clusters",
+        about="compare the time to loss under each policy, on simulated clusters",
         run="experiments.goodput.simulated:sections",
         figures="experiments.goodput.simulated:figures",
         to_json="experiments.goodput.simulated:to_json",
         tasks=COPUS,
     ),
     "goodput-pollux": Suite(
-        about="time to Pollux's results under each policy, on its measured step times",
+        about="compare the time to Pollux's results under each policy, on its measured step times",
         run="experiments.goodput.pollux:sections",
         tasks=POLLUX,
     ),
     "policies-simulated": Suite(
-        about="learned batches at 8, 16 and 32 simulated workers",
+        about="compare learned batches with other policies at 8, 16 and 32 simulated workers",
         run="experiments.policies.simulated:sections",
         figures="experiments.policies.simulated:figures",
         to_json="experiments.policies.simulated:to_json",
@@ -255,7 +260,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "drift": _with_own_record("drift", _simulated(DRIFTING, cost_model=False), repeats=12),
     "transfer": _with_own_record("transfer", _TRANSFER, repeats=1, smallest="--tasks 1B-8"),
     "control": with_own_command(
-        "gradient statistics, changes of layout and profiles, on real ranks",
+        "measure gradient statistics, changes of layout and profiles, on real ranks",
         _example("profile", cost_model=True),
         "control",
         "control --repeats 5 --out results/control",
@@ -263,7 +268,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         repeats=5,
     ),
     "service": with_own_command(
-        "the control service under load",
+        "measure the control service under load",
         Declared(files=("examples/cpu.toml",)),
         "service",
         "service --out results/service",
@@ -275,7 +280,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         journal=1_000_000,
     ),
     "faults": with_own_command(
-        "hostile files, trials and names, and what breaks",
+        "try hostile files, trials and names, and count what breaks",
         Declared(),
         "faults",
         "faults --out results/faults",
@@ -284,7 +289,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         seed=0,
     ),
     "goodput": with_own_command(
-        "time to a target loss under each policy, in real training runs",
+        "compare the time to a target loss under each policy, in real training runs",
         _example("goodput"),
         "goodput",
         "goodput --run --seeds 10",
@@ -301,7 +306,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         smallest="--tasks ncf",
     ),
     "trainers-goodput": with_own_command(
-        "time to a target loss of Transformers' `Trainer` under each policy",
+        "compare the time to a target loss of Transformers' `Trainer` under each policy, on CPUs",
         _example("transformers_trainer", "examples/transformers_trainer.py"),
         "trainers-goodput",
         "trainers-goodput --run --seeds 10",
@@ -309,7 +314,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         seeds=10,
     ),
     "trainers-goodput-gpu": with_own_command(
-        "time to a target loss of Transformers' `Trainer` under each policy, on one GPU, and the prior's errors there",
+        "compare the time to a target loss of Transformers' `Trainer` under each policy, on one GPU, and the prior's errors there",
         _example("transformers_gpu", "examples/transformers_gpu.py", "examples/transformers_trainer.py"),
         "trainers-goodput-gpu",
         "trainers-goodput-gpu --run --seeds 1",
@@ -317,7 +322,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         seeds=1,
     ),
     "norm-test": with_own_command(
-        "the norm test, compared with constant batches",
+        "compare the norm test with constant batches, under DDP",
         _example("norm_test"),
         "norm-test",
         "norm-test --run --seeds 5",
@@ -325,7 +330,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         seeds=5,
     ),
     "norm-test-fsdp": with_own_command(
-        "the norm test under FSDP, with the settings of the paper's tables 5 to 7",
+        "compare the norm test with constant batches, under FSDP in bf16",
         _example("norm_test_fsdp"),
         "norm-test-fsdp",
         "norm-test-fsdp --run --seeds 3",
@@ -333,7 +338,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         seeds=3,
     ),
     "policies": with_own_command(
-        "all policies on one job",
+        "compare all policies on one job",
         _example("digits", "priors/learning_curves/digits.toml"),
         "policies",
         "policies --run --seeds 3",
@@ -344,7 +349,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
     ),
     "trainers": Benchmark(
-        shows="trainers of users under `oppa train`, compared with the same training without it",
+        shows="compare trainers of users under `oppa train` with the same training without it",
         smallest="trainers --short --json",
         declared=Declared(files=TRAINERS),
         recorded=(
@@ -353,7 +358,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
     ),
     "libraries": with_own_command(
-        "launch lines of real libraries: winners among all configurations, and what trials write",
+        "check winners of launch lines of real libraries, and what trials write",
         Declared(parts=LIBRARIES),
         "libraries",
         "libraries --run",
@@ -362,7 +367,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         rounds=5,
     ),
     "schedule": with_own_command(
-        "schedules of a pipeline, by name and searched",
+        "compare schedules of a pipeline by name with searched ones",
         _SCHEDULES,
         "schedule",
         "schedule --instances 100 --out results/schedule",
@@ -370,10 +375,10 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         instances=100,
     ),
     "pipelines": with_own_command(
-        "measured pipelines, compared with their predictions", Declared(), "pipelines", "pipelines --run --rounds 3", "pipelines", rounds=3
+        "compare measured pipelines with their predictions", Declared(), "pipelines", "pipelines --run --rounds 3", "pipelines", rounds=3
     ),
     "proxy": with_own_command(
-        "a search at a smaller size, compared with a plain one",
+        "compare a search at a smaller size with a plain one",
         Declared(
             jobs=_simulated(PROXY, cost_model=True).jobs, files=NANOTRON.files, data=NANOTRON.data, parts=PROXY_MEASURED, cost_model=True
         ),
@@ -383,7 +388,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         seeds=1,
     ),
     "cluster-sim": with_own_command(
-        "elastic jobs on a shared cluster, simulated",
+        "simulate elastic jobs on a shared cluster",
         Declared(files=(REPLAY.as_posix(),), data=NANOTRON.data, parts=ELASTIC),
         "cluster",
         "cluster-sim --out results/cluster",

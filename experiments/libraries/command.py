@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-RUN = "First tune and run what is not recorded, which takes an hour on an idle machine. Interrupted, the same command continues."
+RUN = "First tune and run what is not recorded, which takes an hour on an idle machine. The same command continues an interrupted run."
 TASKS = "Libraries; all by default."
 TRIALS = "Limit of each search."
 ROUNDS = "Runs by hand of a configuration that may be the fastest."

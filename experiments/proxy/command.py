@@ -9,7 +9,7 @@ from oppa.bench.registry import inputs
 
 SEEDS = "Number of seeds for each task."
 TASKS = "Run these tasks alone."
-OUT = "Write table.md to this folder, with the log of all runs. Interrupted, the same command continues."
+OUT = "Write table.md to this folder, with the log of all runs. The same command continues an interrupted run."
 
 
 def command(

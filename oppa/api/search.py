@@ -115,7 +115,7 @@ def plan(
     """
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.plan import make_plan, plan_elsewhere
-    from oppa.tuning.resumption import Resumption
+    from oppa.tuning.resumed_study import ResumedStudy
     from oppa.tuning.session import with_limits
 
     try:
@@ -124,7 +124,7 @@ def plan(
         if not isinstance(job, LineJob):
             raise
         return plan_elsewhere(with_limits(job.problem, trials=trials, max_gpu_hours=max_gpu_hours), designer, error.message)
-    resumed = Resumption.of(Path(study), setup.problem) if study is not None else None
+    resumed = ResumedStudy.of(Path(study), setup.problem) if study is not None else None
     return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem), resumed=resumed)
 
 

@@ -86,7 +86,7 @@ def _version(wanted: bool) -> None:
 VERBOSE = "Log to stderr; -vv logs more. Both may follow the command."
 
 
-@app.callback(epilog="Environment variables set options: OPPA_TUNE_STUDY sets --study of oppa tune. See docs/reference/environment.md.")
+@app.callback(epilog="`OPPA_<COMMAND>_<OPTION>` sets an option: `OPPA_TUNE_STUDY` sets `--study` of `oppa tune`.")
 def _oppa(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
     verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, envvar="OPPA_VERBOSE", show_envvar=False, help=VERBOSE)] = 0,

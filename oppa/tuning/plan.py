@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # they load torch
     from oppa.cost.coefficients import Belief
     from oppa.tuning.expectation import Expectation
     from oppa.tuning.proxy.plan import ProxyPlan
-    from oppa.tuning.resumption import Resumption
+    from oppa.tuning.resumed_study import ResumedStudy
     from oppa.tuning.transfer import TransferredPrior
 
 SPREAD = 1.25
@@ -40,7 +40,7 @@ class TunePlan:
     """The studies that the search starts from; None if there are none."""
     proxy: "ProxyPlan | None" = None
     """The smaller size at which the search runs first; None if it runs at full size."""
-    resumed: "Resumption | None" = None
+    resumed: "ResumedStudy | None" = None
     """The study that the search resumes, whose rest the plan is about; None if the search begins a study."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def is_expected(problem: Problem, designer: str) -> bool:
 
 
 def make_plan(
-    setup: Setup, designer: str, *, seed: int, transfer: "TransferredPrior | None", resumed: "Resumption | None" = None
+    setup: Setup, designer: str, *, seed: int, transfer: "TransferredPrior | None", resumed: "ResumedStudy | None" = None
 ) -> TunePlan:
     """Return the plan of a search on this machine, with the first trial that the designer would suggest.
 

@@ -17,7 +17,7 @@ from oppa.tuning.spending import spending
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Resumption:
+class ResumedStudy:
     """Holds the state in which a search finds its study."""
 
     folder: Path

@@ -18,7 +18,7 @@ def ci(
 ) -> None:
     """Check that the search has not become worse than the reference in results/ci, by a short, fixed benchmark.
 
-    Exit codes: 0 as good as the reference, 2 the reference is of other tasks, 4 worse beyond noise.
+    Exit codes: 0 as good as the reference, 2 wrong input or a reference of other tasks, 3 no reference, 4 worse beyond noise.
     """
     from oppa.bench import ci as benchmark
     from oppa.cli.commands.bench_list import words

@@ -64,11 +64,11 @@ def run(
 
     Options of scaling for --set, with their defaults:
 
-    `scaling.threshold=0.6`: probability of paying off, above which a job grows
+    `scaling.threshold=0.6`: probability of paying off, above which a job scales up
     `scaling.window="8 h"`: time over which the arrival rate is estimated
     `scaling.counted=4`: hosts of the smallest job that counts as an arrival
     `scaling.max_scale=4`: largest size of a job, as a multiple of its request
-    `scaling.growth_order=smallest`: job that grows first; or `largest`, or `oldest`
+    `scaling.growth_order=smallest`: job that scales up first; or `largest`, or `oldest`
 
     Exit codes: 0 all trained, 1 a job has failed or is damaged, 2 wrong input, 3 environment lacking, 130 stopped.
     """

@@ -48,11 +48,11 @@ def simulate(
     `cluster.failure_interval="30 d"`: mean time between failures of a node; none by default
     `elastic.replicas=false`: scale replicas as well as stages
     `elastic.start="60 s"`: time in which a job with --table restarts from a checkpoint
-    `scaling.threshold=0.6`: probability of paying off, above which a job grows
+    `scaling.threshold=0.6`: probability of paying off, above which a job scales up
     `scaling.window="8 h"`: time over which the arrival rate is estimated
     `scaling.counted=32`: GPUs of the smallest job that counts as an arrival
     `scaling.max_scale=4`: largest size of a job, as a multiple of its request
-    `scaling.growth_order=smallest`: job that grows first; or `largest`, or `oldest`
+    `scaling.growth_order=smallest`: job that scales up first; or `largest`, or `oldest`
 
     Exit codes: 0 simulated, 2 wrong input.
     """

@@ -24,6 +24,8 @@ def doctor(
     """Check what can run on this machine, and what is missing; or measure its devices and links.
 
     `oppa doctor --measure --out mycluster.toml` writes a hardware file. A job uses it with `hardware = "mycluster.toml"` in `\\[cluster]`.
+
+    Exit codes: 0 checked or measured, 2 wrong input, 3 environment lacking.
     """
     if measure:
         _measure(as_json=as_json, out=out, ranks=ranks, figure_time=figure_time or USUAL_TIME)

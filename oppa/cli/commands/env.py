@@ -7,14 +7,17 @@ import typer
 if TYPE_CHECKING:
     from oppa.trials.environments import Environment
 
-Named = Annotated[str, typer.Argument(metavar="RUNNER", help="A runner of the catalog, or a folder with an `environment.toml`.")]
+Named = Annotated[str, typer.Argument(metavar="RUNNER", help="A runner of the catalogue, or a folder with an `environment.toml`.")]
 
 env = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Make, list and remove the environments of frameworks' runners.")
 
 
 @env.command()
 def create(runner: Named) -> None:
-    """Make a runner's environment: an interpreter of its own, with the packages that the runner pins."""
+    """Make a runner's environment: an interpreter of its own, with the packages that the runner pins.
+
+    Exit codes: 0 made, 2 wrong input, 3 the packages cannot be installed.
+    """
     import time
 
     from oppa.cli.views import style
@@ -35,7 +38,10 @@ def create(runner: Named) -> None:
 
 @env.command("list")
 def list_(as_json: Annotated[bool, typer.Option("--json", help="Print the environments as JSON.")] = False) -> None:
-    """List the environments that runners of the catalog declare, and their state."""
+    """List the environments that runners of the catalogue declare, and their state.
+
+    Exit codes: 0 listed.
+    """
     from oppa.cli.views import style
     from oppa.trials import environments
 
@@ -54,7 +60,10 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print the enviro
 
 @env.command()
 def remove(runner: Named) -> None:
-    """Remove a runner's environment, and those of its earlier declarations."""
+    """Remove a runner's environment, and those of its earlier declarations.
+
+    Exit codes: 0 removed, 2 wrong input.
+    """
     from oppa.cli.views import style
     from oppa.trials import environments
 

@@ -1,5 +1,6 @@
 """`oppa explain JOB dp=2,tp=1`: explain why a configuration is not the best, or not valid."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +13,13 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.study import Trial
 
-JOB = "Job file, or a study's folder. Without one, a launch line after `--`."
+JOB = "Job file, or folder of a study. Omit it if a launch line follows `--`."
 CONFIGURATION = "Values such as `dp=2,tp=1`, with the other parameters free; or a configuration's id."
 STUDY = "Folder of a study of the job; without one, the prior predicts."
 
 
 def explain(
-    job: Annotated[str, typer.Argument(metavar="JOB|STUDY", help=JOB, show_default=False)],
+    job: Annotated[str, typer.Argument(metavar="JOB|STUDY", help=JOB, show_default=False)] = "",
     setting: Annotated[str, typer.Argument(metavar="CONFIGURATION", help=CONFIGURATION, show_default=False)] = "",
     command: Command = None,
     *,
@@ -31,12 +32,19 @@ def explain(
     If several configurations match, the best predicted one is explained. The cost model
     divides its memory and its step time by cause. If a trial measured something else, the
     coefficient of priors/ that explains the difference is named.
+
+    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
+
+    Exit codes: 0 explained, 2 wrong input, 3 environment lacking.
     """
     from oppa.cli.views import explanation_json, explanation_view
     from oppa.cli.views.summary import traced_and_shown, warn_of_unknown_device
     from oppa.errors import InputError
     from oppa.problem.selector import find
 
+    if not job:
+        explained = f"oppa explain dp=2,tp=1 -- {shlex.join(command)}" if command else "oppa explain job.toml dp=2,tp=1"
+        raise InputError("`oppa explain` lacks a configuration", hint=f"add one: `{explained}`")
     if not setting and not command:
         raise InputError(f"`{job}` names no configuration to explain", hint=f"add one: `oppa explain {job} dp=2,tp=1`")
     source, setting = (Path(job), setting) if setting else (None, job)

@@ -32,7 +32,10 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help=JSON)] = False,
 ) -> None:
-    """Write a configuration as files of a framework, or a run's weights. An error names anything that the format cannot express."""
+    """Write a configuration as files of a framework, or a run's weights. An error names anything that the format cannot express.
+
+    Exit codes: 0 written, 2 wrong input, 3 environment lacking.
+    """
     from oppa.cli.views import style
     from oppa.errors import InputError
     from oppa.tuning.export_best import write_files

@@ -37,6 +37,8 @@ def import_(
     A job without a runner gets the framework's runner and search space.
     If file and job differ, an error names both values, and --take chooses one.
     With --job, the command prints the tables to append to it; without, a whole job.
+
+    Exit codes: 0 read, 2 wrong input, 3 environment lacking.
     """
     from oppa.cli.views import style
     from oppa.errors import InputError

@@ -13,7 +13,10 @@ def init(
     model: Annotated[str, typer.Option(metavar="PRESET", help=MODEL)] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
-    """Write a job.toml for `oppa tune` on this machine, or on all hosts of the allocation in which oppa runs."""
+    """Write a job.toml for `oppa tune` on this machine, or on all hosts of the allocation in which oppa runs.
+
+    Exit codes: 0 written, 2 wrong input, 3 environment lacking.
+    """
     import tomllib
 
     from oppa.cli.views import style

@@ -1,4 +1,4 @@
-"""`oppa plan`: make a timeline of batch sizes and layouts, for training without a live controller."""
+"""`oppa plan`: make a batch schedule, the batch size and layout of each stage, for training without a live controller."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +29,7 @@ def plan(
 ) -> None:
     """Plan the batch size and layout of each stage of a training run, by number of tokens.
 
-    The plan contains the policy's decisions for the noise scale of an earlier run.
+    The batch schedule contains the policy's decisions for the noise scale of an earlier run.
 
     Exit codes: 0 written, 2 wrong input.
     """

@@ -33,6 +33,8 @@ def profile(
     `--set limits.wall_time="10 min"` limits a profile.
     Ctrl-C stops it, and leaves a valid table; the same command resumes it.
 
+    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
+
     Exit codes: 0 done, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
     from oppa import api

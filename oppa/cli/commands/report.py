@@ -17,6 +17,8 @@ def report(
     A study's page shows the winner, the search and every trial.
     A run's page shows loss and speed, each change with its reason, and step times next to those of the table.
     A table's page shows throughput against batch size. Figures show values under the pointer, and zoom by dragging.
+
+    Exit codes: 0 written, 2 wrong input, 3 environment lacking.
     """
     from oppa.cli.views.table_view import holds_table
     from oppa.training.run.run_folder import SPEC

@@ -16,7 +16,7 @@ SOURCE = "Folder of a run of `oppa train` whose first steps were profiled; or a 
 DEVICES = "Numbers of devices to predict."
 MEASURE = "Numbers of devices to measure, separated by commas; a few between the first and the last by default."
 REPLICAS = "Change only the number of stages, so that results stay bitwise identical."
-SCHEDULES = "Names of schedules, separated by commas; `search` searches for one. The default is {}, or `search` if the run uses it."
+SCHEDULES = "Names of schedules, separated by commas; `search` searches for one. The default is {}; or `search` if the run uses it."
 SEARCH_S = "Time limit of all searches for schedules together, in seconds."
 OUT = "Folder of the table; `scale-table` in the run's folder by default, or next to the job file."
 FIRST = "1f1b,interleaved,zb-h1,zb-v"
@@ -28,7 +28,7 @@ def scale_table(
     *,
     devices: Annotated[str, typer.Option(metavar="FIRST..LAST", help=DEVICES)],
     same_replicas: Annotated[bool, typer.Option("--same-replicas", help=REPLICAS)] = False,
-    schedules: Annotated[str, typer.Option(metavar="NAMES", help=SCHEDULES.format(FIRST), show_default=False)] = "",
+    schedules: Annotated[str, typer.Option(metavar="NAMES", help=SCHEDULES.format(FIRST.replace(",", ", ")), show_default=False)] = "",
     search_s: Annotated[float, typer.Option("--search-s", min=0, help=SEARCH_S)] = 60.0,
     measure: Annotated[str, typer.Option(metavar="SIZES", help=MEASURE, show_default=False)] = "",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
@@ -42,6 +42,8 @@ def scale_table(
 
     From a job, with or without a launch line after `--`, measure a few numbers of whole hosts by short trials, as `oppa profile` does.
     Predict the others from them, and state the error. The same command resumes it.
+
+    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
 
     Exit codes: 0 written, 1 nothing fits or no number of devices is worth a change, 2 wrong input, 3 environment lacking, 130 interrupted.
     """

@@ -27,7 +27,10 @@ def show(
     parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the same to a Parquet file, which needs pyarrow.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as `oppa tune --json` does.")] = False,
 ) -> None:
-    """Show a study: its trials, the winner, and its speed-up over the reference. Or show a table: throughput by batch size."""
+    """Show a study: its trials, the winner, and its speed-up over the reference. Or show a table: throughput by batch size.
+
+    Exit codes: 0 shown, 2 wrong input, 3 environment lacking.
+    """
     from oppa.cli.views.study_view import print_study, print_surrogate
     from oppa.cli.views.table_view import holds_table, show_table, write_rows
 

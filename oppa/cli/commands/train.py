@@ -40,10 +40,12 @@ def train(
 ) -> None:
     """Train a job to its end; restart ranks that die from the newest checkpoint.
 
-    With a launch line after `--`, train your own trainer, which opens its run with `oppa_client`. In its first run a policy only advises;
-    `--no-advise` lets it act, and `--advise` asks for advice again. They are short for `--set train.advise=false` and `=true`.
-
+    With a launch line after `--`, train your own trainer, which opens its run with `oppa_client`.
     Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once. The same command with --run resumes.
+
+    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
+    `--advise`: print decisions without acting on them; the default in the first run of an own trainer under a policy
+    `--no-advise`: act on decisions in that run, too
 
     Exit codes: 0 trained to its end, 1 training failed, 2 wrong input, 3 environment lacking, 130 stopped.
     """

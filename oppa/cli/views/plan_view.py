@@ -15,7 +15,7 @@ from oppa.units import format_hours, format_seconds
 
 if TYPE_CHECKING:  # it loads torch
     from oppa.tuning.proxy.plan import ProxyPlan
-    from oppa.tuning.resumption import Resumption
+    from oppa.tuning.resumed_study import ResumedStudy
 
 
 def print_plan(plan: TunePlan) -> None:
@@ -43,7 +43,7 @@ def print_plan(plan: TunePlan) -> None:
     warn_if_it_does_not_pay(plan.expected)
 
 
-def _study_in_words(resumed: "Resumption") -> str:
+def _study_in_words(resumed: "ResumedStudy") -> str:
     """Return the study that a search resumes, and what the plan is about."""
     rest = "its search has ended, and verification may be left" if resumed.has_ended else "the cost is that of the rest"
     return f"{resumed.folder}, {resumed.trials} search trials done; {rest}"

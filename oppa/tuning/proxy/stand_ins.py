@@ -57,7 +57,7 @@ def proxy_of(problem: Problem, candidates: Candidates, rung: Rung) -> Proxy:
     columns, legal = images(candidates, smaller, layers=problem.model.layers)
     if not legal.any():
         raise InputError(
-            f"no configuration of `{problem.name}` has a counterpart on {rung.hosts} hosts with {rung.layers} layers and a global batch "
+            f"no configuration of `{problem.name}` has a stand-in on {rung.hosts} hosts with {rung.layers} layers and a global batch "
             f"of {rung.global_batch}",
             hint="use more hosts in [proxy], or a global batch that more micro-batches divide",
         )

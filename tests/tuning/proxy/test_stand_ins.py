@@ -81,5 +81,5 @@ def test_layers_must_divide(job, full) -> None:
 
 
 def test_a_size_without_a_legal_configuration_is_refused(job, full) -> None:
-    with pytest.raises(InputError, match="no configuration of `job` has a counterpart on 1 hosts"):
+    with pytest.raises(InputError, match="no configuration of `job` has a stand-in on 1 hosts"):
         proxy_of(job, full, Rung(hosts=1, layers=12, global_batch=1))
