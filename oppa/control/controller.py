@@ -78,9 +78,7 @@ class Controller:
         proof: int = PROOF,
     ) -> None:
         self._profiled, self._policy_of, self._policy = throughputs, policy_of, policy_of(throughputs)
-        self.total_samples = total_samples
-        """Samples of the whole training; None if unknown. A resumed run may extend it."""
-        self._warmup_samples = warmup_samples
+        self._total_samples, self._warmup_samples = total_samples, warmup_samples
         self._every, self._proof = every, proof
         self._cost_s = reconfiguration_s
         """Expected seconds of a change of layout, or of a restart: those of the last one, or the given estimate before there was one."""
@@ -117,7 +115,7 @@ class Controller:
         segment = self._segment(seen)
         segment.took(seen.step_time_s, in_two=seen.is_in_two)
         self._account(seen)
-        if (began := self._spikes.wide(seen.step, seen.loss)) is not None:
+        if seen.reports_loss and (began := self._spikes.wide(seen.step, seen.loss)) is not None:
             return self._rolled_back(segment, seen, began)
         if not segment.proven and segment.counted >= self._proof:
             segment.proven = True
@@ -203,7 +201,7 @@ class Controller:
             reconfiguration_s=self._cost_s,
             samples=seen.samples,
             warming_up_samples=max(0, self._warmup_samples - seen.samples),
-            remaining_samples=None if self.total_samples is None else max(0, self.total_samples - seen.samples),
+            remaining_samples=None if self._total_samples is None else max(0, self._total_samples - seen.samples),
             unbuildable=frozenset(self._barred),
             too_large=self._too_large[0] if seen.samples < self._too_large[1] else math.inf,
         )
@@ -327,9 +325,20 @@ class Controller:
             "present": self.present and self.present.to_dict(),
         }
 
+    def succeed(self, earlier: "Controller") -> None:
+        """Continue in the place of an earlier controller of the job.
+
+        A policy that works in windows stays, because it may have learned.
+        """
+        self.restore(earlier.snapshot())
+        if self._policy.window is not None:
+            self._policy = earlier._policy
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `snapshot` returned."""
-        self._cost_s, self._reconfiguring_s, self._paid_s = state["cost_s"], state["reconfiguring_s"], state["paid_s"]
+        self._reconfiguring_s, self._paid_s = state["reconfiguring_s"], state["paid_s"]
+        if self._reconfiguring_s:  # else `cost_s` is the estimate of an earlier controller
+            self._cost_s = state["cost_s"]
         self._first, self._on_the_way = (
             None if values is None else Configuration.from_dict(values) for values in (state["first"], state["on_the_way"])
         )

@@ -1,11 +1,13 @@
 """Detect loss spikes: narrow ones pass by themselves, wide ones require a roll-back (COPUS, appendix E).
 
+Trainers may report a loss only now and then. The steps between say nothing of it, and are left out.
+
 Notation (the last WINDOW losses that were calm, that is, not high):
     centre     their median
     spread     1.4826 times their median absolute deviation (the standard deviation of a normal distribution); at least LEAST * centre
     high       above centre + HIGH * spread, or not finite; losses fall in training, so the centre lags above them, on the safe side
-    wide       high for WIDE steps in a row
-    usual      a loss that stays high for WINDOW steps counts as calm from then on
+    wide       high for WIDE reports in a row
+    usual      a loss that stays high for WINDOW reports counts as calm from then on
 """
 
 import math
@@ -19,14 +21,14 @@ WINDOW, ENOUGH = 50, 20
 HIGH = 6.0
 """Threshold of a high loss, in spreads above the centre."""
 WIDE = 10
-"""Consecutive high steps that make a spike wide."""
+"""Consecutive high losses that make a spike wide."""
 LEAST = 0.01
 """Minimum spread, as a share of the centre."""
 _NORMAL = 1.4826
 
 
 class LossSpikes:
-    """Detector of loss spikes, updated step by step."""
+    """Detector of loss spikes, updated with each step that reports its loss."""
 
     def __init__(self) -> None:
         self._calm = deque[float](maxlen=WINDOW)

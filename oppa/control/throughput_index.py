@@ -73,6 +73,17 @@ class ThroughputIndex:
             made._rate(rates)
         return made
 
+    def avoiding(self, configurations: frozenset[Configuration]) -> "ThroughputIndex":
+        """Return a copy for one decision, in which a slower micro-batch takes the place of each candidate that is among these.
+
+        A candidate stays if all of its micro-batches are among them.
+        """
+        if not self.among(configurations).any():
+            return self
+        made = copy.copy(self)
+        made._choose(self._rates, self._rows.places_of(configurations))
+        return made
+
     @property
     def configurations(self) -> Sequence[Configuration]:
         """Return the configurations of all rows, with every micro-batch."""
@@ -115,7 +126,7 @@ class ThroughputIndex:
 
     def among(self, configurations: frozenset[Configuration]) -> NDArray[np.bool_]:
         """Return a mask of the candidates that are among these configurations, shape (n,)."""
-        return np.isin(self._chosen, [self._rows.places[each] for each in configurations if each in self._rows.places])
+        return np.isin(self._chosen, self._rows.places_of(configurations))
 
     def configuration(self, index: int) -> Configuration:
         """Return the configuration of candidate number `index`."""
@@ -136,9 +147,11 @@ class ThroughputIndex:
     def _goodput(self, samples_per_s: ArrayLike, global_batch: ArrayLike, noise_scale: float) -> Array:
         return goodput(samples_per_s, global_batch, noise_scale, scaling=self._scaling, saturating=self._saturating)
 
-    def _choose(self, steps_per_s: Array) -> None:
-        """Choose the fastest micro-batch of each strategy at each batch; the first row wins a tie."""
-        self._chosen = self._rows.first_largest(steps_per_s)
+    def _choose(self, steps_per_s: Array, last: Sequence[int] = ()) -> None:
+        """Choose the fastest micro-batch of each strategy at each batch; the first row wins a tie, and the rows `last` lose to others."""
+        values = steps_per_s.copy()
+        values[list(last)] -= steps_per_s.max()
+        self._chosen = self._rows.first_largest(values)
         self.batches, self.layouts = self._rows.batches[self._chosen], self._rows.layouts[self._chosen]
         self._size_numbers = self._rows.size_numbers[self._chosen]
         self._rate(steps_per_s)
@@ -178,6 +191,10 @@ class _Rows:
         made.layouts = np.concatenate([self.layouts, numbers])
         made._group()
         return made
+
+    def places_of(self, configurations: Iterable[Configuration]) -> list[int]:
+        """Return the numbers of the rows of these configurations."""
+        return [self.places[each] for each in configurations if each in self.places]
 
     def first_largest(self, values: Array) -> Numbers:
         """Return the row with the largest value of each strategy at each batch, of equals the first; in ascending order, shape (n,)."""

@@ -186,12 +186,22 @@ class StepFacts(_Message):
     """V / |g|^2 of the norm test, in sequences; None if the step was not measured or gives no value."""
     worker_variance_ratio: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
     """The same ratio with V of eq. 5, which compares workers."""
-    loss: Annotated[float, Field(ge=-1e18, le=1e18)] | None
+    loss: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
+    """Mean loss; None if it is not finite, and unset if the step reports none (`reports_loss`)."""
     learning_rate: Annotated[float, Field(ge=0, le=1e18)]
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
     """Accuracy on held-out samples at the last validation; None before one, or if the model's outputs are not classes."""
     workers: Annotated[list[Worker], Field(max_length=WORKERS)] = []
     """Each worker's report on the window that ended with the previous step; empty if none ended there."""
+
+    @property
+    def reports_loss(self) -> bool:
+        """Return True if the step reports its loss, be it one that is not finite."""
+        return "loss" in self.model_fields_set
+
+    def to_json(self) -> str:
+        """Return the JSON text to send, in which the loss is missing if it is not reported, and null if it is not finite."""
+        return self.model_dump_json(exclude=None if self.reports_loss else {"loss"})
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

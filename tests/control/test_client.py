@@ -50,6 +50,16 @@ def test_steps_arrive_in_order(client) -> None:
     assert [point["step"] for point in client.service.jobs["a-job"].history.points] == list(range(100))
 
 
+def test_a_loss_that_is_not_reported_arrives_as_such(client) -> None:
+    """One that is not finite is null in a message, and the key of one that is not reported is missing."""
+    for number, loss in enumerate(({}, {"loss": None}, {"loss": 3.0}), 1):
+        facts = {name: value for name, value in dict(_facts(number)).items() if name != "loss"}
+        client.step(StepFacts.model_construct(**facts, **loss))
+        until(lambda: "a-job" in client.service.jobs and client.service.jobs["a-job"].number == number)  # noqa: B023
+        seen = client.service.jobs["a-job"].last
+        assert (seen.loss, seen.reports_loss) == (loss.get("loss"), bool(loss))
+
+
 def test_an_answer_is_heard_once(client) -> None:
     for number in range(1, 6):
         client.step(_facts(number))

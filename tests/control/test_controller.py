@@ -39,6 +39,8 @@ class Job:
     """By what factor a configuration is slower than the table has it."""
     unbuildable: frozenset = frozenset()
     loss: Callable = lambda job: 3.0
+    loss_every: int = 1
+    """Steps from one that reports its loss to the next; the steps between report none."""
     ratio: Callable = lambda step: None
     steps: int = 0
     samples: int = 0
@@ -64,8 +66,8 @@ class Job:
             noise_scale=self.noise_scale,
             health=self.health,
             variance_ratio=self.ratio(self.steps),
-            loss=self.loss(self),
             learning_rate=1e-3,
+            **({} if self.steps % self.loss_every else {"loss": self.loss(self)}),
         )
         self.steps += 1
         if decision := self.controller.step(seen):
@@ -193,6 +195,18 @@ def test_a_wide_spike_of_its_own_takes_weights_back_alone(job) -> None:
     risen = job(policy=lambda _: StaticPolicy(), loss=lambda job: 9.0 if 100 <= job.steps < 130 else 3.0).run(200)
     ((_, back),) = [each for each in risen.decisions if each[1].command == DecisionKind.ROLL_BACK]
     assert back.before_step == 100 and back.configuration == risen.configuration
+
+
+@pytest.mark.parametrize("every", [20, 10**6])
+def test_a_loss_that_is_reported_now_and_then_is_no_spike(every, job) -> None:
+    grown = job(DATA, 8, noise_scale=1e5, loss_every=every).run(300)
+    assert DecisionKind.ROLL_BACK not in grown.commands and grown.configuration.global_batch == 256
+
+
+@pytest.mark.parametrize("risen", [9.0, None], ids=["high", "not finite"])
+def test_a_spike_shows_in_losses_that_are_reported_now_and_then(risen, job) -> None:
+    spiked = job(policy=lambda _: StaticPolicy(), loss_every=5, loss=lambda job: risen if job.steps >= 200 else 3.0).run(300)
+    assert [(at, each.before_step) for at, each in spiked.decisions if each.command == DecisionKind.ROLL_BACK] == [(246, 200)]
 
 
 def test_going_back_knows_the_same_bounds(table) -> None:

@@ -1,10 +1,12 @@
 """What the service keeps of a job, and what of that survives."""
 
+import dataclasses
 import itertools
 import sqlite3
 
 import pytest
 
+from oppa.control.decision import Decision, stay
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.policies.static import StaticPolicy
 from oppa.control.registry import POLICIES, policy_of
@@ -13,6 +15,7 @@ from oppa.control.service.history import POINTS, History
 from oppa.control.service.job import ControlledJob
 from oppa.control.service.journal import FILE, Journal
 from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, Reach, from_job
 from tests.control.services import PRESENT, hello, step, worker
 
@@ -89,6 +92,57 @@ def test_whatever_decides_it_is_told_what_there_was_to_choose_from(name, table) 
     rates = [each.goodput for each in decided.best]
     assert len(rates) == 3 and rates == sorted(rates, reverse=True)
     assert decided.current.configuration == PRESENT and decided.chosen.configuration == decided.configuration
+
+
+LONG = {"total_samples": 10**6, "reconfiguration_s": 30.0}
+EARLIER = {
+    "bounds": {**LONG, "reach": Reach(largest_batch=64)},
+    "the warm-up": {**LONG, "warmup_samples": 10**6},
+    "the scaling": {**LONG, "scaling": "none"},
+    "the length": {**LONG, "total_samples": 64 * 40},
+    "the cost of a change": {**LONG, "reconfiguration_s": 1e6},
+}
+"""What the first hello of a run states, where the second one is `LONG`."""
+
+
+@pytest.mark.parametrize("differs", EARLIER)
+def test_a_job_goes_on_under_its_newest_hello(differs, table) -> None:
+    """It decides as if it had begun under it, from all that it has seen."""
+    job, other = (ControlledJob(hello(**terms), ControllerFactory(table, GoodputPolicy, every=5)) for terms in (EARLIER[differs], LONG))
+
+    def decided(numbers) -> list[Configuration]:
+        told = [[taken.take(step(number, noise_scale=60.0)) for number in numbers][-1] for taken in (job, other)]
+        return [each.configuration for each in told]
+
+    before = decided(range(1, 21))
+    job.begin(hello(**LONG))
+    after = decided(range(21, 26))
+    assert before[0] != before[1] and after[0] == after[1] == before[1]
+    assert job.number == 25 and job.controller.snapshot()["segment"] == other.controller.snapshot()["segment"]
+
+
+def test_what_a_change_took_counts_more_than_what_a_newer_hello_expects(table) -> None:
+    job = ControlledJob(hello(), ControllerFactory(table, GoodputPolicy, every=5))
+    job.take(Changed(number=1, before=PRESENT, after=dataclasses.replace(PRESENT, dp=2, pp=1), seconds=7.0))
+    job.begin(hello(reconfiguration_s=99.0))
+    assert job.controller.snapshot()["cost_s"] == 7.0
+
+
+class Learning(StaticPolicy):
+    """Says how often it has decided."""
+
+    window = 1
+    decided = 0
+
+    def decide(self, state) -> Decision:
+        self.decided += 1
+        return stay(state, str(self.decided))
+
+
+def test_what_a_policy_has_learned_outlasts_a_newer_hello(table) -> None:
+    job = ControlledJob(hello(), ControllerFactory(table, lambda _: Learning()))
+    said = [job.take(step(1, workers=[worker()])), job.begin(hello(total_samples=100)), job.take(step(2, workers=[worker()]))]
+    assert [each.reason for each in said if each] == ["1", "2"]
 
 
 def test_what_is_written_comes_back_in_order(tmp_path) -> None:

@@ -21,7 +21,7 @@ from oppa.control.service.server import Service
 from oppa.control.service.thread import serve_in_thread
 from oppa.control.service.tokens import SECRET, Tokens
 from oppa.errors import InputError
-from oppa.protocol.messages import Ack, Decided, Refused, Welcome
+from oppa.protocol.messages import Ack, Decided, Reach, Refused, Welcome
 from tests.control.services import heard, hello, line, said_to_watcher, serving, step, until
 
 pytestmark = pytest.mark.slow
@@ -218,6 +218,21 @@ def test_a_service_that_starts_again_knows_what_it_knew(tmp_path, table) -> None
         assert after.controller.worth == before.controller.worth
         with line(port, service.tokens.of_job("a-job")) as opened:
             assert _talk(opened, [24])[0] == Welcome(number=23)
+
+
+def test_a_process_that_goes_on_with_a_job_replays_nothing_whatever_its_hello_states(tmp_path, table) -> None:
+    """A restart's expected cost is measured anew in each process; the second process takes no step."""
+    for process, numbers in enumerate((range(1, 24), (), range(24, 30), ())):
+        with serving(tmp_path, table, GoodputPolicy, policy="goodput") as (service, port):
+            assert not process or service.jobs["a-job"].unsaved == 0
+            with line(port, service.tokens.of_job("a-job")) as opened:
+                opened.send(hello(reconfiguration_s=float(process), reach=Reach(largest_batch=64 * (1 + process))).to_json())
+                assert isinstance(heard(opened), Welcome)
+                for number in numbers:
+                    opened.send(step(number).to_json())
+                while numbers and heard(opened) != Ack(number=numbers[-1]):
+                    pass
+    assert service.jobs["a-job"].number == 29
 
 
 def test_what_could_not_be_written_is_written_before_the_job_is_welcome_again(tmp_path, table, monkeypatch) -> None:

@@ -136,7 +136,15 @@ def test_a_damaged_step_is_refused(change, said) -> None:
     assert said in error.value.message
 
 
-@pytest.mark.parametrize("field", ["number", "configuration", "health", "loss"])
+@pytest.mark.parametrize("loss", [{"loss": 2.5}, {"loss": None}, {}], ids=["finite", "not finite", "not reported"])
+def test_a_loss_that_is_not_reported_is_told_from_one_that_is_not_finite(loss) -> None:
+    values = {name: value for name, value in json.loads(STEP.to_json()).items() if name != "loss"}
+    message = from_job(json.dumps({**values, **loss}))
+    assert message.loss == loss.get("loss") and message.reports_loss == ("loss" in loss)
+    assert json.loads(message.to_json()) == {**values, **loss}
+
+
+@pytest.mark.parametrize("field", ["number", "configuration", "health"])
 def test_a_step_that_lacks_something_is_refused(field) -> None:
     values = json.loads(STEP.to_json())
     del values[field]

@@ -86,12 +86,11 @@ class GoodputPolicy(Policy):
             return unreliable
         assert state.noise_scale is not None
         throughputs, noise_scale = self._throughputs, state.noise_scale
-        goodputs = throughputs.goodputs(noise_scale)
-        best = throughputs.best(goodputs)
+        best = throughputs.best(throughputs.goodputs(noise_scale))
         current = throughputs.current(state.configuration, noise_scale, state.steps_per_s)
         if current is None:
             return stay(state, "the throughput of the present configuration is not known yet", Limit.UNKNOWN, best=best)
-        weighed = self._weighed(goodputs, state, current)
+        weighed = self._weighed(noise_scale, state, current)
         if (chosen := weighed.chosen) is None:
             return self._staying(state, weighed, current, best)
         moves = ParallelStrategy.of(chosen.configuration) != ParallelStrategy.of(state.configuration)
@@ -133,8 +132,9 @@ class GoodputPolicy(Policy):
         grown = configuration.global_batch > self._growth * state.configuration.global_batch
         return not grown and configuration not in state.unbuildable and configuration.global_batch < state.too_large
 
-    def _weighed(self, goodputs: Array, state: JobState, current: Option) -> "_Weighed":
-        throughputs, present = self._throughputs, state.configuration
+    def _weighed(self, noise_scale: float, state: JobState, current: Option) -> "_Weighed":
+        throughputs, present = self._throughputs.avoiding(state.unbuildable), state.configuration
+        goodputs = throughputs.goodputs(noise_scale)
         factor = cost_factor(state, current.samples_per_s, self._cost)
         own = throughputs.of_layout(present)
         worth = np.where(own & ~throughputs.among(state.restarting), goodputs, goodputs * factor)
@@ -148,16 +148,12 @@ class GoodputPolicy(Policy):
         worthwhile = worth >= np.where(own, enough, enough_elsewhere)
         chosen, onward = _largest(throughputs, worth, worthwhile & near), None
         if chosen is None and self._batch_margin is not None and (far := _largest(throughputs, worth, worthwhile)) is not None:
-            bearable = near & (worth >= current.goodput * (1 - self._margin))
-            chosen, onward = self._step_to(far.configuration, worth, bearable, present.global_batch), far.configuration
+            larger = near & (throughputs.batches > present.global_batch) & throughputs.of_layout(far.configuration)
+            bearable = larger & (worth >= current.goodput * (1 - self._margin))
+            chosen, onward = _largest(throughputs, throughputs.batches, bearable, worth), far.configuration
         return _Weighed(
             state=state, growth=self._growth, factor=factor, enough=enough, enough_elsewhere=enough_elsewhere, chosen=chosen, onward=onward
         )
-
-    def _step_to(self, far: Configuration, worth: Array, among: Mask, batch: int) -> Option | None:
-        """Return the largest batch among these candidates in the layout of `far`; None if none is larger than `batch`."""
-        throughputs = self._throughputs
-        return _largest(throughputs, throughputs.batches, among & throughputs.of_layout(far) & (throughputs.batches > batch), worth)
 
     def _staying(self, state: JobState, weighed: "_Weighed", current: Option, best: tuple[Option, ...]) -> Decision:
         first = best[0]

@@ -38,6 +38,7 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
         why: Human-readable reason for the request.
         bounds: Limits on the batch.
     """
+    throughputs = throughputs.avoiding(state.unbuildable)
     present, batches = state.configuration, throughputs.batches
     limits = {
         Limit.GROWTH: batches <= bounds.growth * present.global_batch,
@@ -54,7 +55,7 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
     fastest = _fastest(throughputs, state, may & (batches == batch))
     if fastest is None:
         return stay(state, f"{why}: no layout with this batch would pay off in the rest of the run", Limit.COST)
-    chosen = _measurable(throughputs, fastest) if bounds.measurable else fastest
+    chosen = _measurable(throughputs, fastest, state) if bounds.measurable else fastest
     if chosen is None:
         return stay(state, f"{why}: `{fastest.id}` would have one micro-batch, in which gradient noise does not show", Limit.UNKNOWN)
     if chosen.global_batch == present.global_batch and ParallelStrategy.of(chosen) == ParallelStrategy.of(present):
@@ -100,8 +101,8 @@ def _fastest(throughputs: ThroughputIndex, state: JobState, among: Mask) -> Conf
     return throughputs.configuration(best if rates[best] * factor >= own[stayed] * (1 + MARGIN) else stayed)
 
 
-def _measurable(throughputs: ThroughputIndex, wanted: Configuration) -> Configuration | None:
-    """Return a configuration with at least two micro-batches a step; None if the table has none.
+def _measurable(throughputs: ThroughputIndex, wanted: Configuration, state: JobState) -> Configuration | None:
+    """Return a configuration with at least two micro-batches a step; None if the table has none that can be built.
 
     It is `wanted` itself if possible, else the same strategy and batch with the largest such micro-batch.
     """
@@ -112,4 +113,5 @@ def _measurable(throughputs: ThroughputIndex, wanted: Configuration) -> Configur
         for each in throughputs.configurations
         if each.global_batch == wanted.global_batch and ParallelStrategy.of(each) == ParallelStrategy.of(wanted)
     )
-    return max((each for each in alike if not each.has_one_micro_batch), key=lambda each: each.micro_batch, default=None)
+    own = (each for each in alike if each not in state.unbuildable and not each.has_one_micro_batch)
+    return max(own, key=lambda each: each.micro_batch, default=None)

@@ -145,7 +145,7 @@ class ControlClient:
     def _tell(self, kind: type[StepTaken] | type[Changed], facts: StepFacts | ChangeFacts) -> None:
         begin_s = time.perf_counter()
         try:
-            message = kind(number=_UNNUMBERED, **dict(facts))
+            message = kind(number=_UNNUMBERED, **{name: getattr(facts, name) for name in facts.model_fields_set})
         except ValidationError as error:  # training continues without this report
             _log.warning("a step cannot be reported: %s", error)
             return

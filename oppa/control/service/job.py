@@ -1,6 +1,5 @@
 """Represent a job in the service: its controller, the steps it has reported, and the data for the live page."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,8 +24,7 @@ class ControlledJob:
 
     def __init__(self, hello: Hello, control: Callable[[Hello], Controller]) -> None:
         self.name, self.controller = hello.job, control(hello)
-        self.terms = json.dumps([hello.scaling, hello.warmup_samples, hello.reconfiguration_s, hello.reach.model_dump()])
-        """The facts of the hello that the controller keeps, as JSON."""
+        self._hello, self._control = hello, control
         self.number = 0
         """Largest message number accepted so far."""
         self.unsaved = 0
@@ -39,6 +37,13 @@ class ControlledJob:
         """The newest decision, unless a change has superseded it."""
         self._heard = False
         """True if the newest decision was sent to the job."""
+
+    def begin(self, hello: Hello) -> None:
+        """Continue under the hello of another connection: a later process of a run may have another length, bounds or learning rate."""
+        if hello == self._hello:
+            return
+        earlier, self.controller, self._hello = self.controller, self._control(hello), hello
+        self.controller.succeed(earlier)
 
     def take(self, message: StepTaken | Changed) -> Decided | None:
         """Process a message unless its number was accepted before; return a decision if one is due, else None."""

@@ -70,7 +70,7 @@ class JobStore:
         """Store a hello; return its job, which is created if it is new, and the number of its last message on disk."""
         await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.begin, hello.job, hello.to_json())
         job = self.jobs.get(hello.job) or self.jobs.setdefault(hello.job, ControlledJob(hello, self._control))
-        job.controller.total_samples = hello.total_samples
+        job.begin(hello)
         number = job.number  # an older connection may still add messages that wait for the disk
         await self.on_disk()
         return job, number
@@ -158,12 +158,12 @@ class JobStore:
             if (stored := self._journal.snapshot(hello.job)) is None:
                 return None
             job = ControlledJob(hello, self._control)
-            if (state := stored.verified(job, self._control.basis)) is not None:
+            if (state := stored.verified(self._control.basis)) is not None:
                 job.restore(state)
                 return job
         except Exception as error:  # noqa: BLE001 - a snapshot is a cache, so any error means a full replay
             _log.info("job `%s`: its snapshot cannot be read: %r", hello.job, error)
-        _log.info("job `%s`: its policy, table or terms are not those of its snapshot, so all of its steps are taken in again", hello.job)
+        _log.info("job `%s`: its policy, table or oppa has changed since its snapshot, so all of its steps are taken in again", hello.job)
         return None
 
     def _replay(self, job: ControlledJob, text: str) -> None:

@@ -24,17 +24,20 @@ class Snapshot:
     state: str
     """The state as JSON."""
     digest: str
-    """SHA-256 of all the above, and of what decisions depend on (`ControllerFactory.basis`, `ControlledJob.terms`)."""
+    """SHA-256 of all the above, and of what decisions depend on (`ControllerFactory.basis`).
+
+    The hello is no part of it: a job continues from its state under another hello, too (`ControlledJob.begin`).
+    """
 
     @classmethod
     def of(cls, job: ControlledJob, basis: str) -> Self:
         """Return the present state of a job, sealed."""
         state = json.dumps(job.snapshot(), separators=(",", ":"))
-        return cls(job=job.name, number=job.number, state=state, digest=_digest(basis + job.terms, job.name, job.number, state))
+        return cls(job=job.name, number=job.number, state=state, digest=_digest(basis, job.name, job.number, state))
 
-    def verified(self, job: ControlledJob, basis: str) -> dict[str, Any] | None:
-        """Return the state for a job that has just been made; None if the seal does not match."""
-        if self.digest != _digest(basis + job.terms, self.job, self.number, self.state):
+    def verified(self, basis: str) -> dict[str, Any] | None:
+        """Return the state; None if the seal does not match."""
+        if self.digest != _digest(basis, self.job, self.number, self.state):
             return None
         state: dict[str, Any] = json.loads(self.state)
         return state
