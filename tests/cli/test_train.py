@@ -218,7 +218,8 @@ def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, 
     problem = load_job(tmp_path / "job.toml")
     run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=2, global_batch=8, micro_batch=4))
     facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "health": "no_signal"}
-    with contextlib.closing(ledger.Ledger(tmp_path)) as written, run_view.PlainRunView(run, tmp_path, Interruption()) as watcher:
+    with contextlib.closing(ledger.Ledger(tmp_path)) as written:
+        watcher = run_view.RunView(run, tmp_path, Interruption())
         watcher.began(tmp_path / "0001")
         written.write(ledger.STEP, step=0, samples=[0, 8], step_time_s=0.5, updated=True, **facts)
         watcher.tick()
@@ -273,7 +274,8 @@ def test_the_built_in_trainer_has_remedies_of_its_own(every, steps, hint, tmp_pa
 def write_steps(folder, run, healths) -> None:
     """Write steps of these healths, and show them."""
     facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "updated": True}
-    with contextlib.closing(ledger.Ledger(folder)) as written, run_view.PlainRunView(run, folder, Interruption()) as watcher:
+    with contextlib.closing(ledger.Ledger(folder)) as written:
+        watcher = run_view.RunView(run, folder, Interruption())
         watcher.began(folder / "0001")
         for step, health in enumerate(healths):
             written.write(ledger.STEP, step=step, samples=[8 * step, 8 * step + 8], step_time_s=0.5, health=health, **facts)
@@ -287,7 +289,8 @@ def test_a_norm_test_of_workers_that_an_own_trainer_does_not_compare_is_said_onc
     run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=2, global_batch=8, micro_batch=4), policy=policy)
     facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": 4.0, "updated": True}
     facts |= {"health": "healthy", "variance_ratio": 4.0, "worker_variance_ratio": None, f"{ratio}_ratio": 4.0}
-    with contextlib.closing(ledger.Ledger(tmp_path)) as written, run_view.PlainRunView(run, tmp_path, Interruption()) as watcher:
+    with contextlib.closing(ledger.Ledger(tmp_path)) as written:
+        watcher = run_view.RunView(run, tmp_path, Interruption())
         watcher.began(tmp_path / "0001")
         for step in range(120):
             written.write(ledger.STEP, step=step, samples=[8 * step, 8 * step + 8], step_time_s=0.5, **facts)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from oppa.cli.views import style
-from oppa.cli.views.search_view import LiveSearchView, PlainSearchView
+from oppa.cli.views.search_view import SearchView
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
@@ -17,75 +17,41 @@ from oppa.units import format_seconds
 if TYPE_CHECKING:
     from oppa.tuning.outcomes import ProfileResult
 
-MARK = "   [bold green]fastest at this batch[/]"
 
+class ProfileView(SearchView):
+    """Prints a line for each trial that ended, on a terminal above the fastest configuration at each batch and the expected loss."""
 
-class PlainProfileView(PlainSearchView):
-    """Prints one line per trial that ended."""
+    _IMPROVED = "fastest at this batch"
 
-    def __init__(self, study: Study, interruption: Interruption, problem: Problem, profiler: Profiler) -> None:
+    def __init__(self, study: Study, interruption: Interruption, problem: Problem, profiler: Profiler, *, bound: float) -> None:
+        self._profiler, self._bound = profiler, bound
         self._fastest: dict[int, tuple[float, Configuration]] = {}
-        self._profiler = profiler
         super().__init__(study, interruption, problem)
-        for trial in study.trials():
-            self._leads(trial)
 
-    def _line(self, trial: Trial) -> str:
-        return super()._line(trial) + (MARK if self._leads(trial) else "")
-
-    def _improves(self, steps_per_s: float | None, configuration: Configuration) -> bool:
-        """Return False, because steps of several batches are not compared."""
-        return False
+    def _improves(self, trial: Trial) -> bool:
+        """Return True if a trial is the fastest so far at its batch, and keep it; steps of several batches are not compared."""
+        batch, rate = trial.configuration.global_batch, trial.steps_per_s
+        if trial.outcome not in MEASURED or rate is None or (batch in self._fastest and rate <= self._fastest[batch][0]):
+            return False
+        self._fastest[batch] = (rate, trial.configuration)
+        return True
 
     def _name(self, configuration: Configuration) -> str:
         return name(configuration)
 
-    def _leads(self, trial: Trial) -> bool:
-        batch = trial.configuration.global_batch
-        if trial.outcome not in MEASURED or trial.steps_per_s is None:
-            return False
-        if batch in self._fastest and trial.steps_per_s <= self._fastest[batch][0]:
-            return False
-        self._fastest[batch] = (trial.steps_per_s, trial.configuration)
-        return True
-
-
-class LiveProfileView(PlainProfileView, LiveSearchView):
-    """Shows the trials' lines above a live view of the fastest configuration at each batch and the expected loss."""
-
-    def __init__(self, study: Study, interruption: Interruption, problem: Problem, profiler: Profiler, bound: float) -> None:
-        self._bound = bound
-        super().__init__(study, interruption, problem, profiler)
-
     def _rows(self) -> list[tuple[str, str]]:
-        fastest = [
-            (f"B {batch}", f"{configuration.id}   [green]{style.number(rate * batch)} sequences/s[/]")
-            for batch, (rate, configuration) in sorted(self._fastest.items())
-        ]
-        loss = self._profiler.loss
-        known = (
-            [
-                (
-                    "loss",
-                    f"{loss.worst:.1%} of goodput expected at the worst noise scale, {loss.mean:.1%} over all; ends at {self._bound:.1%}",
-                )
-            ]
-            if loss
-            else []
-        )
-        return [("trial", self._trial_text()), *fastest, *known, ("budget", self._budget_text())]
+        rows = [("trial", self._trial_text())]
+        for batch, (rate, configuration) in sorted(self._fastest.items()):
+            rows.append((f"B {batch}", f"{configuration.id}   [green]{style.number(rate * batch)} sequences/s[/]"))
+        if loss := self._profiler.loss:
+            expected = f"{loss.worst:.1%} of goodput expected at the worst noise scale, {loss.mean:.1%} over all"
+            rows.append(("loss", f"{expected}; ends at {self._bound:.1%}"))
+        return [*rows, ("budget", self._budget_text())]
 
 
 def name(configuration: Configuration) -> str:
     """Return a configuration's id together with its global batch, which the id leaves out."""
     return f"B{configuration.global_batch} {configuration.id}"
-
-
-def make_profile_view(study: Study, interruption: Interruption, problem: Problem, profiler: Profiler, *, bound: float) -> PlainProfileView:
-    """Return the live view on a terminal, else the one that prints plain lines."""
-    if style.err().is_terminal:
-        return LiveProfileView(study, interruption, problem, profiler, bound)
-    return PlainProfileView(study, interruption, problem, profiler)
 
 
 def print_table(found: "ProfileResult") -> None:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -151,16 +151,18 @@ class RunSessionView:
     def __call__(self, session: RunSession) -> Iterator[RunCallback]:
         """Print the job of a run, and yield the view of its progress."""
         print_run(session.run, session.folder)
-        kind = LiveRunView if style.err().is_terminal else PlainRunView
-        with resumable(again_with("--run", session.folder)), kind(session.run, session.folder, self._interruption) as view:
+        view = RunView(session.run, session.folder, self._interruption)
+        with resumable(again_with("--run", session.folder)), view.live:
             yield view
 
 
-class PlainRunView(RunCallback):
-    """Prints a line for each event, and a progress line every LINE_S seconds."""
+class RunView(RunCallback):
+    """Prints a line for each event; shows the progress in a live view on a terminal, and in a line every LINE_S seconds elsewhere."""
 
     def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
         self._run, self._folder, self._interruption = run, folder, interruption
+        self.live = Live(console=style.err(), auto_refresh=False, transient=True)
+        """The live view, shown inside its context; where stderr is no terminal, it prints nothing."""
         self._tail = Tail(folder)
         self._last: Line | None = None
         self._times = deque[float](maxlen=RECENT)
@@ -174,12 +176,6 @@ class PlainRunView(RunCallback):
         """Steps so far whose gradients the trainer did not measure; None if that does not matter, or is known to the user."""
         self._is_few = False
         """True once gradients were measured, but the estimate lacks micro-batches."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def waiting(self) -> None:
         """Raise KeyboardInterrupt if the user asked to stop."""
@@ -261,9 +257,21 @@ class PlainRunView(RunCallback):
         return _NO_PARTS if self._run.problem.command else (_NO_PARTS[0], _SEVERAL)
 
     def _show(self) -> None:
-        if self._last is not None and time.monotonic() - self._shown_at >= LINE_S:
+        """Redraw the live view on a terminal; elsewhere print a line, once a step was taken."""
+        is_terminal = style.err().is_terminal
+        is_due = time.monotonic() - self._shown_at >= (REFRESH_S if is_terminal else LINE_S)
+        if is_due and is_terminal:
+            self._shown_at = time.monotonic()
+            self.live.update(self._view(), refresh=True)
+        elif is_due and self._last:
             self._shown_at = time.monotonic()
             style.err().print("   ".join(f"{name} {value}" for name, value in self._facts(self._last) if name != "layout"))
+
+    def _view(self) -> RenderableType:
+        rows = self._facts(self._last) if self._last else [("steps", "the ranks are starting")]
+        if self._interruption.asked:
+            rows += [("stop", "after this step and its checkpoint; Ctrl-C again stops at once")]
+        return Group(Text(), *(Text.from_markup(f"  [bold]{name:<8}[/]{escape(value)}") for name, value in rows))
 
     def _facts(self, line: Line) -> list[tuple[str, str]]:
         """Return names and texts that describe the progress of the run after a step."""
@@ -280,32 +288,6 @@ class PlainRunView(RunCallback):
             ("noise", f"{known}"),
             ("layout", f"{line['configuration']}, {format_batch(line['global_batch'], line.get('local_batches', ()))}"),
         ]
-
-
-class LiveRunView(PlainRunView):
-    """Shows events, which scroll by, above a live view of the run's progress."""
-
-    def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
-        super().__init__(run, folder, interruption)
-        self._live = Live(console=style.err(), auto_refresh=False, transient=True)
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def _show(self) -> None:
-        if time.monotonic() - self._shown_at >= REFRESH_S:
-            self._shown_at = time.monotonic()
-            self._live.update(self._view(), refresh=True)
-
-    def _view(self) -> RenderableType:
-        rows = self._facts(self._last) if self._last else [("steps", "the ranks are starting")]
-        if self._interruption.asked:
-            rows += [("stop", "after this step and its checkpoint; Ctrl-C again stops at once")]
-        return Group(Text(), *(Text.from_markup(f"  [bold]{name:<8}[/]{escape(value)}") for name, value in rows))
 
 
 def _event(line: Line) -> str:

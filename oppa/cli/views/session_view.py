@@ -7,7 +7,7 @@ from typing import Any
 
 from oppa.cli.trial_session import again_with, resumable
 from oppa.cli.views import style
-from oppa.cli.views.search_view import LiveSearchView, PlainSearchView
+from oppa.cli.views.search_view import SearchView
 from oppa.cli.views.summary import print_problem
 from oppa.errors import InfeasibleError
 from oppa.trials.interruption import Interruption
@@ -56,10 +56,10 @@ class SessionView:
         self.folder = session.part_of or study.folder
         print_problem(problem, session.candidates, study, session.expected, session.transfer)
         if session.profiler is None:
-            view = (LiveSearchView if style.err().is_terminal else PlainSearchView)(study, self._interruption, problem)
+            view = SearchView(study, self._interruption, problem)
         else:
-            from oppa.cli.views.profile_view import make_profile_view
+            from oppa.cli.views.profile_view import ProfileView
 
-            view = make_profile_view(study, self._interruption, problem, session.profiler, bound=self._loss)
-        with resumable(self.resume(self.folder)), view as watcher:
-            yield watcher
+            view = ProfileView(study, self._interruption, problem, session.profiler, bound=self._loss)
+        with resumable(self.resume(self.folder)), view.live:
+            yield view

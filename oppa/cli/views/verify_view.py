@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from oppa.cli.trial_session import resumable
 from oppa.cli.views import style
-from oppa.cli.views.search_view import LiveSearchView, PlainSearchView
+from oppa.cli.views.search_view import SearchView
 from oppa.problem.configuration import Configuration
 from oppa.study import Study
 from oppa.trials.interruption import Interruption
@@ -45,23 +45,15 @@ VERDICTS = {
 NONE_KNOWN = "nothing that was recorded"
 
 
-class PlainVerifyView(PlainSearchView):
-    """Prints one line per trial that ended, with the role of its configuration."""
+class RoundsView(SearchView):
+    """Prints a line for each trial that ended, with the role of its configuration; on a terminal, above a live view of the rounds."""
 
     def __init__(self, study: Study, interruption: Interruption, plan: "VerifyPlan") -> None:
-        super().__init__(study, interruption, plan.setup.problem)
         self._plan = plan
+        super().__init__(study, interruption, plan.setup.problem)
 
     def _name(self, configuration: Configuration) -> str:
         return f"{self._plan.finished.roles[configuration]:<10}{configuration.id}"
-
-
-class LiveVerifyView(PlainVerifyView, LiveSearchView):
-    """Shows the trials' lines above a live view of the running trial and the rounds."""
-
-    def __init__(self, study: Study, interruption: Interruption, plan: "VerifyPlan") -> None:
-        self._plan = plan
-        LiveSearchView.__init__(self, study, interruption, plan.setup.problem)
 
     def _rows(self) -> list[tuple[str, str]]:
         ended = sum(trial.counts for trial in self._study.trials())
@@ -83,9 +75,9 @@ class VerifyView:
         plan = session.verification
         assert plan is not None
         print_verify_plan(plan, style.err())
-        kind = LiveVerifyView if style.err().is_terminal else PlainVerifyView
-        with resumable(self._again), kind(session.study, self.interruption, plan) as watcher:
-            yield watcher
+        view = RoundsView(session.study, self.interruption, plan)
+        with resumable(self._again), view.live:
+            yield view
 
 
 def print_verify_plan(plan: "VerifyPlan", console: "Console") -> None:
