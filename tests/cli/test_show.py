@@ -24,7 +24,7 @@ def test_each_trial_shows_what_was_predicted_of_it(oppa, measured) -> None:
 
 def test_the_result_stands_in_columns(oppa, measured) -> None:
     lines = {line.partition(" ")[0]: line for line in oppa("show", measured).stdout.splitlines()}
-    contenders = [lines[name] for name in ("winner", "second", "default")]
+    contenders = [lines[name] for name in ("winner", "runner-up", "default")]
     assert len({line.index("steps/s") for line in contenders}) == len({line.index("peak") for line in contenders}) == 1
     assert "2.00x" in lines["speed-up"] and "1.43x" in lines["margin"]
 

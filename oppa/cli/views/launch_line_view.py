@@ -33,21 +33,22 @@ def print_understood(job: "LineJob", console: "Console | None" = None) -> None:
     """Print what was understood, each value with its origin, what varies and what is kept; to stderr without `console`."""
     out = console or style.err()
     meaning, problem = job.meaning, job.problem
-    out.print(f"[bold]{'line':<{_TITLE}}[/] {escape(shlex.join(job.line.typed))}")
-    out.print(f"{'':<{_TITLE}} [cyan]{escape(meaning.title)}[/][dim]{escape(_shown_by(job))}[/]\n")
+    head = [f"[bold]{'line':<{_TITLE}}[/] {escape(shlex.join(job.line.typed))}"]
+    style.print_rows(out, [*head, f"{'':<{_TITLE}} [cyan]{escape(meaning.title)}[/][dim]{escape(_shown_by(job))}[/]", ""], _TITLE + 1)
     rows = _rows(job)
     names, values = (max(len(row[at]) for row in rows) for at in (0, 1))
     for name, value, origin in rows:
         shown = "yellow" if origin == ASSUMED else "dim"
         out.print(f"  {escape(name):<{names}}  {escape(value):<{values}}  [{shown}]{escape(origin)}[/]")
     out.print()
-    for title, lines, colour in _remarks(job):
-        for number, line in enumerate(lines):
-            head = title if not number else ""
-            out.print(f"[bold]{head:<{_TITLE}}[/] [{colour}]{escape(line)}[/]" if colour else f"[bold]{head:<{_TITLE}}[/] {escape(line)}")
+    remarks = [
+        f"[bold]{'' if number else title:<{_TITLE}}[/] " + (f"[{colour}]{escape(line)}[/]" if colour else escape(line))
+        for title, lines, colour in _remarks(job)
+        for number, line in enumerate(lines)
+    ]
     if problem.baseline is None and meaning.framework != "plain":
-        out.print(f"[bold]{'first':<{_TITLE}}[/] the default: the present configuration is not a candidate")
-    out.print()
+        remarks.append(f"[bold]{'first':<{_TITLE}}[/] the default: the present configuration is not a candidate")
+    style.print_rows(out, [*remarks, ""], _TITLE + 1)
 
 
 def _shown_by(job: "LineJob") -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from oppa.cli.views import style
-from oppa.cli.views.summary import problem_lines, transfer_lines, warn_if_it_does_not_pay, warn_of_unknown_device
+from oppa.cli.views.summary import HEAD, problem_lines, transfer_lines, warn_if_it_does_not_pay, warn_of_unknown_device
 from oppa.report.money import expected_lines, most_lines
 from oppa.tuning.device_budget import limit_in_words
 from oppa.tuning.plan import TunePlan
@@ -38,7 +38,7 @@ def print_plan(plan: TunePlan) -> None:
         *transfer_lines(plan.transfer),
         *(f"[bold]{name:<6}[/] {escape(value)}" for name, value in rows.items()),
     ]
-    style.out().print("\n".join(lines))
+    style.print_rows(style.out(), lines, HEAD)
     warn_of_unknown_device(problem.cluster)
     warn_if_it_does_not_pay(plan.expected)
 

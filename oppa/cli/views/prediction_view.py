@@ -14,6 +14,14 @@ from oppa.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     import pandas as pd
 
+COLUMNS = (
+    *((">rank", False), ("configuration", True), (">steps/s", True), (">step time", False), ("90%", False)),
+    *((">memory", True), ("90%", False), (">fits", True)),
+)
+"""Titles of columns, and whether a narrow terminal has them."""
+WIDE = 110
+"""Characters from which a terminal has all columns."""
+
 
 def print_json_lines(ranked: "pd.DataFrame", candidates: Candidates) -> None:
     """Print every configuration with its prediction as JSON, one a line."""
@@ -23,17 +31,20 @@ def print_json_lines(ranked: "pd.DataFrame", candidates: Candidates) -> None:
 
 
 def print_ranking(ranked: "pd.DataFrame", candidates: Candidates, problem: Problem, limit: int) -> None:
-    """Print the job, and a table of the first configurations that are predicted to fit."""
+    """Print the job, and a table of the first configurations that are predicted to fit; a narrow terminal gets fewer columns."""
     fitting = ranked[ranked["fits"]]
     style.out().print(
         f"{job_line(problem)}\n"
         f"[bold]space[/]  {len(ranked)} valid configurations, {len(fitting)} of them predicted to fit\n"
-        f"[bold]prior[/]  without a measurement; results/prior/table.md lists its errors\n"
+        f"[bold]prior[/]  without a measurement\n"
     )
-    table = style.table((">rank", "configuration", ">steps/s", ">step time", "90%", ">memory", "90%", ">fits"))
+    if not len(fitting):
+        return
+    is_narrow = style.out().width < WIDE
+    table = style.table([name for name, in_narrow in COLUMNS if in_narrow or not is_narrow])
     for rank, (index, row) in enumerate(zip(fitting.index[:limit], fitting.to_dict("records"), strict=False), start=1):
         seconds, needed = row["predicted_step_time_s"], row["predicted_memory_bytes"]
-        table.add_row(
+        cells = (
             str(rank),
             f"[cyan]{candidates.configuration(index).id}[/]",
             style.number(1 / seconds),
@@ -43,5 +54,5 @@ def print_ranking(ranked: "pd.DataFrame", candidates: Candidates, problem: Probl
             style.interval(row["predicted_memory_low_bytes"], row["predicted_memory_high_bytes"], format_bytes),
             style.probability(row["probability_fits"]),
         )
-    if len(fitting):
-        style.out().print(table)
+        table.add_row(*(cell for cell, (_, in_narrow) in zip(cells, COLUMNS, strict=True) if in_narrow or not is_narrow))
+    style.out().print(table)

@@ -22,7 +22,7 @@ from oppa.units import format_seconds
 
 REFRESH_S = 0.2
 LOOK_S = 1.0
-CAUSE_WIDTH, NAME_WIDTH = 70, 36
+CAUSE_WIDTH, NAME_WIDTH = 70, 26
 NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
 """Marks of trials: a configuration's first search trial, a further one, the user's baseline, the default, and a verification repeat."""
 MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT, DRIFT: AGAIN}
@@ -54,7 +54,7 @@ class SearchView:
         self._shown = {trial.id for trial in ended}
         self._searched = [trial.configuration for trial in ended if trial.purpose == SEARCH and trial.counts]
         self._spent: Spending | None = None
-        """What the study has spent without the running trial; None until it is shown, as after the end of each trial."""
+        """Spending of the study without the running trial; None until it is shown, as after the end of each trial."""
         for trial in ended:
             self._improves(trial)
 
@@ -99,16 +99,19 @@ class SearchView:
             self.live.update(Group(Text(), *rows), refresh=True)
 
     def _line(self, trial: Trial) -> str:
-        improved = f"   [bold green]{self._IMPROVED}[/]" if self._improves(trial) else ""
-        speed = self._speed(trial.steps_per_s, (trial.variance or 0.0) ** 0.5) if trial.steps_per_s else ""
-        rest = f"{speed:<22}{style.memory(trial.memory_bytes):>9}" if trial.outcome in MEASURED else _one_line(trial.cause)
+        ended = style.outcome(trial.outcome)
+        if trial.outcome in MEASURED:
+            speed = self._speed(trial.steps_per_s, (trial.variance or 0.0) ** 0.5) if trial.steps_per_s else ""
+            comment = f"[bold green]{self._IMPROVED}[/]" if self._improves(trial) else ended if trial.outcome != "completed" else ""
+            rest = f"{speed:<20}{style.memory(trial.memory_bytes):>9}  {comment}".rstrip()
+        else:
+            rest = f"{ended}: {_one_line(trial.cause)}" if trial.cause else ended
         mark = self._mark(trial)  # computed before this trial is added to those searched
         if trial.purpose == SEARCH and trial.counts:
             self._searched.append(trial.configuration)
-        outcome = style.outcome(trial.outcome) + " " * (17 - len(trial.outcome))
         name = self._name(trial.configuration)
         self._name_width = max(self._name_width, len(name))  # lines after a long name align with its own
-        return f"{trial.id:4} {mark} {name:<{self._name_width}} {outcome}{rest}{improved}"
+        return f"{trial.id:4} {mark} {name:<{self._name_width}}  {rest}"
 
     def _mark(self, trial: Lease | Trial) -> str:
         if trial.purpose == SEARCH and trial.configuration in self._searched:

@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,18 @@ def _console(*, stderr: bool) -> "Console":
 
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(stderr=stderr, highlight=False, width=None if is_terminal else PIPE_WIDTH)
+
+
+def print_rows(console: "Console", rows: Iterable[str], indent: int) -> None:
+    """Print rows (as rich's markup) that begin with a title; a long row goes on in lines that are indented by `indent` characters."""
+    from rich.text import Text
+
+    for row in rows:
+        for text in Text.from_markup(row).split(allow_blank=True):
+            first, *rest = text[indent:].wrap(console, max(20, console.width - indent)) or [Text()]
+            console.print(text[:indent] + first)
+            for line in rest:
+                console.print(Text(" " * indent) + line)
 
 
 def print_json(values: Any) -> None:

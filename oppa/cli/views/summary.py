@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from oppa.tuning.verification import Interval, SpeedUp
 
 
+HEAD, RESULT = 7, 10
+"""Width of the titles of a job's rows and of a result's, with the space after them."""
 _HASH = re.compile(r"_[0-9a-f]{6}$")
 """The end of an id that encodes values which the id does not show."""
 
@@ -47,7 +49,7 @@ def print_problem(
     study_line = f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}"
     money = _titled(expected_lines(expected)) if expected and not done else []
     lines = [problem_lines(problem, candidates), *transfer_lines(transfer), *money]
-    style.err().print("\n".join([*lines, f"{study_line}\n"]))
+    style.print_rows(style.err(), [*lines, study_line, ""], HEAD)
     warn_of_unknown_device(problem.cluster)
     warn_if_it_does_not_pay(None if done else expected)
 
@@ -143,12 +145,12 @@ def print_result(
     lines += [_row(name, escape(text)) for name, text in (pays_lines(break_even) if break_even else [])]
     lines += [_row("learns", equivalent(learned, result))] if learned else []
     lines += _exported(exported) if exported else []
-    (console or style.err()).print("\n".join(lines))
+    style.print_rows(console or style.err(), lines, RESULT)
 
 
 def _row(name: str, text: str) -> str:
     """Return a row of the result."""
-    return f"[bold]{name:<9}[/] {text}"
+    return f"[bold]{name:<{RESULT - 1}}[/] {text}"
 
 
 def _exported(exported: "ExportedBest") -> list[str]:
