@@ -63,7 +63,7 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
         configuration = task.candidates.configuration(candidate)
         simulated = task.simulator.simulate_trial(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
         limit_s = time_limit_s(prediction, [each.result for each in records], task.problem.limits)
-        result = within(run_simulated(simulated, against(rule, seen)), limit_s)
+        result = within(run_simulated(simulated, against(rule, seen)), dataclasses.replace(task.problem.limits, trial_time_s=limit_s))
         seen.append(observation(candidate, result, prediction))
         resumed = time.perf_counter()
         designer.update(seen[-1:])

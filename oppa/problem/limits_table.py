@@ -23,7 +23,7 @@ class LimitsTable(DeclaredTable):
     wall_time: Seconds | None = None
     """Duration of the search, over all sessions."""
     trial_time: Seconds | None = None
-    """Duration after which a trial is ended. `"10 min"` for your own program on GPUs."""
+    """Most time of a trial; it counts if it has taken `settle` and `q_min` steps by then. `"10 min"` for your own program on GPUs."""
     q_min: int | None = Field(default=None, ge=2, le=MOST_STEPS)
     """Measured steps before a trial may end early, at least 2."""
     q_max: int | None = Field(default=None, ge=3, le=MOST_STEPS)

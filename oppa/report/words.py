@@ -56,9 +56,7 @@ def verdicts(result: WinnerComparison, trials: Sequence[Trial], learned: Equival
     """Return sentences on the winner: its speed-up, whether it learns as the default or the baseline does, and the ties with it."""
     found = [_speed_up(result), _failure(result), _margin(result), _learning(learned, result) if learned else ""]
     if result.missing(2):
-        found.append(
-            "Not verified yet: these are single trials. Run oppa tune with this study again to repeat the contenders."
-        )
+        found.append("Not verified yet: these are single trials. Run oppa tune with this study again to repeat the contenders.")
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
     if others := len(tied(feasible)) - 1 if feasible else 0:
         why = "the 95% interval of the difference contains 0"

@@ -11,6 +11,7 @@ from oppa.trials.monitor import StopRule, writable
 from oppa.trials.throughput import estimate, settled
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import MEASUREMENTS, Measurement, TrialSpec
+from oppa.trials.verdict import FEWEST
 from oppa.units import format_seconds
 
 
@@ -61,7 +62,7 @@ class SimulatedExecutor:
         """
         on_tick()
         simulated_trial = self._simulator.simulate_trial(spec.configuration, steps=spec.steps, seed=self._seed + spec.trial)
-        result = within(run_simulated(simulated_trial, stop_rule, settle=limits.settle), limits.trial_time_s, settle=limits.settle)
+        result = within(run_simulated(simulated_trial, stop_rule, settle=limits.settle), limits)
         measured = [
             Measurement(step=step, step_time_s=time_s, memory_bytes=result.memory_bytes) for step, time_s in enumerate(result.step_times_s)
         ]
@@ -74,8 +75,9 @@ class SimulatedExecutor:
         return result
 
 
-def within(result: TrialResult, limit_s: float, *, settle: int = 0) -> TrialResult:
-    """Return the result of a trial that is ended after `limit_s` seconds, as `timed_out` if it takes longer."""
+def within(result: TrialResult, limits: Limits) -> TrialResult:
+    """Return the result of a trial that is ended at its time limit: `timed_out`, unless it has taken enough steps by then."""
+    limit_s, settle = limits.trial_time_s, limits.settle
     if result.seconds <= limit_s:
         return result
     kept, clock_s = 0, result.setup_s or 0.0
@@ -85,10 +87,11 @@ def within(result: TrialResult, limit_s: float, *, settle: int = 0) -> TrialResu
             break
         kept += 1
     times = result.step_times_s[:kept]
+    is_measured = kept >= max(settle + limits.q_min, FEWEST)
     return dataclasses.replace(
         result,
-        outcome="timed_out",
-        cause=f"took longer than its limit of {format_seconds(limit_s)}",
+        outcome="completed" if is_measured else "timed_out",
+        cause="" if is_measured else f"took longer than its limit of {format_seconds(limit_s)}",
         step_times_s=times,
         estimate=estimate(settled(times, settle)) if len(times) > settle + 2 else None,
         seconds=limit_s,

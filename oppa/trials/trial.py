@@ -17,7 +17,7 @@ from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.monitor import HANG_S, StopRule, TrialMonitor, writable
 from oppa.trials.throughput import ThroughputEstimate, estimate, settled
 from oppa.trials.trial_folder import Measurement, Outcome, TrialSpec
-from oppa.trials.verdict import TrialVerdict, kernel_oom_kills, verdict
+from oppa.trials.verdict import FEWEST, TrialVerdict, kernel_oom_kills, verdict
 
 POLL_S = 0.015
 
@@ -75,7 +75,8 @@ def run_trial(
     if not prepared:
         prepare(folder, spec)
     with launcher.devices(spec, on_tick) if limits.device_lock else contextlib.nullcontext():
-        monitor = TrialMonitor(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step)
+        enough, limit_s = max(limits.settle + limits.q_min, FEWEST), limits.trial_time_s
+        monitor = TrialMonitor(folder, spec, limit_s=limit_s, enough=enough, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step)
         result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick), limits.settle)
     if result.outcome == "failed":
         _check_space(folder)

@@ -57,7 +57,7 @@ def test_a_trial_that_was_stopped_is_no_incumbent() -> None:
 
 
 def test_a_trial_far_slower_than_its_prediction_ends_at_the_limit_of_a_real_search() -> None:
-    limits = Limits(q_max=200)
+    limits = Limits(q_min=150, q_max=200)
     task, designer = dataclasses.replace(small_task(), problem=dataclasses.replace(small_task().problem, limits=limits)), InOrder()
     designer.predict = lambda candidate: Prediction(steps_per_s=100.0, log_stddev=0.1)
     played = run_designer(task, designer, make_rule("never", task.problem.limits), seed=0, trials=1)

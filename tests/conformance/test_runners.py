@@ -191,7 +191,7 @@ def test_what_is_out_of_memory_says_so(case, tmp_path) -> None:
 
 
 def test_a_trial_that_takes_too_long_is_timed_out(case, tmp_path) -> None:
-    result = case.run(tmp_path, case.endless, limits=dataclasses.replace(case.limits, trial_time_s=1.0))
+    result = case.run(tmp_path, case.endless, limits=dataclasses.replace(case.limits, trial_time_s=1.0, q_min=case.endless.steps))
     # A launcher takes longer than that to start: oppa then adds that no step came, and why that may be.
     silent = case.name == "command" and not result.steps
     expected = "no step was reported within 1 s: the program never called" if silent else "longer than its limit of 1 s"

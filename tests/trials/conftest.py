@@ -85,11 +85,11 @@ def launcher(request):
 def act(launcher, tmp_path):
     """Run a script as a trial."""
 
-    def run(script, *, ranks=2, steps=4, trial_time_s=30, folder=tmp_path, cluster=None, **watching):
+    def run(script, *, ranks=2, steps=4, trial_time_s=30, q_min=5, folder=tmp_path, cluster=None, **watching):
         spec = script_spec(script, ranks=ranks, steps=steps, **(cluster or {}))
         if launcher.kind == "hosts":
             spec = dataclasses.replace(spec, cluster=dataclasses.replace(spec.cluster, hosts=2, devices_per_host=-(-ranks // 2)))
-        limits = Limits(trial_time_s=trial_time_s, grace_s=1)
+        limits = Limits(trial_time_s=trial_time_s, q_min=q_min, grace_s=1)
         return run_trial(launcher, folder, spec, limits=limits, **watching)
 
     return run

@@ -129,6 +129,9 @@ def status(spool: Spool, as_json: Annotated[bool, typer.Option("--json", help="P
     if as_json:
         style.print_json({"jobs": rows})
         return
+    if not rows:
+        style.out().print(f"{spool} has no elastic job; `oppa cluster submit` adds one", markup=False)
+        return
     from oppa.report.record import Section
 
     names = ("name", "state", "hosts", "wanted", "asks_for", "steps")

@@ -40,6 +40,7 @@ def export(
     from oppa.errors import InputError
     from oppa.tuning.export_best import write_files
     from oppa.tuning.formats import export as exported
+    from oppa.tuning.formats import format_named
     from oppa.tuning.resolve_configuration import resolve_configuration
     from oppa.tuning.session import file_name
 
@@ -50,6 +51,7 @@ def export(
         else:
             typer.echo("\n".join(map(str, files_of_weights)))
         return
+    format_named(to)
     problem, configuration = resolve_configuration(source, setting, changes=changes or ())
     if configuration is None:
         hint = f"name one: `oppa export {source} dp=2,micro_batch=4`; or export the winner of a study"
