@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
 from oppa.problem.configuration import Configuration
-from oppa.problem.training import Over
+from oppa.problem.training import Over, Scaling
 from oppa.protocol.worker import WorkerState
 from oppa.table.rows import ParallelStrategy
 from oppa.units import format_seconds
@@ -191,6 +191,9 @@ class Policy(Protocol):
 
     None: the policy needs no measurement at a certain step, and runs at the controller's decision interval.
     """
+
+    scaling: Scaling | None = None
+    """Rule by which the learning rate follows the batch in a job that states none; None: that of its optimizer."""
 
     window: int | None = None
     """Steps of a window that workers summarise; the policy then runs only after a window. None: it needs no worker reports."""

@@ -73,8 +73,8 @@ class RunService:
                 yield
             if (job := service.jobs.get(run.uuid)) is not None:
                 report.worth = job.controller.to_dict()
-            stepped = any(each["event"] == ledger.STEP and each["time"] >= started for each in ledger.read(self.folder))
-            report.reached = bool(service.taken) or not stepped
+            newest = ledger.latest_steps(self.folder, 1)
+            report.reached = bool(service.taken) or not newest or newest[0]["time"] < started
         finally:
             service.close()
 

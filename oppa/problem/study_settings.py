@@ -50,6 +50,8 @@ def with_changes(problem: Problem, words: Sequence[str]) -> Problem:
     tables = validate_with(ChangesTable, {}, words, error=InputError)
     new = tables.train.record(problem.training.optimizer)
     run_options = _changed(problem.run_options, new, given.get("train", {}))
+    if "scaling" in given.get("train", {}):
+        run_options = dataclasses.replace(run_options, usual_scaling=False)
     if run_options.samples is not None and run_options.samples < run_options.warmup_samples:
         message = f"`samples = {run_options.samples}` is less than the warm-up of {run_options.warmup_samples} samples"
         raise InputError(message, hint="train on more samples, or set a shorter `train.warmup`")

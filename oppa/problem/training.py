@@ -113,7 +113,7 @@ class Limits:
     A trial that runs at the limit is finished.
     """
     trial_time_s: float = 120.0
-    """Seconds after which a trial is ended, with the outcome `timed_out`."""
+    """Seconds after which a trial is ended: `timed_out`, unless it has taken `settle` and `q_min` steps by then."""
     q_min: int = 5
     """Steps of every trial before early termination is considered (OPPA eq. 5)."""
     q_max: int = 30
@@ -232,7 +232,9 @@ class RunOptions:
     reference_batch: int | None = None
     """Global batch that the learning rate is meant for; None: the job's."""
     scaling: Scaling = "sqrt"
-    """Rule by which the learning rate follows the global batch; a job that states none gets its optimizer's."""
+    """Rule by which the learning rate follows the global batch; a job that states none gets its policy's, or its optimizer's."""
+    usual_scaling: bool = False
+    """True if the job states no rule."""
     damping: int = 10
     """Number of batches over which the learning rate follows a batch that has grown, instead of at once.
 

@@ -100,7 +100,7 @@ class TrainTable(DeclaredTable):
     reference_batch: JobCount | None = None
     """Global batch for which `learning_rate` is meant."""
     scaling: Scaling | None = None
-    """Rule by which the learning rate follows the global batch. With SGD the default is `"linear"`."""
+    """Rule by which the learning rate follows the global batch. The default is `"linear"` with SGD, and `"none"` under `norm-test`."""
     damping: JobNatural | None = None
     """Batches over which the learning rate follows a batch that has grown. 0: at once."""
     statistics: Over | None = None
@@ -137,7 +137,7 @@ class TrainTable(DeclaredTable):
     def record(self, optimizer: Optimizer) -> RunOptions:
         """Return the run options; raises JobError if the warm-up is longer than the training."""
         names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s", **{name: f"{name}_s" for name in _IN_SECONDS}}
-        usual = RunOptions(scaling=USUAL_SCALING[optimizer])
+        usual = RunOptions(scaling=USUAL_SCALING[optimizer], usual_scaling=self.scaling is None)
         run_options = dataclasses.replace(
             usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()}
         )

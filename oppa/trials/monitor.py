@@ -1,9 +1,11 @@
 """Monitor a running trial from outside: its steps, its silences and its time."""
 
 import contextlib
+import math
 import os
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +25,10 @@ PAUSE_LOOKS = 10
 """A silent trial is asked this often in `HANG_S` whether it pauses, so that steps without silence cost no read."""
 ENDING = 6
 """Factor of `HANG_S` for a program that has taken its steps: it closes its process groups, and frees its devices."""
+SILENT = 3
+"""Longest silence at the time limit of a trial that still takes steps, in its longest steps."""
+RECENT = 1000
+"""Most measurements that are kept of a trial without a number of steps, as the attempt of a run is: it takes millions."""
 FLOOD = 1000
 """Reported steps per step of the trial, beyond which a program does not report steps but fills memory."""
 
@@ -31,7 +37,13 @@ StopRule = Callable[[Sequence[float]], Outcome | None]
 
 
 class TrialMonitor:
-    """Monitors a trial from its start: forwards its measurements, stops it early, and detects when it must be ended."""
+    """Monitors a trial from its start: forwards its measurements, stops it early, and detects when it must be ended.
+
+    Args:
+        limit_s: Seconds after which the trial is ended.
+        enough: Steps that measure the trial, if it is ended at its limit.
+        hang_s: Shortest silence that can be a hang, in seconds.
+    """
 
     def __init__(
         self,
@@ -40,6 +52,7 @@ class TrialMonitor:
         *,
         limit_s: float,
         hang_s: float,
+        enough: float = math.inf,
         stop_rule: StopRule | None,
         on_step: Callable[[Measurement], None],
         clock: Callable[[], float] = time.monotonic,
@@ -47,13 +60,14 @@ class TrialMonitor:
         self._folder = folder
         self._wanted = spec.steps
         self._limit_s = limit_s
+        self._enough = enough
         self._hang_s = hang_s
         self._stop_rule = stop_rule
         self._on_step = on_step
         self._clock = clock
         self._reader = trial_folder.MeasurementReader(folder)
         self._started_at = self._last_step_at = clock()
-        self.measurements: list[Measurement] = []
+        self.measurements: deque[Measurement] = deque(maxlen=None if spec.steps else RECENT)
         self.setup_s: float | None = None
         self.stopped_as: Outcome | None = None
         """How the trial counts, as oppa has requested the program to stop; None while it has not."""
@@ -62,7 +76,7 @@ class TrialMonitor:
 
     @property
     def step_times_s(self) -> tuple[float, ...]:
-        """Return the seconds of every step so far."""
+        """Return the seconds of every step so far, or of the last `RECENT` steps of a run."""
         return tuple(measurement.step_time_s for measurement in self.measurements)
 
     @property
@@ -92,12 +106,18 @@ class TrialMonitor:
     def check_time(self) -> None:
         """Detect that the trial exceeds its time limit, or hangs."""
         silence_s = self._clock() - self._last_step_at
-        if self.seconds > self._limit_s:
+        if self.seconds > self._limit_s and self._is_measured(silence_s):
+            self._end("completed", "")
+        elif self.seconds > self._limit_s:
             self._end("timed_out", f"took longer than its limit of {format_seconds(self._limit_s)}")
-        elif silence_s > self._hang_s / PAUSE_LOOKS and self._is_paused():
+        elif silence_s > self._hang_s / PAUSE_LOOKS and pause_of(self._folder) is not None:
             self._last_step_at = self._clock()
         elif silence_s > self._hang_s and self.measurements:
             self._check_silence(silence_s)
+
+    def _is_measured(self, silence_s: float) -> bool:
+        """Return True if a trial at its time limit has taken enough steps, and still takes them: one that hangs has no throughput."""
+        return len(self.measurements) >= self._enough and silence_s <= SILENT * max(self.step_times_s)
 
     def _check_silence(self, silence_s: float) -> None:
         """End a trial that has been silent for `hang_s`, unless its steps are long or it has taken them all."""
@@ -109,14 +129,6 @@ class TrialMonitor:
     def _has_taken_its_steps(self) -> bool:
         """Return True if no further step is due: all were reported, or the program states that it has ended."""
         return 0 < self._wanted <= len(self.measurements) or os.path.lexists(self._folder / trial_folder.REPORT)
-
-    def _is_paused(self) -> bool:
-        """Return True if the program evaluates or saves, within the time that it states for that."""
-        try:
-            text = untrusted_file.read(self._folder / trial_folder.PAUSED, limit_bytes=trial_folder.LINE_BYTES)
-            return text is not None and time.time() < float(parse_json(text)["until"])
-        except (MeasurementError, ValueError, KeyError, TypeError, OverflowError):
-            return False
 
     def _end(self, outcome: Outcome, cause: str) -> None:
         """Record that the trial must end; the first reason is kept."""
@@ -132,6 +144,16 @@ class TrialMonitor:
             with writable(self._folder):
                 (self._folder / trial_folder.STOP).touch()
             self.stopped_as = outcome
+
+
+def pause_of(folder: Path) -> str | None:
+    """Return what a program does instead of training, within the time that it states for that; None if it trains."""
+    try:
+        text = untrusted_file.read(folder / trial_folder.PAUSED, limit_bytes=trial_folder.LINE_BYTES)
+        stated = {} if text is None else parse_json(text)
+        return str(stated.get("label", "")) if time.time() < float(stated.get("until", 0)) else None
+    except (MeasurementError, ValueError, TypeError, AttributeError, OverflowError):
+        return None
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ def arguments():
     parser.add_argument("--noise", type=float, default=None)
     parser.add_argument("--quiet-at", type=int, default=10**9, help="the least batch at which the noise is 1 sample")
     parser.add_argument("--overflow-at", type=int, default=None, help="the step whose gradients are not finite, which changes no weight")
+    parser.add_argument("--loss-every", type=int, default=1, help="steps from one that reports its loss to the next")
     parser.add_argument("--lead", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=10**9)
     parser.add_argument("--batch", default="both")
@@ -47,8 +48,8 @@ def once(options, what):
     return True
 
 
-def misbehave_at(options, run, rank):
-    """Break the contract before a step; return what happens in it."""
+def misbehave_at(options, run, rank, steps):
+    """Break the contract before a step, after so many steps of this attempt; return what happens in it."""
     name, _, at = options.misbehave.partition(":")
     if name == "crash" and rank == options.ranks - 1 and run.plan.step == int(at) and once(options, name):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -57,6 +58,9 @@ def misbehave_at(options, run, rank):
     if name.startswith("pause") and run.plan.step == int(at) and once(options, "pause"):
         with run.paused("eval", at_most_s=60.0 if name == "pause" else 0.1):
             time.sleep(4)
+    needed = {"memory": run.plan.global_batch - 1, "memory-in-full": steps if options.recompute == "full" else -1}.get(name)
+    if needed is not None and needed >= int(at):
+        raise MemoryError("CUDA out of memory")
     if name == "hang" and run.plan.step == int(at) and (options.folder / "did-hang").exists() + once(options, f"hang{rank}") == 1:
         time.sleep(1000)
     return name
@@ -109,7 +113,7 @@ def train(rank, options, barrier, shares):
             return
         if options.misbehave == "never-leaves" and steps == 3:
             raise SystemExit(0)
-        plan, what = run.plan, misbehave_at(options, run, rank)
+        plan, what = run.plan, misbehave_at(options, run, rank, steps)
         batches = plan.micro_batches(rank, options.ranks)
         log.write(json.dumps([plan.step, [number for batch in batches for number in batch]]) + "\n")
         log.flush()
@@ -125,6 +129,7 @@ def train(rank, options, barrier, shares):
         scale = math.inf if overflows else options.noise if plan.global_batch < options.quiet_at else 1.0
         noise = None if scale is None else {"noise_scale": scale, "health": "healthy", "variance_ratio": scale}
         loss = math.inf if overflows else abs(gradient)
+        loss = None if plan.step % options.loss_every else loss
         run.step(samples=taken, loss=loss, skipped=overflows, noise=noise, learning_rate=0.1 * plan.learning_rate_factor)
         if run.plan.step % options.save_every == 0 and not run.leaving:
             with run.paused("save"):

@@ -2,19 +2,22 @@
 
 import contextlib
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
 from oppa.control.own_trainer import contract
-from oppa.control.own_trainer.attempt import OwnAttempt
+from oppa.control.own_trainer.attempt import PREEMPTION, OwnAttempt
 from oppa.control.own_trainer.checkpoint_record import newest_record
 from oppa.control.own_trainer.contract import AttemptTerms, PlanTerms
+from oppa.control.own_trainer.failed_change import PROOF, failed_change
 from oppa.control.own_trainer.run_book import RunBook
-from oppa.errors import MeasurementError, TrainingError
+from oppa.errors import EnvironmentLackingError, MeasurementError, TrainingError
 from oppa.training.run import ledger
 from oppa.training.run.run_controller import ControllerDecision
 from oppa.training.run.run_folder import RunSpec, checkpoints, new_attempt
+from oppa.trials.trial import TrialResult
 from tests.own_trainer.folders import ranks
 from tests.own_trainer.own_runs import OwnRun
 
@@ -42,7 +45,8 @@ class Followed:
         )
         self.terms.write(self.folder)
         (self.folder / "trial.json").write_text("{}")
-        self.attempt = OwnAttempt(self.folder, self.terms, self.book)
+        self.now_s = 1000.0
+        self.attempt = OwnAttempt(self.folder, self.terms, self.book, clock=lambda: self.now_s)
         (self.program,) = ranks(self.folder, 1)
 
     def resumed(self, terms: AttemptTerms) -> OwnAttempt:
@@ -233,3 +237,119 @@ def test_a_noise_scale_that_is_none_counts_as_not_measured(followed, noise):
     followed.attempt.read()
     (line,) = followed.own.events(ledger.STEP)
     assert line["noise_scale"] is None and line["variance_ratio"] is None and line["health"] == "not_measured"
+
+
+FAILED, REVOKED = TrialResult(outcome="out_of_memory", cause="no memory", seconds=1.0), TrialResult(outcome="interrupted", seconds=1.0)
+
+
+def test_a_failure_is_that_of_the_last_change_of_the_batch_from_its_first_step_on_until_it_is_proved(followed):
+    def failed(result=FAILED):
+        followed.attempt.read()
+        return failed_change(followed.attempt, result, move=None, begun=None)
+
+    followed.step(3)
+    assert failed() is None, "no batch was asked for"
+    followed.ask(16)
+    assert failed() is None, "it was asked for, but its first step has not begun"
+    followed.step(1)
+    for _ in range(PROOF):
+        undone = failed()
+        assert (undone.before.global_batch, undone.decision.configuration.global_batch) == (8, 16) and "no memory" in undone.failure
+        assert failed(REVOKED) is None, "the batch did not take its hosts away"
+        followed.step(1)
+    assert failed() is None
+
+
+def test_a_checkpoint_belongs_to_the_batch_that_trained_it_although_another_one_begins_there(followed):
+    followed.step(3)
+    followed.ask(16)
+    followed.step(1)
+    found = []
+    for name in ("first.pt", "second.pt"):
+        followed.save(name)
+        followed.attempt.read()
+        record = newest_record(followed.own.run)
+        found.append((record.step, record.configuration.global_batch, record.plan.global_batch))
+        followed.step(1)
+    assert found == [(4, 8, 8), (5, 16, 16)]
+
+
+def test_a_pause_before_the_first_step_is_no_late_start(followed):
+    with followed.program.paused("evaluation"):
+        followed.now_s += 100
+        followed.attempt.require_start(60.0)
+    followed.now_s += 59
+    followed.attempt.require_start(60.0)
+    followed.now_s += 2
+    with pytest.raises(MeasurementError, match="took no step within 60 s"):
+        followed.attempt.require_start(60.0)
+
+
+@pytest.mark.parametrize(("reason", "moves"), [("stop", True), ("layout", True), (PREEMPTION, False)])
+def test_a_trainer_that_evaluates_has_its_time_to_leave_after_that_unless_its_devices_are_taken_away(followed, reason, moves):
+    followed.step(2)
+    with followed.program.paused("evaluation"):
+        followed.attempt.read()
+        followed.attempt.ask_to_leave(reason)
+        followed.now_s += 100
+        with contextlib.nullcontext() if moves else pytest.raises(TrainingError, match="saved nothing within 60 s"):
+            followed.attempt.require_answers()
+    if moves:
+        followed.now_s += 59
+        followed.attempt.require_answers()
+
+
+def test_a_trainer_that_leaves_has_no_longer_than_its_time_to_leave(followed):
+    followed.step(1)
+    followed.attempt.ask_to_leave("stop")
+    followed.step(1)
+    followed.attempt.read()
+    assert followed.program.leaving is not None and contract.is_leaving(followed.folder)
+    followed.now_s += 61
+    with pytest.raises(TrainingError, match="saved nothing within 60 s"):
+        followed.attempt.require_answers()
+
+
+@contextlib.contextmanager
+def full(folder: Path):
+    """Refuse new entries of a folder, as a full file system does: a file takes its place."""
+    away = folder.with_name(f".{folder.name}")
+    folder.mkdir(exist_ok=True)
+    folder.rename(away)
+    folder.write_text("")
+    try:
+        yield
+    finally:
+        folder.unlink()
+        away.rename(folder)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_checkpoint_that_cannot_be_recorded_now_is_recorded_later(followed, leaves):
+    followed.step(2)
+    followed.attempt.read()
+    path = followed.save("first.pt")
+    if leaves:
+        followed.program.leave(path, finished=True)
+    with full(followed.own.run / "checkpoints"):
+        followed.attempt.read()
+        assert followed.attempt.left is None
+        if leaves:
+            with pytest.raises(MeasurementError, match="cannot be recorded"):
+                followed.attempt.read_last()
+    followed.attempt.read_last()
+    assert newest_record(followed.own.run).step == 2 and (followed.attempt.left is not None) == leaves
+
+
+def test_a_ledger_that_cannot_be_written_to_its_end_is_a_lack_of_the_environment(followed):
+    followed.step(2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        followed.attempt.read()
+        with pytest.raises(EnvironmentLackingError, match=r"steps\.jsonl` cannot be written: File too large"):
+            followed.book.ended(finished=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    followed.book.ended(finished=True)
+    assert len(followed.own.events(ledger.STEP)) == 2

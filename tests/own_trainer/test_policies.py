@@ -34,3 +34,11 @@ def test_a_trainer_whose_batch_only_grows_is_never_asked_for_a_smaller_one(tmp_p
     assert ledger.require_whole(result.lines) == 6400
     assert {line["global_batch"] for line in own.events(ledger.STEP)} == {32}
     assert not own.events("refused")
+
+
+@pytest.mark.parametrize("loss_every", [20, 10**6])
+def test_a_loss_that_is_reported_now_and_then_holds_no_batch_back(tmp_path, loss_every):
+    own = OwnRun(tmp_path, "--noise", "5000", "--loss-every", str(loss_every), samples=6400)
+    own.train("global_batch=8", table=own.table(tmp_path / "t", SPEEDS), policy="goodput")
+    assert not own.events(ledger.NOT_ROLLED_BACK)
+    assert {line["loss"] is None for line in own.events(ledger.STEP)} == {True, False}

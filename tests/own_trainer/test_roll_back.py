@@ -1,8 +1,11 @@
 """A change of layout that fails, in each phase of its restart: the trainer goes on in the layout before, and no sample is lost."""
 
+import itertools
+
 import pytest
 
 from experiments.trainers.stop_after import StopAfter
+from oppa.control.own_trainer.run_book import PASSED_OVER, UNREADABLE
 from oppa.training.run import ledger
 from tests.own_trainer.own_runs import OwnRun
 
@@ -44,4 +47,29 @@ def test_a_layout_that_fails_after_its_first_step_resumes_the_checkpoint_that_is
     result = own.train("recompute=none", table=table, policy="goodput", callback=StopAfter(5, attempt=3))
     (before, after) = [line["checkpoint"] for line in own.events(ledger.STARTED)][-2:]
     assert result.outcome.ending.value == "stopped" and before == after is not None
+    assert own.samples() == list(range(ledger.require_whole(result.lines)))
+
+
+@pytest.mark.parametrize(
+    ("what", "save_every", "failure"),
+    [
+        ("memory:8", 10**9, "failed with the new batch"),
+        ("memory:8", 1, "failed with the new batch"),  # also at the step from which the new batch is due
+        ("memory-in-full:6", 3, "failed in the new layout"),
+    ],
+)
+def test_a_change_that_exhausts_the_memory_is_undone_and_not_tried_again(tmp_path, what, save_every, failure):
+    own = OwnRun(tmp_path, "--noise", "5000", "--save-every", str(save_every), "--misbehave", what, samples=10**6)
+    table = own.table(tmp_path / "t", {(8, "none"): 100.0, (16, "none"): 95.0} if what == "memory:8" else LAYOUTS)
+    is_live = "batch" in failure
+    seen = StopAfter(AGAIN, attempt=2 if is_live else 3)
+    result = own.train("recompute=none", table=table, policy="goodput", callback=seen)
+    lines = ledger.read(own.run)
+    (undone,) = [line for line in lines if line["event"] == ledger.UNDONE]
+    assert result.outcome.ending.value == "stopped" and result.outcome.attempts == len(seen.attempts) == (2 if is_live else 3)
+    assert failure in undone["failure"] and "out of memory" in undone["failure"]
+    assert not [line for line in lines if line["event"] in (PASSED_OVER, UNREADABLE)]
+    steps = own.events(ledger.STEP)
+    last = list(itertools.takewhile(lambda line: line["configuration"] == own.configuration().id, reversed(steps)))
+    assert len(last) >= AGAIN
     assert own.samples() == list(range(ledger.require_whole(result.lines)))

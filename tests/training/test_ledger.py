@@ -3,6 +3,8 @@
 import contextlib
 import itertools
 import math
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,15 @@ from oppa.training.run.ledger import (
     Line,
     Tail,
     first_step,
+    last,
     latest_steps,
+    lines,
     read,
     require_whole,
     size,
     standing,
 )
+from oppa.training.run.standing_lines import StandingLines
 from oppa.training.run.step_times import observations
 
 
@@ -81,6 +86,72 @@ def test_a_line_that_was_not_finished_is_not_there_and_does_not_spoil_the_next(t
     with contextlib.closing(Ledger(tmp_path)) as second:
         second.write(STEP, step=0)
     assert [line["event"] for line in read(tmp_path)] == [STARTED, STEP]
+
+
+@contextlib.contextmanager
+def full(size_bytes: int) -> Iterator[None]:
+    """Let the kernel refuse all bytes of files beyond a size, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_lines_that_a_full_disk_refuses_are_written_once_it_has_space(tmp_path: Path) -> None:
+    with contextlib.closing(Ledger(tmp_path)) as ledger:
+        with full(100):
+            for step in range(20):
+                ledger.write(STEP, step=step)
+            with pytest.raises(OSError, match="too large"):
+                ledger.sync()
+        assert [line["step"] for line in read(tmp_path)] == [0, 1, 2]
+        ledger.write(STEP, step=20)
+        ledger.sync()
+        assert [line["step"] for line in read(tmp_path)] == list(range(21))
+
+
+def test_a_disk_that_stays_full_fails_the_run_before_its_lines_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oppa.training.run.ledger.REFUSED_BYTES", 100)
+    ledger = Ledger(tmp_path)
+    with full(10), pytest.raises(OSError, match="too large"):
+        for step in range(20):
+            ledger.write(STEP, step=step)
+    ledger.close()
+
+
+def test_a_ledger_of_any_length_is_read_and_its_first_lines_without_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oppa.training.run.ledger.LIMIT_BYTES", 100)
+    with contextlib.closing(Ledger(tmp_path)) as ledger:
+        for step in range(20):
+            ledger.write(STEP, step=step)
+    assert len(read(tmp_path)) == 20 and size(tmp_path) > 100
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b"nonsense\n")
+    assert next(lines(tmp_path))["step"] == 0
+    with pytest.raises(CheckpointError, match="is damaged"):
+        list(lines(tmp_path))
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("starts", [(), (0,), (0, 3, 5), (0, 5, 3), (0, 2, 2), (4, 0)])
+def test_the_lines_that_stand_are_the_same_when_they_are_streamed(
+    starts: tuple[int, ...], kept_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oppa.training.run.standing_lines.KEPT_BYTES", kept_bytes)
+    assert list(StandingLines(tmp_path)) == [] and last(tmp_path) is None
+    with contextlib.closing(Ledger(tmp_path)) as ledger:
+        ledger.write("profiled", step=0)
+        for start in starts:
+            ledger.write(STARTED, step=start)
+            for step in range(start, 7):
+                ledger.write(STEP, step=step, samples=[8 * step, 8 * step + 8])
+        found = StandingLines(tmp_path)
+        assert list(found) == standing(read(tmp_path)) == found[:] and len(found) == len(standing(read(tmp_path)))
+        assert last(tmp_path) == found[-1]
+        ledger.write(STARTED, step=0)
+    assert list(found) == standing(read(tmp_path)[:-1]), "they are those up to the end at that time"
 
 
 def test_a_damaged_ledger_is_told_of(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """A program that states until when it evaluates or saves does not hang; no other text in that file ends the tuner."""
 
+import dataclasses
 import json
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from oppa.trials import trial_folder
-from oppa.trials.monitor import ENDING, HANG_S, TrialMonitor
+from oppa.errors import MeasurementError
+from oppa.trials import trial_folder, untrusted_file
+from oppa.trials.monitor import ENDING, HANG_S, RECENT, TrialMonitor
 from tests.trials.conftest import script_spec
 
 OTHERS = ("", "[", "[]", "1", "{}", '{"until": null}', '{"until": NaN}', '{"until": 1' + "0" * 400 + "}", "[" * 60_000, '{"until": 0}')
@@ -60,9 +63,73 @@ def test_a_program_that_has_taken_its_steps_has_longer_to_end(tmp_path: Path) ->
     assert monitor.must_end is not None and monitor.must_end.verdict.outcome == "timed_out"
 
 
+@pytest.mark.parametrize(
+    ("steps", "silence_s", "outcome"), [(5, 0.0, "completed"), (5, 2.9, "completed"), (5, 3.1, "timed_out"), (4, 0.0, "timed_out")]
+)
+def test_at_its_limit_a_trial_with_enough_steps_is_measured_unless_it_has_become_silent(
+    steps: int, silence_s: float, outcome: str, tmp_path: Path
+) -> None:
+    clock = Clock()
+    lines = (json.dumps({"step": step, "step_time_s": 1.0}) for step in range(steps))
+    monitor = TrialMonitor(
+        tmp_path, script_spec(), limit_s=100.0, enough=5, hang_s=HANG_S, stop_rule=None, on_step=lambda _: None, clock=clock
+    )
+    clock.advance(100.1 - silence_s)
+    (tmp_path / trial_folder.MEASUREMENTS).write_text("".join(f"{line}\n" for line in lines))
+    monitor.poll()
+    clock.advance(silence_s)
+    monitor.check_time()
+    assert monitor.must_end is not None and monitor.must_end.verdict.outcome == outcome
+
+
 @pytest.mark.parametrize("text", OTHERS, ids=range(len(OTHERS)))
 def test_any_other_text_is_no_pause(text: str, tmp_path: Path) -> None:
     monitor = silent(tmp_path, Clock())
     (tmp_path / trial_folder.PAUSED).write_text(text)
     monitor.check_time()
     assert monitor.must_end is not None
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(0, RECENT), (2 * RECENT, RECENT + 5)])
+def test_only_the_newest_measurements_of_a_run_are_kept_and_all_of_a_trial(steps: int, kept: int, tmp_path: Path) -> None:
+    lines = (json.dumps({"step": step, "step_time_s": 1.0}) for step in range(RECENT + 5))
+    (tmp_path / trial_folder.MEASUREMENTS).write_text("".join(f"{line}\n" for line in lines))
+    spec, seen = dataclasses.replace(script_spec(), steps=steps), list[int]()
+    monitor = TrialMonitor(tmp_path, spec, limit_s=1e9, hang_s=HANG_S, stop_rule=None, on_step=lambda each: seen.append(each.step))
+    monitor.poll()
+    assert len(monitor.measurements) == kept and seen == list(range(RECENT + 5))
+
+
+MEMORY = Path("/proc/self/mem")
+"""A regular file whose first bytes no process can read: the kernel answers EIO, as a network file system does for a while."""
+
+
+def test_a_read_error_that_stays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted_file, "PATIENCE_S", 0.0)
+    with pytest.raises(MeasurementError, match="`mem` cannot be read: Input/output error"):
+        untrusted_file.read(MEMORY, limit_bytes=10)
+
+
+def test_a_read_error_that_passes_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted_file, "RETRY_S", 0.01)
+    trial, restored = tmp_path / "trial", tmp_path / "restored"
+    (restored / MEMORY.name).parent.mkdir()
+    (restored / MEMORY.name).write_text("whole")
+    trial.symlink_to(MEMORY.parent)
+    (tmp_path / "new").symlink_to(restored)
+    mends = threading.Timer(0.05, (tmp_path / "new").replace, [trial])
+    mends.start()
+    assert untrusted_file.read(trial / MEMORY.name, limit_bytes=10) == b"whole"
+    mends.join()
+
+
+def test_a_refusal_that_does_not_pass_is_not_tried_again() -> None:
+    tries = list[int]()
+
+    def refused() -> None:
+        tries.append(1)
+        Path("/proc/self/mem/x").touch()
+
+    with pytest.raises(NotADirectoryError):
+        untrusted_file.insist(refused)
+    assert len(tries) == 1

@@ -77,15 +77,17 @@ def _advises(run: RunSpec) -> str:
 
 def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None:
     """Print how the run ended, its steps and samples by the valid `lines` of its ledger, and its newest checkpoint, to stderr."""
-    steps = [line for line in lines if line["event"] == ledger.STEP]
+    count, last = 0, None
+    for line in lines:
+        count, last = (count + 1, line) if line["event"] == ledger.STEP else (count, last)
     endings = {Ending.FINISHED: "[green]trained to its end[/]", Ending.FAILED: "[red]failed[/]"}
     ended = endings.get(outcome.ending, outcome.ending.value)
     rows = [("run", ended if outcome.attempts else "[green]complete before[/]; no ranks were started")]
     if outcome.ending is Ending.FAILED:
         rows += [("cause", escape(outcome.last.cause)), ("stderr", escape(str(outcome.folder / logs.STDERR)))]
-    if steps:
+    if last is not None:
         rows += [
-            ("steps", f"{len(steps):,}, loss {style.number(steps[-1]['loss'])}"),
+            ("steps", f"{count:,}, loss {style.number(last['loss'])}"),
             ("samples", f"{ledger.require_whole(lines):,}, each once and in order"),
         ]
     rows += [("saved", escape(str(path))) for path in checkpoints(folder)[:1]]

@@ -1,6 +1,7 @@
 """Follow one attempt of a user's own trainer: read its reports, ask for other batches, and ask it to leave."""
 
 import contextlib
+import dataclasses
 import heapq
 import itertools
 import re
@@ -12,10 +13,12 @@ from oppa.control.own_trainer import contract
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, LeftState, PlanTerms, SavedState, StepReport
 from oppa.control.own_trainer.reports import ReportCheck
 from oppa.control.own_trainer.run_book import RunBook
-from oppa.errors import TrainingError
+from oppa.errors import MeasurementError, TrainingError
 from oppa.problem.configuration import Configuration
 from oppa.training.run.run_controller import ControllerDecision
+from oppa.trials.monitor import pause_of
 from oppa.trials.trial_folder import MEASUREMENTS, LineReader
+from oppa.trials.untrusted_file import insist
 from oppa.units import format_seconds
 
 ANSWER_STEPS, ANSWER_S = 50, 30.0
@@ -30,6 +33,18 @@ PREEMPTION = "preemption"
 """Reason to leave if the site is about to take the devices away."""
 EARLIER = "asked for by an earlier process of oppa"
 """Reason of a change that this process has not asked for."""
+PAUSED_TO_LEAVE = "leaving"
+"""Label of the pause that the client states once it has to leave; it ends at the deadline, which it therefore does not move."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChange:
+    """Holds a change of batch between two steps, from the beginning of its first step on."""
+
+    before: Configuration
+    decision: ControllerDecision
+    step: int
+    """Number of its first step, which the trainer may not have ended."""
 
 
 class OwnAttempt:
@@ -41,6 +56,7 @@ class OwnAttempt:
         book: Ledger and controller of the run.
         seen: Steps that the ledger has already; their lines are only checked.
         on_first: Called at the first step, before it is written down.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -51,6 +67,7 @@ class OwnAttempt:
         *,
         seen: int = 0,
         on_first: "Callable[[OwnAttempt], None]" = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         model = book.run.problem.stated_model
         self.folder, self.terms, self.configuration = folder, terms, terms.configuration
@@ -61,12 +78,12 @@ class OwnAttempt:
         self.leaving = ""
         """Reason for which it was asked to leave; empty if it was not."""
         self.leaving_s = 0.0
-        """Monotonic seconds at which it was asked to leave, or had taken all samples."""
+        """Monotonic seconds at which it was asked to leave, had taken all samples, or last paused after that; 0 before."""
         self.leave_limit_s = terms.leave_timeout_s
         """Seconds from then on within which it has to leave."""
         self.left_s = 0.0
         """Monotonic seconds at which it was seen to have left; its processes may still end their work."""
-        self._book, self._seen, self._on_first = book, seen, on_first
+        self._book, self._seen, self._on_first, self._clock = book, seen, on_first, clock
         self._check = ReportCheck(
             terms.plan,
             step=terms.step,
@@ -80,8 +97,12 @@ class OwnAttempt:
         """Time and inode of each statement of a checkpoint that was read; the trainer may replace it."""
         self._paths = {} if terms.checkpoint is None else {terms.checkpoint: terms.step}
         """Step of each checkpoint."""
-        self._configurations = {terms.plan.number: terms.configuration}
+        self._waited_s = self._clock()
+        """Monotonic seconds at which the attempt began, or last paused before its first step."""
+        self._plans, self._configurations = {terms.plan.number: terms.plan}, {terms.plan.number: terms.configuration}
         self._decisions: dict[int, ControllerDecision] = {}
+        self._change: BatchChange | None = None
+        """The last change of batch whose first step was taken."""
         self._asked_at = (0, 0.0)
         """Step and monotonic seconds of the last request."""
         self._before: int | None = None
@@ -98,6 +119,14 @@ class OwnAttempt:
         return self._check.step
 
     @property
+    def change(self) -> BatchChange | None:
+        """Return the last change of batch, also if the trainer has only begun its first step; None without one."""
+        due = self._check.due
+        if due is None:
+            return self._change
+        return BatchChange(before=self.configuration, decision=self._decision(due.number), step=due.from_step)
+
+    @property
     def is_asked(self) -> bool:
         """Return True while the trainer has not begun the last batch that it was asked for, or is leaving."""
         return bool(self._decisions) or bool(self.leaving)
@@ -107,8 +136,23 @@ class OwnAttempt:
         """Return True if the trainer has nothing more to take."""
         return self._check.is_done(whole_steps=self.abilities is not None and self.abilities.whole_steps)
 
-    def read(self) -> None:
-        """Read everything new, and write it down.
+    def read_last(self) -> None:
+        """Read what is new once all processes have ended; wait while the file system refuses the record of the last checkpoint.
+
+        Raises:
+            MeasurementError: as `read` does, or the checkpoint cannot be recorded.
+            TrainingError: the trainer contradicts its plan.
+        """
+        try:
+            insist(lambda: self.read(must=True))
+        except OSError as error:
+            raise MeasurementError(f"the checkpoint with which the trainer left cannot be recorded: {error.strerror}") from error
+
+    def read(self, *, must: bool = False) -> None:
+        """Read everything new, and write it down. A checkpoint that cannot be recorded now is read again.
+
+        Args:
+            must: Raise OSError if the checkpoint with which the trainer left cannot be recorded.
 
         Raises:
             MeasurementError: a file is damaged, or its version is unknown.
@@ -126,27 +170,36 @@ class OwnAttempt:
         for new in in_order:
             if isinstance(new, PlanTerms):
                 self._check.announced(new, self._asked(self.plan.number + 1))
+                self._plans[new.number] = new
             else:
                 self._take(new)
-        for state in saved:
-            self._keep(state)
+        for state, name in saved:
+            try:
+                self._keep(state)
+            except OSError:
+                del self._saved[name]
         if self.is_done and self.abilities is not None and not self.leaving_s:
-            self.leaving_s = time.monotonic()
+            self.leaving_s = self._clock()
         if left is not None:
             self._require_left(left)
-            self._keep(left)
-            self.left, self.left_s = left, time.monotonic()
+            try:
+                self._keep(left)
+            except OSError:
+                if must:
+                    raise
+                return
+            self.left, self.left_s = left, self._clock()
 
     def ask(self, decision: ControllerDecision, *, before: int | None = None) -> None:
         """Ask for another batch in the same layout, which begins before so many samples, or not at all."""
         number = self.plan.number + 1
         self._configurations[number], self._decisions[number] = decision.configuration, decision
-        self._asked_at, self._before = (self._check.step, time.monotonic()), before
+        self._asked_at, self._before = (self._check.step, self._clock()), before
         contract.ask_for(self.folder, number, decision.configuration, before=before)
 
     def ask_to_leave(self, reason: str, *, before: int | None = None) -> None:
         """Ask the trainer to save and leave before so many samples, or not at all for this reason."""
-        now, limit_s = time.monotonic(), self._limit_s(reason)
+        now, limit_s = self._clock(), self._limit_s(reason)
         if not self.leaving_s:
             self.leaving_s, self.leave_limit_s = now, limit_s
         self.leaving, self.leave_limit_s = reason, min(self.leave_limit_s, now - self.leaving_s + limit_s)
@@ -159,7 +212,7 @@ class OwnAttempt:
         if self._before is None or self._check.samples < self._before:
             return None
         # Rank 0 announces what it follows before it begins another step.
-        announced = (self.folder / contract.LEAVING).exists() if self.leaving else self.plan.number >= max(self._decisions, default=0)
+        announced = contract.is_leaving(self.folder) if self.leaving else self.plan.number >= max(self._decisions, default=0)
         return None if announced else self._before
 
     def withdraw(self) -> ControllerDecision | None:
@@ -172,16 +225,29 @@ class OwnAttempt:
         grace_s = self._book.run.problem.run_options.preemption_grace_s
         return grace_s if reason == PREEMPTION and grace_s is not None else self.terms.leave_timeout_s
 
+    def require_start(self, limit_s: float) -> None:
+        """Raise MeasurementError, which another attempt may follow, if the trainer takes no first step in its time, pauses apart."""
+        if self.steps:
+            return
+        if pause_of(self.folder) is not None:
+            self._waited_s = self._clock()
+        elif self._clock() > self._waited_s + limit_s:
+            raise MeasurementError(f"the trainer took no step within {format_seconds(limit_s)} after its start")
+
     def require_answers(self) -> None:
-        """Raise TrainingError if the trainer has not answered a request, or not left, in its time."""
+        """Raise TrainingError if the trainer has not answered a request, or not left, in its time; pauses move the time to leave."""
         step, asked_s = self._asked_at
         number = max(self._decisions, default=0)
-        waited = self._check.step > step + ANSWER_STEPS and time.monotonic() > asked_s + ANSWER_S
+        waited = self._check.step > step + ANSWER_STEPS and self._clock() > asked_s + ANSWER_S
         may_miss = self._before is not None and self._before - self._check.samples <= MOST_LEAD * self.configuration.global_batch
         if number > self.plan.number and waited and not may_miss:
             message = f"the trainer was asked for plan {number} at step {step}, and has not taken it up at step {self._check.step}"
             raise TrainingError(message, hint="call `run.step` on rank 0 after each optimizer step")
-        if self.leaving_s and self.left is None and time.monotonic() > self.leaving_s + self.leave_limit_s:
+        if not self.leaving_s or self.left is not None:
+            return
+        if self.leaving != PREEMPTION and pause_of(self.folder) not in (None, PAUSED_TO_LEAVE):
+            self.leaving_s = self._clock()  # but a site that takes its devices away waits for no pause
+        elif self._clock() > self.leaving_s + self.leave_limit_s:
             limit = format_seconds(self.leave_limit_s)
             why = f"it was asked to leave ({self.leaving})" if self.leaving else "all samples were taken"
             key = "preemption_grace" if self.leaving == PREEMPTION else "leave_timeout"
@@ -194,12 +260,19 @@ class OwnAttempt:
             self._on_first(self)
         self.steps += 1
         before, self.configuration = self.configuration, self._configurations[checked.plan.number]
-        decision = self._decisions.pop(checked.plan.number, ControllerDecision(configuration=self.configuration, reason=EARLIER))
+        decision = self._decision(checked.plan.number)
+        self._decisions.pop(checked.plan.number, None)
+        if checked.begins_plan:
+            self._change = BatchChange(before=before, decision=decision, step=report.step)
         if report.step < self._seen:
             return
         if checked.begins_plan:
             self._book.changed(before, decision, {"rebatch": 0.0})
         self._book.stepped(checked, self.configuration)
+
+    def _decision(self, number: int) -> ControllerDecision:
+        """Return the decision on a plan that was announced, maybe one of an earlier process of oppa."""
+        return self._decisions.get(number) or ControllerDecision(configuration=self._configurations[number], reason=EARLIER)
 
     def _new_lines(self) -> list[bytes]:
         """Return all lines that were complete when this began, up to a bound on what a flooding trainer can make oppa read."""
@@ -229,17 +302,20 @@ class OwnAttempt:
             self._configurations[number] = Configuration.from_dict({**self.configuration.to_dict(), **sizes})
         return self._configurations[number]
 
-    def _new_saved(self) -> list[SavedState]:
-        """Return the checkpoints that were stated since the last call, by their steps: as many of the newest as the run keeps."""
+    def _new_saved(self) -> list[tuple[SavedState, str]]:
+        """Return the checkpoints that were stated since the last call, with the names of their files, in the order of their steps.
+
+        They are as many of the newest as the run keeps.
+        """
         found, most = [], min(MOST_STATES, self._book.run.problem.run_options.keep)
         for path in sorted(self.folder.glob(contract.SAVED), key=_number_of)[-most:]:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # it was replaced, or is read again
                 facts = path.lstat()
                 version = facts.st_mtime_ns, facts.st_ino
                 if self._saved.get(path.name) != version and (state := contract.read_record(SavedState, self.folder, path.name)):
                     self._saved[path.name] = version
-                    found.append(state)
-        return sorted(found, key=lambda state: state.step)
+                    found.append((state, path.name))
+        return sorted(found, key=lambda each: each[0].step)
 
     def _require_left(self, left: LeftState) -> None:
         if left.reason == "finished" and not self.is_done and self.terms.total_samples is not None:
@@ -256,11 +332,17 @@ class OwnAttempt:
             raise TrainingError(message, hint="call `run.saved` and `run.leave` after the checkpoint is complete")
         before = self._paths.setdefault(state.checkpoint, state.step)
         if state.step >= self._seen or state.step == self.terms.step:
-            self._book.saved(state, self._configurations.get(state.plan.number, self.configuration))
+            trained = self._trained(state)
+            self._book.saved(trained, self._configurations.get(trained.plan.number, self.configuration))
         if before != state.step:
             self._book.dropped(before)
             message = f"the trainer stated `{state.checkpoint}` after {state.step} steps, which held the state after {before} steps"
             raise TrainingError(message, hint="give each checkpoint a path of its own")
+
+    def _trained(self, state: SavedState) -> SavedState:
+        """Return a state under the plan that has trained it: one that only begins with the next step may fail in it."""
+        before = self._plans.get(state.plan.number - 1)
+        return state.model_copy(update={"plan": before}) if before is not None and state.plan.from_step == state.step else state
 
 
 def _step_of(new: PlanTerms | StepReport) -> int:

@@ -1,13 +1,17 @@
 """Catch up with earlier processes of oppa that trained the run: the changes they made, and what nobody has written down."""
 
 import contextlib
+from collections import deque
+from pathlib import Path
 
 from oppa.control.own_trainer.attempt import OwnAttempt
 from oppa.control.own_trainer.contract import AttemptTerms
 from oppa.control.own_trainer.run_book import RunBook
 from oppa.errors import MeasurementError, TrainingError
 from oppa.training.run import ledger
+from oppa.training.run.ledger import Line
 from oppa.training.run.run_folder import attempts_of
+from oppa.training.run.standing_lines import StandingLines
 from oppa.trials.trial_folder import ATTEMPT
 
 
@@ -20,16 +24,20 @@ def catch_up(book: RunBook) -> float | None:
     Raises:
         CheckpointError: the ledger is damaged.
     """
-    found = ledger.read(book.folder)
-    book.count_changes(found)
+    book.count_changes(ledger.lines(book.folder, steps=False))
     started = {number: path for number, path in attempts_of(book.folder).items() if (path / ATTEMPT).exists()}
     if not started:
         return None
-    last, lines = started[max(started)], ledger.standing(found)
-    steps = [line for line in lines if line["event"] == ledger.STEP]
+    last, ended, step = started[max(started)], ledger.last(book.folder), _last_step(book.folder)
     with contextlib.suppress(MeasurementError, TrainingError):  # what is damaged is lost, as after any failure
         terms = AttemptTerms.read(last)
-        if terms is not None and lines and lines[-1]["event"] != ledger.ENDED:
-            book.resume(steps[-1] if steps else None)
+        if terms is not None and ended is not None and ended["event"] != ledger.ENDED:
+            book.resume(step)
             OwnAttempt(last, terms, book, seen=book.step).read()
-    return steps[-1]["time"] if steps else None
+    return step["time"] if step is not None else None
+
+
+def _last_step(folder: Path) -> Line | None:
+    """Return the last valid step; None without one."""
+    found = deque((line for line in StandingLines(folder) if line["event"] == ledger.STEP), maxlen=1)
+    return found[0] if found else None

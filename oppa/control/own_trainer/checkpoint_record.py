@@ -3,6 +3,7 @@
 oppa never removes a trainer's checkpoints. It keeps the newest records, and leaves out those whose checkpoint is gone.
 """
 
+import functools
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -16,6 +17,7 @@ from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import AnySetting
 from oppa.regular_file import read
 from oppa.training.run.run_folder import CHECKPOINTS, checkpoint_of, checkpoints, steps_of
+from oppa.trials.untrusted_file import insist
 
 FILE = "own.json"
 
@@ -62,7 +64,7 @@ def newest_record(run: Path, *, passed: Collection[int] = ()) -> CheckpointRecor
     gone = ""
     for folder in (each for each in checkpoints(run) if steps_of(each) not in passed):
         try:
-            record = CheckpointRecord.model_validate_json(read(folder / FILE, limit_bytes=1 << 20))
+            record = CheckpointRecord.model_validate_json(insist(functools.partial(read, folder / FILE, limit_bytes=1 << 20)))
         except FileNotFoundError:  # oppa was killed before it wrote the record
             continue
         except (OSError, ValidationError) as error:

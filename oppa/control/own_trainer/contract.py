@@ -20,6 +20,7 @@ from oppa.regular_file import parse_json
 from oppa.training.run.learning_rate import SCALINGS, Followed
 from oppa.trials import trial_folder, untrusted_file
 from oppa.trials.trial_folder import write_json
+from oppa.trials.untrusted_file import insist
 
 PROTOCOL, OLDEST = 1, 1
 """Version of the files that this oppa speaks, and the oldest one that it still speaks."""
@@ -166,6 +167,11 @@ class StepReport(_Record):
     resumed: bool = True
     """True if the trainer has read from which checkpoint to resume."""
 
+    @property
+    def reports_loss(self) -> bool:
+        """Return True if the trainer stated a loss, be it one that is not finite."""
+        return "loss" in self.model_fields_set
+
 
 class SavedState(_Record):
     """States a complete checkpoint: the content of `saved-N.json`."""
@@ -178,9 +184,9 @@ class SavedState(_Record):
 
     @property
     def is_present(self) -> bool:
-        """Return True unless the checkpoint is a path on which nothing is, or which the file system refuses."""
+        """Return True unless the checkpoint is a path on which nothing is, or which the file system refuses for good."""
         try:
-            return "://" in self.checkpoint or Path(self.checkpoint).exists()
+            return "://" in self.checkpoint or bool(insist(Path(self.checkpoint).stat))
         except OSError:  # a name that is too long, or a folder that may not be searched
             return False
 
@@ -273,6 +279,11 @@ def have_all_started(folder: Path) -> bool:
     return any(ranks.isdecimal() and waiting.count(ranks) >= int(ranks) for ranks in set(waiting))
 
 
+def is_leaving(folder: Path) -> bool:
+    """Return True if rank 0 has announced that all ranks leave; raises MeasurementError if that cannot be read."""
+    return untrusted_file.read(folder / LEAVING, limit_bytes=FILE_BYTES) is not None
+
+
 def ask_for(folder: Path, number: int, configuration: Configuration, *, before: int | None = None) -> None:
     """Ask the trainer for another batch, as plan number `number`; raises MeasurementError if that cannot be written.
 
@@ -292,8 +303,9 @@ def ask_to_leave(folder: Path, reason: str, deadline_s: float, *, before: int | 
 
 
 def _request(path: Path, values: dict[str, Any], before: int | None) -> None:
+    stated = values if before is None else {**values, "before": before}
     try:
-        write_json(path, values if before is None else {**values, "before": before})
+        insist(lambda: write_json(path, stated))
     except OSError as error:
         raise MeasurementError(f"`{path.name}` cannot be written: {error.strerror}") from error
 

@@ -1,15 +1,11 @@
 """Hold a change of layout by a restart: from its decision to the first step in the new layout, or to its failure."""
 
 import dataclasses
-import time
-from collections.abc import Mapping
-from typing import Self
 
 from oppa.problem.configuration import Configuration
 from oppa.training.run.resize import ResizeRequest
 from oppa.training.run.run_controller import ControllerDecision
 from oppa.training.run.run_folder import RunSpec
-from oppa.trials.trial import TrialResult
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +22,8 @@ class LayoutMove:
     """Monotonic seconds at which the trainer was asked to leave; 0 before."""
     left_s: float = 0.0
     """Monotonic seconds at which it had left; 0 before."""
+    stepped_s: float = 0.0
+    """Monotonic seconds of the first step in the new layout; 0 before."""
 
     @property
     def shrinks(self) -> bool:
@@ -42,25 +40,7 @@ class LayoutMove:
         return dataclasses.replace(run, problem=dataclasses.replace(run.problem, cluster=cluster))
 
     def seconds(self, now_s: float) -> dict[str, float]:
-        """Return the seconds that the trainer took to leave, and those of the start up to now."""
+        """Return the seconds that the trainer took to leave, and those of the start up to its first step, or up to now."""
         if not self.left_s:
             return {"save": now_s - self.asked_s}
-        return {"save": self.left_s - self.asked_s, "start": now_s - self.left_s}
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class UndoneMove:
-    """Holds a change of layout that has failed; the next attempt returns to the layout before."""
-
-    move: LayoutMove
-    seconds: Mapping[str, float]
-    failure: str
-    is_revoked: bool
-    """True if hosts were withdrawn, which says nothing about the layout."""
-
-    @classmethod
-    def of(cls, move: LayoutMove, result: TrialResult) -> Self:
-        """Return a change that has failed just now, with the attempt of this result."""
-        failed = "resume in the new layout" if move.left_s else "save and leave for the new layout"
-        failure, is_revoked = f"the trainer did not {failed}: {result.cause}", result.outcome == "interrupted"
-        return cls(move=move, seconds=move.seconds(time.monotonic()), failure=failure, is_revoked=is_revoked)
+        return {"save": self.left_s - self.asked_s, "start": (self.stepped_s or now_s) - self.left_s}

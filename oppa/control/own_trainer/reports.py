@@ -53,10 +53,14 @@ class ReportCheck:
         """Return the newest plan that rank 0 has announced."""
         return self._coming[-1] if self._coming else self.plan
 
+    @property
+    def due(self) -> PlanTerms | None:
+        """Return the plan that begins with the next step, if another one held before it; else None."""
+        return self._coming[0] if self._coming and self._coming[0].from_step <= self.step else None
+
     def is_done(self, *, whole_steps: bool) -> bool:
         """Return True if all samples are taken, or fewer are left than the next step takes, for a trainer that cuts no step."""
-        next_plan = self._coming[0] if self._coming and self._coming[0].from_step <= self.step else self.plan
-        return self._total is not None and self._total - self.samples < (next_plan.global_batch if whole_steps else 1)
+        return self._total is not None and self._total - self.samples < ((self.due or self.plan).global_batch if whole_steps else 1)
 
     def announced(self, plan: PlanTerms, asked: Configuration) -> None:
         """Take up a plan that begins with a coming step.

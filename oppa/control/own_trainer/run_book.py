@@ -3,10 +3,11 @@
 The lines are those of the built-in trainer, so that reports, plans and the live page read both.
 """
 
+import contextlib
 import math
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from oppa.control.own_trainer.bounds import ChangeLimits
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord
 from oppa.control.own_trainer.contract import NoiseReport, SavedState
 from oppa.control.own_trainer.reports import KEPT, CheckedStep
+from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import ChangeFacts, StepFacts
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Ledger, Line
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import RunSpec, checkpoint_of
+from oppa.trials.untrusted_file import insist
 
 ADVISED, WITHDRAWN, HELD_BACK = "advised", "advice_withdrawn", "held_back"
 """Events of the ledger: a decision that was only advised, the end of advice, and a decision that a bound of the user held back."""
@@ -67,8 +70,9 @@ class RunBook:
         self._ledger = Ledger(folder)
 
     def close(self) -> None:
-        """Close the ledger."""
-        self._ledger.close()
+        """Close the ledger; raises EnvironmentLackingError if the file system still refuses lines of it."""
+        with written(self.folder / ledger.FILE):
+            self._ledger.close()
 
     @property
     def frozen(self) -> str:
@@ -121,6 +125,7 @@ class RunBook:
         scale = _bounded(noise.noise_scale, least=1 / _MOST)
         healthy = noise.health == "healthy" and scale is not None
         rate = report.learning_rate
+        loss: dict[str, Any] = {"loss": report.loss} if report.reports_loss else {}
         facts = StepFacts.model_construct(
             step=report.step,
             samples=checked.samples.stop,
@@ -131,7 +136,7 @@ class RunBook:
             health=noise.health if healthy or noise.health != "healthy" else NOT_MEASURED.health,
             variance_ratio=_bounded(noise.variance_ratio),
             worker_variance_ratio=_bounded(noise.worker_variance_ratio),
-            loss=report.loss,
+            **loss,
             learning_rate=self.run.problem.training.learning_rate * _factor(checked) if rate is None else rate,
         )
         recorded = ("loss", "learning_rate", "step_time_s", "elapsed_s", "health", "variance_ratio", "worker_variance_ratio", "noise_scale")
@@ -204,7 +209,7 @@ class RunBook:
         return True
 
     def saved(self, state: SavedState, configuration: Configuration) -> None:
-        """Record a checkpoint of the trainer, once all lines up to it are on disk."""
+        """Record a checkpoint of the trainer, once all lines up to it are on disk; raises OSError if the file system refuses that."""
         record = CheckpointRecord.of(state, configuration, self._elapsed.get(state.step, self.elapsed_s))
         self._ledger.sync()
         record.write(self.folder, keep=self.run.problem.run_options.keep)
@@ -215,13 +220,19 @@ class RunBook:
         shutil.rmtree(checkpoint_of(self.folder, step), ignore_errors=True)
 
     def ended(self, *, finished: bool) -> None:
-        """Write down the end of the run."""
+        """Write down the end of the run; raises EnvironmentLackingError if the file system refuses it."""
         self.note(ledger.ENDED, finished=finished, total=self.run.problem.run_options.samples)
-        self._ledger.sync()
+        with written(self.folder / ledger.FILE):
+            insist(self._ledger.sync)
 
     def note(self, event: str, **facts: Any) -> None:
-        """Append a line with the time and the run's steps and samples, which `facts` may replace."""
-        self._ledger.write(event, **{"time": time.time(), "step": self.step, "samples": self.samples, **facts})
+        """Append a line with the time and the run's steps and samples, which `facts` may replace.
+
+        Raises:
+            EnvironmentLackingError: the file system has refused too many lines.
+        """
+        with written(self.folder / ledger.FILE):
+            self._ledger.write(event, **{"time": time.time(), "step": self.step, "samples": self.samples, **facts})
 
     def _noted_change(
         self, event: str, before: Configuration, decision: ControllerDecision, *, seconds: Mapping[str, float] = {}, failure: str = ""
@@ -236,6 +247,16 @@ class RunBook:
             reason=decision.reason,
             weighed=dict(decision.weighed),
         )
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Turn an OSError that is raised inside into an EnvironmentLackingError that names a file of the run."""
+    try:
+        yield
+    except OSError as error:
+        hint = "free some space, and run the command again, which resumes the run"
+        raise EnvironmentLackingError(f"`{path}` cannot be written: {error.strerror}", hint=hint) from error
 
 
 def _bounded(value: float | None, *, least: float = -_MOST) -> float | None:

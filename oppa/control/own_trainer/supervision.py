@@ -1,9 +1,9 @@
 """Supervise the attempts of a user's own trainer: start it, follow the controller's decisions, and restart it.
 
 A batch changes between two steps if the trainer can. Another layout is another attempt: the trainer saves and leaves, and resumes under the
-launch line of the new layout. Its ranks may have started meanwhile (`early_start`). The trainer may die before it has left, or the new
-layout may fail before its first step. Then the former layout resumes the newest checkpoint, and the new one is not tried again. A rank that
-dies or hangs ends the attempt. The next one resumes the newest checkpoint, or an earlier one if that is unreadable (`resumption`).
+launch line of the new layout. Its ranks may have started meanwhile (`early_start`). The trainer may die before it has left, or soon after a
+change (`failed_change`). Then the former configuration resumes the newest checkpoint, and the new one is not tried again. A rank that dies
+or hangs ends the attempt. The next one resumes the newest checkpoint, or an earlier one if that is unreadable (`resumption`).
 
 A request for another number of hosts is a change of layout, too (`resizing`). Ranks start on granted hosts while the present ones train. If
 the hosts are refused, the present ranks train on. If ranks cannot start so, the run saves and stops, for the next process to begin on the
@@ -21,11 +21,12 @@ from oppa.control.own_trainer.attempt import PREEMPTION, OwnAttempt
 from oppa.control.own_trainer.catch_up import catch_up
 from oppa.control.own_trainer.checkpoint_record import CheckpointRecord
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, PlanTerms
-from oppa.control.own_trainer.layout_move import LayoutMove, UndoneMove
+from oppa.control.own_trainer.failed_change import FailedChange, failed_change
+from oppa.control.own_trainer.layout_move import LayoutMove
 from oppa.control.own_trainer.rank_launchers import RankLaunchers, spec_of
 from oppa.control.own_trainer.resizing import Resizing
 from oppa.control.own_trainer.resumption import Resumption
-from oppa.control.own_trainer.run_book import LEFT_BADLY, RESTARTED, RunBook
+from oppa.control.own_trainer.run_book import LEFT_BADLY, RESTARTED, RunBook, written
 from oppa.control.reach import outside, way_of
 from oppa.errors import MeasurementError, TrainingError
 from oppa.launchers.elastic_hosts import ElasticHosts
@@ -37,7 +38,7 @@ from oppa.training.run.run_folder import RunSpec, new_attempt
 from oppa.training.run.supervision import Attempts, Ending, Outcome, RunListener
 from oppa.trials.launcher import Launcher
 from oppa.trials.trial import TrialResult, run_trial
-from oppa.units import format_seconds
+from oppa.trials.untrusted_file import insist
 
 ENDING_S = 30.0
 """Most seconds in which ranks end that have left for another layout, whose ranks wait; on a loaded machine the end of Python takes long."""
@@ -71,7 +72,8 @@ def supervise_own(
         hosts: Hosts of the launcher; None for this host.
 
     Raises:
-        StudyError: the folder cannot be written.
+        StudyError: the folder of an attempt cannot be written.
+        EnvironmentLackingError: the ledger cannot be written.
         CheckpointError: the record of a checkpoint is damaged.
     """
     with contextlib.ExitStack() as stack:
@@ -94,11 +96,11 @@ class _Supervisor:
         self._move: LayoutMove | None = None
         """The change of layout in progress."""
         self._begun: LayoutMove | None = None
-        """A change of layout after which rank 0 has taken a step; only the step after it shows that all ranks took the first one."""
-        self._failed: set[Configuration] = set()
-        """Configurations to which a change has failed; the controller may have decided on one before it learned so."""
-        self._undone: UndoneMove | None = None
-        """A change of layout from which the next attempt returns."""
+        """The change of layout with which the present attempt began; None before its first step."""
+        self._failed = dict[Configuration, Configuration]()
+        """Configurations to which a change has failed, with those before; the controller may have decided on one before it learned so."""
+        self._undone: FailedChange | None = None
+        """A change from which the next attempt returns."""
         self._last_step_at: float | None = None
         """Unix time of the last step of an earlier process; None without one, and after the first step of this process."""
         self._is_connected = self._is_last = False
@@ -122,8 +124,7 @@ class _Supervisor:
                 attempts.forget_failures()
             elif ending is None:
                 ending = attempts.failed(result, has_trained=record is not None or attempt.steps > 0, is_last=self._is_last)
-                ending = None if self._undo(attempt, result) else ending
-                if is_usual and self._goes_back(attempt, result):
+                if self._undo(attempt, result) or (is_usual and self._goes_back(attempt, result)):
                     attempts.forget_failures()
                     ending = None
                 self._listener.failed(attempt.folder, result, goes_on=ending is None)
@@ -160,9 +161,9 @@ class _Supervisor:
         self._resumption.begin(configuration)
         if self._undone is not None:  # noted after the start, which voids what was noted at its step before
             undone, self._undone = self._undone, None
-            self._book.changed(undone.move.before, undone.move.decision, undone.seconds, undone.failure)
-            if undone.move.resize is not None:
-                self._resizing.refuse(undone.move.resize, undone.failure, excused=undone.is_revoked)
+            self._book.changed(undone.before, undone.decision, undone.seconds, undone.failure)
+            if undone.resize is not None:
+                self._resizing.refuse(undone.resize, undone.failure, excused=undone.is_revoked)
         self._began_s, self._begun = time.monotonic(), None
         return OwnAttempt(folder, terms, self._book, on_first=self._proved)
 
@@ -175,29 +176,32 @@ class _Supervisor:
         if self._move is not None and self._move.resize is not None:
             self._ranks.move()
         folder = new_attempt(self._folder)
-        terms.write(folder)
+        with written(folder):
+            insist(lambda: terms.write(folder))
         return folder
 
     def _take_hosts(self) -> None:
         """Take the hosts on which the next attempt trains: those of a request, or after its failure those before."""
+        undone = self._undone.move if self._undone is not None else None
         if self._move is not None and self._move.resize is not None:
             self._run = self._move.after
-        elif self._undone is not None and self._run is not self._undone.move.run:
-            self._run = self._undone.move.run
+        elif undone is not None and self._run is not undone.run:
+            self._run = undone.run
         else:
             return
         self._run.write(self._folder)
         self._resizing.began(self._run.problem.cluster.hosts)
-        if self._undone is not None:
+        if undone is not None:
             self._ranks.move()
 
     def _configuration(self, record: CheckpointRecord | None, asked: Configuration | None) -> Configuration:
-        """Return the configuration of the next attempt: that of the checkpoint, unless another one is asked for."""
-        back = self._undone and self._undone.move.before
+        """Return the configuration of the next attempt: that of the checkpoint, unless another one is asked for, or it has failed."""
+        back = self._undone and self._undone.before
         if self._move is not None:
             return self._move.decision.configuration
         fitting = record is not None and record.configuration.devices == self._run.problem.cluster.devices
-        return asked or back or (record.configuration if record is not None and fitting else self._run.configuration)
+        present = record.configuration if record is not None and fitting else self._run.configuration
+        return asked or back or self._failed.get(present, present)
 
     def _supervised(self, attempt: OwnAttempt) -> TrialResult:
         """Run an attempt to its end; a trainer that contradicts its plan is ended."""
@@ -213,7 +217,7 @@ class _Supervisor:
                 hang_s=problem.training.collective_timeout_s,
                 prepared=prepared,
             )
-            attempt.read()
+            attempt.read_last()
         except _OverError:
             return TrialResult(outcome="completed", seconds=time.monotonic() - self._began_s)
         except (TrainingError, MeasurementError) as error:
@@ -233,7 +237,7 @@ class _Supervisor:
         self._listener.tick()
         self._ranks.end_former()
         attempt.read()
-        self._require_start(attempt)
+        attempt.require_start(self._run.problem.limits.trial_time_s + self._run.problem.training.collective_timeout_s)
         if (frozen_from := attempt.missed) is not None:
             self._withdraw(attempt, self._book.limits.frozen(frozen_from))
         attempt.require_answers()
@@ -312,12 +316,6 @@ class _Supervisor:
             self._stop(attempt)
         return False
 
-    def _require_start(self, attempt: OwnAttempt) -> None:
-        """Raise MeasurementError, which another attempt may follow, if the trainer takes no first step."""
-        limit_s = self._run.problem.limits.trial_time_s + self._run.problem.training.collective_timeout_s
-        if not attempt.steps and time.monotonic() > self._began_s + limit_s:
-            raise MeasurementError(f"the trainer took no step within {format_seconds(limit_s)} after its start")
-
     def _proved(self, attempt: OwnAttempt) -> None:
         """Handle the first step of an attempt: a change of layout has succeeded, and the controller of the run can be connected."""
         now_s = time.monotonic()
@@ -325,7 +323,7 @@ class _Supervisor:
         self._resumption.proved(attempt.configuration)
         self._book.placed(self._ranks.present.hosts)
         if (move := self._move) is not None:
-            self._move, self._begun = None, move
+            self._move, self._begun = None, dataclasses.replace(move, stepped_s=now_s)
             self._book.changed(move.before, move.decision, move.seconds(now_s))
         elif self._last_step_at is not None:
             self._book.note(RESTARTED, seconds={"restart": max(0.0, time.time() - self._last_step_at)})
@@ -340,13 +338,14 @@ class _Supervisor:
         return may_be_unreadable and self._resumption.failed(result.cause)
 
     def _undo(self, attempt: OwnAttempt, result: TrialResult) -> bool:
-        """Return True if a change of layout has failed with the attempt: the next one returns to the layout before."""
-        move, self._move = self._move or (self._begun if attempt.steps <= 1 and attempt.left is None else None), None
-        if move is None or not move.asked_s or self._is_last or not self._resizing.can_return(move.run.problem.cluster.hosts):
+        """Return True if a change has failed with the attempt: the next one returns to the configuration before."""
+        move, self._move = self._move, None
+        undone = None if self._is_last else failed_change(attempt, result, move=move, begun=self._begun)
+        if undone is None or (undone.move and not self._resizing.can_return(undone.move.run.problem.cluster.hosts)):
             return False
-        self._undone = UndoneMove.of(move, result)
-        if move.resize is None:
-            self._failed.add(move.decision.configuration)
+        self._undone = undone
+        if undone.resize is None:
+            self._failed[undone.decision.configuration] = undone.before
         return True
 
     def _follow(self, decision: ControllerDecision, attempt: OwnAttempt) -> None:

@@ -3,7 +3,8 @@
     required batch    V / (eta^2 |g|^2), of the last step that was measured (eq. 3; V as in eq. 5 for `paper`)
     next batch        the smallest of the table not below it, up to the growth limit and the maximum
 
-The batch never shrinks, and the policy does not wait for the learning-rate warm-up; both are as in the paper.
+The batch never shrinks, and the policy does not wait for the learning-rate warm-up. The learning rate follows the batch only if the job
+states a rule. All three are as in the paper (the last in tables 5 to 7).
 """
 
 import math
@@ -30,6 +31,8 @@ class NormTestPolicy(Policy):
     Raises:
         InputError: if an argument is out of range, or the table has no batch up to `maximum`.
     """
+
+    scaling = "none"
 
     def __init__(
         self,

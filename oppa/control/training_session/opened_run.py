@@ -34,6 +34,9 @@ def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec
         run.require_continued_by(problem, folder)
         advise = run.problem.run_options.advise if advise is None else advise
         reference = reference or run.problem.run_options.reference_batch
+        if problem.run_options.usual_scaling:  # the learning rate of a run does not jump between two attempts
+            scaling = run.problem.run_options.scaling
+            problem = dataclasses.replace(problem, run_options=dataclasses.replace(problem.run_options, scaling=scaling))
         same_size = run.configuration.devices == problem.cluster.devices
         present = run.configuration if same_size else _default(problem)
         run = dataclasses.replace(run, problem=problem, configuration=options.asked or present)

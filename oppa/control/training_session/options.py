@@ -78,8 +78,10 @@ def train_options(
 
 
 def measured_for(problem: Problem, policy: Policy) -> Problem:
-    """Return the problem with run options that measure the statistics which a policy needs."""
+    """Return the problem with run options that measure the statistics which a policy needs, and with its scaling if the job states none."""
     run_options = problem.run_options
+    if policy.scaling is not None and run_options.usual_scaling:
+        run_options = dataclasses.replace(run_options, scaling=policy.scaling)
     if policy.interval is not None:
         run_options = dataclasses.replace(run_options, statistics=policy.measures, statistics_every=policy.interval)
     if policy.window is not None:

@@ -22,7 +22,7 @@ class TrainResult:
     """Folder of the run; a further call resumes it."""
     outcome: Outcome
     lines: Sequence[Line]
-    """The valid lines of the run's ledger."""
+    """The valid lines of the run's ledger, which each iteration reads anew: a long run has more than fit in memory."""
     seconds: float
     worth: Mapping[str, Any]
     """Goodput gain and regret of a policy's decisions; empty without a policy."""
@@ -46,20 +46,22 @@ class TrainResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values, as `oppa train --json` prints it."""
-        steps = [line for line in self.lines if line["event"] == ledger.STEP]
-        last = steps[-1] if steps else {}
-        held_out = [line["loss"] for line in self.lines if line["event"] == ledger.VALIDATED]
-        advice = self.advice
+        steps, last, held_out, advice = 0, dict[str, Any](), None, self.advice
+        for line in self.lines:
+            if line["event"] == ledger.STEP:
+                steps, last = steps + 1, dict(line)
+            elif line["event"] == ledger.VALIDATED:
+                held_out = line["loss"]
         return {
             "run": str(self.folder),
             "ending": self.outcome.ending.value,
             "cause": self.outcome.last.cause,
             "attempts": self.outcome.attempts,
             "seconds": self.seconds,
-            "steps": len(steps),
+            "steps": steps,
             "samples": ledger.require_whole(self.lines),
             **{name: last.get(name) for name in ("configuration", "global_batch", "micro_batch", "loss", "noise_scale", "health")},
-            "validation_loss": held_out[-1] if held_out else None,
+            "validation_loss": held_out,
             "checkpoint": next(map(str, checkpoints(self.folder)), None),
             "worth": self.worth or None,
             **({"advice": advice.to_dict()} if advice else {}),

@@ -28,6 +28,7 @@ from oppa.training.run import ledger, resize
 from oppa.training.run.ledger import Line
 from oppa.training.run.run_controller import RunController
 from oppa.training.run.run_folder import PROFILED, STOP, RunSpec, held
+from oppa.training.run.standing_lines import StandingLines
 from oppa.training.run.step_times import observations
 from oppa.training.run.supervision import Ending, Outcome, supervise
 from oppa.trials.launcher import Launcher
@@ -54,7 +55,7 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
             stored_schedules.copy(options.schedules, folder)
         end_orphans(run.uuid)
         outcome = _complete(run, folder) or _attempted(run, options, folder, callback, report)
-        lines = ledger.standing(ledger.read(folder))
+        lines = StandingLines(folder)
         better, seen = _refined(options.table, lines, folder)
     return TrainResult(
         folder=folder,
@@ -71,11 +72,9 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
 
 def _complete(run: RunSpec, folder: Path) -> Outcome | None:
     """Return how a run of one's own trainer has finished with all of its samples; None if there is more to do."""
-    lines, total = ledger.standing(ledger.read(folder)), run.problem.run_options.samples
-    if run.problem.command is None or total is None or not lines:
-        return None
-    last = lines[-1]
-    if last["event"] != ledger.ENDED or not last["finished"]:
+    lines, total = StandingLines(folder), run.problem.run_options.samples
+    last = ledger.last(folder) if len(lines) else None  # which reads them all: damage is found before anything is trained
+    if run.problem.command is None or total is None or last is None or last["event"] != ledger.ENDED or not last["finished"]:
         return None
     if max(ledger.require_whole(lines), last.get("total") or 0) < total:  # a trainer of whole steps ends before the total
         return None

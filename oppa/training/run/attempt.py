@@ -78,6 +78,7 @@ class Attempt:
         Raises:
             TrainingError: if gradients are not finite for `PATIENCE` consecutive steps.
             CheckpointError: if checkpoints exist but none is usable, or the state cannot be saved at the end.
+            OSError: if the ledger cannot be written at the end, or for too many steps.
         """
         with self._gone_on(trial, rank=rank, world=world, rendezvous=rendezvous) as run:
             stopped = False
@@ -311,14 +312,15 @@ class Attempt:
             return
         try:
             run.save(folder)
-        except CheckpointError as error:
+            if self._ledger is not None:
+                note(self._ledger, SAVED, run, checkpoint=folder.name, seconds=time.monotonic() - begin_s)
+                self._ledger.sync()
+        except (CheckpointError, OSError) as error:
             if must:
                 raise
-            _log.warning("the checkpoint was not saved: %s", error.message)
+            _log.warning("the checkpoint was not saved: %s", error)
             return
         if self._ledger is not None:
-            note(self._ledger, SAVED, run, checkpoint=folder.name, seconds=time.monotonic() - begin_s)
-            self._ledger.sync()
             for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
                 shutil.rmtree(old, ignore_errors=True)
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -40,7 +40,9 @@ __all__ = [
     "Tail",
     "change_event",
     "first_step",
+    "last",
     "latest_steps",
+    "lines",
     "note",
     "read",
     "require_whole",
@@ -57,28 +59,50 @@ SAVED, PROFILED, REORDERED, ORDER_TAKEN_UP = "saved", "profiled", "reordered", "
 
 BLOCK, LINE_BYTES = 2**16, 1 << 24
 """Bytes of one read from the end of the file, and longest line."""
+REFUSED_BYTES = 64 << 20
+"""Most bytes of lines that are kept while the file system refuses them, as a full disk does: about 100,000 steps."""
+_STEP = b'{"event": "%s"' % STEP.encode()
+"""Beginning of the line of a step."""
 
 
 class Ledger:
-    """Appends lines for all ranks; one rank has it. Opening it removes an incomplete line that a killed process left."""
+    """Appends lines for all ranks; one rank has it. Opening it removes an incomplete line that a killed process left.
+
+    Training goes on while the file system refuses lines: they are kept, and written with the next one.
+    """
 
     def __init__(self, folder: Path) -> None:
         end = size(folder)
-        self._file = (folder / FILE).open("ab")
+        self._file = (folder / FILE).open("ab", buffering=0)
         self._file.truncate(end)
+        self._rest = bytearray()
 
     def write(self, event: str, **facts: Any) -> None:
-        """Append a line and pass it to the operating system; `sync` makes it durable."""
-        self._file.write(json.dumps({"event": event, **facts}).encode() + b"\n")
-        self._file.flush()
+        """Append a line and pass it to the operating system; `sync` makes it durable.
+
+        Raises:
+            OSError: over `REFUSED_BYTES` were refused.
+        """
+        self._rest += json.dumps({"event": event, **facts}).encode() + b"\n"
+        try:
+            self._flush()
+        except OSError:
+            if len(self._rest) > REFUSED_BYTES:
+                raise
+
+    def _flush(self) -> None:
+        while self._rest:
+            del self._rest[: self._file.write(self._rest)]
 
     def sync(self) -> None:
-        """Wait until all lines are on disk."""
+        """Wait until all lines are on disk; raise OSError if the file system refuses them."""
+        self._flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; raise OSError if the file system still refuses lines."""
+        with self._file:
+            self._flush()
 
 
 def note(ledger: Ledger | None, event: str, run: "TrainingRun", **facts: Any) -> None:
@@ -121,18 +145,35 @@ class Checksums(Protocol):
         ...
 
 
-def read(folder: Path) -> list[Line]:
-    """Return all complete lines, oldest first; none before the run has started.
+def lines(folder: Path, *, begin: int = 0, end: int | None = None, steps: bool = True) -> Iterator[Line]:
+    """Yield all complete lines between two byte positions, oldest first; memory does not grow with their number.
+
+    Args:
+        folder: Folder of the run.
+        begin: Position at which a line begins.
+        end: Position at which a line ends; by default, the end of the last complete line.
+        steps: Yield the lines of steps, too.
 
     Raises:
-        CheckpointError: if a line is damaged, or the ledger is no regular file, or too large.
+        CheckpointError: a line is damaged or too long, or the ledger is no regular file.
     """
     with _opened(folder) as file:
         if file is None:
-            return []
-        if os.fstat(file.fileno()).st_size > LIMIT_BYTES:
-            raise _damaged(folder, f"it has over {LIMIT_BYTES} bytes")
-        return _parsed(folder, file.read().rpartition(b"\n")[0].splitlines())
+            return
+        position = file.seek(begin)
+        while (text := file.readline(LINE_BYTES + 1)).endswith(b"\n"):
+            position += len(text)
+            if end is not None and position > end:
+                return
+            if steps or not text.startswith(_STEP):
+                yield _parsed(folder, [text])[0]
+        if len(text) > LINE_BYTES:
+            raise _too_long(folder)
+
+
+def read(folder: Path) -> list[Line]:
+    """Return all complete lines, oldest first; none before the run has started. Raises CheckpointError as `lines` does."""
+    return list(lines(folder))
 
 
 def size(folder: Path) -> int:
@@ -156,20 +197,18 @@ def size(folder: Path) -> int:
 
 
 def first_step(folder: Path, begin: int) -> Line | None:
-    """Return the first step after byte `begin`; None if there is none. Raises CheckpointError as `read` does."""
-    with _opened(folder) as file:
-        if file is not None:
-            file.seek(begin)
-            while (text := file.readline(LINE_BYTES)).endswith(b"\n"):
-                if (line := _parsed(folder, [text])[0])["event"] == STEP:
-                    return line
-            if len(text) == LINE_BYTES:
-                raise _too_long(folder)
-    return None
+    """Return the first step after byte `begin`; None if there is none. Raises CheckpointError as `lines` does."""
+    return next((line for line in lines(folder, begin=begin) if line["event"] == STEP), None)
+
+
+def last(folder: Path) -> Line | None:
+    """Return the last complete line; None before the run has started. Raises CheckpointError as `lines` does."""
+    found = _latest(folder, 1, 0, size(folder), lambda _: True)
+    return found[0] if found else None
 
 
 def latest_steps(folder: Path, count: int, *, begin: int = 0, end: int | None = None) -> list[Line]:
-    """Return the last `count` steps between two byte positions, oldest first; raises CheckpointError as `read` does.
+    """Return the last `count` steps between two byte positions, oldest first; raises CheckpointError as `lines` does.
 
     The file is read backwards in blocks, so that the cost does not grow with its length.
 
@@ -179,18 +218,21 @@ def latest_steps(folder: Path, count: int, *, begin: int = 0, end: int | None = 
         begin: Position at which a line begins.
         end: Position at which a line ends; by default, the end of the last complete line.
     """
-    end = size(folder) if end is None else end
-    block, steps = BLOCK, list[Line]()
+    return _latest(folder, count, begin, size(folder) if end is None else end, lambda line: line["event"] == STEP)
+
+
+def _latest(folder: Path, count: int, begin: int, end: int, is_wanted: Callable[[Line], bool]) -> list[Line]:
+    block, found = BLOCK, list[Line]()
     while begin < end:
         at = max(begin, end - block)
         if block > 4 * LINE_BYTES:
             raise _too_long(folder)
         texts = _lines_between(folder, at, end)
-        steps = [line for line in _parsed(folder, texts[at > begin :]) if line["event"] == STEP]
-        if len(steps) >= count or at == begin:
+        found = [line for line in _parsed(folder, texts[at > begin :]) if is_wanted(line)]
+        if len(found) >= count or at == begin:
             break
         block *= 4
-    return steps[-count:]
+    return found[-count:]
 
 
 def _lines_between(folder: Path, begin: int, end: int) -> list[bytes]:
@@ -211,8 +253,11 @@ def _opened(folder: Path) -> Iterator[BinaryIO | None]:
         return
     except OSError as error:
         raise _damaged(folder, str(error.strerror)) from None
-    with file:
-        yield file
+    try:
+        with file:
+            yield file
+    except OSError as error:
+        raise _damaged(folder, str(error.strerror)) from None
 
 
 def _parsed(folder: Path, texts: Sequence[bytes]) -> list[Line]:

@@ -1,6 +1,7 @@
 """Derive the throughput of a run's configurations from its step times, to refine the table from which they were chosen."""
 
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Sequence
 
 from oppa.problem.configuration import Configuration
 from oppa.table.refinement import StepTimeObservation
@@ -16,26 +17,38 @@ def observations(lines: Iterable[Line]) -> list[StepTimeObservation]:
 
     A single micro-batch that was taken in two to be measured took longer. Such steps count only if there are no others.
     """
-    found = []
-    for configuration, steps in _segments(lines):
-        counted = steps[WARM_UP:]
-        plain = [step for step in counted if not (configuration.has_one_micro_batch and step.get("variance_ratio") is not None)]
-        times_s = [step["step_time_s"] for step in (plain if len(plain) > 1 else counted)]
-        if len(times_s) > 1:
-            found.append(StepTimeObservation.of(configuration, times_s))
-    return found
+    segments = _segments(lines)
+    return [StepTimeObservation.of(each.configuration, each.times_s) for each in segments if len(each.times_s) > 1]
 
 
-def _segments(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[Line]]]:
-    """Yield the configuration of each segment, in order, and its steps; those with local batches do not measure a configuration."""
-    present, steps = None, list[Line]()
+class _Segment:
+    """Keeps the step times of a segment after its warm-up, but nothing else: a run takes millions of steps."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration, self._skip = configuration, WARM_UP
+        self._all_s, self._plain_s = array("d"), array("d")
+
+    def took(self, step: Line) -> None:
+        """Count a step."""
+        if self._skip:
+            self._skip -= 1
+            return
+        self._all_s.append(step["step_time_s"])
+        if not (self.configuration.has_one_micro_batch and step.get("variance_ratio") is not None):
+            self._plain_s.append(step["step_time_s"])
+
+    @property
+    def times_s(self) -> Sequence[float]:
+        """Return the seconds of the steps that count."""
+        return self._plain_s if len(self._plain_s) > 1 else self._all_s
+
+
+def _segments(lines: Iterable[Line]) -> list[_Segment]:
+    """Return the segments in order; steps with local batches do not measure a configuration."""
+    found = list[_Segment]()
     for line in lines:
-        if line["event"] == ledger.STEP and not line.get("local_batches"):
-            steps.append(line)
+        if line["event"] == ledger.STEP and not line.get("local_batches") and found:
+            found[-1].took(line)
         elif line["event"] in (ledger.STARTED, ledger.CHANGED, ledger.ROLLED_BACK):
-            if present is not None:
-                yield present, steps
-            present = Configuration.from_dict(line["configuration"] if line["event"] == ledger.STARTED else line["after"])
-            steps = []
-    if present is not None:
-        yield present, steps
+            found.append(_Segment(Configuration.from_dict(line["configuration"] if line["event"] == ledger.STARTED else line["after"])))
+    return found

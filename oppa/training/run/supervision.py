@@ -149,7 +149,7 @@ class _Stop:
 
 def _ending(result: TrialResult, folder: Path) -> Ending | None:
     """Return the ending of a run after an attempt, by the last line of the ledger; None if the attempt failed."""
-    last = (ledger.read(folder) or [{"event": ""}])[-1]
-    if result.outcome != "completed" or last["event"] != ledger.ENDED:
+    last = ledger.last(folder)
+    if result.outcome != "completed" or last is None or last["event"] != ledger.ENDED:
         return None
     return Ending.FINISHED if last["finished"] else Ending.STOPPED
