@@ -53,6 +53,10 @@ class Leaving:
         """Return True if the program ends before its training does: samples are left, or the trial is over."""
         return self.reason != "finished"
 
+    def later(self, seconds: float) -> Leaving:
+        """Return the same request with so many seconds more; a site that takes its devices away gives none."""
+        return self if self.reason == "preemption" else dataclasses.replace(self, until=self.until + seconds)
+
     @property
     def deadline_s(self) -> float:
         """Return the seconds that are left."""

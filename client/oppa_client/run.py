@@ -66,7 +66,7 @@ class Run:
         self._due: tuple[int, Leaving] | None = None
         """First step before which to leave, and why."""
         self._began_s: float | None = None
-        self._paused_s = 0.0
+        self._paused_s, self._is_paused = 0.0, False
         self._resumed = attempt["checkpoint"] is None
         self._statistics_every: int | None = attempt.get("statistics_every")  # an older oppa states none
         self.total_samples: int | None = attempt["total_samples"]
@@ -133,7 +133,7 @@ class Run:
 
         Args:
             samples: Samples that all ranks together took in this step, as the program counts them.
-            loss: Mean loss of the step.
+            loss: Mean loss of the step; None in a step that reports none.
             tokens: Tokens of the step.
             skipped: True if the weights did not change, as after an overflow; the samples are taken nevertheless.
             noise: Statistics of the step's gradients, such as `GradientStatistics.report()` of oppa returns them.
@@ -147,10 +147,11 @@ class Run:
         seconds = max(1e-9, begin_s - (self._began_s or begin_s) - self._paused_s)
         samples, known = whole("samples", samples), {name: finite(value) for name, value in (noise or {}).items()}
         facts = {"samples": samples, "tokens": tokens, "skipped": skipped, "learning_rate": finite(learning_rate), "noise": known or None}
-        facts |= {"loss": finite(loss), "plan": self._terms.number, "paused_s": self._paused_s, "resumed": self._resumed}
+        facts |= {} if loss is None else {"loss": finite(loss)}
+        facts |= {"plan": self._terms.number, "paused_s": self._paused_s, "resumed": self._resumed}
         self._began_s, self._paused_s = begin_s, 0.0
         if self._in_trial:
-            goes_on = self._trial.step(seconds, memory_bytes=memory_bytes, loss=facts["loss"])
+            goes_on = self._trial.step(seconds, memory_bytes=memory_bytes, loss=finite(loss))
             self._leaving = None if goes_on else Leaving("trial")
             self._count(samples)
             return
@@ -166,19 +167,20 @@ class Run:
     def paused(self, label: str, *, at_most_s: float = PAUSE_S) -> Iterator[None]:
         """Evaluate or save inside the context: it counts as no step time, and oppa waits at most so long for its end.
 
-        A run that leaves is paused already, until it has left.
+        A pause inside another one is part of it. A run that leaves has as much longer.
         """
-        if self._leaving is not None:
+        if self._is_paused or (self._leaving is not None and self._in_trial):
             yield
             return
-        begin_s, in_step = time.perf_counter(), self._began_s is not None
+        begin_s, in_step, self._is_paused = time.perf_counter(), self._began_s is not None, True
         self._begin_pause(label, time.time() + at_most_s)
         try:
             yield
         finally:
-            self._end_pause()
+            self._is_paused, seconds = False, time.perf_counter() - begin_s
+            self._end_pause(seconds)
             if in_step:  # before the first plan no step's clock runs
-                self._paused_s += time.perf_counter() - begin_s
+                self._paused_s += seconds
 
     @timed
     def _begin_pause(self, label: str, until: float) -> None:
@@ -186,12 +188,11 @@ class Run:
             self._write(run_files.PAUSED, {"label": label, "until": until})
 
     @timed
-    def _end_pause(self) -> None:
-        try:
-            if self._trial.rank == 0:
-                (self._trial.folder / run_files.PAUSED).unlink(missing_ok=True)
-        except OSError:
-            self.errors += 1
+    def _end_pause(self, seconds: float) -> None:
+        if self._leaving is not None:
+            self._leave_now(self._leaving.later(seconds))
+        elif self._trial.rank == 0:
+            self._write(run_files.PAUSED, None)
 
     @timed
     def saved(self, checkpoint: str | os.PathLike[str], *, step: int | None = None, samples: int | None = None) -> None:
@@ -349,9 +350,10 @@ class Run:
         if self._leaving is None and self._due is not None and self._step >= self._due[0]:
             self._leave_now(self._due[1])
 
-    def _write(self, name: str, values: dict[str, Any]) -> None:
+    def _write(self, name: str, values: dict[str, Any] | None) -> None:
+        """Write a file, or remove it; count a refusal."""
         try:
-            run_files.write(self._trial.folder, name, values)
+            (self._trial.folder / name).unlink(missing_ok=True) if values is None else run_files.write(self._trial.folder, name, values)
         except OSError:
             self.errors += 1
 
@@ -377,11 +379,9 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
     able = {**ABILITIES, **(abilities or {})}
     able["early_start"] = able["early_start"] or early_start.is_declared()
     if able.keys() != ABILITIES.keys() or able["batch"] not in BATCH:
-        raise ContractError(
-            f"`abilities = {abilities}`: the abilities are {', '.join(ABILITIES)}, and `batch` is one of {', '.join(BATCH)}"
-        )
-    trial = open_trial()
-    if trial is None:
+        known = f"the abilities are {', '.join(ABILITIES)}, and `batch` is one of {', '.join(BATCH)}"
+        raise ContractError(f"`abilities = {abilities}`: {known}")
+    if (trial := open_trial()) is None:
         return None
     if not {run_files.ATTEMPT, run_files.HOLD} & run_files.names_in(trial.folder):
         return Run(trial, attempt_of_trial(trial.spec["configuration"]), in_trial=True)

@@ -132,7 +132,7 @@ def test_the_type_on_the_page_is_that_of_the_schema(name: str, row: Row) -> None
 def test_defaults_that_depend_on_other_keys_are_stated() -> None:
     rows = dict(ROWS)
     assert rows["training.weight_decay"].default == f"{USUAL_WEIGHT_DECAY['adamw']:g} for AdamW, {USUAL_WEIGHT_DECAY['sgd']:g} for SGD"
-    assert f'With SGD the default is `"{USUAL_SCALING["sgd"]}"`' in rows["train.scaling"].meaning
+    assert f'The default is `"{USUAL_SCALING["sgd"]}"` with SGD' in rows["train.scaling"].meaning
     assert units.parse_seconds(re.findall(r'`"([^"]+)"`', rows["limits.trial_time"].meaning)[0]) == COMPILING_S
 
 

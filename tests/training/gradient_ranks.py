@@ -9,6 +9,7 @@ import os
 import torch
 import torch.distributed as dist
 from oppa_client.plan import Terms
+from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -61,7 +62,7 @@ def shared_out(spec, mesh, folder):
 @contextlib.contextmanager
 def local(model):
     """Gradients are not averaged."""
-    if isinstance(model, FSDPModule):
+    if isinstance(getattr(model, "_orig_mod", model), FSDPModule):
         model.set_requires_gradient_sync(False)
         yield
         model.set_requires_gradient_sync(True)
@@ -162,6 +163,15 @@ def refused(wrapped, rank, world):
     return ""
 
 
+def compiled(model):
+    """Compile a model after it is wrapped, as Accelerate does last; the backend runs the traced graph as it is."""
+    return torch.compile(DistributedDataParallel(model), backend="aot_eager")
+
+
+def compiled_shards(model):
+    return torch.compile(sharded(model), backend="aot_eager")
+
+
 def in_float32(model):
     return fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
 
@@ -175,6 +185,9 @@ FRESH = {
     "ddp": joined(functools.partial(looped, DistributedDataParallel, "micro-batches")),
     "ddp, workers": joined(functools.partial(looped, DistributedDataParallel, "workers")),
     "fsdp": joined(functools.partial(looped, sharded, "micro-batches")),
+    "ddp, compiled": joined(functools.partial(looped, compiled, "micro-batches")),
+    "ddp, compiled, workers": joined(functools.partial(looped, compiled, "workers")),
+    "fsdp, compiled": joined(functools.partial(looped, compiled_shards, "micro-batches")),
     "fsdp, recomputed": joined(functools.partial(looped, recomputed, "micro-batches")),
     "fsdp, workers": joined(functools.partial(looped, sharded, "workers")),
     "ddp, checked": joined(functools.partial(checked, DistributedDataParallel)),
@@ -184,6 +197,8 @@ FRESH = {
     "ddp, averaged at once": joined(functools.partial(astray, DistributedDataParallel, contextlib.nullcontext)),
     "fsdp, averaged at once": joined(functools.partial(astray, sharded, contextlib.nullcontext)),
     "fsdp in float32, workers": joined(functools.partial(looped, in_float32, "workers")),
+    "not wrapped": joined(functools.partial(refused, nn.Module.train)),
+    "compiled alone": joined(functools.partial(refused, functools.partial(torch.compile, backend="aot_eager"))),
     "fsdp and tp": joined(functools.partial(refused, slice_and_shard)),
     "planted": joined(lambda rank, world: self_test(steps=100).error),
 }

@@ -213,6 +213,19 @@ def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("program", ["ddp, compiled", "ddp, compiled, workers", "fsdp, compiled"])
+def test_a_model_that_is_compiled_after_it_is_wrapped_is_measured_over_all_ranks(program: str, gang: Gang) -> None:
+    assert_same(of_json(gang.agreed(program, 2)), own_reference(2, of_workers="workers" in program))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["not wrapped", "compiled alone"])
+def test_a_model_that_is_not_wrapped_is_refused_where_several_ranks_train(program: str, gang: Gang) -> None:
+    assert "neither wrapped in DDP" in gang.agreed(program, 2)
+    assert gang.agreed(program, 1) == ""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp, averaged at once", "fsdp, averaged at once"])
 def test_workers_whose_gradients_never_add_up_by_themselves_are_refused(program: str, gang: Gang) -> None:
     assert "do not add up on this rank before they are averaged" in gang.agreed(program, 2)
@@ -308,6 +321,12 @@ def test_a_model_that_was_watched_leaves_no_memory_behind() -> None:
         assert weight() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("batch", [8.0, 8.0 * 2048], ids=["samples", "tokens"])
+def test_averages_of_ones_own_loop_become_as_long_in_samples_as_in_tokens(batch: float) -> None:
+    smoothing = GradientStatistics(linear()).noise_scale.smoothing
+    assert [smoothing.keeps(batch, steps * batch) for steps in (1, 100, 200, 500, 10_000)] == pytest.approx([0.95, 0.95, 0.975, 0.99, 0.99])
 
 
 def test_refusals() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 
 from oppa.errors import InputError
 from oppa.training import GradientStatistics
+from oppa.training.parallel.gradient_layout import layout_of
 from oppa.training.statistics.measurement_schedule import COMPARED, LONGEST, LONGEST_IN_TWO, RECENT, MeasurementSchedule
 from oppa.training.statistics.noise_scale import NoiseScale, NoiseScaleEstimate, Smoothing
 from oppa.training.statistics.step_clock import StepClock, StepSeconds
@@ -250,6 +252,25 @@ def test_the_cost_is_measured_on_the_way() -> None:
             model.zero_grad()
         gaps = [after - before for before, after in itertools.pairwise(measured)]
         assert gaps[0] == 1 and gaps[-1] == interval and math.isfinite(statistics.noise_scale.noise)
+
+
+@pytest.mark.parametrize("every", [0, 400])
+def test_steps_that_are_not_measured_keep_few_events_of_the_device(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = weakref.WeakSet["Event"]()
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            kept.add(self)
+
+        def record(self) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    layout = dataclasses.replace(layout_of(nn.Linear(1, 1)), device=torch.device("cuda"))
+    statistics, plans = GradientStatistics(layout), Terms.fixed(8, 1, 8)
+    for step in range(1, 400):
+        statistics.begin(plans.at(step, 0, None, every), 1)
+        statistics.step([1] * 8)
+    assert statistics.paused and len(kept) < 200
 
 
 def test_measured_steps_are_timed_apart_from_the_others_that_are_like_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,8 +106,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
             if not trainer.is_last_batch:  # otherwise the epoch ends first, with its evaluation
                 self._leave(trainer)
         elif due(run, self._loader.position, self._save_every):
-            with run.paused("saving"):
-                run.saved(self._save(trainer))
+            run.saved(self._save(trainer))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Leave after an epoch, if oppa has asked to in its last step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from typing import Any
@@ -92,7 +93,14 @@ class OppaTrainer(lightning.Trainer):  # type: ignore[misc,unused-ignore]
         self.callbacks.append(  # type: ignore[attr-defined,unused-ignore]
             FollowPlan(run, loader, self.gradient_statistics, self._save_every)
         )
+        for logger in self.loggers:  # which may upload a checkpoint
+            logger.after_save_checkpoint = run.paused("saving")(logger.after_save_checkpoint)  # type: ignore[method-assign,unused-ignore]
         checkpoint = run.resume.checkpoint if run.resume else None
         super().fit(model, train_dataloaders, val_dataloaders, datamodule, checkpoint, **options)
         if run.leaving and run.leaving.early:
             raise SystemExit(0)
+
+    def save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        """Save a checkpoint as `Trainer.save_checkpoint` does; under oppa its time is no step time."""
+        with self.oppa_run.paused("saving") if self.oppa_run else contextlib.nullcontext():
+            super().save_checkpoint(*arguments, **options)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from oppa_client.loop.checkpoints import seed_of
 from oppa_client.plan import Plan
 
 
@@ -69,6 +70,8 @@ class StepBatches:
             replicas: Number of the data-parallel replicas.
             usual: Plan that states those of the next step; it differs from `plan` if that holds for a measured step alone.
         """
+        # Workers draw other random numbers on each replica, and after each restart; ranks of one replica load the same inputs.
+        self.loader.generator.manual_seed(seed_of(self.order.seed or 0, plan.progress, replica))
         parts = plan.micro_batches(replica, replicas)
         elements = self._elements(plan, parts)
         ahead, self._ahead = self._ahead, None

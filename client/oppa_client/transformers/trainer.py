@@ -28,6 +28,9 @@ from oppa_client.transformers.checkpoints import require_steady
 from oppa_client.transformers.progress import SampleFlow
 from oppa_client.transformers.support import checkpoint_format, require_supported
 
+PAUSES = ("on_save", "on_epoch_end", "on_train_end")
+"""Events at which callbacks may take long, as an upload does; those of an evaluation are part of its pause."""
+
 
 class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     """Follows the plan of a run under oppa; outside oppa it is the `Trainer` itself. See docs/how-to/transformers.md."""
@@ -65,6 +68,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         flow = SampleFlow(self._position)
         handler = self.callback_handler
         handler.callbacks = [flow if type(each) is DefaultFlowCallback else each for each in handler.callbacks]
+        for event in PAUSES:
+            setattr(handler, event, run.paused(event)(getattr(handler, event)))
         output = super().train(resume_from_checkpoint=resume.checkpoint if resume else None, **options)
         if run.leaving and run.leaving.early:
             self.accelerator.end_training()

@@ -60,10 +60,13 @@ def layout_of(model: nn.Module) -> GradientLayout:
     """Return the gradient layout of a user's model under DDP, FSDP2 or HSDP (`fully_shard`) or DeepSpeed, or on one process.
 
     Raises:
-        InputError: if the model is sharded in another way.
+        InputError: if the model is sharded in another way, or is not wrapped although several ranks train.
     """
     if type(model).__module__.partition(".")[0] == "deepspeed":
         return _layout_of_engine(model)
+    inner = getattr(model, "_orig_mod", None)  # of `torch.compile`; a wrapper with parts that Accelerate has compiled has one, too
+    if inner is not None and not isinstance(model, (DistributedDataParallel, FSDPModule)):
+        return layout_of(inner)
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     device = next(iter(named.values())).device
     if isinstance(model, DistributedDataParallel):
@@ -71,11 +74,12 @@ def layout_of(model: nn.Module) -> GradientLayout:
         placement = GradientPlacement(replicas=size, holder=dist.get_rank(model.process_group))
         return GradientLayout(parts=[(model, dict.fromkeys(named, placement))], device=device, group=model.process_group, replicas=size)
     sharded = [parameter for parameter in named.values() if isinstance(parameter, DTensor)]
-    if not sharded:
+    if not sharded and not (dist.is_initialized() and dist.get_world_size() > 1):
         return GradientLayout(parts=[(model, dict.fromkeys(named, GradientPlacement()))], device=device)
-    mesh = sharded[0].device_mesh
     if not isinstance(model, FSDPModule) or len(sharded) < len(named) or not all(map(_is_data_parallel, sharded)):
-        raise InputError("the model is neither wrapped in DDP nor entirely in FSDP2 alone", hint="call `fully_shard(model)`")
+        cause = "the model is neither wrapped in DDP nor entirely in FSDP2 alone"
+        raise InputError(cause, hint="measure what `DistributedDataParallel(model)` or `fully_shard(model)` returns")
+    mesh = sharded[0].device_mesh
     group, copies = (mesh.get_group(), 1) if mesh.ndim == 1 else (_whole_world(mesh), mesh.size(0))
     placement = GradientPlacement(replicas=copies, holder=None if mesh.ndim == 1 else mesh.get_local_rank(0))
     return GradientLayout(parts=[(model, dict.fromkeys(named, placement))], device=device, group=group, replicas=mesh.size())

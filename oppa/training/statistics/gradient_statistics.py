@@ -25,12 +25,14 @@ from oppa.training.parallel.gradient_layout import GradientLayout, GradientPlace
 from oppa.training.statistics.gradient_norms import GradientNorms
 from oppa.training.statistics.measurement_schedule import KEPT_IN_TWO, LARGEST_SHARE, MeasurementSchedule, PlannedStep
 from oppa.training.statistics.megatron_buffers import BufferNorms, is_megatron, layout_of_chunks
-from oppa.training.statistics.noise_scale import Health, NoiseScale, Norms, estimate_of
+from oppa.training.statistics.noise_scale import Health, NoiseScale, Norms, Smoothing, estimate_of
 from oppa.training.statistics.norm_test import variance_ratio
 from oppa.training.statistics.preconditioning import preconditioned_norm
 from oppa.training.statistics.step_clock import StepClock, StepSeconds
 
 Planned = TypeVar("Planned", bound=PlannedStep)
+AT_FIRST = NoiseScale(smoothing=Smoothing(warmup_tokens=0.0))
+"""Estimate of a loop that begins. Its averages have no warm-up, because `step` may be given samples: `share` keeps them short at first."""
 
 
 class GradientStatistics:
@@ -55,7 +57,7 @@ class GradientStatistics:
         self,
         model: nn.Module | Sequence[nn.Module] | GradientLayout,
         *,
-        noise_scale: NoiseScale = NoiseScale(),  # noqa: B008 - frozen
+        noise_scale: NoiseScale = AT_FIRST,
         weighting: Literal["tokens", "equally"] = "tokens",
         preconditioned_by: torch.optim.Optimizer | None = None,
         over: Over = "micro-batches",
@@ -127,11 +129,10 @@ class GradientStatistics:
         is_due = self._schedule.begin(plan, replicas, self._noise_scale)
         taken = plan.in_two(replicas) if is_due and not self._workers else plan
         self._in_two = taken is not plan
-        with self._clock.measuring():
-            if is_due:
-                self.resume()
-            else:
-                self.pause()
+        if is_due:
+            self.resume()
+        else:
+            self.pause()
         return taken
 
     def step(self, tokens: Sequence[float], *, loss_scale: float = 1.0, wait: bool = True) -> NoiseScale:
@@ -255,17 +256,22 @@ class GradientStatistics:
     def pause(self) -> None:
         """Stop measuring until `resume`; all ranks call it. All hooks are removed, and `step` communicates nothing."""
         self._settle()
-        for part in [] if self.paused else self._parts:
-            part.close()
-        self.paused, self._norms = True, ()
+        self._norms = ()
+        if self.paused:
+            return
+        with self._clock.measuring():
+            for part in self._parts:
+                part.close()
+        self.paused = True
 
     def resume(self) -> None:
         """Start measuring again; all ranks call it."""
         if not self.paused:
             return
         self._settle()
-        for part in self._parts:
-            part.open()
+        with self._clock.measuring():
+            for part in self._parts:
+                part.open()
         self.paused = False
 
     def _measuring(self, module: nn.Module, placements: dict[str, GradientPlacement]) -> GradientNorms | BufferNorms:

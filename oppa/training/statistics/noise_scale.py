@@ -107,6 +107,7 @@ class Smoothing:
     steady: float = 0.99
     """Largest fraction that an average keeps at each step after the warm-up."""
     warmup_tokens: float = 8e6
+    """Tokens of the warm-up (COPUS, section 6.1), in the unit in which steps are counted."""
     share: float = 0.2
     """Share of all tokens so far that the average spans after the warm-up; if infinite, `steady` alone applies (COPUS, section 6.1)."""
     calibration: float = 2.0

@@ -8,6 +8,9 @@ import torch
 
 from oppa.training.statistics.device_timer import Begin, DeviceTimer
 
+OTHERS = 32
+"""Largest number of steps with which a measured one is compared; the events of more would pile up while none is measured."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepSeconds:
@@ -18,7 +21,7 @@ class StepSeconds:
     measured: float = 0.0
     """Seconds of the step."""
     other: float = 0.0
-    """Mean seconds of the steps like it since the measured one before."""
+    """Mean seconds of the first steps like it since the measured one before."""
 
 
 class StepClock:
@@ -60,8 +63,11 @@ class StepClock:
         """End the step, if it has done its work."""
         if not self._taken:
             return
-        (self._measured if measured else self._others).end(self._began)
-        self._count += not measured
+        if measured:
+            self._measured.end(self._began)
+        elif self._count < OTHERS:
+            self._others.end(self._began)
+            self._count += 1
         self._began, self._taken = None, False
 
     def take(self) -> StepSeconds:
