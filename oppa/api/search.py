@@ -124,7 +124,7 @@ def plan(
         if not isinstance(job, LineJob):
             raise
         return plan_elsewhere(with_limits(job.problem, trials=trials, max_gpu_hours=max_gpu_hours), designer, error.message)
-    resumed = ResumedStudy.of(Path(study), setup.problem) if study is not None else None
+    resumed = ResumedStudy.of(Path(study), setup.problem, simulated=setup.runner.in_process) if study is not None else None
     return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem), resumed=resumed)
 
 

@@ -29,8 +29,11 @@ class ResumedStudy:
     """The problem's limits, less what the study has spent."""
 
     @classmethod
-    def of(cls, folder: Path, problem: Problem) -> Self | None:
+    def of(cls, folder: Path, problem: Problem, *, simulated: bool) -> Self | None:
         """Return the state of the study in a folder; None if there is none yet.
+
+        Args:
+            simulated: The trials are simulated, so their own seconds count in place of those of the sessions.
 
         Raises:
             StudyError: the folder is the study of another problem, was measured on other software, or cannot be used.
@@ -42,9 +45,11 @@ class ResumedStudy:
         with Study(folder) as study:
             study.require_problem(problem.to_dict(), problem.fingerprint)
             require_same(folder, study.problem, problem.software)
-            counted = [trial for trial in study.trials() if trial.counts and trial.purpose != VERIFICATION]
-            tried, held = len(searched(counted)), spending(study, problem)
-            spent_s = study.spent_s()
+            trials = study.trials()
+            spent_s = sum(trial.seconds for trial in trials) if simulated else study.spent_s()
+            held_hours = spending(study, problem).gpu_hours
+        counted = [trial for trial in trials if trial.counts and trial.purpose != VERIFICATION]
+        tried = len(searched(counted))
         limits = problem.limits
         return cls(
             folder=folder,
@@ -54,7 +59,7 @@ class ResumedStudy:
                 limits,
                 trials=None if limits.trials is None else max(0, limits.trials - tried),
                 wall_time_s=None if limits.wall_time_s is None else max(0.0, limits.wall_time_s - spent_s),
-                max_gpu_hours=None if limits.max_gpu_hours is None else max(0.0, limits.max_gpu_hours - held.gpu_hours),
+                max_gpu_hours=None if limits.max_gpu_hours is None else max(0.0, limits.max_gpu_hours - held_hours),
             ),
         )
 
