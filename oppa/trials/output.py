@@ -2,10 +2,9 @@
 
 import functools
 import logging
-import re
 from pathlib import Path
 
-from oppa.problem.command import OUT_OF_MEMORY, LaunchCommand
+from oppa.problem.command import LaunchCommand, reports_lack_of_memory
 from oppa.problem.command_table import formats
 from oppa.trials import logs, untrusted_file
 from oppa.trials.root_cause import ESCAPES, RootCause, root_cause
@@ -39,7 +38,7 @@ def with_output(ended: TrialVerdict, folder: Path, command: LaunchCommand, *, si
         silent: True if the program took no step, did not crash and reported nothing.
         limit_s: The trial's time limit in seconds, which the cause names.
     """
-    if ended.outcome == "failed" and re.search(command.steps.out_of_memory if command.steps else OUT_OF_MEMORY, ended.cause):
+    if ended.outcome == "failed" and reports_lack_of_memory(ended.cause, command.steps):
         return TrialVerdict(outcome="out_of_memory", cause=ended.cause, rank=ended.rank, traceback=ended.traceback)
     if not silent or ended.outcome not in ("failed", "timed_out"):
         return ended

@@ -12,6 +12,8 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
+from oppa.problem.command import OF_LIBRARIES
+
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 """Escape sequences for colours and cursor movements."""
 PREFIX = re.compile(r"(?:\[[A-Za-z_]+(\d+)\]:\s?)+")
@@ -57,6 +59,9 @@ def root_cause(stderr: str) -> RootCause | None:
     primary = [each for each in own if not SECONDARY.search(each.line)]
     if named := [each for each in primary if each.rank in first]:
         return named[-1]
+    lacking = [each for each in primary if re.search(OF_LIBRARIES, each.line)]
+    if killed and lacking and all(each.signal == signal.SIGABRT for each in killed):
+        return lacking[0]  # the watchdog of another rank aborts, and torchrun may name that one
     if killed or (killed_later and not primary):
         return (killed or killed_later)[0]
     if ours := primary or [each for each in own if each.rank in (None, rank)]:

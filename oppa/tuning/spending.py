@@ -14,6 +14,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Study, Trial
 from oppa.trials.throughput import warm_up_steps
+from oppa.trials.trial import TrialResult
 from oppa.tuning.proxy.nested import nested_study
 from oppa.units import format_hours, format_money
 
@@ -90,7 +91,7 @@ def spending_on(trials: Sequence[Trial], problem: Problem, *, idle_s: float = 0.
     )
 
 
-def starting_s(trial: Trial) -> float:
+def starting_s(trial: Trial | TrialResult) -> float:
     """Return the seconds that a trial took to start: those before its first step, and what warm-up steps took beyond the usual.
 
     Programs compile in their first steps. A trial without a step took all its seconds to start.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from oppa.problem.training import Limits
 from oppa.study import Prediction, Trial
 from oppa.trials.trial import TrialResult
+from oppa.tuning.spending import starting_s
 
 UNTIMED_STEPS = 3
 """Steps that a runner may need before the first that it reports, some of them to measure memory."""
@@ -28,7 +29,8 @@ def time_limit_s(prediction: Prediction | None, trials: Sequence[Trial | TrialRe
     longer = COLD if cold else 1.0
     if prediction is None:
         return longer * limits.trial_time_s
-    seen = [trial.setup_s for trial in trials if trial.setup_s is not None]
+    # A program that prints no times has its imports in its first step, and one that compiles does that in its first steps.
+    seen = [max(trial.setup_s, starting_s(trial)) for trial in trials if trial.setup_s is not None]
     setup_s = SETUPS * max(seen) + 10.0 if seen else longer * SETUP_S
     step_s = max(SLOWER, math.exp(3.1 * prediction.log_stddev)) / prediction.steps_per_s
     return min(longer * limits.trial_time_s, setup_s + (limits.q_max + UNTIMED_STEPS) * step_s)

@@ -24,7 +24,7 @@ from rewriting import rewrite
 from steps import StepCounter, facts_of
 
 from oppa import catalog
-from oppa.problem.command import OUT_OF_MEMORY
+from oppa.problem.command import reports_lack_of_memory
 from oppa.problem.containers import with_mounts
 from oppa.problem.trial_values import WRITES, values_of
 from oppa.trials.root_cause import ESCAPES, PREFIX
@@ -73,7 +73,7 @@ class Follower:
         self.reporting = None
         self.pattern = re.compile(steps.pattern) if steps else None
         self.recognition = Recognition()
-        self.out_of_memory = re.compile(steps.out_of_memory if steps else OUT_OF_MEMORY)
+        self.steps = steps
         self.enough, self.lacking = False, ""
 
     def run(self, argv, variables):
@@ -104,13 +104,13 @@ class Follower:
         """Read lines of output that came at once, and report the steps that they complete."""
         if (self.trial.folder / ATTEMPT).exists():  # a run: the program reports, and ends by itself
             return
+        found = [self.pattern.search(text) if self.pattern else None for text in texts]
+        others = [PREFIX.sub("", text, count=1).rstrip() for text, match in zip(texts, found, strict=True) if not match]
+        lacking = (text for text in others if not text.startswith(" ") and reports_lack_of_memory(text, self.steps))
+        self.lacking = self.lacking or next(lacking, "")  # the lines of source in a traceback are indented
         if self.pattern is None:
             self.recognise(texts, now_s)
             return
-        found = [self.pattern.search(text) for text in texts]
-        others = [PREFIX.sub("", text, count=1).rstrip() for text, match in zip(texts, found, strict=True) if not match]
-        lacking = (text for text in others if self.out_of_memory.search(text) and not text.startswith(" "))
-        self.lacking = self.lacking or next(lacking, "")  # the lines of source in a traceback are indented
         steps = self.counter.read([facts_of(text, match) for text, match in zip(texts, found, strict=True) if match], now_s)
         for step in steps if steps and self.reports() else []:
             if not self.enough:

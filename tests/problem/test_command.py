@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oppa.errors import JobError, OppaError
-from oppa.problem.command import LaunchCommand, value_of
+from oppa.problem.command import LaunchCommand, StepFormat, reports_lack_of_memory, value_of
 from oppa.problem.command_table import formats
 from oppa.problem.job import load_job
 from oppa.problem.trial_values import values_of
@@ -225,3 +225,19 @@ def test_every_job_in_the_tutorials_loads_and_has_words_for_all_it_searches(page
         problem = load_job(tmp_path / "job.toml")
         problem.command.require_words_for(problem.candidates())
         assert len(problem.candidates()) > 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Failed to CUDA calloc async 2432 bytes",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.",
+        "srun: error: node01: task 3: Out Of Memory",
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2 GiB",
+    ],
+)
+def test_libraries_report_a_lack_of_memory_in_their_own_words(line: str) -> None:
+    assert reports_lack_of_memory(line, None) and reports_lack_of_memory(line, StepFormat(pattern="x", out_of_memory="(?i)no room"))
+    assert not reports_lack_of_memory("iteration 3 took 20 ms", None)

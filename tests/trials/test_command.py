@@ -242,6 +242,7 @@ def test_a_program_that_never_reports_is_told_so(act):
         ("raise ValueError('3 layers')", "failed", "ValueError: 3 layers (the command exited with code 1 before its first step)"),
         ("import sys\nsys.exit('no data')", "failed", "no data (the command exited with code 1 before its first step)"),
         ("raise type('OutOfMemoryError', (RuntimeError,), {})('CUDA')", "out_of_memory", "OutOfMemoryError: CUDA"),
+        ("raise RuntimeError('CUDA error: CUBLAS_STATUS_ALLOC_FAILED')", "out_of_memory", "CUBLAS_STATUS_ALLOC_FAILED"),
     ],
 )
 def test_a_crash_before_the_first_step_shows_its_exception(act, program, outcome, cause, pattern):

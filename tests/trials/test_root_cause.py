@@ -126,3 +126,9 @@ def test_what_torchrun_writes_is_understood(tmp_path):
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "program.py")]
     found = root_cause(subprocess.run(words, capture_output=True, text=True).stderr)
     assert (found.line, found.rank) == ("ValueError: 3 layers", 1)
+
+
+def test_a_rank_that_ran_out_of_memory_is_the_cause_and_not_the_one_whose_watchdog_aborts() -> None:
+    lacking = TRACEBACK.replace("ValueError: 3 layers", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+    found = root_cause(f"{by_rank(3, lacking)}\n{TORCHRUN.format(-6)}")
+    assert found is not None and (found.line.partition(":")[0], found.rank) == ("torch.OutOfMemoryError", 3)

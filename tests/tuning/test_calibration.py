@@ -12,8 +12,9 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.training import Limits
 from oppa.study import Prediction
 from oppa.study.records import QUANTILE
+from oppa.trials.trial import TrialResult
 from oppa.tuning.calibration import track_record, widening
-from oppa.tuning.time_limit import COLD, SETUP_S, SLOWER, UNTIMED_STEPS, time_limit_s
+from oppa.tuning.time_limit import COLD, SETUP_S, SETUPS, SLOWER, UNTIMED_STEPS, time_limit_s
 from tests.tuning.conftest import trial_of
 
 A = Configuration(dp=1, global_batch=8, micro_batch=1)
@@ -55,6 +56,13 @@ def test_the_track_record_counts_search_trials_that_were_predicted_and_measured(
 
 def test_without_a_prediction_the_job_s_own_limit_holds() -> None:
     assert time_limit_s(None, [], Limits(trial_time_s=7.0)) == 7.0
+
+
+def test_a_start_that_the_first_step_contains_counts_for_later_trials() -> None:
+    """A program that prints no times: its first step ends 90 s after its start."""
+    times_s = (89.6, *(0.3,) * 9)
+    seen = TrialResult(outcome="completed", step_times_s=times_s, seconds=93.0, setup_s=0.4)
+    assert time_limit_s(Prediction(steps_per_s=3.3, log_stddev=0.2), [seen], Limits(trial_time_s=1e4)) > SETUPS * 89
 
 
 def test_a_trial_that_fills_caches_gets_three_times_as_long() -> None:
