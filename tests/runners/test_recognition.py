@@ -30,6 +30,103 @@ def test_a_usual_format_is_recognised_by_two_lines(lines, name):
     assert seen.name == name
 
 
+BAR = "{}: {:3}%|##        | {}/{} [00:00<00:01, 1210.50it/s]"
+"""A tqdm bar, by its description, its percentage, the number done and the total."""
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        "Loading weights",  # transformers 5
+        "Loading checkpoint shards",  # transformers 4
+        "Fetching 3 files",  # huggingface_hub
+        "Resolving data files",  # datasets, as the next three
+        "Computing checksums",
+        "Running tokenizer on dataset",
+        "Creating json from Arrow format",
+        "Sanity Checking DataLoader 0",  # Lightning, as the next one
+        "Validation DataLoader 0",
+        "Evaluating",
+        "Processed prompts",  # vLLM
+        "[rank1]: Loading weights",
+        "[default0]:[rank0]:   Loading weights",
+        "(Worker pid=7) [dry-run] Fetching 3 files",
+    ],
+)
+def test_a_bar_that_trains_nothing_is_no_step(description):
+    seen = recognition.Recognition()
+    shown = [BAR.format(description, done, done, 100) for done in (1, 50, 100)]
+    assert seen.read([*shown, f"{description}: 12it [00:01, 9.71it/s]"] * 2, 1.0) == [] and not seen.name
+    train = [BAR.format("Training", done, done, 100) for done in (1, 2)]
+    assert seen.read([*shown, *train], 2.0) == [(train, 2.0)] and seen.name == "progress-bar"
+    assert not seen.patterns[seen.name].search(shown[0]), "nor is one that is shown between steps"
+
+
+def stated(text):
+    """The format and the number that a program states if it prints only such lines; two empty texts if none is recognised."""
+    seen = recognition.Recognition()
+    seen.read([text] * recognition.ENOUGH, 1.0)
+    facts = seen.patterns[seen.name].search(text).groupdict() if seen.name else {}
+    return seen.name, next((facts[name] for name in ("s", "ms", "per_s", "tokens_per_s", "done") if name in facts), "")
+
+
+@pytest.mark.parametrize("description", ["", "Epochs", "[rank0]: Train", "loss 2.5", "Steps (loading 1 ms)", "it 3 | mAP 0.5"])
+def test_any_other_bar_counts_steps(description):
+    assert stated(BAR.format(description, 12, 12, 100)) == ("progress-bar", "12")
+    assert stated(f"{description}: 12it [00:01, 9.71it/s]") == ("progress-bar", "12"), "without a total"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("step 5, loss 3.26, tok/s 12350", ("tokens-per-s", "12350")),
+        ("step 5, loss 3.26 tok/s: 12,350.5 lr 1e-4", ("tokens-per-s", "12,350.5")),
+        ("loss 3.26 | tok/s = 1.2e4 | x 3", ("tokens-per-s", "1.2e4")),
+        ("loss 3.26 | it/s 11.7 | x", ("steps-per-s", "11.7")),
+        ("Iter 10: Train loss 2.345, It/sec 0.500, Tokens/sec 120.345, Peak mem 14.2 GB", ("steps-per-s", "0.500")),  # mlx_lm
+        ("loss 0.5, s/it 0.085", ("s-per-step", "0.085")),
+        ("11.7 it/s | loss 3.2", ("steps-per-s", "11.7")),
+        ("0.085 s/it, lr 1e-4", ("s-per-step", "0.085")),
+        ("loss 3.26, 12,345 tokens/s", ("tokens-per-s", "12,345")),
+        ("[12:00:01,123] 11.7 it/s", ("steps-per-s", "11.7")),
+    ],
+)
+def test_a_rate_is_read_on_either_side_of_its_label(text, found):
+    assert stated(text) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loss 3.26 it/s 11.7",  # which of both is the rate?
+        "loss 0.5 s/it 0.085",
+        "loss 3.26  tok/s  12350",
+        "loss 3.26, tok/s 12K",
+        "loss 3.26, tok/s: 1.2K",
+        "loss 50.1, Tokens/s/device: 12345.6",
+    ],
+)
+def test_an_ambiguous_rate_is_not_read(text):
+    assert stated(text) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("iteration 1 | elapsed 31.2 s | 0.085 s/it", ("s-per-step", "0.085")),
+        ("iteration 1 | 31.2 s | 0.085 s/it", ("s-per-step", "0.085")),
+        ("iteration 1 | elapsed 31.2 s", ("", "")),
+        ("iter 1: data 0.010s batch 0.350s", ("step-s", "0.350")),
+        ("iter 1: data_time: 1e-2s, dataloader 0.02 s, time: 0.350s", ("step-s", "0.350")),
+        ("step 1, time_elapsed 1,234.5 s, ETA 1h 3 min 20 s, took 0.35 sec", ("step-s", "0.35")),
+        ("step 1: total loss 2.5, load 10 ms, 85.3 ms", ("step-ms", "85.3")),
+        ("step 1: metadata read, 85.3 ms", ("step-ms", "85.3")),
+    ],
+)
+def test_the_time_of_a_step_is_no_total_and_not_the_loaders(text, found):
+    assert stated(text) == found
+
+
 @pytest.mark.slow
 def test_text_that_states_no_step_is_none_and_is_not_kept():
     seen = recognition.Recognition()
