@@ -59,7 +59,7 @@ def test_what_a_user_runs_becomes_the_baseline_that_the_winner_is_compared_with(
     result = json.loads(tuned.stdout)
     assert result["trials"][0]["configuration"] == result["baseline"]["configuration"]
     assert result["baseline"]["configuration"]["zero_stage"] == 2 and result["default"] is None
-    assert result["gain"] >= 1 and "baseline dp8_tp1_pp1_z2_mbs2" in tuned.stderr + present("show", "s").stdout
+    assert result["gain"] >= 1 and "baseline  dp8_tp1_pp1_z2_mbs2" in tuned.stderr + present("show", "s").stdout
     page = present("report", "s").stdout.strip()
     assert "the baseline" in (present.folder / page).read_text()
     assert present("export", "s", "--to", "deepspeed").returncode == 0  # the hand-over wrote the same files
@@ -71,7 +71,7 @@ def test_the_hand_over_has_every_format_that_can_express_the_winner_and_says_why
     for name in ("deepspeed", "colossalai", "megatron", "megatron-bridge", "torchtitan", "accelerate"):
         assert (best / name / "run.sh").exists() is (f"- `{name}/`" in readme)
         assert (f"- `{name}/`" in readme) or "cannot express" in readme
-    assert "export   deepspeed" in said
+    assert "export    deepspeed" in said
 
 
 def test_an_import_prints_a_table_that_can_be_appended(present) -> None:

@@ -30,7 +30,7 @@ def test_it_is_tuned_as_it_stands_and_its_winner_starts_with_one_command(own) ->
     result = json.loads(ended.stdout)
     assert result["best"]["configuration"]["micro_batch"] == 4
     assert result["equivalence"]["holds"] and result["equivalence"]["deviation"] == 0
-    assert "learns   as the default configuration does" in ended.stderr
+    assert "learns    as the default configuration does" in ended.stderr
     script = (own.folder / "s" / "best" / "run.sh").read_text()
     assert f"{sys.executable} program.py 4 1000" in script
     started = subprocess.Popen(["sh", str(own.folder / "s" / "best" / "run.sh")], stdout=subprocess.PIPE, text=True)
@@ -169,7 +169,7 @@ def test_the_example_is_tuned_from_where_it_lies_and_keeps_its_script_as_it_is(t
     assert best["steps_per_s"] > default["steps_per_s"] and result["gain_interval"][0] < result["gain"] < result["gain_interval"][1]
     ran = [trial["configuration"] for trial in result["verification"] if trial["outcome"] == "completed"]
     assert ran.count(best["configuration"]) == ran.count(default["configuration"]) == 3
-    assert result["equivalence"]["holds"] and f"speed-up {result['gain']:.2f}x [" in ended.stderr
+    assert result["equivalence"]["holds"] and f"speed-up  {result['gain']:.2f}x [" in ended.stderr
     assert script.read_bytes() == before
     started = subprocess.run(["sh", study / "best" / "run.sh", "3"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
     assert started.returncode == 0, started.stderr

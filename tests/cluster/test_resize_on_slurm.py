@@ -116,7 +116,7 @@ def test_hosts_on_which_a_rank_dies_in_its_first_step_are_returned(job: Job, slu
         steps = len(trained.events(ledger.STEP))
         until(lambda: len(trained.events(ledger.STEP)) > steps + 10)
         assert hosts_of(trained.events(ledger.STEP)[-1]) == 1
-        assert "did not resume in the new layout" in trained.events(ledger.UNDONE)[-1]["failure"]
+        assert "in the new layout" in trained.events(ledger.UNDONE)[-1]["failure"]
         until(lambda: slurm.jobs() == before, timeout_s=60)
         (trained.run / STOP).touch()
         assert trained.ended() == 130

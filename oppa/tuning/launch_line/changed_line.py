@@ -1,11 +1,14 @@
 """Write the user's own launch line for a configuration, with the words that change."""
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any, Literal
 
-from oppa.problem.configuration import Configuration
+from oppa.problem.command import argument_of
+from oppa.problem.configuration import Configuration, Value
+from oppa.problem.launch_line.words import texts
 from oppa.problem.problem import Problem
 from oppa.problem.templates import spelled
 from oppa.redaction import redacted
@@ -59,33 +62,90 @@ Stated = dict[str, tuple[str, ...]]
 
 
 def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
-    """Return the line for a configuration: that of the baseline with other values, in the user's own order."""
-    problem = job.problem
+    """Return the line for a configuration: that of the baseline with other values, in the user's own order.
+
+    What states another value of a parameter is replaced, however the user spelled it. A parameter of the same value keeps the user's words.
+    """
+    problem, usual = job.problem, job.problem.baseline
     added = _added(problem, configuration)
     new, spelling = _stated(added), {_key(name): name for name in _options_in(added)}
-    usual = problem.baseline
     old = _stated(_added(problem, usual)) if usual is not None else {}
-    base = list(job.line.typed) if job.line.takes_arguments else [word.text for stage in job.line.stages for word in stage.words]
-    base += [] if job.line.takes_arguments else [word.text for word in job.line.program_words]
+    differing = _differing(problem, configuration)
+    varied = _options_of(problem, differing)
+    gone, lacking = _gone_and_lacking(job, differing, new)
+    subcommands = {name for name in _options_of(problem, problem.space.names) if ":" in name}
+    head, arguments = _parts(job, gone)
+    base = [*head, *arguments]
     before = base if usual is None else _filled(base, problem, usual)
     after = _filled(base, problem, configuration)
     words = [MarkedWord(text=text, mark="changed" if text != old_text else "") for text, old_text in zip(after, before, strict=True)]
+    head_words, words = words[: len(head)], words[len(head) :]
     changes = _of_placeholders(problem, configuration) if after != before else []
     for name, values in new.items():
-        found = _find(words, name)
-        if found is not None:
-            present = tuple(word.text for word in words[found[0] : found[1]])
+        is_needed = values != old.get(name) or name in lacking
+        found = _find(words, {name}) if is_needed or name in varied else []
+        for start, end in reversed(found):
+            present = tuple(word.text for word in words[start:end])
             if _values(present) != values:
-                words[found[0] : found[1]] = _replaced(present, values)
+                words[start:end] = _replaced(present, values)
                 changes.append(LineChange(about=present[0].partition("=")[0], old=" ".join(_values(present)), new=" ".join(values) or "on"))
-        elif values != old.get(name):
-            words += [MarkedWord(text=text, mark="added") for text in _spelled(spelling[name], values)]
+        if is_needed and not found:
+            end = next((start for start, _ in _find(words, subcommands)), len(words))  # options that follow a subcommand are its own
+            words[end:end] = [MarkedWord(text=text, mark="added") for text in _spelled(spelling[name], values)]
             changes.append(LineChange(about=spelling[name], old=" ".join(old.get(name, ())), new=" ".join(values) or "on"))
-    for name in old.keys() - new.keys():
-        if (found := _find(words, name)) is not None:
-            words[found[0] : found[1]] = [MarkedWord(text=word.text, mark="removed") for word in words[found[0] : found[1]]]
-            changes.append(LineChange(about=name, old=" ".join(old[name]) or "on", new=""))
-    return ChangedLine(words=tuple(words), changes=(*changes, *_of_files(job, configuration)))
+    for start, end in _find(words, gone):
+        present = tuple(word.text for word in words[start:end])
+        words[start:end] = [MarkedWord(text=text, mark="removed") for text in present]
+        changes.append(LineChange(about=present[0].partition("=")[0], old=" ".join(_values(present)) or "on", new=""))
+    return ChangedLine(words=(*head_words, *words), changes=(*changes, *_of_files(job, configuration)))
+
+
+def _gone_and_lacking(job: LineJob, differing: Set[str], new: Stated) -> tuple[set[str], set[str]]:
+    """Return the options of the line that state something else than a configuration, and those that it needs though the baseline has them.
+
+    Args:
+        differing: Parameters with another value than in the baseline.
+        new: What the parameters of the configuration state.
+    """
+    problem, stated = job.problem, _stated(texts(job.line.arguments)).keys()
+    aliases = {_key(alias): names for alias, names in job.meaning.aliases.items() if _key(alias) in stated and differing & set(names)}
+    gone = {*_options_of(problem, differing), *aliases} & stated - new.keys()
+    lacking = {*_options_of(problem, {name for names in aliases.values() for name in names})}
+    lacking |= {_key(option) for option, names in job.meaning.derived.items() if differing & set(names)}
+    return gone, lacking - stated
+
+
+def _differing(problem: Problem, configuration: Configuration) -> set[str]:
+    """Return the parameters that matter in a configuration or in the baseline, and not with the same value in both."""
+    before, now = _mattering(problem, problem.baseline), _mattering(problem, configuration)
+    return {name for name in {*before, *now} if before.get(name) != now.get(name)}
+
+
+def _mattering(problem: Problem, configuration: Configuration | None) -> dict[str, Value]:
+    """Return the parameters that matter in a configuration; none without one."""
+    return {} if configuration is None else {known.name: configuration[known.name] for known in problem.space.active(configuration)}
+
+
+def _options_of(problem: Problem, names: Collection[str]) -> Stated:
+    """Return the options that parameters may add, of any value, with their templates."""
+    own = [argument_of(known) for known in problem.space.parameters if known.words]
+    arguments = [*(problem.command.arguments if problem.command else ()), *own]
+    return {name: values for each in arguments if each.parameter in names for name, values in _stated([*each.templates]).items()}
+
+
+def _parts(job: LineJob, gone: set[str]) -> tuple[list[str], list[str]]:
+    """Return the words in front of the program's arguments, and these; a script whose own words have to change is written out."""
+    line = job.line
+    if line.scripts and line.takes_arguments and not gone & _stated([word.text for word in line.arguments if not word.is_typed]).keys():
+        return [], list(line.typed)
+    if not line.scripts:
+        count = len(line.typed) - len(line.arguments)
+        return list(line.typed[:count]), list(line.typed[count:])
+    known = [(name, word) for name, word in line.environment if not word.missing and name not in job.command.withheld]
+    folder = ["-C", str(line.folder)] if line.folder is not None and str(line.folder) != "." else []
+    variables = [*folder, *(f"{name}={word.text}" for name, word in known)]
+    started = [*(word for stage in line.stages for word in stage.words), *line.program_words]
+    return [*(["env", *variables] if variables else []), *texts(started[: len(started) - len(line.arguments)])], texts(line.arguments)
 
 
 def _added(problem: Problem, configuration: Configuration) -> list[str]:
@@ -114,26 +174,23 @@ def _stated(words: Sequence[str]) -> Stated:
 
 
 def _is_option(word: str) -> bool:
-    return re.match(r"--?[A-Za-z]", word) is not None or re.match(r"[A-Za-z_][\w.]*=|\w+:\w", word) is not None
+    return re.match(r"--?[A-Za-z]|\+{0,2}[A-Za-z_][\w.]*=|\w+:\w", word) is not None
 
 
 def _key(text: str) -> str:
-    """Return an option's name; dashes and underscores are one."""
-    head, rest = re.match(r"(-*)(.*)", text).groups()  # type: ignore[union-attr]
+    """Return an option's name without Hydra's `+`; dashes and underscores are one."""
+    head, rest = re.match(r"\+*(-*)(.*)", text).groups()  # type: ignore[union-attr]
     return f"{head}{rest.replace('-', '_')}"
 
 
-def _find(words: Sequence[MarkedWord], name: str) -> tuple[int, int] | None:
-    """Return where the last option of this name stands with its values."""
-    for start in range(len(words) - 1, -1, -1):
-        if words[start].mark == "removed" or not _is_option(words[start].text) or _key(words[start].text.partition("=")[0]) != name:
-            continue
-        end = start + 1
-        if "=" not in words[start].text:
-            while end < len(words) and not _is_option(words[end].text):
-                end += 1
-        return start, end
-    return None
+def _find(words: Sequence[MarkedWord], names: Collection[str]) -> list[tuple[int, int]]:
+    """Return where options of these names stand with their values."""
+    starts = [place for place, word in enumerate(words) if _is_option(word.text)]
+    return [
+        (start, start + 1 if "=" in words[start].text else end)
+        for start, end in itertools.pairwise([*starts, len(words)])
+        if _key(words[start].text.partition("=")[0]) in names
+    ]
 
 
 def _values(words: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from oppa.tuning.launch_line.templates_of import templates
 
 _ON_CPU: Mapping[str, Any] = {"strategy": ["ddp"], "zero_stage": [0]}
 """Values that run without a GPU, where Lightning refuses FSDP and DeepSpeed."""
+_SHARDING = f"{STRATEGY}.sharding_strategy"
 _NAMED_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 _BAR = ("--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar", "--trainer.callbacks.refresh_rate=1")
 _UNKNOWN_BATCH = (
@@ -66,7 +67,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     steps = accumulated if type(accumulated) is int else 1
     micro = batch if type(batch) is int and batch > 0 else None
     strategy, strategy_origin = effective.stated(STRATEGY)
-    named, stage = strategy_of(strategy)
+    sharding = effective.options.value(_SHARDING)
+    named, stage = strategy_of({"class_path": strategy, "init_args": {"sharding_strategy": sharding}} if sharding else strategy)
     named = "" if isinstance(strategy, Mapping) else named  # an option in its place would drop the arguments of the class
     precision, _ = effective.stated("trainer.precision")
     settings: dict[str, Value] = {"tp": 1, "pp": 1}
@@ -79,7 +81,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     settings |= {"trainer_precision": precision} if isinstance(precision, str) and precision in _NAMED_PRECISIONS else {}
     by_name = next((key for key in BATCHES if effective.stated(key)[1] == batch_origin and effective.stated(key)[0] == batch), BATCHES[0])
     completes = bool(named and micro and count and by_name == BATCHES[0])
-    replaced = {DEVICES, HOSTS, BATCHES[0], ACCUMULATE, STRATEGY} if completes else {ACCUMULATE, by_name} if micro else set()
+    replaced = {DEVICES, HOSTS, BATCHES[0], ACCUMULATE, STRATEGY, _SHARDING} if completes else {ACCUMULATE, by_name} if micro else set()
     words = templates(effective.options.without(replaced))
     arguments: dict[str, list[str]] = {}
     if micro and not completes:

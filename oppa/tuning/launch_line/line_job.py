@@ -17,7 +17,8 @@ from oppa.problem.containers import containers
 from oppa.problem.detect import Machine, this_machine
 from oppa.problem.inline_choices import read_inline_choices
 from oppa.problem.job import load_job
-from oppa.problem.launch_line.line import LaunchLine
+from oppa.problem.launch_line.line import LaunchLine, read_line
+from oppa.problem.launch_line.words import texts
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings
 from oppa.study.database import disk_errors
@@ -32,6 +33,7 @@ from oppa.tuning.launch_line.understand import understand
 FILE = "job.toml"
 _SPLIT = re.compile(r"[A-Za-z_]\w*=[^:{}]+:[^:{}]+")
 """The first word that a shell makes of the placeholder `{NAME=VALUE:CHOICE,...}`."""
+_APPENDED = "--appended"
 _HOLD_BATCH = frozenset(["num_microbatches", "batch_per_rank", "global_batch"])
 """Placeholders from which a program can take as many sequences a step at every micro-batch."""
 _KNOW_BATCH = frozenset(["megatron", "megatron-bridge", "torchtitan"])
@@ -89,6 +91,7 @@ def load_line(
     """
     here, given = machine or this_machine(), parse_settings(settings)
     line, meaning = understand(words, environment=environment, settings=given, machine=here)
+    line = dataclasses.replace(line, takes_arguments=_takes_arguments(line, environment))
     meaning = _with_model(meaning, given)
     command = command_of(line, meaning, environment)
     _require_stated(command)
@@ -113,6 +116,17 @@ def load_line(
         notes=(*assumed, *meaning.notes, *command.notes, *notes, *_unheld_batch(problem, meaning), *_tags(command)),
         mounted=tuple(_mounted(command, study)),
     )
+
+
+def _takes_arguments(line: LaunchLine, environment: Mapping[str, str]) -> bool:
+    """Return whether a script hands on to the program, after all others, an argument that is appended to the line."""
+    if not line.scripts:
+        return True
+    try:
+        longer = read_line([*line.typed, _APPENDED], environment=environment)
+    except InputError:
+        return False
+    return texts(longer.arguments) == [*texts(line.arguments), _APPENDED]
 
 
 def _with_model(meaning: Meaning, settings: Mapping[str, Any]) -> Meaning:

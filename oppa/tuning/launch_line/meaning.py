@@ -116,6 +116,10 @@ class Meaning:
     completes: bool = False
     """True if the search space completes the line by its own words."""
     words: tuple[str, ...] = ()
+    aliases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Parameters that an option states in other words than trials have, by the option."""
+    derived: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Parameters from which the program takes the value of an option that the line lacks, by the option."""
     arguments: Arguments = dataclasses.field(default_factory=dict)
     files: tuple[EditedFile, ...] = ()
     choices: Mapping[str, Any] = dataclasses.field(default_factory=dict)

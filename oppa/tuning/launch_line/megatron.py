@@ -26,6 +26,11 @@ from oppa.tuning.launch_line.templates_of import templates
 SPACE = "megatron"
 _DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size", "cp": "--context-parallel-size"}
 _OPTION_OF = {name: option for option, name in megatron.NUMBERS.items()} | {"cp": "--context-parallel-size"}
+_ALIASES = {
+    **dict.fromkeys(("--recompute-activations", "--activations-checkpoint-method", "--checkpoint-activations"), ("recompute",)),
+    **dict.fromkeys(("--num-layers-per-virtual-pipeline-stage", megatron.STAGES), ("pp", "model_chunks")),
+}
+"""Options that state parameters in other words than the search space, with these parameters."""
 _MEASURED = ("--log-interval", "--exit-interval", "--rampup-batch-size")
 _HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--spec", "--heterogeneous-layers-config-path")
 _VOCABULARIES = {"GPT2BPETokenizer": 50257}
@@ -58,7 +63,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     if "--fp8-format" in options and "--fp8-recipe" not in options:
         extras |= {"fp8": "delayed"}  # the default of --fp8-recipe
     settings = {**settings, **extras}
-    replaced = {*megatron.KNOWN, *_MEASURED} | {option for known in worded if known.name in extras for option in _options_of(known.words)}
+    replaced = {*megatron.KNOWN, *_ALIASES, *_MEASURED}
+    replaced |= {option for known in worded if known.name in extras for option in _options_of(known.words)}
     conflicts = [LineConflict(about="steps of growing batches", taken="no ramp-up in trials", other=options.value("--rampup-batch-size"))]
     return Meaning(
         framework="megatron",
@@ -75,6 +81,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         space=SPACE if model else "",
         completes=bool(model),
         words=tuple(templates(options.without(replaced))),
+        aliases=_ALIASES,
+        derived={_GLOBAL: ("dp", "micro_batch")},
         arguments={} if model else _plain_arguments(),
         choices={name: [value] for name, value in extras.items()} if model else {"zero_stage": [0, 1]},
         steps={"format": "megatron"},

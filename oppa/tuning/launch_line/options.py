@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from oppa.errors import InputError
 from oppa.plain_text import clipped
@@ -53,13 +53,16 @@ class LineOption:
 class Options:
     """Holds the options of a program in their order; of two equal ones the later counts."""
 
-    def __init__(self, words: Sequence[Word], *, spelled: Callable[[str], str] = str, bare: bool = False) -> None:
+    def __init__(
+        self, words: Sequence[Word], *, spelled: Callable[[str], str] = str, bare: bool = False, subcommands: Collection[str] = ()
+    ) -> None:
         """Read the words.
 
         Args:
             words: The program's arguments.
             spelled: Returns the one spelling of a name that has several.
             bare: Options have no dashes: `train.global_batch_size=32`.
+            subcommands: Words that state a value as `name:value`.
         """
         self.positional: list[Word] = []
         self.all: list[LineOption] = []
@@ -67,6 +70,9 @@ class Options:
             name, equals, _ = word.text.partition("=")
             if bare and equals and re.fullmatch(r"\+{0,2}[\w.]+", name):
                 self.all.append(LineOption(name=spelled(name.lstrip("+")), words=(word,), values=(word.after(len(name) + 1),)))
+            elif word.text in subcommands:
+                name = word.text.partition(":")[0]
+                self.all.append(LineOption(name=spelled(name), words=(word,), values=(word.after(len(name) + 1),)))
             elif _NAME.match(word.text):
                 values = (word.after(len(name) + 1),) if equals else ()
                 self.all.append(LineOption(name=spelled(name), words=(word,), values=values))

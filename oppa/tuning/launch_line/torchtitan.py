@@ -45,8 +45,13 @@ _SET = {
     "recompute": ["activation_checkpoint.mode"],
     "zero_stage": ["parallelism.fsdp_reshard_after_forward"],
     "compile": ["compile.enable", "compile.no-enable"],
+    "cuda_graphs": ["training.disable_cuda_graphs", "training.no-disable_cuda_graphs"],
 }
 """Options that a trial sets for a parameter."""
+_DERIVED = {"--training.global_batch_size": ("dp", "micro_batch"), "--parallelism.fsdp_reshard_after_forward": ("pp",)}
+"""Parameters that decide the default of an option."""
+_MODES = tuple(f"activation_checkpoint:{mode}" for mode in ("none", "selective", "full"))
+"""Subcommands of release 0.3, which take the place of an option."""
 _MEASURED = ("metrics.log_freq",)
 
 
@@ -110,13 +115,18 @@ def _typed(text: str) -> Any:
         return text
 
 
+def _spelled(name: str) -> str:
+    """Return the key that an option of the line states, also as a subcommand."""
+    return "activation_checkpoint.mode" if name == "activation_checkpoint" else name.lstrip("-")
+
+
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
     """Return the meaning of a line of torchtitan.
 
     Raises:
         InputError: its file cannot be read, or a value in it is unreadable.
     """
-    options = Options(sources.line.arguments, spelled=lambda name: name.lstrip("-"))
+    options = Options(sources.line.arguments, spelled=_spelled, subcommands=_MODES)
     require_consistent(options, _DEGREES.values())
     file = options.get(_FILE)
     values = sources.contents(file.values[0]) if file and file.values else {}
@@ -147,6 +157,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         space="torchtitan" if model else "",
         completes=completes,
         words=tuple(templates(options.without(replaced))),
+        derived=_DERIVED,
         arguments=arguments,
         choices=_stated_extras(settings) if completes else _choices(settings, has_model=bool(model)),
         steps={"format": "torchtitan"},
@@ -184,6 +195,7 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
     found["dp"] = dp = devices // product
     replicas = effective.number("parallelism.data_parallel_replicate_degree", 1)
     shards = effective.number("parallelism.data_parallel_shard_degree", -1)
+    shards = dp // replicas if shards == -1 else shards
     reshard = str(effective.get("parallelism.fsdp_reshard_after_forward", "default"))
     found["zero_stage"] = (
         0 if shards == 1 and replicas > 1 else 2 if reshard == "never" or (reshard == "default" and degrees["pp"] > 1) else 3
@@ -199,6 +211,8 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
     mode = str(effective.get("activation_checkpoint.mode", "selective"))
     found["recompute"] = mode if mode in ("none", "selective", "full") else "none"
     found["compile"] = bool(effective.get("compile.enable", False))
+    if effective.stated("training.disable_cuda_graphs")[1]:
+        found["cuda_graphs"] = not effective.get("training.disable_cuda_graphs", False)
     keys = {**_DEGREES, "micro_batch": "training.local_batch_size", "recompute": "activation_checkpoint.mode", "compile": "compile.enable"}
     keys |= {"zero_stage": "parallelism.fsdp_reshard_after_forward", "precision": "training.mixed_precision_param"}
     keys |= {"dp_replicate": "parallelism.data_parallel_replicate_degree", "schedule": "parallelism.pipeline_parallel_schedule"}

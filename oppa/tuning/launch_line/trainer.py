@@ -27,11 +27,15 @@ BATCH_WORDS = {"micro_batch": [f"--{MICRO}", "{micro_batch}", f"--{ACCUMULATED}"
 TRAINER_ADDED, TRAINER_STEPS = ("--logging_steps", "1"), {"format": "hf-trainer"}
 """Words that let the Trainer print each step, and the format of its steps."""
 _RECOMPUTE = {"none": ["--gradient_checkpointing", "false"], "full": ["--gradient_checkpointing", "true"]}
+_ALIASES = {"--activation_checkpointing": ("recompute",)}
+"""Arguments that state parameters in other words than trials have, with these parameters."""
 _MEASURED = ("logging_steps", "logging_strategy")
 _PRECISIONS = ("bf16", "fp16")
 _REMOVE = "remove one of the two"
+_RECOMPUTES = ("gradient_checkpointing", "activation_checkpointing")
+"""Names of one argument, earlier and later."""
 _READ = (
-    *(MICRO, ACCUMULATED, *_PRECISIONS, "deepspeed", "fsdp", "fsdp_config", "gradient_checkpointing", "activation_checkpointing"),
+    *(MICRO, ACCUMULATED, *_PRECISIONS, "deepspeed", "fsdp", "fsdp_config", *_RECOMPUTES),
     *("torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
 )
 """Arguments that decide what is understood."""
@@ -106,7 +110,7 @@ class TrainerArguments:
         """Return the origins of what switches state."""
         named = {
             "precision": ("bf16", "fp16"),
-            "recompute": ("gradient_checkpointing",),
+            "recompute": _RECOMPUTES,
             "zero_stage": ("fsdp",),
             "fsdp_offload": ("fsdp",),
         }
@@ -146,6 +150,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     """
     arguments = TrainerArguments.of(sources)
     options = arguments.options
+    _require_process_of_each_gpu(sources, arguments)
     (micro, micro_origin), (steps, _) = arguments.number(MICRO), arguments.number(ACCUMULATED)
     devices = sources.devices
     count = devices.count
@@ -165,6 +170,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         precision=arguments.precision,
         settings=settings,
         origins={"micro_batch": micro_origin, **arguments.origins},
+        aliases=_ALIASES,
         added=TRAINER_ADDED,
         steps=TRAINER_STEPS,
         hints=tuple(hints),
@@ -175,8 +181,26 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     return _by_torch(meaning, sources, arguments)
 
 
+def _require_process_of_each_gpu(sources: LineSources, arguments: TrainerArguments) -> None:
+    """Raise InputError if a single process has several GPUs, over which the Trainer replicates the model in threads.
+
+    Source: TrainingArguments._setup_devices (Transformers 5.23).
+    """
+    line, name = sources.line, "CUDA_VISIBLE_DEVICES"
+    if line.stage("launcher", "step") is not None or arguments.is_on("use_cpu") or arguments.text("deepspeed"):
+        return
+    word = line.variable(name)
+    visible = word.text if word is not None else sources.environment.get(name)
+    gpus = sources.machine.gpus if visible is None else min(sources.machine.gpus, len(visible.split(",")))
+    if gpus > 1:
+        message = f"the launch line starts one process, in which the Trainer splits each batch over all {gpus} GPUs (`nn.DataParallel`)"
+        program = f"-m {line.program.text}" if line.is_module else line.program.text
+        hint = f"start a process for each GPU: `torchrun --nproc-per-node {gpus} {program} ...`; or put `{name}=0` in front of the line"
+        raise InputError(message, hint=hint)
+
+
 def _recompute(arguments: TrainerArguments) -> str:
-    return "full" if arguments.is_on("gradient_checkpointing") or arguments.is_on("activation_checkpointing") else "none"
+    return "full" if any(map(arguments.is_on, _RECOMPUTES)) else "none"
 
 
 def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArguments) -> Meaning:
@@ -190,7 +214,7 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
     settings = {**meaning.settings, "zero_stage": stage, **present}
     words: dict[str, Any] = {**BATCH_WORDS, "recompute": _RECOMPUTE}
     choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
-    replaced = {MICRO, ACCUMULATED, "gradient_checkpointing", "torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", *_MEASURED}
+    replaced = {MICRO, ACCUMULATED, *_RECOMPUTES, "torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", *_MEASURED}
     if sharded or "fsdp_config" in options:
         words["zero_stage"] = {str(stage): []}
         choices["zero_stage"] = [stage]
@@ -234,7 +258,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
     edited = file.edited(batch="all but auto")
     words = [
         re.sub(re.escape(file.text) + "$", "{ds}", each) if file.text in each else each
-        for each in templates(options.without({MICRO, ACCUMULATED, "gradient_checkpointing", *_MEASURED}))
+        for each in templates(options.without({MICRO, ACCUMULATED, *_RECOMPUTES, *_MEASURED}))
     ]
     return dataclasses.replace(
         meaning,

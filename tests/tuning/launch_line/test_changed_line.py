@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from oppa.tuning.launch_line.changed_line import ChangedLine, changed_line
 from oppa.tuning.launch_line.line_job import LineJob
 from oppa.tuning.launch_line.winner_files import write_files
@@ -11,6 +13,7 @@ MEGATRON = (
     "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 256 "
     "--max-position-embeddings 256 --micro-batch-size 2 --global-batch-size 32 --use-distributed-optimizer --tensor-model-parallel-size 2"
 )
+CHUNKS = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"
 
 
 def changed(made: LineJob, **values) -> ChangedLine:
@@ -43,6 +46,60 @@ def test_a_new_option_is_added_and_an_old_one_removed(job) -> None:
     removed = changed(made, zero_stage=0)
     assert "--use-distributed-optimizer" not in removed.line
     assert [word.text for word in removed.words if word.mark == "removed"] == ["--use-distributed-optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("words", "values", "gone", "added"),
+    [
+        ("--recompute-activations", {"recompute": "none"}, "--recompute-activations", ""),
+        (
+            "--recompute-activations",
+            {"recompute": "full"},
+            "--recompute-activations",
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        ),
+        ("--recompute-activations", {"micro_batch": 1}, "", ""),
+        (CHUNKS, {"model_chunks": 4, "schedule": "interleaved"}, CHUNKS[-41:], "--num-virtual-stages-per-pipeline-rank 4"),
+        (CHUNKS, {"model_chunks": 1, "schedule": "1f1b"}, CHUNKS[-41:], ""),
+    ],
+)
+def test_an_option_in_the_users_words_is_replaced_if_its_parameter_changes(words, values, gone, added, job) -> None:
+    found = changed(job(f"{MEGATRON} {words}"), **values)
+    assert " ".join(word.text for word in found.words if word.mark == "removed") == gone
+    assert " ".join(word.text for word in found.words if word.mark == "added") == added
+    assert bool(found.changes)
+
+
+def test_an_option_without_effect_is_removed_where_it_would_have_one(job) -> None:
+    found = changed(job(MEGATRON.replace("--tensor-model-parallel-size 2", "--tensor-model-parallel-size 8")), tp=4, zero_stage=0)
+    assert [(each.about, each.old, each.new) for each in found.changes] == [
+        ("--tensor-model-parallel-size", "8", "4"),
+        ("--use-distributed-optimizer", "on", ""),
+    ]
+
+
+def test_a_default_that_would_change_is_stated(job) -> None:
+    found = changed(job(MEGATRON.replace("--global-batch-size 32 ", "")), micro_batch=1)
+    assert " ".join(found.line).endswith("--tensor-model-parallel-size 2 --global-batch-size 8")
+
+
+def test_an_option_is_added_in_front_of_a_subcommand(job) -> None:
+    line = "torchrun --nproc-per-node 8 -m torchtitan.train --module llama3 --config llama3_8b activation_checkpoint:full"
+    found = changed(job(line), compile=True)
+    assert found.line == [*line.split()[:-1], "--compile.enable", "activation_checkpoint:full"]
+
+
+@pytest.mark.parametrize(
+    ("script", "recompute", "begins"),
+    [
+        (f"{MEGATRON} $@", "full", "sh run.sh --recompute-granularity full"),
+        (f"{MEGATRON}", "full", "torchrun --nproc-per-node 8 pretrain_gpt.py"),
+        (f"export A=1\n{MEGATRON} --recompute-activations $@", "none", "env A=1 torchrun --nproc-per-node 8 pretrain_gpt.py"),
+    ],
+)
+def test_a_script_is_written_out_if_an_appended_word_cannot_state_the_change(script, recompute, begins, job) -> None:
+    line = " ".join(changed(job("sh run.sh", {"run.sh": f"{script}\n"}), recompute=recompute).line)
+    assert line.startswith(begins) and "--recompute-activations" not in line
 
 
 def test_placeholders_are_filled_in(job) -> None:
