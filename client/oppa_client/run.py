@@ -167,9 +167,9 @@ class Run:
     def paused(self, label: str, *, at_most_s: float = PAUSE_S) -> Iterator[None]:
         """Evaluate or save inside the context: it counts as no step time, and oppa waits at most so long for its end.
 
-        A pause inside another one is part of it. A run that leaves has as much longer.
+        A pause inside another one is part of it. A run that leaves has as much longer, but not for `saving`.
         """
-        if self._is_paused or (self._leaving is not None and self._in_trial):
+        if self._is_paused or (self._leaving is not None and (self._in_trial or label == "saving")):
             yield
             return
         begin_s, in_step, self._is_paused = time.perf_counter(), self._began_s is not None, True

@@ -77,4 +77,4 @@ def test_checkpoints_of_lightning_are_saved_and_uploaded_in_pauses(attempt_at):
     options = {"callbacks": [ModelCheckpoint(folder / "own", every_n_train_steps=2, save_top_k=-1)], "enable_checkpointing": True}
     loop_program.train("lightning", folder, module=Saved, logger=Uploads(folder), **options)
     assert len(list((folder / "own").iterdir())) == 2
-    assert watch.labels == {"save": {"saving"}, "upload": {"saving"}}
+    assert watch.labels == {"save": {"saving", "leaving"}, "upload": {"saving"}}
