@@ -8,7 +8,6 @@ steps       how to read steps from the program's output, if it does not report t
 """
 
 import dataclasses
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -44,11 +43,6 @@ Choice = dict[str, dict[str, Value]]
 
 OUT_OF_MEMORY = "MemoryError|out of memory|can't allocate memory"
 """Pattern of an output line that reports a failed allocation."""
-OF_LIBRARIES = (
-    r"(?i:out[ -]of[ -]memory|oom[ _-]?kill)|CU[A-Z]+_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|hipErrorOutOfMemory"
-    r"|Failed to CUDA [mc]alloc"
-)
-"""Pattern of the lines of CUDA's libraries, NCCL, ROCm, cgroups and Slurm that report the same, whatever pattern is stated."""
 OTHERS = "*"
 """Key of the words for all values without words of their own."""
 
@@ -159,11 +153,6 @@ class Originals:
     """Options among the words of the search space that only trials have."""
     changes: tuple[tuple[str, str, str, str], ...] = ()
     """Each change: the option, the user's words, those of trials, and the reason."""
-
-
-def reports_lack_of_memory(text: str, steps: StepFormat | None) -> bool:
-    """Return whether a line reports a lack of memory, by the stated pattern or as libraries do."""
-    return any(re.search(pattern, text) for pattern in (steps.out_of_memory if steps else OUT_OF_MEMORY, OF_LIBRARIES))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

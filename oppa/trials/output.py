@@ -4,8 +4,9 @@ import functools
 import logging
 from pathlib import Path
 
-from oppa.problem.command import LaunchCommand, reports_lack_of_memory
+from oppa.problem.command import LaunchCommand
 from oppa.problem.command_table import formats
+from oppa.problem.memory_lines import reports_lack_of_memory
 from oppa.trials import logs, untrusted_file
 from oppa.trials.root_cause import ESCAPES, RootCause, root_cause
 from oppa.trials.trial_folder import RECOGNISED

@@ -12,7 +12,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from oppa.problem.command import OF_LIBRARIES
+from oppa.problem.memory_lines import OF_LIBRARIES
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 """Escape sequences for colours and cursor movements."""

@@ -24,8 +24,8 @@ from rewriting import rewrite
 from steps import StepCounter, facts_of
 
 from oppa import catalog
-from oppa.problem.command import reports_lack_of_memory
 from oppa.problem.containers import with_mounts
+from oppa.problem.memory_lines import reports_lack_of_memory
 from oppa.problem.trial_values import WRITES, values_of
 from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, OPENED, RECOGNISED, REPORT, REPORTER, TrialSpec

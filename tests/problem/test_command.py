@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from oppa.errors import JobError, OppaError
-from oppa.problem.command import LaunchCommand, StepFormat, reports_lack_of_memory, value_of
+from oppa.problem.command import LaunchCommand, StepFormat, value_of
 from oppa.problem.command_table import formats
 from oppa.problem.job import load_job
+from oppa.problem.memory_lines import reports_lack_of_memory
 from oppa.problem.trial_values import values_of
 
 JOB = """
