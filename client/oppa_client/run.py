@@ -167,7 +167,7 @@ class Run:
     def paused(self, label: str, *, at_most_s: float = PAUSE_S) -> Iterator[None]:
         """Evaluate or save inside the context: it counts as no step time, and oppa waits at most so long for its end.
 
-        A pause inside another one is part of it. A run that leaves has as much longer, but not for `saving`.
+        A pause inside another one is part of it. A run that leaves gets as much more time, but none for `saving`.
         """
         if self._is_paused or (self._leaving is not None and (self._in_trial or label == "saving")):
             yield

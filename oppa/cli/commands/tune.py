@@ -37,8 +37,7 @@ def tune(
 ) -> None:
     """Find the fastest configuration of a job, or of your own launch line, by short real trials.
 
-    Without a job file, `oppa tune -- torchrun ...` reads the job from the line.
-    It prints the same line with the changed arguments marked.
+    Without a job file, `oppa tune -- torchrun ...` reads the job from the line. It prints the same line with the changed arguments marked.
     Ctrl-C stops the search; the same command with --study resumes it.
 
     `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
