@@ -1,13 +1,18 @@
 """What is printed while a study's trials run: a line for each on a pipe; the same lines on a terminal, above a live view."""
 
+import re
+from types import SimpleNamespace
+
 import pyte
 import pytest
 
 from oppa.cli.views import style
+from oppa.cli.views.profile_view import ProfileView
 from oppa.cli.views.search_view import SearchView
 from oppa.problem.job import load_job
 from oppa.study import Study
 from oppa.trials.interruption import Interruption
+from oppa.tuning.designers.active_profiling import GoodputLoss
 from tests.cli.conftest import TRIALS
 
 
@@ -40,3 +45,18 @@ def test_a_terminal_keeps_the_lines_that_a_pipe_gets(printed) -> None:
     screen = pyte.Screen(style.PIPE_WIDTH, 24)
     pyte.Stream(screen).feed(drawn.replace("\n", "\r\n"))
     assert [line.rstrip() for line in screen.display if line.strip()] == [line.rstrip() for line in piped.splitlines()]
+
+
+@pytest.mark.parametrize(("bound", "end"), [(0.005, "; ends at 0.5%"), (None, "over all\n")])
+def test_a_profile_shows_the_loss_at_which_its_profiler_ends(bound, end, oppa, capsys, monkeypatch) -> None:
+    problem = load_job(oppa.folder / "job.toml")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    style.err.cache_clear()
+    profiler = SimpleNamespace(loss=GoodputLoss(mean=0.01, worst=0.02), bound=bound)
+    with Study.create(oppa.folder / "p", problem.to_dict(), problem.fingerprint) as study:
+        view = ProfileView(study, Interruption(), problem, profiler)
+        with view.live:
+            view.started(study.claim(TRIALS[0][0]))
+    style.err.cache_clear()
+    drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert f"2.0% of goodput expected at the worst noise scale, 1.0% over all{end.removeprefix('over all')}" in re.sub(r" +\n", "\n", drawn)

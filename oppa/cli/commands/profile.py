@@ -45,7 +45,7 @@ def profile(
     from oppa.tuning.outcomes import no_table
 
     problem, given = problem_of(job, command or (), changes or ()), parse_settings(changes or ()).get("limits", {})
-    view = SessionView("--table", loss=loss)
+    view = SessionView("--table")
     with view.running(no_table if as_json else None):
         found = api.profile(
             problem,

@@ -23,8 +23,8 @@ class ProfileView(SearchView):
 
     _IMPROVED = "fastest at this batch"
 
-    def __init__(self, study: Study, interruption: Interruption, problem: Problem, profiler: Profiler, *, bound: float) -> None:
-        self._profiler, self._bound = profiler, bound
+    def __init__(self, study: Study, interruption: Interruption, problem: Problem, profiler: Profiler) -> None:
+        self._profiler = profiler
         self._fastest: dict[int, tuple[float, Configuration]] = {}
         super().__init__(study, interruption, problem)
 
@@ -45,7 +45,8 @@ class ProfileView(SearchView):
             rows.append((f"B {batch}", f"{configuration.id}   [green]{style.number(rate * batch)} sequences/s[/]"))
         if loss := self._profiler.loss:
             expected = f"{loss.worst:.1%} of goodput expected at the worst noise scale, {loss.mean:.1%} over all"
-            rows.append(("loss", f"{expected}; ends at {self._bound:.1%}"))
+            end = "" if self._profiler.bound is None else f"; ends at {self._profiler.bound:.1%}"
+            rows.append(("loss", f"{expected}{end}"))
         return [*rows, ("budget", self._budget_text())]
 
 

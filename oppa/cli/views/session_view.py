@@ -18,14 +18,9 @@ from oppa.tuning.trial_executor import SearchCallback
 class SessionView:
     """Watches the session of a command; the interface calls it with the session, as a callback."""
 
-    def __init__(self, option: str, *, loss: float = 0.0) -> None:
-        """Prepare the view.
-
-        Args:
-            option: The option that names the folder of the study.
-            loss: Expected loss of goodput at which a profile ends.
-        """
-        self._option, self._loss = option, loss
+    def __init__(self, option: str) -> None:
+        """Prepare the view of a study, whose folder `option` names."""
+        self._option = option
         self._interruption = Interruption()
         self.folder: Path | None = None
         """Folder of the study; None before the session is open."""
@@ -60,6 +55,6 @@ class SessionView:
         else:
             from oppa.cli.views.profile_view import ProfileView
 
-            view = ProfileView(study, self._interruption, problem, session.profiler, bound=self._loss)
+            view = ProfileView(study, self._interruption, problem, session.profiler)
         with resumable(self.resume(self.folder)), view.live:
             yield view
