@@ -189,6 +189,8 @@ def harmless_keys(
             if key.drop and _is_unknown("", now, folder):
                 unknown.append(UnknownPath(name=name, value=str(now)))
             changes += [WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind])] if now != value else []
+            added = {each: to for each, to in key.also.items() if content.get(each) != to}
+            changes += [WordChange(name=each, original=(), trial=(to,), reason=REASONS["disable"]) for each, to in added.items()]
     return HarmlessKeys(
         keys={each.name: each.trial[0] for each in changes}, changes=tuple(changes), unknown=tuple(unknown), files=tuple(files)
     )
@@ -290,7 +292,7 @@ def _inside(name: str, keys: str, content: Mapping[str, Any], given: Mapping[str
     """Yield what writes in a table that stands in the place of a configuration file."""
     below = {each.removeprefix(f"{name}."): kind for each, kind in given.items()}
     found = harmless_keys(keys, content, paths=below, folder=folder)
-    for change in found.changes:
+    for change in (each for each in found.changes if each.original):
         yield UnknownPath(name=f"{name}.{change.name}", value=str(change.original[0]), why="writes")
     for each in found.unknown:
         yield dataclasses.replace(each, name=f"{name}.{each.name}")

@@ -43,6 +43,7 @@ class KeyTable(DeclaredTable):
 
     kind: Kind
     to: Any = None
+    also: dict[str, Any] = Field(default_factory=dict)
     drop: tuple[str, ...] = Field(default=(), strict=False)
     file: str = ""
 

@@ -53,9 +53,9 @@ WRITES = [
     (
         "transformers",
         "--output-dir /mine --push_to_hub true --report_to wandb tensorboard --do_eval --eval_on_start",
-        ["hub", "wandb", "eval"],
+        ["hub", "wandb", "do_eval", "eval_on_start"],
     ),
-    ("transformers", "--resume_from_checkpoint /mine --load_best_model_at_end --enable_jit_checkpoint", ["resume", "best", "jit"]),
+    ("transformers", "--resume_from_checkpoint /mine --load_best_model_at_end --enable_jit_checkpoint", ["resume", "load_best", "jit"]),
     ("lightning", "--trainer.logger=WandbLogger --trainer.logger.save_dir=/mine --trainer.profiler simple", ["Wandb", "simple"]),
     ("lightning", "--ckpt_path /mine --trainer.default_root_dir /mine", ["ckpt"]),
     ("plain", "--output_dir /mine --log-dir=/mine --save_path mine.pt", []),
@@ -313,7 +313,8 @@ def test_a_key_that_is_not_understood_is_unknown():
 def test_a_lightning_file_keeps_the_callbacks_that_write_nothing():
     bar = {"class_path": "lightning.pytorch.callbacks.TQDMProgressBar", "init_args": {"refresh_rate": 1}}
     saver = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"dirpath": "/c"}}
-    content = {"trainer": {"callbacks": [bar, saver], "logger": {"class_path": "WandbLogger", "init_args": {"save_dir": "/w"}}}}
+    stopper = {"class_path": "EarlyStopping", "init_args": {"monitor": "val_loss"}}
+    content = {"trainer": {"callbacks": [bar, saver, stopper], "logger": {"class_path": "WandbLogger", "init_args": {"save_dir": "/w"}}}}
     assert harmless_keys("lightning", content).keys == {"trainer.callbacks": [bar], "trainer.logger": False}
 
 
@@ -332,6 +333,13 @@ def test_a_file_of_transformers_pushes_resumes_and_reports_nothing():
         }
     )
     assert [each.name for each in harmless_keys("transformers", {"env": {"OUT": "/x"}}).unknown] == ["env.OUT"]
+
+
+def test_a_file_of_transformers_keeps_its_strategy_of_evaluation_and_evaluates_nothing():
+    content = {"eval_strategy": "steps", "eval_delay": 5, "load_best_model_at_end": True, "metric_for_best_model": "loss"}
+    found = harmless_keys("transformers", content)
+    assert found.keys == {"eval_delay": 1_000_000_000, "load_best_model_at_end": False}
+    assert harmless_keys("transformers", {"eval_strategy": "epoch"}).keys == {"eval_delay": 1_000_000_000}
 
 
 def test_a_table_in_the_place_of_a_file_is_examined():

@@ -43,8 +43,20 @@ def test_transformers_options_are_declared_and_taken():
     assert {*declared.options} - fields == older, "the others are options of this release"
     text = "--save_strategy steps --load_best_model_at_end --eval_strategy steps --push_to_hub --report_to wandb tensorboard --use_cpu"
     (found,) = transformers.HfArgumentParser(transformers.TrainingArguments).parse_args_into_dataclasses(trial_words("transformers", text))
-    assert (found.save_strategy, found.eval_strategy, found.push_to_hub, found.report_to) == ("no", "no", False, [])
+    assert (found.save_strategy, found.push_to_hub, found.report_to) == ("no", False, [])
     assert not found.load_best_model_at_end and found.output_dir == "{folder}/writes/output_dir"
+
+
+@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+@pytest.mark.parametrize("scheduler", ["linear", "reduce_lr_on_plateau"])
+def test_transformers_evaluates_nothing_in_a_trial_and_starts_with_what_needs_an_evaluation(strategy, scheduler):
+    transformers = pytest.importorskip("transformers")
+    text = f"--save_strategy {strategy} --load_best_model_at_end --eval_strategy {strategy} --eval_steps 1 --lr_scheduler_type {scheduler}"
+    (args,) = transformers.HfArgumentParser(transformers.TrainingArguments).parse_args_into_dataclasses(trial_words("transformers", text))
+    state, control = transformers.TrainerState(global_step=1000, epoch=1000.0, eval_steps=1, max_steps=2000), transformers.TrainerControl()
+    transformers.EarlyStoppingCallback().on_train_begin(args, state, control)
+    flow = transformers.trainer_callback.DefaultFlowCallback()
+    assert not flow.on_step_end(args, state, control).should_evaluate and not flow.on_epoch_end(args, state, control).should_evaluate
 
 
 def test_lightnings_arguments_are_declared():
