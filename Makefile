@@ -69,7 +69,7 @@ test: setup ## Run the tests that take minutes and need no extra software
 	$(PYTEST) -m "not slow and not environment and not nightly"
 
 check: setup ## Run the checks of continuous integration
-	$(MAKE) --jobs 2 --output-sync lint docs environments
+	$(MAKE) --jobs 2 --output-sync environments lint docs
 	$(MAKE) test-all
 	$(MAKE) --jobs 2 --output-sync bench-ci wheel
 
@@ -79,9 +79,10 @@ test-all: setup
 nightly: setup ## Run the tests that `make check` leaves out; TESTS=tests/training runs those of a folder
 	$(PYTEST) -m nightly $(TESTS)
 
-environments: setup ## Create the environments of the DeepSpeed and ColossalAI runners, some minutes each
-	$(BIN)/oppa env create deepspeed
-	$(BIN)/oppa env create colossalai
+environments: environment-colossalai environment-deepspeed ## Create the environments of the DeepSpeed and ColossalAI runners, some minutes each
+
+environment-%: setup
+	$(BIN)/oppa env create $*
 
 slurm: ## Install Debian's Slurm for the tests that need it (as root)
 	@command -v slurmctld slurmd srun >/dev/null || PATH="$$PATH:/usr/sbin" command -v slurmctld slurmd srun >/dev/null || { \
