@@ -225,13 +225,16 @@ def exchanges_of_gradients(work: Workload) -> Tensor:
 def _more_operations(work: Workload, group: CollectiveGroup, gradients: Tensor, c: Coefficients) -> Tensor:
     """Return the extra seconds of an exchange in several operations instead of one, shape (n,).
 
-    Each further bucket takes an operation of its own after the one before, with its latency around the ring. From ZeRO 2 on, so does each
-    layer. Hence Megatron-LM's buckets grow with the replicas (megatron/core/distributed, `bucket_size`).
+    Each further bucket adds the cost of one operation, as its way around the ring begins while the one before is on it. From ZeRO 2 on,
+    each further layer adds the latency of its own ring.
     """
-    layout = work.layout
-    buckets, layers = (gradients / layout.bucket_bytes).ceil().clamp_min(1), layers_per_stage(work)
-    more = torch.where(layout.zero_stage >= 2, buckets.maximum(layers), buckets) - 1
-    return torch.where(group.members > 1, more * (c["operation_s"] + hop_time(group, work.machine, c)), 0.0)
+    layout, machine = work.layout, work.machine
+    buckets = (gradients / layout.bucket_bytes).ceil().clamp_min(1) - 1
+    layers = layers_per_stage(work) - 1
+    following = c["operation_s"] + c["latency"] * machine.intra_latency
+    waiting = c["operation_s"] + hop_time(group, machine, c)
+    more = torch.where(layout.zero_stage >= 2, layers * waiting + (buckets - layers).clamp_min(0) * following, buckets * following)
+    return torch.where(group.members > 1, more, 0.0)
 
 
 def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
