@@ -2,7 +2,8 @@
 
 The tensor-parallel index of a rank varies fastest, then the data-parallel, then the pipeline's (oppa.training.parallel.mesh). A group whose
 members are `stride` ranks apart therefore has devices_per_host / stride of them on each host. If whole groups do not fill the hosts (3
-hosts of 4 devices with groups of 3), some groups span two hosts. The other groups wait for them.
+hosts of 4 devices with groups of 3), some groups span two hosts. The other groups wait for them. Among the hosts of a rack that one network
+connects closely, as in NVL72, jobs take only as many as whole groups fill.
 
 Notation (n rows):
     members    ranks of the group; k of them per host, on H hosts
@@ -32,7 +33,7 @@ class CollectiveGroup:
     def of(cls, members: Tensor, stride: Tensor, machine: DeviceFacts, devices: Tensor) -> "CollectiveGroup":
         """Return the group of `members` ranks that are `stride` apart, among all `devices` of a job."""
         host, block = machine.devices_per_host, members * stride  # `stride` interleaved groups occupy a block of consecutive ranks
-        cut = (devices > host) & (block < host) & (host % block > 0)
+        cut = (devices > host) & (block < host) & (host % block > 0) & (machine.several_hosts == 0)
         per_host = torch.where(cut, (members / 2).ceil(), torch.minimum(members, (host / stride).floor().clamp_min(1)))
         return cls(members, per_host, (members / per_host).ceil(), block <= machine.pair_devices)
 

@@ -36,8 +36,6 @@ FUSED_LOSS_COPIES = 2
 """Copies of the logits under a fused loss: they and their gradient, both free before the backward pass reaches the first layer."""
 KEPT_SCORE_BYTES = 5
 """Bytes per attention score that a softmax with dropout keeps for the backward pass (Korthikanti et al. 2022, section 4.1)."""
-EIGHT_BIT_SAVING = 0.3
-"""Share of a layer's activations that 8-bit training saves: inputs of linear layers, about 60% of all, are kept in one byte."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -203,7 +201,8 @@ def _weights(work: Workload, ends: Tensor, held: Tensor, resting: Tensor) -> Ten
     alone = resting * formats.sharded_weight_bytes + gathered + second * formats.gathered_weight_bytes
     weights = torch.where(layout.zero_stage >= 3, torch.minimum(alone, whole + resting * formats.sharded_weight_bytes), whole)
     copied = work.machine.eight_bit * (1 - layout.fp8_weights) * formats.eight_bit_copy_bytes
-    weights = weights + copied * (held - ends / layout.tp)
+    in_layers = held - ends / layout.tp
+    weights = weights + copied * torch.where(layout.zero_stage >= 3, torch.minimum(layers, in_layers), in_layers)
     return weights + ends / layout.tp * formats.end_bytes / torch.where(layout.zero_stage >= 3, layout.shards, 1.0)
 
 
@@ -238,7 +237,7 @@ def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> _Activati
     """Return the activations of `layers` with these micro-batches in flight."""
     shape, layout, formats = work.shape, work.layout, work.formats
     token_bytes = work.tokens * formats.element_bytes
-    linear = 1 - work.machine.eight_bit * EIGHT_BIT_SAVING
+    linear = 1 - work.machine.eight_bit * formats.eight_bit_saving
     scores = torch.where(layout.flash > 0, 0.0, KEPT_SCORE_BYTES / formats.element_bytes * shape.heads * shape.seq_len)
     wide, copies, again = layout.wide_residuals, norm_copies(work), recomputed(work)
     tensors = activation_elements(work) + wide * replicated_elements(work) + copies

@@ -1,6 +1,8 @@
 """Convert the rows of a user's table into a workload; models, devices and frameworks may differ from row to row."""
 
-from collections.abc import Callable, Iterator, Sequence
+import difflib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -41,7 +43,8 @@ HIERARCHICAL = dict.fromkeys(
     ("a2a+p2p", "p2p+a2a"), "the cost model has no exchange in two levels; use `all-to-all` within a host, `ring` between hosts"
 )
 """Megatron-LM's ways to exchange that are not modelled, with the hint for each."""
-LAYOUT_FLAGS = ("overlap_tp", "compiled", "quantized_weights", "quantized_gradients", "fp8_weights")
+OVERLAPS = ("overlap_p2p", "overlap_zero_comm", "overlap_zero_allgather")
+LAYOUT_FLAGS = (*OVERLAPS, "overlap_tp", "compiled", "quantized_weights", "quantized_gradients", "fp8_weights")
 FLAGS = {"gated": True, "tied": False, **dict.fromkeys(LAYOUT_FLAGS, False)}
 """Optional flags, with their defaults; that of `sequence_parallel` is its framework's."""
 WORDS: dict[str, tuple[Sequence[str], str]] = {
@@ -63,6 +66,9 @@ FUSED = ("loss", "norms")
 """Optional words whose default is `fused` if a framework is named, and torch's own operations otherwise."""
 OPTIONAL = ("framework", "sequence_parallel", *FLAGS, *WORDS, *COUNTS, *WIDTHS)
 LARGEST = 10**9
+_ALIKE = 0.85
+"""Similarity of two names from which one is likely a misspelling of the other."""
+_log = logging.getLogger(__name__)
 
 
 def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -79,6 +85,7 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
             raise InputError(
                 f"the rows have no column `{name}`", hint=f"add it; the rows need {', '.join(REQUIRED)}, and may have {', '.join(OPTIONAL)}"
             )
+    _warn_of_misspelt(map(str, rows.columns))
     given = {name: rows[name] for name in OPTIONAL if name in rows}
     checked: dict[str, Any] = {name: _whole_numbers(rows[name], least=1) for name in (*MODEL, *PLACE, *LAYOUT) if name != "zero"}
     checked["zero"] = _whole_numbers(rows["zero"], least=0, most=3)
@@ -96,6 +103,15 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
     for name, number in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
         checked[name] = _whole_numbers(given[name], least=min(number, 1), default=number) if name in given else number
     return pd.DataFrame(checked)
+
+
+def _warn_of_misspelt(names: Iterable[str]) -> None:
+    """Warn of columns that are not read, and whose names differ little from those of optional columns that are absent."""
+    stated = {*names}
+    absent = [name for name in OPTIONAL if name not in stated]
+    for name in sorted(stated.difference(REQUIRED, OPTIONAL)):
+        if near := difflib.get_close_matches(name, absent, 1, _ALIKE):
+            _log.warning("the column `%s` is not read; rename it if it means `%s`", name, near[0])
 
 
 def broken_rules(rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:

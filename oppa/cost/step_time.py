@@ -172,8 +172,10 @@ def _exchange(work: Workload, parameters: Tensor, replicas: Tensor, shards: Tens
     copies = CollectiveGroup.of(replicas / shards, stride * shards, machine, work.devices)
     reduced_bytes = torch.where(layout.quantized_gradients > 0, QUANTISED_GRADIENT_BYTES, formats.reduced_bytes)
     in_eight_bits = (layout.quantized_weights > 0) | (machine.eight_bit * layout.fp8_weights > 0)
-    weight_bytes = torch.where(in_eight_bits, QUANTISED_WEIGHT_BYTES, formats.gathered_weight_bytes)
-    gradients, weights = parameters * formats.trained * reduced_bytes, parameters * weight_bytes
+    weight_bytes = formats.gathered_weight_bytes
+    weight_bytes = torch.where(in_eight_bits, weight_bytes.clamp_max(QUANTISED_WEIGHT_BYTES), weight_bytes)
+    updated = torch.where((layout.zero_stage >= 3) | (formats.gathers_each > 0), 1.0, formats.trained)  # below ZeRO 3, frozen weights stay
+    gradients, weights = parameters * formats.trained * reduced_bytes, parameters * updated * weight_bytes
     reduced, scattered = all_reduce_time(whole, gradients, machine, c), gather_time(group, gradients, machine, c)
     scattered = scattered + all_reduce_time(copies, gradients / shards, machine, c)
     last = (layout.last_bucket_bytes / gradients).clamp_max(1)

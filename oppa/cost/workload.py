@@ -156,6 +156,8 @@ class DeviceFacts(Columns):
     usable_bytes: Tensor
     devices_per_host: Tensor
     """Devices that the links within a host connect; more than a host's where such links join several hosts."""
+    several_hosts: Tensor
+    """1 where such links join several hosts, as in a rack."""
     intra_bandwidth: Tensor
     intra_latency: Tensor
     pair_devices: Tensor
@@ -204,6 +206,8 @@ class FormatFacts(Columns):
     """Index into SELECTIVE."""
     eight_bit_copy_bytes: Tensor
     """The copies of a layer's weight that 8-bit training keeps in addition to it."""
+    eight_bit_saving: Tensor
+    """Share of a layer's activations that 8-bit training saves."""
     moved_bytes: Tensor
     """Bytes per weight that a micro-batch moves without a matrix product: copies of gathered weights, and sums of gradients."""
     trained: Tensor

@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 
 from oppa.cli.commands.predict import predict
+from oppa.cli.views import style
 from oppa.cost.framework import frameworks
 from oppa.cost.prediction import COLUMNS
 from oppa.cost.rows import OPTIONAL
 from oppa.errors import InputError
+from oppa.units import format_seconds
 
 HEADER = "name,layers,hidden,heads,kv_heads,ffn,vocab,seq_len,device,gpus,gpus_per_node,gbs,mbs,dp,tp,pp,model_chunks,zero,recompute"
 ROW = "007,32,4096,32,8,14336,128256,4096,H100,16,8,256,2,4,2,2,1,1,none"
@@ -34,6 +36,19 @@ def test_a_job_s_configurations_are_ranked(oppa) -> None:
     assert said.index(ranked[0]["id"]) < said.index(ranked[1]["id"]) < said.index(ranked[2]["id"])
     assert ranked[3]["id"] not in said
     assert ranked == sorted(ranked, key=lambda each: (not each["fits"], each["predicted_step_time_s"]))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [(1.82, 2.79, "1.82 - 2.79"), (0.95, 1.2, "950 ms - 1.2 s"), (90, 225, "90 s - 3 min 45 s"), (225, 230, "3 min 45 s - 3 min 50 s")],
+)
+def test_an_interval_has_the_units_that_its_ends_differ_in(low, high, shown) -> None:
+    assert style.interval(low, high, format_seconds) == shown
+
+
+def test_steps_of_minutes_are_ranked(oppa) -> None:
+    said = oppa("predict", "job.toml", "--limit", 1, "--set", "batch.global_batch=65536", "--set", "cluster.memory_limit=9 GiB")
+    assert " min" in said.stdout
 
 
 def test_an_unknown_device_is_told(oppa) -> None:

@@ -72,5 +72,12 @@ def test_a_group_lies_on_hosts_as_ranks_are_numbered(members, stride, per_host, 
     assert (found.per_host.item(), found.hosts.item()) == (per_host, hosts)
 
 
+@pytest.mark.parametrize(("members", "per_host", "hosts"), [(8, 8, 1), (16, 16, 1), (64, 64, 1), (72, 72, 1), (128, 72, 2)])
+def test_a_group_that_fits_into_a_rack_spans_no_two(members, per_host, hosts) -> None:
+    rack = machine_of(load_hardware("GB200"), "bf16", 1)
+    found = CollectiveGroup.of(*(torch.tensor([float(number)]) for number in (members, 1)), rack, torch.tensor([1152.0]))
+    assert (found.per_host.item(), found.hosts.item()) == (per_host, hosts)
+
+
 def test_a_ring_has_a_hop_into_each_host_and_the_others_within() -> None:
     assert hop_time(group(16), MACHINE, C).item() == pytest.approx(2 * 15e-6 + 13 * 2.5e-6)

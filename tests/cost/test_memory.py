@@ -166,3 +166,30 @@ def test_an_optimizer_keeps_what_it_needs(optimizer, momentum, kept, framework_p
     training = dataclasses.replace(problem.training, optimizer=optimizer, momentum=momentum, precision="fp32")
     work = workload_of(dataclasses.replace(problem, training=training), problem.candidates())
     assert (work.formats.optimizer_bytes == kept).all()
+
+
+EIGHT_BIT = {
+    "layers": 80,
+    "hidden": 8192,
+    "heads": 64,
+    "ffn": 28672,
+    "dp": 64,
+    "tp": 1,
+    "pp": 1,
+    "gpus": 64,
+    "zero": 3,
+    "recompute": "full",
+}
+
+
+def test_zero_3_keeps_eight_bit_copies_of_gathered_layers_alone() -> None:
+    """A copy of each of 70 billion weights would be 140 GB."""
+    sixteen, eight = needed(*({**EIGHT_BIT, "framework": "megatron", "precision": each} for each in ("bf16", "fp8")))
+    assert eight - sixteen < 10e9
+
+
+@pytest.mark.parametrize(("framework", "saved"), [("megatron", True), ("fsdp", False)])
+def test_eight_bit_training_saves_the_activations_that_its_framework_keeps_in_one_byte(framework, saved) -> None:
+    layout = {**EIGHT_BIT, "layers": 32, "hidden": 4096, "heads": 32, "ffn": 14336, "recompute": "none", "framework": framework}
+    sixteen, eight = needed(*({**layout, "precision": each} for each in ("bf16", "fp8")))
+    assert eight < 0.9 * sixteen if saved else eight == sixteen

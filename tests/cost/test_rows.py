@@ -186,3 +186,24 @@ def test_columns_that_arrow_holds_are_read_like_others() -> None:
     pytest.importorskip("pyarrow")
     rows = rows_of({}, {"dp": 3}, {"device": "T4", "tied": True})
     assert same(predict_rows(rows.convert_dtypes(dtype_backend="pyarrow")), predict_rows(rows))
+
+
+@pytest.mark.parametrize(
+    ("overlap", "layout"),
+    [
+        ("overlap_p2p", {"pp": 8, "tp": 1, "dp": 8, "zero": 0}),
+        ("overlap_zero_comm", {"pp": 1, "tp": 1, "dp": 64, "zero": 1}),
+        ("overlap_zero_allgather", {"pp": 1, "tp": 1, "dp": 64, "zero": 1}),
+    ],
+)
+def test_a_stated_overlap_saves_time(overlap, layout) -> None:
+    row = {"gpus": 64, "gpus_per_node": 8, "gbs": 64, "mbs": 1, "framework": "megatron", **layout}
+    exposed, hidden = predict_rows(rows_of({**row, overlap: False}, {**row, overlap: True}))["predicted_step_time_s"]
+    assert hidden < exposed
+
+
+@pytest.mark.parametrize(("column", "meant"), [("precsion", "precision"), ("experts_count", ""), ("overlap_p2p", ""), ("notes", "")])
+def test_a_column_that_nearly_has_the_name_of_another_is_warned_of(column, meant, caplog) -> None:
+    check_rows(rows_of({column: "0"}))
+    said = f"the column `{column}` is not read; rename it if it means `{meant}`"
+    assert [record.getMessage() for record in caplog.records] == ([said] if meant else [])

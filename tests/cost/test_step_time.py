@@ -137,6 +137,19 @@ def test_each_further_bucket_takes_an_operation_while_the_one_before_is_on_its_w
     assert torch.allclose(rest, rest[:1].expand(len(rest)))
 
 
+@pytest.mark.parametrize(("zero", "least", "most"), [(1, 0, 0.1), (3, 0.5, 1)])
+def test_frozen_weights_are_gathered_by_zero_3_alone(zero, least, most) -> None:
+    layout = {"dp": 64, "tp": 1, "pp": 1, "gpus": 64, "zero": zero, "framework": "megatron"}
+    trained, frozen = replica_time(work_of(layout, {**layout, "trained": "lora"}), torch.zeros(2, dtype=torch.float64), C).tolist()
+    assert least * trained <= frozen <= most * trained
+
+
+def test_weights_below_eight_bits_are_gathered_as_they_are() -> None:
+    layout = {"dp": 64, "tp": 1, "pp": 1, "gpus": 64, "zero": 3, "framework": "deepspeed", "trained": "lora", "weights": "4-bit"}
+    plain, quantised = seconds(layout, {**layout, "quantized_weights": True})
+    assert quantised == plain
+
+
 @pytest.mark.parametrize("overlap", [0.0, 1.0])
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_each_pass_of_a_stage_has_a_start_of_its_own(chunks, overlap) -> None:

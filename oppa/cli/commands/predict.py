@@ -39,8 +39,10 @@ def predict(
 
     framework  megatron, fsdp, deepspeed, colossalai, nanotron, torch or other
     layout     cp, cp_mode, sequence_parallel, ep, etp, shard,
-               recompute_layers, offload, overlap_tp, compiled, stage_layout,
-               hpz, quantized_weights, quantized_gradients, fp8_weights
+               recompute_layers, offload, overlap_tp, overlap_p2p,
+               overlap_zero_comm, overlap_zero_allgather, compiled,
+               stage_layout, hpz, quantized_weights, quantized_gradients,
+               fp8_weights
     model      gated, tied, head_dim, attention, loss, residuals, norms,
                experts, experts_per_token, expert_ffn, shared_expert_ffn,
                expert_products, dense_layers, kv_lora_rank, q_lora_rank,

@@ -122,10 +122,10 @@ def memory(count: int | None) -> str:
 
 
 def interval(low: float, high: float, form: Callable[[float], str]) -> str:
-    """Return `1.82 - 2.79`, for a column next to the value, whose unit it has; `950 ms - 1.2 s` if the ends have different units."""
+    """Return `1.82 - 2.79` for a column next to the value, whose unit it has; `950 ms - 1.2 s` if the ends have others, or several."""
     first, last = form(low), form(high)
-    (start, unit), (end, other) = first.split(" "), last.split(" ")
-    return f"{start} - {end}" if unit == other else f"{first} - {last}"
+    (start, _, unit), (end, _, other) = first.partition(" "), last.partition(" ")
+    return f"{start} - {end}" if unit == other and " " not in unit else f"{first} - {last}"
 
 
 def probability(share: float) -> str:
