@@ -14,6 +14,7 @@ from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, JobError, nearest
 from oppa.problem.command import Argument, ConfigFile, LaunchCommand, StepFormat
 from oppa.problem.declaration import DeclaredTable, JobCount, Name, parse, shown
+from oppa.problem.settings_text import read_settings
 from oppa.problem.writes_file import UserKind
 
 
@@ -21,7 +22,7 @@ class ConfigFileTable(DeclaredTable):
     """Validates `[command.files.NAME]`."""
 
     path: Name
-    """The file: JSON, YAML or TOML."""
+    """The file: YAML or TOML by its suffix, else JSON."""
     keys: dict[str, str | bool | int | float | dict[str, dict[str, Any]]] = Field(default_factory=dict)
     """Dotted keys to rewrite: a template, a number, a truth value, or one of these for each value of one parameter."""
 
@@ -145,8 +146,8 @@ def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
     if not path.is_file():
         raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` is not a file', hint="write the path relative to the job file")
     if path.suffix not in _WRITERS:
-        raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` has an unknown suffix', hint=f"use one of {', '.join(_WRITERS)}")
-    if (package := _WRITERS[path.suffix]) and importlib.util.find_spec(package) is None:
+        read_settings(path, hint=f"name a file of JSON, or one that ends with {', '.join(_WRITERS)}", error=JobError)
+    if (package := _WRITERS.get(path.suffix)) and importlib.util.find_spec(package) is None:
         message = f"rewriting `{table.path}` needs the package `{package}`, which is not installed"
         raise EnvironmentLackingError(message, hint=catalog.install_hint("command"))
     if strange := [key for key, to in table.keys.items() if isinstance(to, dict) and len(to) != 1]:

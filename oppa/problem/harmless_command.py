@@ -27,6 +27,8 @@ from oppa.problem.writes import (
 from oppa.problem.writes_file import PLAIN, UserKind, framework_of, writes
 from oppa.regular_file import is_file
 
+_JSON_KINDS = ("deepspeed",)
+"""Kinds of files that their programs read as JSON, whatever the suffix."""
 _HINT = "name a readable file, or declare its option under [command.paths]"
 
 
@@ -92,7 +94,7 @@ def _keys(kind: str, path: Path, paths: Mapping[str, UserKind], folder: Path) ->
     Raises:
         JobError: it is unknown what the program does with a path in the file, or the file names another one that writes.
     """
-    keys = harmless_keys(kind, _content(path), paths=paths, folder=folder)
+    keys = harmless_keys(kind, _content(path, kind), paths=paths, folder=folder)
     require_known(keys.unknown)
     for inner in keys.files:
         if _keys(inner.keys, folder / inner.path, paths, folder).keys:
@@ -101,9 +103,9 @@ def _keys(kind: str, path: Path, paths: Mapping[str, UserKind], folder: Path) ->
     return keys
 
 
-def _content(path: Path) -> Mapping[str, Any]:
+def _content(path: Path, kind: str) -> Mapping[str, Any]:
     """Return the tables of a file; raises InputError if it cannot be read."""
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in SUFFIXES and kind not in _JSON_KINDS:
         raise JobError(f"`{path}` is a file of settings that oppa cannot read, so it is not known what it declares", hint=_HINT)
     content = read_settings(path, hint=_HINT, error=JobError)
     return content if isinstance(content, Mapping) else {}

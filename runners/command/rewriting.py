@@ -1,4 +1,4 @@
-"""Copy a configuration file with some keys set. The file's suffix decides between JSON, YAML and TOML."""
+"""Copy a configuration file with some keys set. It is YAML or TOML by its suffix, else JSON."""
 
 import json
 
@@ -7,7 +7,7 @@ def rewrite(source, target, keys):
     """Write a copy of `source` to `target` with every key (`a.b.c`) set to its value; missing tables are added.
 
     Raises:
-        ValueError: the file is of no known kind, or a key leads through a value that is not a table.
+        ValueError: the file is not of its kind, or a key leads through a value that is not a table.
         ImportError: the package that reads and writes this kind is not installed.
     """
     read, write = kind_of(source)
@@ -30,9 +30,7 @@ def put(content, key, value):
 
 
 def kind_of(path):
-    """Return two functions for files of this suffix, which parse a text and write one; raises ValueError for another suffix."""
-    if path.suffix == ".json":
-        return json.loads, lambda content: json.dumps(content, indent=2) + "\n"
+    """Return two functions for files of this suffix, which parse a text and write one."""
     if path.suffix in (".yaml", ".yml"):
         import yaml
 
@@ -41,4 +39,4 @@ def kind_of(path):
         import tomlkit
 
         return tomlkit.parse, tomlkit.dumps
-    raise ValueError(f"`{path.name}` is not a JSON, YAML or TOML file")
+    return json.loads, lambda content: json.dumps(content, indent=2) + "\n"

@@ -5,6 +5,7 @@ commands/launch.py, and parallelism_config.py. The DataLoader sets the micro-bat
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from oppa.errors import InputError
@@ -55,7 +56,8 @@ _EXTRAS = {
 """Keys of the extra parameters of search_spaces/accelerate.toml."""
 _FIELDS = ("zero_stage", "recompute", "zero_bucket_mb", "overlap_zero_comm")
 _DEEPSPEED = {"zero_stage", "gradient_accumulation_steps", "deepspeed_config_file", "zero3_init_flag", "deepspeed_multinode_launcher"}
-_STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
+_STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
+"""ZeRO stage of each strategy of FSDP1, in the order of their numbers, which begin at 1 (accelerate/utils/constants.py)."""
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
@@ -159,9 +161,14 @@ def parse(problem: Problem, files: Files) -> Reading:
         settings["zero_stage"] = 0
     settings["recompute"] = "full" if stated.switch(fsdp, "fsdp_activation_checkpointing", usual=False) else "none"
     extras = _extras(problem, fsdp, mesh)
+    known = _FSDP
+    if kind == "FSDP" and is_hybrid(fsdp) and "dp_replicate" not in extras:
+        replicas = stated.count(values, "num_machines", 1)
+        extras |= {"dp_replicate": replicas} if is_legal(problem.space, "dp_replicate", replicas) else {}
+        known = _FSDP - ({"fsdp_sharding_strategy"} if replicas > 1 and "dp_replicate" not in extras else set())
     settings |= extras | _micro_batch(problem, files, split=tp * int(extras.get("cp", 1)))
     read = {key for name, key in _EXTRAS.items() if name in extras}
-    nested = (("fsdp_config", fsdp, _FSDP | _FSDP_IMMATERIAL | read), ("parallelism_config", mesh, _MESH | read))
+    nested = (("fsdp_config", fsdp, known | _FSDP_IMMATERIAL | read), ("parallelism_config", mesh, _MESH | read))
     return Reading(settings=settings, ignored=tuple(_ignored(values, nested)))
 
 
@@ -183,13 +190,23 @@ def _parse_deepspeed(problem: Problem, files: Files, values: dict[str, Any]) -> 
     return Reading(settings={**settings, **_micro_batch(problem, files, split=1)}, ignored=ignored)
 
 
-def stage_of(fsdp: dict[str, Any]) -> int:
+def stage_of(fsdp: Mapping[str, Any]) -> int:
     """Return the ZeRO stage of FSDP's settings, of either version."""
-    strategy = str(fsdp.get("fsdp_sharding_strategy", fsdp.get("fsdp_reshard_after_forward", "FULL_SHARD"))).upper()
-    stages = {**_STRATEGIES, **{str(number): stage for number, stage in enumerate((3, 2, 0), 1)}, "TRUE": 3, "FALSE": 2}
+    strategy, stages = _strategy(fsdp), {**_STRATEGIES, "TRUE": 3, "FALSE": 2}
     if strategy not in stages:
         raise InputError(f"`fsdp_sharding_strategy: {clipped(strategy)}` is not a ZeRO stage", hint=f"use one of {', '.join(_STRATEGIES)}")
     return stages[strategy]
+
+
+def is_hybrid(fsdp: Mapping[str, Any]) -> bool:
+    """Return whether FSDP shards within each host alone, so that each host has a replica."""
+    return _strategy(fsdp).startswith("HYBRID_SHARD")
+
+
+def _strategy(fsdp: Mapping[str, Any]) -> str:
+    """Return the name of the strategy, which a number may state, or the truth value of FSDP2."""
+    stated = str(fsdp.get("fsdp_sharding_strategy", fsdp.get("fsdp_reshard_after_forward", "FULL_SHARD"))).upper()
+    return {str(number): name for number, name in enumerate(_STRATEGIES, 1)}.get(stated, stated)
 
 
 def _extras(problem: Problem, fsdp: dict[str, Any], mesh: dict[str, Any]) -> dict[str, Value]:

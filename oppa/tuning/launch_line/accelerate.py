@@ -15,7 +15,8 @@ from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at, require_tables
 from oppa.problem.launch_line.line import Stage
 from oppa.regular_file import is_file
-from oppa.tuning.formats.accelerate import stage_of
+from oppa.tuning.formats.accelerate import is_hybrid, stage_of
+from oppa.tuning.formats.deepspeed import key_of
 from oppa.tuning.formats.transformers import ACCUMULATED, MICRO
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
@@ -28,6 +29,7 @@ from oppa.tuning.launch_line.trainer import BATCH_WORDS, TRAINER_ADDED, TRAINER_
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"
 _FSDP = "fsdp_config."
+_DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
 _OFFLOADS = {
     "offload_optimizer": "deepspeed_config.offload_optimizer_device",
     "offload_params": "deepspeed_config.offload_param_device",
@@ -49,6 +51,8 @@ _KEYS = {
 }
 _KEYS |= {f"parallelism-config-{name}-size": f"{_MESH}{name}_size" for name in ("tp", "cp", "sp")}
 _KEYS |= {f"parallelism-config-dp-{name}-size": f"{_MESH}dp_{name}_size" for name in ("shard", "replicate")}
+_BY_FILE = ("zero_stage", *_OFFLOADS)
+"""Settings that DeepSpeed's own file states, if there is one."""
 _UNKNOWN_BATCH = "`{program}`'s own batch argument is unknown: name it `{{micro_batch}}`"
 
 
@@ -124,27 +128,71 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     launcher = sources.line.stage("accelerate")
     assert launcher is not None
     effective, path = effective_of(launcher, sources)
+    file = _deepspeed_file(effective, sources)
     settings, origins = _settings(effective, sources.devices)
-    files, choices, facts = _edited(effective, path, settings, sources)
+    precision = {"bf16": "bf16", "fp16": "fp16", "no": "fp32"}.get(str(effective.get("mixed_precision")), "")
     meaning = Meaning(
         framework="accelerate",
         evidence=evidence,
         devices=sources.devices,
-        precision={"bf16": "bf16", "fp16": "fp16", "no": "fp32"}.get(str(effective.get("mixed_precision")), ""),
+        precision=precision,
         settings=settings,
         origins=origins,
         words=tuple(templates(sources.line.arguments)),
-        files=files,
-        choices=choices,
-        facts=tuple(facts),
         conflicts=tuple(effective.conflicts),
         missing=sources.missing,
     )
-    if reads_trainer_arguments(sources):
+    names = names_placeholders(sources.line.arguments)
+    reads = bool(reads_trainer_arguments(sources))
+    if file is not None:
+        meaning = _with_deepspeed_file(meaning, effective, file, rewrites_batch=names or reads)
+    else:
+        files, choices = _edited(effective, path, settings)
+        meaning = dataclasses.replace(meaning, files=files, choices=choices)
+    facts = [StatedFact(name="file", value=str(path), origin="--config_file")] if path is not None else []
+    meaning = dataclasses.replace(meaning, facts=(*facts, *meaning.facts))
+    if reads:
         return _with_trainer(meaning, sources)
-    if names_placeholders(sources.line.arguments):
+    if names:
         return meaning
     return dataclasses.replace(meaning, hints=(_UNKNOWN_BATCH.format(program=sources.line.program_name),))
+
+
+def _deepspeed_file(effective: Effective, sources: LineSources) -> DeepSpeedFile | None:
+    """Return DeepSpeed's own file if the line or accelerate's file names one."""
+    if effective.kind != "DEEPSPEED" or (named := effective.get(_DEEPSPEED_FILE)) is None:
+        return None
+    name = str(named)
+    return DeepSpeedFile(text=name, shown=PurePath(name).name, values=sources.contents(name), sources=sources)
+
+
+def _with_deepspeed_file(meaning: Meaning, effective: Effective, file: DeepSpeedFile, *, rewrites_batch: bool) -> Meaning:
+    """Return the meaning with DeepSpeed's own file, whose values count. Those that are "auto" are accelerate's.
+
+    Source: DeepSpeedPlugin.__post_init__ and set_mixed_precision in accelerate/utils/dataclasses.py.
+
+    Args:
+        rewrites_batch: True if trials have another micro-batch, which the file has to state as well.
+    """
+    auto = {name for name in _BY_FILE if at(file.values, key_of(name)) == "auto"}
+    by_file = {name: value for name, value in file.settings.items() if name not in auto}
+    others = {name: value for name, value in meaning.settings.items() if name in auto or name not in _BY_FILE}
+    global_batch, micro = file.batch(meaning.devices.count)
+    by_file |= {"micro_batch": micro} if micro else {}
+    edited = file.edited(batch="all but auto" if rewrites_batch else "none")
+    choices = {"zero_stage": file.stages} if len(file.stages) > 1 else {}
+    stated = [*by_file, *(["precision"] if file.precision else [])]
+    return dataclasses.replace(
+        meaning,
+        precision=file.precision or meaning.precision,
+        global_batch=global_batch,
+        batch_origin=file.shown,
+        settings={**others, **by_file},
+        origins={**meaning.origins, **dict.fromkeys(stated, file.shown)},
+        files=(edited,) if edited.keys else (),
+        choices=choices,
+        facts=(StatedFact(name="file", value=file.text, origin=effective.origin(_DEEPSPEED_FILE)),),
+    )
 
 
 def _with_trainer(meaning: Meaning, sources: LineSources) -> Meaning:
@@ -162,8 +210,8 @@ def _with_trainer(meaning: Meaning, sources: LineSources) -> Meaning:
     )
     if trainer.is_on("gradient_checkpointing"):
         meaning = _with_setting(meaning, "recompute", "full", trainer.origins["recompute"])
-    if not trainer.states(MICRO):
-        return meaning
+    if names_placeholders(sources.line.arguments) and not trainer.states(MICRO):
+        return meaning  # what is named is the batch
     (micro, origin), (accumulated, _) = trainer.number(MICRO), trainer.number(ACCUMULATED)
     dp = meaning.settings.get("dp")
     return dataclasses.replace(
@@ -195,13 +243,14 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
     origins |= {name: effective.origin(key) for name, key in _OFFLOADS.items()}
     match effective.kind:
         case "FSDP":
-            keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
-            stated = {key: value for key in keys if (value := effective.get(f"{_FSDP}{key}")) is not None}
+            stated = _sharding(effective)
             found["zero_stage"] = stage_of(stated)
+            found |= {"dp_replicate": devices.hosts} if is_hybrid(stated) and devices.hosts > 1 else {}
             found["recompute"] = "full" if effective.get(f"{_FSDP}fsdp_activation_checkpointing") is True else "none"
             if isinstance(offload := effective.get(f"{_FSDP}fsdp_offload_params"), bool):
                 found["fsdp_offload"] = offload
             origins["zero_stage"] = next((effective.origin(f"{_FSDP}{key}") for key in stated), "default of accelerate")
+            origins["dp_replicate"] = origins["dp_replicate"] or origins["zero_stage"]
         case "DEEPSPEED":
             found["zero_stage"] = effective.count("deepspeed_config.zero_stage", 2, least=0) or 0
             origins["zero_stage"] = effective.origin("deepspeed_config.zero_stage") or "default of accelerate"
@@ -211,49 +260,36 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
     return found, origins
 
 
-def _edited(
-    effective: Effective, path: Path | None, settings: Mapping[str, Value], sources: LineSources
-) -> tuple[tuple[EditedFile, ...], dict[str, Any], list[StatedFact]]:
-    """Return the file of which trials get copies, the choices of what varies in it, and facts about it."""
+def _sharding(effective: Effective) -> dict[str, Any]:
+    """Return what is stated of how FSDP shards, in either version."""
+    keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
+    return {key: value for key in keys if (value := effective.get(f"{_FSDP}{key}")) is not None}
+
+
+def _edited(effective: Effective, path: Path | None, settings: Mapping[str, Value]) -> tuple[tuple[EditedFile, ...], dict[str, Any]]:
+    """Return accelerate's own file, of which trials get copies, and the choices of what varies in it."""
     if path is None:
-        return (), {}, []
-    facts = [StatedFact(name="file", value=str(path), origin="--config_file")]
+        return (), {}
     keys: dict[str, Any] = {}
     choices: dict[str, Any] = {}
     if effective.kind == "FSDP":
         if effective.origin(f"{_FSDP}fsdp_reshard_after_forward") and str(effective.get(f"{_FSDP}fsdp_version")) == "2":
             keys[f"{_FSDP}fsdp_reshard_after_forward"] = {"zero_stage": {"2": False, "3": True}}
         else:
-            keys[f"{_FSDP}fsdp_sharding_strategy"] = {"zero_stage": {"2": "SHARD_GRAD_OP", "3": "FULL_SHARD"}}
+            hybrid = is_hybrid(_sharding(effective))
+            strategies = ("HYBRID_SHARD_ZERO2", "HYBRID_SHARD") if hybrid else ("SHARD_GRAD_OP", "FULL_SHARD")
+            keys[f"{_FSDP}fsdp_sharding_strategy"] = {"zero_stage": dict(zip(("2", "3"), strategies, strict=True))}
         choices["zero_stage"] = [2, 3] if settings.get("zero_stage") in (2, 3) else []
         if effective.get(f"{_FSDP}fsdp_activation_checkpointing") is not None:
             keys[f"{_FSDP}fsdp_activation_checkpointing"] = {"recompute": {"none": False, "full": True}}
             choices["recompute"] = ["none", "full"]
         if not choices["zero_stage"]:
-            return (), {}, facts
-    elif effective.kind == "DEEPSPEED":
-        named = effective.get("deepspeed_config.deepspeed_config_file")
-        if named is not None:
-            return _deepspeed_copy(str(named), sources, facts)
-        if settings.get("offload_params") is None:
-            keys["deepspeed_config.zero_stage"] = "{zero_stage}"
-            choices["zero_stage"] = [1, 2, 3]
+            return (), {}
+    elif effective.kind == "DEEPSPEED" and settings.get("offload_params") is None:
+        keys["deepspeed_config.zero_stage"] = "{zero_stage}"
+        choices["zero_stage"] = [1, 2, 3]
     if any(effective.origin(key) == "line" for key in keys):
-        return (), {}, facts  # the line's own option would win over the copy
+        return (), {}  # the line's own option would win over the copy
     require_tables(effective.values, keys, source=path.name)
     present = {key: effective.get(key) for key in keys}
-    return ((EditedFile(name="accelerate", path=path, keys=keys, present=present),) if keys else ()), choices, facts
-
-
-def _deepspeed_copy(
-    name: str, sources: LineSources, facts: list[StatedFact]
-) -> tuple[tuple[EditedFile, ...], dict[str, Any], list[StatedFact]]:
-    """Return the copy of DeepSpeed's own file, which accelerate's file names."""
-    file = DeepSpeedFile(text=name, shown=PurePath(name).name, values=sources.contents(name), sources=sources)
-    edited = file.edited(batch="all but auto")
-    choices = {"zero_stage": file.stages} if len(file.stages) > 1 else {}
-    return (
-        ((dataclasses.replace(edited, name="ds"),) if choices else ()),
-        choices,
-        [*facts, StatedFact(name="file", value=name, origin="accelerate's file")],
-    )
+    return ((EditedFile(name="accelerate", path=path, keys=keys, present=present),) if keys else ()), choices

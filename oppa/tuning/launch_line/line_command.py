@@ -181,7 +181,7 @@ def _stage_words(stage: Stage, meaning: Meaning, *, by_oppa: bool) -> tuple[list
             continue
         missing += each.missing
         words.append(_with_copy(each, copies))
-    if any(file.name == "ds" for file in meaning.files) and stage.name == "accelerate":
+    if any(file.name == "ds" for file in meaning.files) and stage.name == "accelerate" and "{ds}" not in " ".join(words):
         words += ["--deepspeed_config_file", "{ds}"]
     return words, missing
 

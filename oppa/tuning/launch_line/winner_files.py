@@ -37,8 +37,8 @@ def rewritten(source: Path, keys: Mapping[str, Value]) -> str:
     require_tables(content, keys, source=str(source))
     for key, value in keys.items():
         put(content, key, value)
-    if source.suffix == ".json":
-        return json.dumps(content, indent=2) + "\n"
-    import yaml
+    if source.suffix in (".yaml", ".yml"):
+        import yaml
 
-    return str(yaml.safe_dump(content, sort_keys=False))
+        return str(yaml.safe_dump(content, sort_keys=False))
+    return json.dumps(content, indent=2) + "\n"

@@ -77,10 +77,19 @@ def test_a_variable_from_elsewhere_is_an_error_that_names_the_option(problem_of)
         FORMATS["megatron"].parse(problem_of("megatron"), {"train.sh": "pretrain_gpt.py --micro-batch-size $MBS"})
 
 
-def test_fsdp_of_the_first_version_is_understood(problem_of) -> None:
-    reading = FORMATS["accelerate"].parse(problem_of("torch"), {"default_config.yaml": FSDP1})
-    assert reading.settings["zero_stage"] == 2 and "micro_batch" not in reading.settings
-    assert reading.ignored == ("fsdp_config.fsdp_offload_params = True",)
+@pytest.mark.parametrize(
+    ("strategy", "stage", "ignored"),
+    [
+        ("SHARD_GRAD_OP", 2, ()),
+        ("HYBRID_SHARD", 3, ("fsdp_config.fsdp_sharding_strategy = HYBRID_SHARD",)),
+        ("5", 2, ("fsdp_config.fsdp_sharding_strategy = 5",)),
+    ],
+)
+def test_fsdp_of_the_first_version_is_understood(strategy, stage, ignored, problem_of) -> None:
+    text = f"{FSDP1.replace('SHARD_GRAD_OP', strategy)}num_machines: 2\n"
+    reading = FORMATS["accelerate"].parse(problem_of("torch"), {"default_config.yaml": text})
+    assert reading.settings["zero_stage"] == stage and "micro_batch" not in reading.settings
+    assert reading.ignored == (*ignored, "fsdp_config.fsdp_offload_params = True")
 
 
 def test_a_file_that_names_another_says_to_import_that(problem_of) -> None:
