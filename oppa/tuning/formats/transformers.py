@@ -23,7 +23,8 @@ MICRO, ACCUMULATED, BUCKET = "per_device_train_batch_size", "gradient_accumulati
 DEFAULTS = {MICRO: 8, ACCUMULATED: 1}
 """Values of TrainingArguments that are not stated."""
 RECOMPUTE = ("gradient_checkpointing", "activation_checkpointing")
-_KEEPS, _FSDP_RECOMPUTES = "reshard_after_forward", "activation_checkpointing"
+FSDP_RECOMPUTES = "activation_checkpointing"
+_KEEPS = "reshard_after_forward"
 _WRAPPING = ("transformer_layer_cls_to_wrap", "min_num_params", "auto_wrap_policy", "version", "state_dict_type", "use_orig_params")
 _FSDP_IMMATERIAL = {*_WRAPPING, "cpu_ram_efficient_loading", "sync_module_states"}
 
@@ -69,7 +70,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     else:
         settings, ignored = {"zero_stage": stage_of(values)}, ()
     recomputes = [stated.switch(values, name, usual=False) for name in RECOMPUTE]
-    recomputes.append(stated.switch(_fsdp_config(values), _FSDP_RECOMPUTES, usual=False))
+    recomputes.append(stated.switch(fsdp_config(values), FSDP_RECOMPUTES, usual=False))
     settings["recompute"] = "full" if any(recomputes) else "none"
     settings |= {"dp_bucket_mb": stated.amount(values, BUCKET)} if BUCKET in values else {}
     settings |= _batch(values, ranks=problem.cluster.devices)
@@ -91,15 +92,26 @@ def values_of(files: Files) -> dict[str, Any]:
 
 def stage_of(values: Mapping[str, Any]) -> int:
     """Return the ZeRO stage of `fsdp` and `fsdp_config`: a truth value since release 5, texts such as `full_shard` before."""
-    fsdp = values.get("fsdp")
-    text = " ".join(map(str, fsdp)) if isinstance(fsdp, list) else str(fsdp or "").lower()
-    if text in ("", "false"):
+    text = _fsdp(values)
+    if not text:
         return 0
-    keeps = _fsdp_config(values).get(_KEEPS) is False
-    return 0 if "no_shard" in text else 2 if keeps or "shard_grad_op" in text else 3
+    keeps = any(name in text for name in ("shard_grad_op", "zero2")) or fsdp_config(values).get(_KEEPS) is False
+    return 0 if "no_shard" in text else 2 if keeps else 3
 
 
-def _fsdp_config(values: Mapping[str, Any]) -> dict[str, Any]:
+def is_hybrid(values: Mapping[str, Any]) -> bool:
+    """Return whether FSDP shards within each host alone, so that each host has a replica."""
+    return "hybrid_shard" in _fsdp(values)
+
+
+def _fsdp(values: Mapping[str, Any]) -> str:
+    """Return what is stated of how FSDP shards, in lower case; empty if it is off."""
+    fsdp = values.get("fsdp")
+    text = " ".join(map(str, fsdp if isinstance(fsdp, list) else [fsdp or ""])).lower()
+    return f"{text} {fsdp_config(values).get(_KEEPS)}".lower() if text not in ("", "false") else ""
+
+
+def fsdp_config(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of FSDP, whose names may begin with `fsdp_`."""
     return {name.removeprefix("fsdp_"): value for name, value in stated.table(values, "fsdp_config").items()}
 
@@ -119,6 +131,6 @@ def _ignored(values: Mapping[str, Any], read: set[str]) -> list[str]:
 def _ignored_of_fsdp(values: Mapping[str, Any]) -> list[str]:
     """Return the settings of FSDP that may matter, and that no parameter covers; offloading among them."""
     text = json.dumps(values.get("fsdp"))
-    others = {name: value for name, value in _fsdp_config(values).items() if name not in {_KEEPS, _FSDP_RECOMPUTES, *_FSDP_IMMATERIAL}}
+    others = {name: value for name, value in fsdp_config(values).items() if name not in {_KEEPS, FSDP_RECOMPUTES, *_FSDP_IMMATERIAL}}
     found = [f"fsdp_config.{name} = {json.dumps(value)}" for name, value in others.items() if value not in (None, False, "")]
-    return [f"fsdp = {text}", *found] if "offload" in text else found
+    return [f"fsdp = {text}", *found] if "offload" in text or is_hybrid(values) else found

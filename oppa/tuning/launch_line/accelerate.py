@@ -17,18 +17,27 @@ from oppa.problem.launch_line.line import Stage
 from oppa.regular_file import is_file
 from oppa.tuning.formats.accelerate import is_hybrid, stage_of
 from oppa.tuning.formats.deepspeed import key_of
-from oppa.tuning.formats.transformers import ACCUMULATED, MICRO
+from oppa.tuning.formats.transformers import ACCUMULATED, MICRO, RECOMPUTE
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
 from oppa.tuning.launch_line.options import require_number
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import names_placeholders, templates
-from oppa.tuning.launch_line.trainer import BATCH_WORDS, TRAINER_ADDED, TRAINER_STEPS, TrainerArguments
+from oppa.tuning.launch_line.trainer import (
+    ALIASES,
+    BATCH_WORDS,
+    RECOMPUTE_WORDS,
+    SHARDED_IN_HOST,
+    TRAINER_ADDED,
+    TRAINER_STEPS,
+    TrainerArguments,
+)
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"
 _FSDP = "fsdp_config."
+_FSDP_RECOMPUTES = f"{_FSDP}fsdp_activation_checkpointing"
 _DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
 _OFFLOADS = {
     "offload_optimizer": "deepspeed_config.offload_optimizer_device",
@@ -152,7 +161,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     facts = [StatedFact(name="file", value=str(path), origin="--config_file")] if path is not None else []
     meaning = dataclasses.replace(meaning, facts=(*facts, *meaning.facts))
     if reads:
-        return _with_trainer(meaning, sources)
+        return _with_trainer(meaning, sources, states_precision=file is not None and bool(file.precision))
     if names:
         return meaning
     return dataclasses.replace(meaning, hints=(_UNKNOWN_BATCH.format(program=sources.line.program_name),))
@@ -195,8 +204,12 @@ def _with_deepspeed_file(meaning: Meaning, effective: Effective, file: DeepSpeed
     )
 
 
-def _with_trainer(meaning: Meaning, sources: LineSources) -> Meaning:
-    """Return the meaning of a line whose program reads the Trainer's arguments: with its model, its batch and its recomputation."""
+def _with_trainer(meaning: Meaning, sources: LineSources, *, states_precision: bool) -> Meaning:
+    """Return the meaning of a line whose program reads the Trainer's arguments: with its model, its batch and its recomputation.
+
+    Args:
+        states_precision: True if a file of DeepSpeed states the precision, which Transformers compares with the arguments.
+    """
     trainer = TrainerArguments.of(sources)
     model, model_origin, hints = trainer.model(sources)
     meaning = dataclasses.replace(
@@ -207,19 +220,41 @@ def _with_trainer(meaning: Meaning, sources: LineSources) -> Meaning:
         hints=tuple(hints),
         steps=TRAINER_STEPS,
         added=TRAINER_ADDED,
+        notes=(SHARDED_IN_HOST,) if model and int(meaning.settings.get("dp_replicate", 1)) > 1 else (),
     )
-    if trainer.is_on("gradient_checkpointing"):
-        meaning = _with_setting(meaning, "recompute", "full", trainer.origins["recompute"])
-    if names_placeholders(sources.line.arguments) and not trainer.states(MICRO):
-        return meaning  # what is named is the batch
+    if not states_precision and trainer.precision not in ("fp32", meaning.precision):
+        origins = {**meaning.origins, "precision": trainer.origins["precision"]}
+        meaning = dataclasses.replace(meaning, precision=trainer.precision, origins=origins)
+    replaced = {"logging_steps"}
+    if trainer.recomputes:
+        meaning = _with_recompute(meaning, trainer)
+        replaced |= {*RECOMPUTE}
+    if states_batch := trainer.states(MICRO) or not names_placeholders(sources.line.arguments):
+        replaced |= {MICRO, ACCUMULATED}
+    meaning = dataclasses.replace(meaning, words=tuple(templates(trainer.options.without(replaced))))
+    if not states_batch:
+        return meaning  # a placeholder is the batch
     (micro, origin), (accumulated, _) = trainer.number(MICRO), trainer.number(ACCUMULATED)
     dp = meaning.settings.get("dp")
     return dataclasses.replace(
         _with_setting(meaning, "micro_batch", micro, origin),
         global_batch=None if dp is None else micro * accumulated * int(dp),
         batch_origin=f"{micro} x {accumulated} x dp ({origin})",
-        arguments=BATCH_WORDS,
-        words=tuple(templates(trainer.options.without({MICRO, ACCUMULATED, "logging_steps"}))),
+        arguments={**BATCH_WORDS, **meaning.arguments},
+    )
+
+
+def _with_recompute(meaning: Meaning, trainer: TrainerArguments) -> Meaning:
+    """Return the meaning of a line whose arguments turn recomputation on. They vary, not FSDP's own: Transformers refuses both."""
+    files = [
+        dataclasses.replace(file, keys={key: to for key, to in file.keys.items() if key != _FSDP_RECOMPUTES}) for file in meaning.files
+    ]
+    return dataclasses.replace(
+        _with_setting(meaning, "recompute", "full", trainer.origins["recompute"]),
+        files=tuple(file for file in files if file.keys),
+        arguments={"recompute": RECOMPUTE_WORDS},
+        aliases=ALIASES,
+        choices={**meaning.choices, "recompute": ["none", "full"]},
     )
 
 
@@ -238,7 +273,7 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
             raise InputError(f"tp x cp x sp = {product} does not divide {devices.count} processes", hint="correct the file of accelerate")
         found["dp"] = devices.count // product
     origins = {name: effective.origin(f"{_MESH}{name}_size") for name in ("tp", "cp", "sp", "dp_replicate")}
-    origins |= {"precision": effective.origin("mixed_precision"), "recompute": effective.origin(f"{_FSDP}fsdp_activation_checkpointing")}
+    origins |= {"precision": effective.origin("mixed_precision"), "recompute": effective.origin(_FSDP_RECOMPUTES)}
     origins |= {"fsdp_offload": effective.origin(f"{_FSDP}fsdp_offload_params")}
     origins |= {name: effective.origin(key) for name, key in _OFFLOADS.items()}
     match effective.kind:
@@ -246,7 +281,7 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
             stated = _sharding(effective)
             found["zero_stage"] = stage_of(stated)
             found |= {"dp_replicate": devices.hosts} if is_hybrid(stated) and devices.hosts > 1 else {}
-            found["recompute"] = "full" if effective.get(f"{_FSDP}fsdp_activation_checkpointing") is True else "none"
+            found["recompute"] = "full" if effective.get(_FSDP_RECOMPUTES) is True else "none"
             if isinstance(offload := effective.get(f"{_FSDP}fsdp_offload_params"), bool):
                 found["fsdp_offload"] = offload
             origins["zero_stage"] = next((effective.origin(f"{_FSDP}{key}") for key in stated), "default of accelerate")
@@ -280,8 +315,8 @@ def _edited(effective: Effective, path: Path | None, settings: Mapping[str, Valu
             strategies = ("HYBRID_SHARD_ZERO2", "HYBRID_SHARD") if hybrid else ("SHARD_GRAD_OP", "FULL_SHARD")
             keys[f"{_FSDP}fsdp_sharding_strategy"] = {"zero_stage": dict(zip(("2", "3"), strategies, strict=True))}
         choices["zero_stage"] = [2, 3] if settings.get("zero_stage") in (2, 3) else []
-        if effective.get(f"{_FSDP}fsdp_activation_checkpointing") is not None:
-            keys[f"{_FSDP}fsdp_activation_checkpointing"] = {"recompute": {"none": False, "full": True}}
+        if effective.get(_FSDP_RECOMPUTES) is not None:
+            keys[_FSDP_RECOMPUTES] = {"recompute": {"none": False, "full": True}}
             choices["recompute"] = ["none", "full"]
         if not choices["zero_stage"]:
             return (), {}

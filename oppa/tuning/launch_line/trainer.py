@@ -12,10 +12,19 @@ from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
 from oppa.problem.file_keys import at
 from oppa.tuning.formats.deepspeed import BATCH, key_of
-from oppa.tuning.formats.transformers import ACCUMULATED, DEFAULTS, MICRO, stage_of
+from oppa.tuning.formats.transformers import (
+    ACCUMULATED,
+    BUCKET,
+    DEFAULTS,
+    FSDP_RECOMPUTES,
+    MICRO,
+    RECOMPUTE,
+    is_hybrid,
+    stage_of,
+)
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.local_model import local_model
-from oppa.tuning.launch_line.meaning import LineConflict, Meaning
+from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, Meaning
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
@@ -26,17 +35,20 @@ BATCH_WORDS = {"micro_batch": [f"--{MICRO}", "{micro_batch}", f"--{ACCUMULATED}"
 """Words of the parameter that divides the batch."""
 TRAINER_ADDED, TRAINER_STEPS = ("--logging_steps", "1"), {"format": "hf-trainer"}
 """Words that let the Trainer print each step, and the format of its steps."""
-_RECOMPUTE = {"none": ["--gradient_checkpointing", "false"], "full": ["--gradient_checkpointing", "true"]}
-_ALIASES = {"--activation_checkpointing": ("recompute",)}
+RECOMPUTE_WORDS = {"none": ["--gradient_checkpointing", "false"], "full": ["--gradient_checkpointing", "true"]}
+ALIASES = {"--activation_checkpointing": ("recompute",)}
 """Arguments that state parameters in other words than trials have, with these parameters."""
 _MEASURED = ("logging_steps", "logging_strategy")
 _PRECISIONS = ("bf16", "fp16")
 _REMOVE = "remove one of the two"
-_RECOMPUTES = ("gradient_checkpointing", "activation_checkpointing")
-"""Names of one argument, earlier and later."""
+_WORKERS = "dataloader_num_workers"
+_TRL = re.compile(r"\b(SFT|DPO|GRPO|RLOO|KTO|ORPO|CPO|PPO|BCO|GKD|XPO|OnlineDPO|NashMD|Reward|PRM)Config\b")
+"""Arguments of TRL's trainers, which extend those of Transformers."""
+_BY_TRL = "default of TRL"
+SHARDED_IN_HOST = "FSDP shards within each host, and predictions shard over all ranks, so a rank needs more memory than predicted"
 _READ = (
-    *(MICRO, ACCUMULATED, *_PRECISIONS, "deepspeed", "fsdp", "fsdp_config", *_RECOMPUTES),
-    *("torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
+    *(MICRO, ACCUMULATED, *_PRECISIONS, "deepspeed", "fsdp", "fsdp_config", *RECOMPUTE),
+    *("torch_compile", _WORKERS, BUCKET, "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
 )
 """Arguments that decide what is understood."""
 
@@ -49,6 +61,8 @@ class TrainerArguments:
     values: Mapping[str, Any]
     """Arguments in a file such as `--config recipe.yaml`."""
     file: str = ""
+    is_trl: bool = False
+    """True if the program reads TRL's arguments. They turn recomputation and bf16 on by default (trl/trainer/base_config.py)."""
 
     @classmethod
     def of(cls, sources: LineSources) -> "TrainerArguments":
@@ -62,7 +76,9 @@ class TrainerArguments:
         elif (positional := positional_file(options, sources)) is not None:
             values = sources.contents(positional)
         shown = named.text if named else positional_file(options, sources)
-        found = cls(options=options, values=values, file=PurePath(shown if isinstance(shown, str) else shown.text if shown else "").name)
+        file = PurePath(shown if isinstance(shown, str) else shown.text if shown else "").name
+        is_trl = sources.imports(r"\btrl\b") and _TRL.search(sources.script) is not None
+        found = cls(options=options, values=values, file=file, is_trl=is_trl)
         if found.text("deepspeed") and found.is_sharded_by_torch:
             raise InputError("the launch line contradicts itself: Transformers refuses `--fsdp` with `--deepspeed`", hint=_REMOVE)
         return found
@@ -75,11 +91,23 @@ class TrainerArguments:
             return found, self.file
         return DEFAULTS[name], "default of Transformers"
 
+    def whole(self, name: str, *, least: int = 1) -> int | None:
+        """Return a whole number that the line or the file states; None if neither does."""
+        if (found := self.options.number(name, least=least)) is not None:
+            return found
+        found = self.values.get(name)
+        return found if type(found) is int and found >= least else None
+
     def is_on(self, name: str) -> bool:
-        """Return whether a switch is on."""
+        """Return whether a switch is stated to be on."""
         if option := self.options.get(name):
             return option.text.lower() in ("", "true", "1", "yes")
         return self.values.get(name) is True
+
+    @property
+    def recomputes(self) -> bool:
+        """Return whether the model recomputes its layers, apart from FSDP's own recomputation."""
+        return any(map(self.is_on, RECOMPUTE)) or (self.is_trl and not any(map(self.states, RECOMPUTE)))
 
     def text(self, name: str) -> str:
         """Return the text of an argument; empty if it is not stated."""
@@ -110,24 +138,32 @@ class TrainerArguments:
         """Return the origins of what switches state."""
         named = {
             "precision": ("bf16", "fp16"),
-            "recompute": _RECOMPUTES,
+            "recompute": RECOMPUTE,
             "zero_stage": ("fsdp",),
             "fsdp_offload": ("fsdp",),
         }
-        named |= {"dp_bucket_mb": ("ddp_bucket_cap_mb",), "dataloader_num_workers": ("dataloader_num_workers",), "bf16": ("bf16",)}
+        named |= {"dp_bucket_mb": (BUCKET,), _WORKERS: (_WORKERS,), "bf16": ("bf16",)}
         stated = {ours: next((name for name in names if self.states(name)), "") for ours, names in named.items()}
-        return {ours: self.options.origin(name) or self.file for ours, name in stated.items() if name}
+        by_trl = dict.fromkeys(("precision", "recompute", "bf16") if self.is_trl else (), _BY_TRL)
+        return by_trl | {ours: self.options.origin(name) or self.file for ours, name in stated.items() if name}
 
     @property
     def precision(self) -> str:
         """Return the precision; raises InputError if two are on."""
         if self.is_on("bf16") and self.is_on("fp16"):
             raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint=_REMOVE)
-        return "bf16" if self.is_on("bf16") else "fp16" if self.is_on("fp16") else "fp32"
+        if self.is_on("fp16"):
+            return "fp16"
+        return "bf16" if self.is_on("bf16") or (self.is_trl and not self.states("bf16")) else "fp32"
+
+    @property
+    def leaves_precision_open(self) -> bool:
+        """Return whether no argument turns a precision on."""
+        return not any(map(self.is_on, _PRECISIONS))
 
     def model(self, sources: LineSources) -> tuple[dict[str, Value], str, list[str]]:
         """Return `[model]` from a local config.json, its origin, and what would state it otherwise."""
-        length = next((found for name in _LENGTHS if (found := self.options.number(name) or _whole(self.values.get(name)))), None)
+        length = next((found for name in _LENGTHS if (found := self.whole(name))), None)
         return local_model(sources, self.text("model_name_or_path") or self.text("config_name"), length)
 
 
@@ -138,10 +174,6 @@ def _json(text: str) -> Any:
         return None
 
 
-def _whole(value: Any) -> int | None:
-    return value if type(value) is int and value > 0 else None
-
-
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
     """Return the meaning of a line for the Trainer.
 
@@ -149,12 +181,11 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         InputError: arguments contradict each other, or a file cannot be read.
     """
     arguments = TrainerArguments.of(sources)
-    options = arguments.options
     _require_process_of_each_gpu(sources, arguments)
     (micro, micro_origin), (steps, _) = arguments.number(MICRO), arguments.number(ACCUMULATED)
     devices = sources.devices
     count = devices.count
-    settings: dict[str, Value] = {"tp": 1, "pp": 1, "micro_batch": micro, "recompute": _recompute(arguments)}
+    settings: dict[str, Value] = {"tp": 1, "pp": 1, "micro_batch": micro, "recompute": "full" if arguments.recomputes else "none"}
     settings |= {"dp": count} if count else {}
     model, origin, hints = arguments.model(sources)
     if count and count > 1 and devices.hosts == 1 and sources.on_cpus and not arguments.is_on("use_cpu"):
@@ -170,13 +201,13 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         precision=arguments.precision,
         settings=settings,
         origins={"micro_batch": micro_origin, **arguments.origins},
-        aliases=_ALIASES,
+        aliases=ALIASES,
         added=TRAINER_ADDED,
         steps=TRAINER_STEPS,
         hints=tuple(hints),
         missing=sources.missing,
     )
-    if (option := options.get("deepspeed")) and option.values:
+    if arguments.text("deepspeed").lower() not in ("", "false"):
         return _by_deepspeed(meaning, sources, arguments)
     return _by_torch(meaning, sources, arguments)
 
@@ -199,25 +230,21 @@ def _require_process_of_each_gpu(sources: LineSources, arguments: TrainerArgumen
         raise InputError(message, hint=hint)
 
 
-def _recompute(arguments: TrainerArguments) -> str:
-    return "full" if any(map(arguments.is_on, _RECOMPUTES)) else "none"
-
-
 def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArguments) -> Meaning:
     """Return the meaning of a line by DDP or FSDP, whose search space completes it."""
     options, count = arguments.options, meaning.devices.count or 1
-    fsdp = arguments.text("fsdp")
-    sharded = "fsdp" in options or fsdp
-    stage = stage_of({"fsdp": fsdp or True, "fsdp_config": arguments.table("fsdp_config", sources)}) if sharded else 0
-    present: dict[str, Value] = {"bf16": True} if arguments.is_on("bf16") else {}
-    extras: dict[str, Value] = {"dataloader_num_workers": options.number("dataloader_num_workers", least=0) or 0}
-    settings = {**meaning.settings, "zero_stage": stage, **present}
-    words: dict[str, Any] = {**BATCH_WORDS, "recompute": _RECOMPUTE}
+    settings = {**meaning.settings, "zero_stage": 0, **({"bf16": True} if arguments.precision == "bf16" else {})}
+    settings |= {_WORKERS: workers} if (workers := arguments.whole(_WORKERS, least=0)) else {}
+    words: dict[str, Any] = {**BATCH_WORDS, "recompute": RECOMPUTE_WORDS}
     choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
-    replaced = {MICRO, ACCUMULATED, *_RECOMPUTES, "torch_compile", "dataloader_num_workers", "ddp_bucket_cap_mb", *_MEASURED}
-    if sharded or "fsdp_config" in options:
-        words["zero_stage"] = {str(stage): []}
-        choices["zero_stage"] = [stage]
+    own = _fsdp_recompute(sources, arguments)
+    replaced = {MICRO, ACCUMULATED, *(RECOMPUTE if not own else ()), "torch_compile", _WORKERS, BUCKET, *_MEASURED}
+    meaning = dataclasses.replace(meaning, space="transformers", words=tuple(templates(options.without(replaced))))
+    if arguments.is_sharded_by_torch:
+        meaning = _by_fsdp(dataclasses.replace(meaning, settings=settings, arguments=words, choices=choices), sources, arguments)
+        return _with_fsdp_recompute(meaning, own, sources, arguments) if own else meaning
+    if "fsdp" in options or "fsdp_config" in options:
+        words["zero_stage"], choices["zero_stage"] = {"0": []}, [0]
     elif count > 1 and sources.machine.gpus:
         words["zero_stage"] = {
             "0": [],
@@ -225,27 +252,62 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
                 str(each): ["--fsdp", "--fsdp_config", f'{{{{"reshard_after_forward": {on}}}}}'] for each, on in ((2, "false"), (3, "true"))
             },
         }
-    if count > 1 and not stage:
-        words["dp_bucket_mb"] = ["--ddp_bucket_cap_mb", "{dp_bucket_mb}"]
-        extras |= {"dp_bucket_mb": options.number("ddp_bucket_cap_mb") or 25}
+    if count > 1:
+        words["dp_bucket_mb"] = [f"--{BUCKET}", "{dp_bucket_mb}"]
+        settings |= {"dp_bucket_mb": arguments.whole(BUCKET) or 25}
+    return dataclasses.replace(meaning, settings=settings, arguments=words, choices=choices)
+
+
+def _by_fsdp(meaning: Meaning, sources: LineSources, arguments: TrainerArguments) -> Meaning:
+    """Return the meaning with FSDP as the arguments and `fsdp_config` state it."""
+    fsdp = arguments.text("fsdp")
+    table = {"fsdp": fsdp or True, "fsdp_config": arguments.table("fsdp_config", sources)}
+    stage, hosts = stage_of(table), meaning.devices.hosts
+    settings: dict[str, Value] = {**meaning.settings, "zero_stage": stage, **({"fsdp_offload": True} if "offload" in fsdp else {})}
+    is_split = is_hybrid(table) and hosts > 1
     return dataclasses.replace(
         meaning,
-        settings={
-            **settings,
-            **{name: value for name, value in extras.items() if value},
-            **({"fsdp_offload": True} if "offload" in fsdp else {}),
-        },
-        space="transformers",
-        words=tuple(templates(options.without(replaced))),
-        arguments=words,
-        choices=choices,
+        settings={**settings, **({"dp_replicate": hosts} if is_split else {})},
+        origins={**meaning.origins, "dp_replicate": meaning.origins.get("zero_stage", "")},
+        arguments={**meaning.arguments, "zero_stage": {str(stage): []}},
+        choices={**meaning.choices, "zero_stage": [stage]},
+        notes=(*meaning.notes, SHARDED_IN_HOST) if is_split and meaning.model else meaning.notes,
+    )
+
+
+def _fsdp_recompute(sources: LineSources, arguments: TrainerArguments) -> str:
+    """Return the key of `fsdp_config` that turns on FSDP's own recomputation; empty if it is off."""
+    table = arguments.table("fsdp_config", sources) if arguments.is_sharded_by_torch else {}
+    names = (name for name, value in table.items() if name.removeprefix("fsdp_") == FSDP_RECOMPUTES and str(value).lower() == "true")
+    return next(names, "")
+
+
+def _with_fsdp_recompute(meaning: Meaning, key: str, sources: LineSources, arguments: TrainerArguments) -> Meaning:
+    """Return the meaning with FSDP's own recomputation, which varies in a copy of its file, and stays if there is no file.
+
+    Transformers refuses it together with that of the arguments, which therefore stay as they are.
+    """
+    option = arguments.options.get("fsdp_config")
+    path = sources.local_file(option.text) if option is not None else None
+    others = {name: words for name, words in meaning.arguments.items() if name != "recompute"}
+    if option is None or path is None:
+        origin = arguments.file if option is None else option.origin
+        arguments_of_trials, choices = {**others, "recompute": {"full": []}}, {**meaning.choices, "recompute": ["full"]}
+        meaning = dataclasses.replace(meaning, arguments=arguments_of_trials, choices=choices)
+    else:
+        origin = path.name
+        file = EditedFile(name="fsdp", path=path, keys={key: {"recompute": {"none": False, "full": True}}}, present={key: True})
+        words = tuple(each.replace(option.text, "{fsdp}") if each.endswith(option.text) else each for each in meaning.words)
+        meaning = dataclasses.replace(meaning, arguments=others, words=words, files=(file,))
+    return dataclasses.replace(
+        meaning, settings={**meaning.settings, "recompute": "full"}, origins={**meaning.origins, "recompute": origin}
     )
 
 
 def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArguments) -> Meaning:
     """Return the meaning of a line with a file of DeepSpeed, of which trials get copies."""
     options = arguments.options
-    file = DeepSpeedFile.of(sources, options.get("deepspeed"))
+    file = _deepspeed_file(sources, arguments)
     conflicts = []
     (micro, _), (steps, _) = arguments.number(MICRO), arguments.number(ACCUMULATED)
     for template, value in zip(BATCH, (meaning.global_batch, micro, steps), strict=True):
@@ -254,11 +316,11 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         if stated not in ("auto", value) and value is not None:
             conflicts.append(LineConflict(about=key, taken=f"{value} (the arguments)", other=f"{stated} ({file.shown})"))
     _require_one_precision(arguments, file)
-    by_file = file.precision if meaning.precision == "fp32" else ""
+    by_file = file.precision if arguments.leaves_precision_open else ""
     edited = file.edited(batch="all but auto")
     words = [
         re.sub(re.escape(file.text) + "$", "{ds}", each) if file.text in each else each
-        for each in templates(options.without({MICRO, ACCUMULATED, *_RECOMPUTES, *_MEASURED}))
+        for each in templates(options.without({MICRO, ACCUMULATED, *RECOMPUTE, *_MEASURED}))
     ]
     return dataclasses.replace(
         meaning,
@@ -266,12 +328,23 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         settings={**meaning.settings, **file.settings},
         origins={**meaning.origins, **dict.fromkeys([*file.settings, *(["precision"] if by_file else [])], file.shown)},
         space="deepspeed" if meaning.model else "",
-        words=tuple(words),
-        arguments={**BATCH_WORDS, "recompute": _RECOMPUTE},
+        words=(*words, *(() if "deepspeed" in options else ("--deepspeed", "{ds}"))),
+        arguments={**BATCH_WORDS, "recompute": RECOMPUTE_WORDS},
         files=(edited,),
         choices={"recompute": ["none", "full"], **({"zero_stage": file.stages} if len(file.stages) > 1 else {})},
         conflicts=tuple(conflicts),
     )
+
+
+def _deepspeed_file(sources: LineSources, arguments: TrainerArguments) -> DeepSpeedFile:
+    """Return the file of DeepSpeed that the line or its file of arguments names; raises InputError if it cannot be read."""
+    if (option := arguments.options.get("deepspeed")) is not None:
+        return DeepSpeedFile.of(sources, option)
+    name = arguments.values["deepspeed"]
+    if not isinstance(name, str):
+        message = f"`deepspeed` of `{arguments.file}` is a table, of which trials get no copies"
+        raise InputError(message, hint="write it to a JSON file, and name that file: `deepspeed: ds.json`")
+    return DeepSpeedFile(text=name, shown=PurePath(name).name, values=sources.contents(name), sources=sources)
 
 
 def _require_one_precision(arguments: TrainerArguments, file: DeepSpeedFile) -> None:
@@ -281,7 +354,7 @@ def _require_one_precision(arguments: TrainerArguments, file: DeepSpeedFile) -> 
     """
     for name in _PRECISIONS:
         enabled = at(file.values, f"{name}.enabled")
-        is_open = arguments.precision == "fp32" and not arguments.states(name)
+        is_open = arguments.leaves_precision_open and not arguments.states(name)
         if isinstance(enabled, bool) and not is_open and enabled != (arguments.is_on(name) or arguments.is_on(f"{name}_full_eval")):
             stated = f"`{name}.enabled = {spell(enabled)}` ({file.shown}), and {arguments.precision} ({arguments.origins['precision']})"
             hint = f'write `"enabled": "auto"` in {file.shown}, so that the arguments decide'

@@ -125,6 +125,9 @@ def test_lightning_itself_reads_the_file(job, tmp_path) -> None:
         ({"fsdp": "full_shard auto_wrap"}, 3),
         ({"fsdp": ["shard_grad_op", "auto_wrap"]}, 2),
         ({"fsdp": "no_shard"}, 0),
+        ({"fsdp": "hybrid_shard auto_wrap"}, 3),
+        ({"fsdp": "hybrid_shard_zero2 auto_wrap"}, 2),
+        ({"fsdp": True, "fsdp_config": {"version": 1, "reshard_after_forward": "shard_grad_op"}}, 2),
         ({"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}, 2),
     ],
     ids=str,
@@ -134,7 +137,9 @@ def test_arguments_of_the_trainer_as_people_write_them(values, stage, problem_of
     files = {"args.json": json.dumps({**mine, "tf32": True, "neftune_noise_alpha": 5.0, "output_dir": "out", **values})}
     reading = FORMATS["transformers"].parse(problem_of("torch"), files)
     assert reading.settings == {"zero_stage": stage, "recompute": "full", "micro_batch": 2, "global_batch": 64}
-    assert reading.ignored == ("tf32 = true", "neftune_noise_alpha = 5.0")
+    fsdp = values.get("fsdp")
+    replicas = (f'fsdp = "{fsdp}"',) if "hybrid_shard" in str(fsdp) else ()  # no parameter of the space states them
+    assert reading.ignored == ("tf32 = true", "neftune_noise_alpha = 5.0", *replicas)
     assert facts_of("transformers", files).precision == "fp32"
 
 

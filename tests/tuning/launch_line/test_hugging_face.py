@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from oppa.errors import InputError
 from tests.tuning.launch_line.examples import FSDP
 
 DS = json.dumps(
@@ -17,8 +18,16 @@ DS = json.dumps(
 )
 NAMES_DS = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {deepspeed_config_file: ds.json}\n"
 HYBRID = "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\n"
+FSDP_RECOMPUTES = '{"fsdp_activation_checkpointing": true}'
 BATCH = "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --output_dir out"
 PARSER = "from transformers import HfArgumentParser, Trainer, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
+TRL = "from trl import (\n    SFTConfig,\n    TrlParser,\n)\nTrlParser((SFTConfig,))\n"
+RECIPE = """
+per_device_train_batch_size: 4
+output_dir: out
+deepspeed: ds.json
+dataloader_num_workers: 4
+"""
 BY_DS = {"zero_stage": (3, "ds.json"), "offload_optimizer": ("cpu", "ds.json"), "precision": ("bf16", "ds.json")}
 
 
@@ -73,3 +82,59 @@ def test_shards_within_a_host_stay_there(job) -> None:
     assert [file.rewritten({"zero_stage": stage}) for stage in (2, 3)] == [
         {"fsdp_config.fsdp_sharding_strategy": name} for name in ("HYBRID_SHARD_ZERO2", "HYBRID_SHARD")
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "expected"),
+    [
+        ("--config r.yaml", {"r.yaml": RECIPE, "ds.json": DS}, {**BY_DS, "micro_batch": (4, "r.yaml")}),
+        (
+            "--config r.yaml",
+            {"r.yaml": RECIPE.replace("deepspeed: ds.json", "ddp_bucket_cap_mb: 100")},
+            {"dataloader_num_workers": (4, "r.yaml"), "dp_bucket_mb": (100, "r.yaml"), "zero_stage": (0, "")},
+        ),
+        (f"{BATCH} --fsdp full_shard --fsdp_config f.json", {"f.json": FSDP_RECOMPUTES}, {"recompute": ("full", "f.json")}),
+        (f"{BATCH} --fsdp full_shard --fsdp_config '{FSDP_RECOMPUTES}'", {}, {"recompute": ("full", "line")}),
+        (f"{BATCH} --fsdp_config f.json", {"f.json": FSDP_RECOMPUTES}, {"recompute": ("none", "")}),
+        (f"{BATCH}", {"t.py": TRL}, {"precision": ("bf16", "default of TRL"), "recompute": ("full", "default of TRL")}),
+        (f"{BATCH} --fp16", {"t.py": TRL}, {"precision": ("fp16", "line"), "recompute": ("full", "default of TRL")}),
+        (
+            f"{BATCH} --bf16 false --activation_checkpointing false",
+            {"t.py": TRL},
+            {"precision": ("fp32", "line"), "recompute": ("none", "line")},
+        ),
+        (f"{BATCH}", {"t.py": PARSER}, {"precision": ("fp32", ""), "recompute": ("none", "")}),
+        (f"{BATCH} --fsdp hybrid_shard_zero2", {}, {"zero_stage": (2, "line"), "dp_replicate": (2, "line")}),
+        (f"{BATCH} --fsdp hybrid_shard", {}, {"zero_stage": (3, "line"), "dp_replicate": (2, "line")}),
+    ],
+)
+def test_the_trainer_takes_what_its_files_state_and_the_defaults_of_trl(line, files, expected, job) -> None:
+    found = stated(job(f"torchrun --nnodes 2 --nproc-per-node 4 t.py {line}", files))
+    assert {**found, **expected} == found
+
+
+def test_a_file_of_deepspeed_that_a_file_of_arguments_names_is_copied(job) -> None:
+    made = job("torchrun --nproc-per-node 8 t.py --config r.yaml", {"r.yaml": RECIPE, "ds.json": DS})
+    argv = made.problem.command.argv
+    assert argv[argv.index("--deepspeed") + 1] == "{ds}" and "zero_stage" in made.problem.space.names
+    with pytest.raises(InputError, match=r"`deepspeed` of `r\.yaml` is a table"):
+        job("torchrun --nproc-per-node 8 t.py --config r.yaml", {"r.yaml": RECIPE.replace("ds.json", "{train_batch_size: 1}")})
+
+
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        (f"torchrun --nproc-per-node 8 t.py {BATCH} --fsdp full_shard --fsdp_config f.json", {"f.json": FSDP_RECOMPUTES}),
+        (f"torchrun --nproc-per-node 8 t.py {BATCH} --gradient_checkpointing", {}),
+        (f"accelerate launch --config_file a.yaml t.py {BATCH} --gradient_checkpointing", {"a.yaml": FSDP}),
+        (f"accelerate launch --config_file a.yaml t.py {BATCH}", {"a.yaml": FSDP.replace("checkpointing: false", "checkpointing: true")}),
+        (f"accelerate launch --config_file a.yaml t.py {BATCH}", {"a.yaml": FSDP, "t.py": TRL}),
+    ],
+)
+def test_one_of_two_ways_to_recompute_varies_since_transformers_refuses_both(line, files, job) -> None:
+    made = job(line, files)
+    assert made.problem.baseline.recompute == "full"
+    assert {each.recompute for each in made.problem.candidates()} == {"none", "full"}
+    ways = [each.parameter for each in made.problem.command.arguments] + [str(file.keys) for file in made.problem.command.files]
+    assert len([way for way in ways if "recompute" in way]) == 1
+    assert not [word for word in made.problem.command.argv if "checkpointing" in word]
