@@ -1,5 +1,6 @@
 """Understand a launch line of a program that calls DeepSpeed itself, with its file of JSON."""
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -81,8 +82,12 @@ def devices_of_launcher(launcher: Stage, sources: LineSources) -> LineDevices:
     named, hosts = launcher.value("hostfile", "H"), _included(launcher)
     hosts = hosts or (_hostfile(sources, named.text) if named is not None and named.text != "/dev/null" else {})
     count = launcher.value("num-nodes")
-    machines = len(hosts) or (whole_number(count.text) or 1 if count is not None else 1)
-    slots = sum(size for size in hosts.values() if size)
+    most = whole_number(count.text) if count is not None else None
+    hosts = dict(itertools.islice(hosts.items(), most or None))
+    machines = len(hosts) or most or 1
+    given = launcher.value("num-gpus")
+    per_machine = whole_number(given.text) if given is not None else None
+    slots = per_machine * machines if per_machine else sum(size for size in hosts.values() if size)
     if machines > 1:
         shown = f"{slots} slots on {machines} hosts" if slots else f"{machines} hosts"
         per_host = f" --nproc-per-node {slots // machines}" if slots and slots % machines == 0 else ""
@@ -91,11 +96,10 @@ def devices_of_launcher(launcher: Stage, sources: LineSources) -> LineDevices:
         raise InputError(
             f"`deepspeed` starts the ranks of {shown} by ssh, and ranks that are started by ssh cannot be ended surely", hint=hint
         )
-    given = launcher.value("num-gpus")
-    if hosts and slots:
+    if given is not None and per_machine:
+        return LineDevices(per_host=per_machine, origin=given.origin)
+    if slots:
         return LineDevices(per_host=slots, origin=launcher.name)
-    if given is not None and (number := whole_number(given.text)):
-        return LineDevices(per_host=number, origin=given.origin)
     return LineDevices(per_host=sources.machine.gpus or None, origin="this machine")
 
 
