@@ -14,6 +14,7 @@ from typing import Any
 
 from oppa.errors import UndeclaredError
 from oppa.plain_text import clipped
+from oppa.problem.settings_text import SUFFIXES
 from oppa.problem.stated_words import (
     HERE,
     StatedOption,
@@ -206,11 +207,17 @@ def require_known(unknown: Sequence[UnknownPath]) -> None:
     if not unknown:
         return
     shown = [f"`{clipped(each.name if each.name == each.value else f'{each.name} {each.value}'.strip())}` {each.why}" for each in unknown]
-    declared = " ".join(f"""--set 'command.paths."{clipped(each.name)}"=redirect'""" for each in unknown)
+    declared = " ".join(f"""--set 'command.paths."{clipped(each.name)}"={_likely(each)}'""" for each in unknown)
     message = f"{'; '.join(shown)}: it is not declared what the program does there"
     raise UndeclaredError(
-        message, hint=f"add `{declared}` if it writes there, `=read` if not, `=cache` to share files, `=disable` to omit it"
+        message, hint=f"add `{declared}`: `=redirect` if it writes there, `=read` if not, `=cache` to share files, `=disable` to omit it"
     )
+
+
+def _likely(unknown: UnknownPath) -> UserKind:
+    """Return the kind to propose: a switch has no path to redirect, and a script or a file of settings without an option is read."""
+    is_read = unknown.name == unknown.value and PurePath(unknown.value).suffix in (*SUFFIXES, ".py", ".sh")
+    return "read" if is_read or is_switch(unknown.value) else "redirect"
 
 
 def _piece(stated: StatedOption, names: set[str], folder: Path, declared: ProgramTable | None = None) -> _Piece:

@@ -182,6 +182,19 @@ def test_the_error_names_the_path_and_how_to_declare_it():
     assert """--set 'command.paths."--my-dir"=redirect'""" in error.value.hint
 
 
+@pytest.mark.parametrize("word", ["train.py", "conf.yml", "--allow-missing-checkpoint", "--save-first=true"])
+def test_a_switch_or_a_script_is_not_proposed_to_be_redirected(word):
+    with pytest.raises(JobError) as error:
+        trial("plain", word)[1].require_known()
+    assert f"""--set 'command.paths."{word.partition("=")[0]}"=read'""" in error.value.hint
+
+
+@pytest.mark.parametrize("framework", ["plain", "accelerate", "deepspeed"])
+def test_frequent_options_that_are_read_need_no_declaration(framework):
+    names = ("pretrained_model_name_or_path", "actor_model_name_or_path", "critic_model_name_or_path", "image_folder", "vision_tower")
+    assert trial(framework, " ".join(f"--{name} a/b" for name in names))[1].unknown == ()
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [("redirect", ["--my", "{folder}/writes/my"]), ("read", ["--my", "a/b"]), ("cache", ["--my", "{cache_folder}/my"]), ("disable", [])],
