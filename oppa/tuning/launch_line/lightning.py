@@ -18,6 +18,8 @@ _ON_CPU: Mapping[str, Any] = {"strategy": ["ddp"], "zero_stage": [0]}
 _SHARDING = f"{STRATEGY}.sharding_strategy"
 _NAMED_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 _BAR = ("--trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar", "--trainer.callbacks.refresh_rate=1")
+_WORKERS = ("data.num_workers", "data.init_args.num_workers")
+_DEFAULT = "default of Lightning"
 _UNKNOWN_BATCH = (
     "the data module's own batch argument is unknown: name it `{micro_batch}`, such as `--data.batch_size '{micro_batch=8:4,8,16}'`"
 )
@@ -55,7 +57,7 @@ def devices_of_trainer(sources: LineSources) -> LineDevices:
     count, origin = effective.stated(DEVICES)
     hosts, _ = effective.stated(HOSTS)
     per_host = count if type(count) is int and count > 0 else sources.machine.gpus or 1
-    return LineDevices(hosts=hosts if type(hosts) is int else 1, per_host=per_host, origin=origin or "default of Lightning")
+    return LineDevices(hosts=hosts if type(hosts) is int else 1, per_host=per_host, origin=origin or _DEFAULT)
 
 
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
@@ -70,13 +72,13 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     sharding = effective.options.value(_SHARDING)
     named, stage = strategy_of({"class_path": strategy, "init_args": {"sharding_strategy": sharding}} if sharding else strategy)
     named = "" if isinstance(strategy, Mapping) else named  # an option in its place would drop the arguments of the class
-    precision, _ = effective.stated("trainer.precision")
+    precision, precision_origin = effective.stated("trainer.precision")
     settings: dict[str, Value] = {"tp": 1, "pp": 1}
     settings |= {"dp": count} if count else {}
     settings |= {"micro_batch": micro} if micro else {}
     settings |= {"zero_stage": stage} if stage >= 0 else {}
     settings |= {"strategy": named} if named else {}
-    workers, _ = effective.stated("data.num_workers")
+    workers, workers_origin = effective.stated(*_WORKERS)
     settings |= {"num_workers": workers} if type(workers) is int else {}
     settings |= {"trainer_precision": precision} if isinstance(precision, str) and precision in _NAMED_PRECISIONS else {}
     by_name = next((key for key in BATCHES if effective.stated(key)[1] == batch_origin and effective.stated(key)[0] == batch), BATCHES[0])
@@ -95,7 +97,12 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         batch_origin=f"{micro} x {steps} x {count} ({batch_origin})",
         precision="fp32" if precision is None else known,
         settings=settings,
-        origins={"micro_batch": batch_origin, "strategy": strategy_origin or "default of Lightning"},
+        origins={
+            "micro_batch": batch_origin,
+            "num_workers": workers_origin,
+            **dict.fromkeys(("strategy", "zero_stage"), strategy_origin or _DEFAULT),
+            **dict.fromkeys(("precision", "trainer_precision"), precision_origin or _DEFAULT),
+        },
         space="lightning" if completes else "",
         completes=completes,
         words=tuple(words),

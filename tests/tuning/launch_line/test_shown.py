@@ -46,6 +46,16 @@ def test_a_copy_of_a_file_has_its_row(line, name, text, row, job) -> None:
     assert f"trials    {row}" in shown(job(line, {name: text}))
 
 
+@pytest.mark.parametrize(("more", "precision"), [("", ("bf16", "run.yaml")), ("--trainer.precision=16-mixed", ("fp16", "line"))])
+def test_what_lightning_s_file_states_has_the_file_as_its_origin(more, precision, job) -> None:
+    trainer = "trainer: {devices: 8, strategy: fsdp, precision: bf16-mixed}\n"
+    data = "data: {class_path: x.Y, init_args: {batch_size: 16, num_workers: 6}}\n"
+    made = job(f"python train.py fit --config run.yaml {more}", {"run.yaml": trainer + data})
+    rows = [line.split() for line in shown(made).splitlines() if line.startswith("  ")]
+    stated = {("precision", *precision), ("zero_stage", "3", "run.yaml"), ("num_workers", "6", "run.yaml")}
+    assert stated <= set(map(tuple, rows)) and not [row for row in rows if "default" in row]
+
+
 @pytest.mark.parametrize(
     ("line", "files"),
     [
