@@ -64,9 +64,10 @@ def _files(
     """Return the configuration files of trials, the words that name them, and all changes."""
     files, folder = {file.name: file for file in command.files}, folder_of(command.argv)
     words, changes = list(found.words), list(found.changes)
-    kinds = {each.path.strip("{}"): each.keys for each in found.files if each.path.strip("{}") in files}
+    named = {each.path.strip("{}"): each for each in found.files if each.path.strip("{}") in files}
     for name, file in files.items():
-        keys = _keys(kinds.get(name, ""), Path(file.path), {**dict.fromkeys(file.keys, "read"), **paths}, folder)
+        stated = named.get(name, FileInLine(option="", path="", keys=""))
+        keys = _keys(stated, Path(file.path), {**dict.fromkeys(file.keys, "read"), **paths}, folder)
         files[name] = dataclasses.replace(file, trial_keys=dict(keys.keys))
         changes += keys.changes
     copies = dict[str, str]()
@@ -74,7 +75,7 @@ def _files(
         path = folder / without_escapes(each.path)
         if each.keys == PLAIN and not (path.suffix in SUFFIXES and is_file(path)):
             continue
-        keys = _keys(each.keys, path, paths, folder)
+        keys = _keys(each, path, paths, folder)
         if keys.keys:
             real = os.path.realpath(path)
             name = copies.setdefault(real, _free_name(each, files))
@@ -85,7 +86,7 @@ def _files(
     return tuple(files.values()), tuple(words), changes
 
 
-def _keys(kind: str, path: Path, paths: Mapping[str, UserKind], folder: Path) -> HarmlessKeys:
+def _keys(file: FileInLine, path: Path, paths: Mapping[str, UserKind], folder: Path) -> HarmlessKeys:
     """Return the keys of a file that trials set.
 
     Args:
@@ -94,10 +95,10 @@ def _keys(kind: str, path: Path, paths: Mapping[str, UserKind], folder: Path) ->
     Raises:
         JobError: it is unknown what the program does with a path in the file, or the file names another one that writes.
     """
-    keys = harmless_keys(kind, _content(path, kind), paths=paths, folder=folder)
+    keys = harmless_keys(file.keys, _content(path, file.keys), paths=paths, folder=folder, is_sole=file.is_sole)
     require_known(keys.unknown)
     for inner in keys.files:
-        if _keys(inner.keys, folder / inner.path, paths, folder).keys:
+        if _keys(inner, folder / inner.path, paths, folder).keys:
             message = f"`{path}` names `{inner.path}` as `{inner.option}`, and that file writes"
             raise JobError(message, hint="name that file in the launch line, so that trials get a copy of it")
     return keys
@@ -105,7 +106,7 @@ def _keys(kind: str, path: Path, paths: Mapping[str, UserKind], folder: Path) ->
 
 def _content(path: Path, kind: str) -> Mapping[str, Any]:
     """Return the tables of a file; raises InputError if it cannot be read."""
-    if path.suffix not in SUFFIXES and kind not in _JSON_KINDS:
+    if path.suffix not in SUFFIXES and not (kind in _JSON_KINDS and is_file(path)):
         raise JobError(f"`{path}` is a file of settings that oppa cannot read, so it is not known what it declares", hint=_HINT)
     content = read_settings(path, hint=_HINT, error=JobError)
     return content if isinstance(content, Mapping) else {}

@@ -30,6 +30,7 @@ from oppa.problem.stated_words import (
 )
 from oppa.problem.trial_values import WRITES
 from oppa.problem.writes_file import FileTable, KeyTable, Kind, OptionTable, ProgramTable, UserKind, writes
+from oppa.regular_file import exists
 
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 REASONS: Mapping[Kind, str] = {
@@ -72,6 +73,8 @@ class FileInLine:
     path: str
     keys: str
     """The table of its keys, under `[files]` of writes.toml."""
+    is_sole: bool = False
+    """True if it is the program's sole argument, so that trials can add no option."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +150,8 @@ def harmless(
     starter = [_piece(each, {each.key for each in front}, folder) for each in front]
     program = [_piece(each, stated, folder, declared) for each in own]
     added = [*_added(declared, stated, experts=experts)]
+    if not elsewhere and (sole := _sole_file(own, declared, folder)) is not None:
+        program, added = [sole], []
     name = [_Piece(name=word, original=(word,), trial=(word,)) for word in words[max(start, 0) : start + 1]]
     pieces = [*starter, *name, *added, *program] if declared.place == "first" else [*starter, *name, *program, *added]
     pieces = [dataclasses.replace(each, trial=()) if each.is_stated(elsewhere) else each for each in pieces]
@@ -164,7 +169,7 @@ def harmless(
 
 
 def harmless_keys(
-    keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None, folder: Path = HERE
+    keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None, folder: Path = HERE, is_sole: bool = False
 ) -> HarmlessKeys:
     """Return what trials set in a configuration file.
 
@@ -173,6 +178,7 @@ def harmless_keys(
         content: The file's content.
         paths: Kinds that the user declares for dotted keys.
         folder: The folder in which the program starts.
+        is_sole: True if the file is the program's sole argument, so that it has what trials add otherwise.
     """
     declared, given = writes().files.get(keys, FileTable()), paths or {}
     changes, unknown, files = list[WordChange](), list[UnknownPath](), list[FileInLine]()
@@ -192,9 +198,17 @@ def harmless_keys(
             changes += [WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind])] if now != value else []
             added = {each: to for each, to in key.also.items() if content.get(each) != to}
             changes += [WordChange(name=each, original=(), trial=(to,), reason=REASONS["disable"]) for each, to in added.items()]
+    known = {*content, *given, *(each.name for each in changes)}
+    changes += [_added_key(name, key) for name, key in declared.keys.items() if is_sole and key.always and name not in known]
     return HarmlessKeys(
         keys={each.name: each.trial[0] for each in changes}, changes=tuple(changes), unknown=tuple(unknown), files=tuple(files)
     )
+
+
+def _added_key(name: str, key: KeyTable) -> WordChange:
+    """Return a key that trials set although the file does not have it."""
+    value = _place(key.kind, name, "") if key.kind in ("redirect", "cache") else key.to
+    return WordChange(name=name, original=(), trial=(value,), reason=REASONS[key.kind])
 
 
 def is_placeholder(value: str) -> bool:
@@ -233,6 +247,16 @@ def _piece(stated: StatedOption, names: set[str], folder: Path, declared: Progra
     if option.file and not is_switch(stated.value):
         return dataclasses.replace(same, file=FileInLine(option=stated.name, path=stated.value, keys=option.file))
     return dataclasses.replace(same, trial=_trial_words(stated, option), reason=REASONS[option.kind])
+
+
+def _sole_file(own: Sequence[StatedOption], declared: ProgramTable, folder: Path) -> _Piece | None:
+    """Return the file of settings, or the placeholder of its copy, that is the program's sole argument; None if there is another."""
+    word = own[0].value if len(own) == 1 and own[0].name == own[0].value and own[0].option is None else ""
+    is_file = PurePath(word).suffix in SUFFIXES and exists(folder / word)
+    if not declared.sole_file or not (is_file or is_placeholder(word)):
+        return None
+    file = FileInLine(option=word, path=word, keys=declared.sole_file, is_sole=True)
+    return _Piece(name=word, original=(word,), trial=(word,), file=file)
 
 
 def _trial_words(stated: StatedOption, option: OptionTable) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class KeyTable(DeclaredTable):
 
     kind: Kind
     to: Any = None
+    always: bool = False
     also: dict[str, Any] = Field(default_factory=dict)
     drop: tuple[str, ...] = Field(default=(), strict=False)
     file: str = ""
@@ -56,6 +57,8 @@ class ProgramTable(DeclaredTable):
     also: tuple[str, ...] = Field(default=(), strict=False)
     spelling: Literal["exact", "either"] = "exact"
     place: Literal["first", "last"] = "last"
+    sole_file: str = ""
+    """Table of the keys of a file that may be the program's sole argument; empty if the program reads none."""
     abbreviates: bool = False
     """True if the parser takes the beginning of an option's name for the option."""
 

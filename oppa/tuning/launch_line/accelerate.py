@@ -18,6 +18,7 @@ from oppa.regular_file import is_file
 from oppa.tuning.formats.accelerate import is_hybrid, stage_of
 from oppa.tuning.formats.deepspeed import key_of
 from oppa.tuning.formats.transformers import ACCUMULATED, MICRO, RECOMPUTE
+from oppa.tuning.launch_line.argument_file import in_sole_file
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
 from oppa.tuning.launch_line.options import require_number
@@ -236,12 +237,13 @@ def _with_trainer(meaning: Meaning, sources: LineSources, *, states_precision: b
         return meaning  # a placeholder is the batch
     (micro, origin), (accumulated, _) = trainer.number(MICRO), trainer.number(ACCUMULATED)
     dp = meaning.settings.get("dp")
-    return dataclasses.replace(
+    meaning = dataclasses.replace(
         _with_setting(meaning, "micro_batch", micro, origin),
         global_batch=None if dp is None else micro * accumulated * int(dp),
         batch_origin=f"{micro} x {accumulated} x dp ({origin})",
         arguments={**BATCH_WORDS, **meaning.arguments},
     )
+    return in_sole_file(meaning, sources, trainer.values)
 
 
 def _with_recompute(meaning: Meaning, trainer: TrainerArguments) -> Meaning:

@@ -22,6 +22,7 @@ from oppa.tuning.formats.transformers import (
     is_hybrid,
     stage_of,
 )
+from oppa.tuning.launch_line.argument_file import in_sole_file
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.local_model import local_model
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, Meaning
@@ -118,6 +119,8 @@ class TrainerArguments:
     def table(self, name: str, sources: LineSources) -> Mapping[str, Any]:
         """Return the table of an argument, which may be JSON in the line or a local file; empty if there is none."""
         found: Any = self.values.get(name)
+        if isinstance(found, str) and sources.local_file(found):
+            found = sources.contents(found)
         if (option := self.options.get(name)) and option.values:
             is_file = not option.text.startswith("{") and sources.local_file(option.text) is not None
             found = sources.contents(option.values[0]) if is_file else _json(option.text)
@@ -207,9 +210,9 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         hints=tuple(hints),
         missing=sources.missing,
     )
-    if arguments.text("deepspeed").lower() not in ("", "false"):
-        return _by_deepspeed(meaning, sources, arguments)
-    return _by_torch(meaning, sources, arguments)
+    by_deepspeed = arguments.text("deepspeed").lower() not in ("", "false")
+    meaning = (_by_deepspeed if by_deepspeed else _by_torch)(meaning, sources, arguments)
+    return in_sole_file(meaning, sources, arguments.values)
 
 
 def _require_process_of_each_gpu(sources: LineSources, arguments: TrainerArguments) -> None:

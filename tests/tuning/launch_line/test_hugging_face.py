@@ -5,6 +5,7 @@ import json
 import pytest
 
 from oppa.errors import InputError
+from oppa.problem.describe import changes
 from tests.tuning.launch_line.examples import FSDP
 
 DS = json.dumps(
@@ -28,6 +29,8 @@ output_dir: out
 deepspeed: ds.json
 dataloader_num_workers: 4
 """
+TRIAL = {"micro_batch": 2, "num_microbatches": 4, "recompute": "full", "zero_stage": 3, "global_batch": 64, "folder": "/trial"}
+BATCH_OF_TRIAL = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
 BY_DS = {"zero_stage": (3, "ds.json"), "offload_optimizer": ("cpu", "ds.json"), "precision": ("bf16", "ds.json")}
 
 
@@ -138,3 +141,36 @@ def test_one_of_two_ways_to_recompute_varies_since_transformers_refuses_both(lin
     ways = [each.parameter for each in made.problem.command.arguments] + [str(file.keys) for file in made.problem.command.files]
     assert len([way for way in ways if "recompute" in way]) == 1
     assert not [word for word in made.problem.command.argv if "checkpointing" in word]
+
+
+ARGUMENTS = json.dumps({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "output_dir": "mine", "save_strategy": "steps"})
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "keys"),
+    [
+        ("torchrun --nproc-per-node 8 t.py a.json", {}, {"gradient_checkpointing": True, **BATCH_OF_TRIAL}),
+        (
+            "torchrun --nproc-per-node 8 t.py a.json",
+            {"a.json": ARGUMENTS[:-1] + ', "deepspeed": "ds.json"}', "ds.json": DS},
+            {"gradient_checkpointing": True},
+        ),
+        ("accelerate launch --config_file a.yaml t.py a.json", {"a.yaml": FSDP}, BATCH_OF_TRIAL),
+        ("accelerate launch --config_file a.yaml t.py a.json", {"a.yaml": NAMES_DS, "ds.json": DS}, BATCH_OF_TRIAL),
+    ],
+)
+def test_a_file_that_is_the_sole_argument_has_the_arguments_of_trials(line, files, keys, job) -> None:
+    made = job(line, {"a.json": ARGUMENTS, "t.py": PARSER, **files})
+    command, own = made.problem.command, made.problem.restored.command
+    assert command.argv[-2:] == own.argv[-2:] == ("t.py", "{arguments}") and made.meaning.settings["micro_batch"] == 4
+    assert made.problem.baseline is not None and not [word for each in command.arguments for word in each.templates]
+    copy = command.files[-1].rewritten(TRIAL)
+    harmless = {"output_dir": "/trial/writes/output_dir", "save_strategy": "no", "report_to": "none", "logging_steps": 1}
+    assert copy == {**keys, **harmless, "eval_delay": 1000000000}
+    assert own.files[-1].rewritten(TRIAL) == keys
+    assert "report_to = none is added: off in trials" in changes(made.problem)
+
+
+def test_a_file_before_other_arguments_is_not_the_sole_one(job) -> None:
+    with pytest.raises(InputError, match=r"`a\.json` looks like a path"):
+        job(f"torchrun --nproc-per-node 8 t.py a.json {BATCH}", {"a.json": ARGUMENTS, "t.py": PARSER})
