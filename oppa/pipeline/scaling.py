@@ -1,6 +1,6 @@
 """Predict from a profile how a job scales: the fastest pipeline that fits on each number of devices (FlexTrain, section 4.4).
 
-Layers, heads and experts stay split as they are. Only the numbers of replicas and stages change.
+Layers, heads, experts and sequences stay split as they are. Only the numbers of replicas and stages change.
 """
 
 import dataclasses
@@ -30,14 +30,18 @@ class ScaledJob:
     global_batch: int
     tp: int = 1
     """Number of devices that split the layers of a stage."""
+    cp: int = 1
+    """Number of devices that share each sequence."""
     ep: int = 1
     zero_stage: int = 0
+    dp_shard: int = 0
+    """Values of dp over which ZeRO shards, fewer than all under HSDP; 0 for all."""
     limit_bytes: float | None = None
     """Memory limit of a device; None if it is unknown."""
 
     def replication(self, dp: int) -> Replication:
-        """Return the replicas of a pipeline of this job."""
-        return Replication(dp=dp, zero_stage=self.zero_stage)
+        """Return the replicas of a pipeline of this job; ranks that share a sequence are replicas, too."""
+        return Replication(dp=dp * self.cp, dp_shard=self.dp_shard * self.cp, zero_stage=self.zero_stage)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +92,12 @@ def candidates(job: ScaledJob, devices: int, *, replicas: Sequence[int] | None, 
 
 def pipelines(job: ScaledJob, devices: int, replicas: Sequence[int] | None) -> Iterator[tuple[int, int, int]]:
     """Yield dp, pp and the micro-batches of each replica, for all pipelines on this number of devices that divide the batch evenly."""
-    for dp in range(1, devices // job.tp + 1):
+    each = job.tp * job.cp
+    for dp in range(1, devices // each + 1):
         micro_batches, uneven = divmod(job.global_batch, dp * job.profile.micro_batch)
-        pp, left = divmod(devices, dp * job.tp)
-        if not (left or uneven or (replicas is not None and dp not in replicas) or pp > job.profile.divisions or dp % job.ep):
+        pp, left = divmod(devices, dp * each)
+        unshared = dp % job.ep or (job.dp_shard and dp % job.dp_shard)
+        if not (left or uneven or unshared or (replicas is not None and dp not in replicas) or pp > job.profile.divisions):
             yield dp, pp, micro_batches
 
 

@@ -16,6 +16,8 @@ from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
 from oppa.regular_file import read_json
 from oppa.table import Origin, Table, TableRow
+from oppa.training.parallel.extra_parameters import context_parallel
+from oppa.training.parallel.supported_layouts import require_buildable, require_runnable
 from oppa.training.run.run_folder import RunSpec
 from oppa.training.run.schedule_search_process import PROFILE
 
@@ -70,11 +72,14 @@ class RunScales:
         Table(rows=rows, origin=origin).write(folder)
 
     def _configuration(self, way: ScaleCandidate) -> Configuration:
-        """Return the configuration in which the run would be started."""
-        present = self.spec.configuration
-        return dataclasses.replace(
-            present, dp=way.dp, pp=way.pp, model_chunks=way.chunks, schedule=way.schedule, stage_layout=way.stage_layout
-        )
+        return configuration_of(way, self.spec.configuration)
+
+
+def configuration_of(way: ScaleCandidate, present: Configuration) -> Configuration:
+    """Return the configuration in which a run would be started."""
+    return dataclasses.replace(
+        present, dp=way.dp, pp=way.pp, model_chunks=way.chunks, schedule=way.schedule, stage_layout=way.stage_layout
+    )
 
 
 def predict_scales(
@@ -102,10 +107,26 @@ def predict_scales(
     job, present = _job(run, spec), spec.configuration
     as_run = _as_run(job, run, spec)
     ways = _Ways(job, schedules, [present.dp] if same_replicas else None, search_s, tell)
+
+    def on(devices: int, sizes_left: int) -> list[ScaleCandidate]:
+        return [way for way in ways.on(devices, sizes_left) if _is_trained(spec, way, devices)]
+
     counts = sorted({*devices, present.devices})
-    found = {count: ways.on(count, len(counts) - number) for number, count in enumerate(counts)}
+    found = {count: on(count, len(counts) - number) for number, count in enumerate(counts)}
     entries = scaling.scale_table(job, found, (present.devices, as_run), devices)
     return RunScales(spec=spec, entries=entries, cut_short=ways.cut_short)
+
+
+def _is_trained(spec: RunSpec, way: ScaleCandidate, devices: int) -> bool:
+    """Return True if the trainer accepts the configuration."""
+    configuration, model = configuration_of(way, spec.configuration), spec.problem.model
+    assert configuration.devices == devices, f"{configuration.id} is not on {devices} devices"
+    try:
+        require_buildable(model, configuration)
+        require_runnable(model, configuration)
+    except InputError:
+        return False
+    return True
 
 
 class _Ways:
@@ -154,7 +175,9 @@ def _job(run: Path, spec: RunSpec) -> ScaledJob:
         profile=profile,
         global_batch=configuration.global_batch,
         tp=configuration.tp,
+        cp=context_parallel(configuration),
         ep=configuration.ep,
+        dp_shard=int(configuration.get("dp_shard", 0)),
         zero_stage=configuration.zero_stage,
         limit_bytes=spec.problem.cluster.usable_bytes,
     )

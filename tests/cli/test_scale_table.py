@@ -12,10 +12,12 @@ from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.scaling import ScaledJob, candidates
 from oppa.pipeline.stored_schedules import store, stored
 from oppa.problem.baseline import declared
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import Configuration, ExtraValue
 from oppa.problem.job import load_job
 from oppa.table import Table
+from oppa.training.parallel.supported_layouts import require_buildable
 from oppa.training.run.run_folder import RunSpec
+from oppa.tuning.run_scales import configuration_of, predict_scales
 from tests.cli.profiled_run import PRESENT, written
 from tests.command_line import Oppa
 from tests.pipeline.profiles import profile
@@ -164,3 +166,25 @@ def test_a_job_is_measured_on_some_sizes_and_predicted_on_the_others(oppa: Oppa,
     assert "if it is fitted to the others" in shown.stdout and "written: " in shown.stderr
     refused = oppa(*words, "--same-replicas", code=2)
     assert "`--same-replicas` has no effect on a job" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("degrees", "extra", "sizes"),
+    [
+        ({}, ExtraValue(name="cp", value=2, degree=True), [2, 4, 6, 8]),
+        ({"dp": 2, "zero_stage": 1}, ExtraValue(name="dp_shard", value=2), [2, 4, 6, 8]),
+    ],
+)
+def test_every_row_is_a_layout_of_its_devices_that_the_trainer_builds(
+    degrees: dict[str, int], extra: ExtraValue, sizes: list[int], tmp_path: Path
+) -> None:
+    present = dataclasses.replace(PRESENT, **degrees, extras=(extra,))  # type: ignore[arg-type]
+    run = written(tmp_path / "run", present)
+    spec = RunSpec.read(run)
+    found = predict_scales(run, spec, range(1, 9), schedules=["1f1b"], same_replicas=False, search_s=1, tell=lambda _: None)
+    assert [entry.devices for entry in found.entries] == sizes
+    for entry in found.entries:
+        configuration = configuration_of(entry.best, present)
+        require_buildable(spec.problem.model, configuration)
+        assert configuration.devices == entry.devices and configuration.get("cp", 1) == present.get("cp", 1)
+    assert next(entry for entry in found.entries if entry.devices == present.devices).speedup == 1
