@@ -9,10 +9,11 @@ class Arrivals:
     Args:
         window_s: Length of the window in seconds.
         counted_gpus: Jobs count from this number of GPUs on; smaller ones hardly ever cause a reclaim.
+        prior_s: Seconds of a supposed earlier observation with one arrival, a Gamma prior of the rate; 0 for none.
     """
 
-    def __init__(self, window_s: float, counted_gpus: int) -> None:
-        self._window_s, self._counted_gpus = window_s, counted_gpus
+    def __init__(self, window_s: float, counted_gpus: int, *, prior_s: float = 0.0) -> None:
+        self._window_s, self._counted_gpus, self._prior_s = window_s, counted_gpus, prior_s
         self._times: deque[float] = deque()
         self._begun_s: float | None = None
         self._now_s = 0.0
@@ -27,8 +28,8 @@ class Arrivals:
         """Return large jobs per second in the window. While less than a window has been observed, the rate is over the time observed."""
         self._pass(now_s)
         begun_s = self._begun_s if self._begun_s is not None else self._now_s
-        seen_s = min(self._window_s, self._now_s - begun_s)
-        return len(self._times) / seen_s if seen_s > 0 else 0.0
+        seen_s = min(self._window_s, self._now_s - begun_s) + self._prior_s
+        return (len(self._times) + (self._prior_s > 0)) / seen_s if seen_s > 0 else 0.0
 
     def _pass(self, now_s: float) -> None:
         self._now_s = max(self._now_s, now_s) if self._begun_s is not None else now_s

@@ -7,7 +7,7 @@ that implements `Scheduler` and is called with its options: `Class({"partition":
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import EntryPoint
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from oppa import extensions
 from oppa.cluster.elastic_jobs.spool import ElasticJob
@@ -27,6 +27,8 @@ class QueuedJob:
     nodes: int
     pending: bool
     """True if it waits, False if it holds nodes."""
+    completing: bool = False
+    """True if it has ended, and its nodes will be idle soon."""
     reason: str = ""
     """Reason why it waits, as the scheduler reports it."""
     for_nodes: bool = False
@@ -64,7 +66,7 @@ class QueueSnapshot:
 
     def holding(self, token: str) -> int:
         """Return the number of nodes that this elastic job holds."""
-        return sum(job.nodes for job in self.of(token) if not job.pending)
+        return sum(job.nodes for job in self.of(token) if not job.pending and not job.completing)
 
     def of(self, token: str) -> list[QueuedJob]:
         """Return the jobs that hold or request hosts for this elastic job."""
@@ -97,6 +99,15 @@ class Scheduler(Protocol):
 
     def cancel(self, request: QueuedJob) -> None:
         """Withdraw a request for hosts, also if it was granted; do nothing if it no longer exists."""
+        ...
+
+
+@runtime_checkable
+class ForecastingScheduler(Scheduler, Protocol):
+    """A scheduler that predicts whether it would grant hosts; the controller asks it before each scale-up."""
+
+    def unavailable(self, job: ElasticJob, hosts: int) -> str:
+        """Return why this number of further hosts would not be granted to the job now; empty if it would be."""
         ...
 
 

@@ -30,6 +30,8 @@ SPECIAL_STEPS = 0xFFFFFFF0
 """Smallest step number that Slurm reserves for itself: batch, extern, interactive."""
 KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK", "SLURM_CLUSTERS", "SLURM_MPI_TYPE")
 """Beginnings of variables that a step of oppa inherits: how Slurm is reached, and nothing of the enclosing job's own request."""
+FILTERS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
+"""Beginnings of variables by which users set defaults of Slurm's commands: which jobs and nodes they list or cancel, and how."""
 NEVER_GRANTED = {
     "AccountNotAllowed",
     "AssociationTimeLimit",
@@ -306,8 +308,14 @@ def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
         _wait(POLL_S, on_tick)
 
 
-def ask(*argv: str, lenient: bool = False, script: str | None = None) -> str:
-    """Return the output of a Slurm command; empty if it fails and `lenient` is True. Its input is `script`, if that is given.
+def ask(*argv: str, lenient: bool = False, script: str | None = None, errors: bool = False) -> str:
+    """Return the output of a Slurm command; empty if it fails and `lenient` is True.
+
+    Variables of the environment that filter or format the user's own queries, such as SQUEUE_USERS, have no effect.
+
+    Args:
+        script: Input of the command.
+        errors: Append the error output, to which sbatch writes its estimates.
 
     Raises:
         EnvironmentLackingError: the command is not installed, fails (with its message), or does not answer.
@@ -316,8 +324,11 @@ def ask(*argv: str, lenient: bool = False, script: str | None = None) -> str:
         raise EnvironmentLackingError(
             f"`{argv[0]}` is not installed", hint="run oppa on a host with Slurm's commands, or with `--set launcher.name=local`"
         )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(FILTERS)}
     try:  # names and comments of other users may be in any encoding
-        answer = subprocess.run(argv, input=script, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False)
+        answer = subprocess.run(
+            argv, input=script, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         if lenient:
             return ""
@@ -326,7 +337,7 @@ def ask(*argv: str, lenient: bool = False, script: str | None = None) -> str:
         ) from None
     if answer.returncode and not lenient:
         raise EnvironmentLackingError(f"`{argv[0]}` failed: {_reason(answer)}", hint=f"run `{shlex.join(argv)}` to see the error")
-    return answer.stdout if not answer.returncode else ""
+    return answer.stdout + answer.stderr * errors if not answer.returncode else ""
 
 
 def _reason(answer: subprocess.CompletedProcess[str]) -> str:

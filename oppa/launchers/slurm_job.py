@@ -1,11 +1,13 @@
 """Request hosts from Slurm with a batch job that only holds them while this tuner is alive."""
 
 import contextlib
+import datetime
 import math
 import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,12 +19,22 @@ from oppa.trials.guarded_process import GuardedProcess
 ALIVE_S = 10
 """Seconds between two touches of the heartbeat file."""
 GONE_S = 90
-"""Age of the heartbeat file, in seconds, after which the job ends; a network file system may show a touch a minute late."""
+"""Seconds without a touch of the heartbeat file after which the job ends; a network file system may show a touch a minute late."""
+
+SOON_S = 60.0
+"""Seconds until an expected start that count as now, also because the clocks of two hosts differ."""
 
 _HOLD = """\
 #!/bin/sh
 # Holds hosts while `oppa tune` touches its heartbeat file; the trials are steps of this job.
-while [ $(($(date +%s) - $(stat -c %Y {sign}))) -lt {gone} ]; do sleep 5; done
+# A touch shows as a change of the time of the file, so that the clocks of this node and of the file server are never compared.
+quiet=0
+while [ $quiet -lt {gone} ]; do
+    now=$(stat -c %Y {sign}) || exit
+    [ "$now" = "$last" ] || quiet=0
+    last=$now quiet=$((quiet + 5))
+    sleep 5
+done
 """
 _SHOW = "import sys, time, pathlib\nwhile True:\n    pathlib.Path(sys.argv[1]).touch()\n    time.sleep({alive})"
 
@@ -30,6 +42,21 @@ _SHOW = "import sys, time, pathlib\nwhile True:\n    pathlib.Path(sys.argv[1]).t
 def require_feasible(cluster: Cluster, options: Sequence[str], *, slots: int) -> None:
     """Refuse a request that Slurm would never grant, before the tuner waits for it; raises EnvironmentLackingError with Slurm's reason."""
     slurm.ask("sbatch", "--test-only", *request_words(cluster, options, slots=slots), "--wrap=true")
+
+
+def expected_delay(cluster: Cluster, options: Sequence[str]) -> str:
+    """Return why Slurm would not grant hosts now; empty if it would, or prints no estimate.
+
+    The estimate counts what idle nodes do not show: partition, constraints, reservations, limits, and jobs that run.
+    """
+    try:
+        answer = slurm.ask("sbatch", "--test-only", *request_words(cluster, options, slots=1), "--wrap=true", errors=True)
+    except EnvironmentLackingError as error:
+        return error.message
+    found = re.search(r"to start at (\d+-\d+-\d+T\d+:\d+:\d+)", answer)
+    if found is None or datetime.datetime.fromisoformat(found[1]).timestamp() - time.time() <= SOON_S:
+        return ""
+    return f"Slurm expects to grant them at {found[1].replace('T', ' ')}"
 
 
 @contextlib.contextmanager

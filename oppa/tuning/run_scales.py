@@ -77,9 +77,7 @@ class RunScales:
 
 def configuration_of(way: ScaleCandidate, present: Configuration) -> Configuration:
     """Return the configuration in which a run would be started."""
-    return dataclasses.replace(
-        present, dp=way.dp, pp=way.pp, model_chunks=way.chunks, schedule=way.schedule, stage_layout=way.stage_layout
-    )
+    return dataclasses.replace(present, dp=way.dp, pp=way.pp, model_chunks=way.chunks, schedule=way.schedule, stage_layout=way.stage_layout)
 
 
 def predict_scales(

@@ -73,10 +73,12 @@ def waiting(nodes: int) -> QueuedJob:
 class Held:
     """A job that somebody trains on one host, has trained ten steps, and will train for one epoch, of which nobody knows the length."""
 
-    def __init__(self, scales: Path) -> None:
-        self.job = put(scales)
-        self.begin(1)
-        RunSpec(uuid="a-run", problem=load_job(self.job.folder / JOB), configuration=self.job.sizes[1]).write(self.job.run)
+    def __init__(self, scales: Path, *, name: str = "", hosts: int = 1) -> None:
+        self.job = put(scales, name=name)
+        if hosts != 1:
+            self.job.set_desired(hosts=hosts)
+        self.begin(hosts)
+        RunSpec(uuid="a-run", problem=load_job(self.job.folder / JOB), configuration=self.job.sizes[hosts]).write(self.job.run)
         steps = [{"event": "step", "step": n, "samples": [8 * n, 8 * n + 8], "time": time.time() - 20 + n, "loss": 1.0} for n in range(10)]
         (self.job.run / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
 

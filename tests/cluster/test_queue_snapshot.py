@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from oppa.cluster.scheduler import make_scheduler
+from oppa.cluster.scheduler import ForecastingScheduler, make_scheduler
+from tests.cluster.spools import put
 
 STUBS = {
     "squeue": 'case "$*" in *--me*) echo "7|oppa-elastic:mine";; *) echo "7|RUNNING|2|None"; echo "8|PENDING|3|(Resources)";; esac',
@@ -32,3 +33,73 @@ def test_the_queue_tells_elastic_jobs_from_those_that_wait_for_nodes() -> None:
     found = make_scheduler("slurm", {}).snapshot()
     assert found.holding("mine") == 2
     assert [job.id for job in found.waiting] == ["8"]
+
+
+def stub(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+SHARED = """cat <<'END'
+n1|idle|batch*
+n2|idle|batch*
+n2|idle|short
+n3|idle|fat
+END"""
+
+
+@pytest.mark.parametrize(
+    ("options", "idle", "queues"),
+    [
+        ({}, 2, "batch,short"),
+        ({"partition": "fat"}, 1, "fat"),
+        ({"partition": "short"}, 1, "batch,short"),
+        ({"partition": "batch,fat"}, 3, ""),
+    ],
+)
+def test_partitions_that_share_nodes_share_a_queue(options: dict[str, str], idle: int, queues: str, tmp_path: Path) -> None:
+    stub(tmp_path, "sinfo", SHARED)
+    stub(tmp_path, "squeue", f'echo "$@" >> {tmp_path}/words')
+    assert make_scheduler("slurm", options).snapshot().idle == idle
+    words = (tmp_path / "words").read_text().splitlines()[0].split()
+    assert "--all" in words and f"--partition={queues or 'batch,fat,short'}" in words
+
+
+def test_defaults_that_users_set_for_squeue_hide_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(tmp_path, "squeue", 'test -z "$SQUEUE_USERS$SQUEUE_STATES" && echo "8|PENDING|3|(Resources)"; exit 0')
+    for name in ("SQUEUE_USERS", "SQUEUE_STATES"):
+        monkeypatch.setenv(name, "me")
+    assert [job.id for job in make_scheduler("slurm", {}).snapshot().waiting] == ["8"]
+
+
+@pytest.mark.parametrize(("shown", "warns"), [("PrivateData = jobs,usage", True), ("PrivateData             = none", False)])
+def test_a_cluster_that_hides_the_jobs_of_others_is_reported(
+    shown: str, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub(tmp_path, "scontrol", f'echo "{shown}"')
+    scheduler = make_scheduler("slurm", {})
+    for _ in range(2):
+        scheduler.snapshot()
+    assert len(caplog.records) == warns
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ('echo "sbatch: Job 7 to start at $(date +%Y-%m-%dT%H:%M:%S) using 3 processors on nodes n1 in partition batch" >&2', ""),
+        (
+            'echo "sbatch: Job 7 to start at 2999-01-01T00:00:00 using 3 processors" >&2',
+            "Slurm expects to grant them at 2999-01-01 00:00:00",
+        ),
+        ('echo "sbatch: error: allocation failure: Requested node configuration is not available" >&2; exit 1', "is not available"),
+        ("exit 0", ""),
+    ],
+)
+def test_slurm_is_asked_whether_it_would_grant_further_hosts(body: str, answer: str, scales: Path, tmp_path: Path) -> None:
+    stub(tmp_path, "sbatch", f'echo "$@" > {tmp_path}/words\n{body}')
+    scheduler = make_scheduler("slurm", {"constraint": "fast"})
+    assert isinstance(scheduler, ForecastingScheduler)
+    found = scheduler.unavailable(put(scales), 3)
+    words = (tmp_path / "words").read_text().split()
+    assert {"--test-only", "--nodes=3", "--constraint=fast"} <= set(words)
+    assert answer in found and bool(answer) is bool(found)

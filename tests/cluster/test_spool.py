@@ -1,6 +1,7 @@
 """Elastic jobs as folders of a spool."""
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,16 @@ def test_other_hosts_are_another_problem(scales: Path) -> None:
     job = scales.parent / "job.toml"
     assert load_job(job).cluster.devices == 4 and load_job(job, settings=["cluster.hosts=1"]).cluster.devices == 2
     assert load_job(job, settings=["cluster.hosts=4"]).space.facts["devices"] == 8
+
+
+def test_a_file_system_that_is_away_for_a_moment_changes_no_decision(scales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(path: Path) -> object:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    taken = put(scales)
+    taken.set_desired(hosts=4)
+    monkeypatch.setattr("oppa.cluster.elastic_jobs.spool.read_json", stale)
+    with pytest.raises(OSError, match="Stale"):
+        taken.set_desired(launches=1)
+    monkeypatch.undo()
+    assert taken.desired().hosts == 4

@@ -16,7 +16,7 @@ CHECK = "Seconds between two checks of the queue."
 DRY = "Print the decisions; start and cancel nothing."
 ONCE = "Check the queue once, and exit."
 SCHEDULER = "Scheduler that shares the nodes: `slurm`, or an installed one."
-PARTITION = "Partition whose nodes are shared; all partitions by default."
+PARTITION = "Partition whose nodes are shared, as sbatch takes it; Slurm's default partition by default."
 OPTION = "Change an option of the scheduler, such as sbatch's `account=mine`, or of scaling, as listed above. Repeat it for more."
 COUNTED = 4
 """Default of the smallest job, in hosts, that counts as an arrival."""
@@ -98,7 +98,7 @@ def run(
     with contextlib.nullcontext() if dry_run else held(spool, done="managed"), interruption.caught():
         while True:
             found = controller.step()
-            if once or all(status.ending for status in found):
+            if once or controller.has_ended(found):
                 break
             until = time.monotonic() + check_s
             while time.monotonic() < until:

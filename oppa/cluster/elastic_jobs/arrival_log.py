@@ -1,7 +1,7 @@
 """Count recent arrivals in the scheduler's queue. The counts are stored in the spool, so that the next controller continues them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,9 @@ from oppa.cluster.elastic_jobs.spool import ARRIVALS
 from oppa.cluster.scheduler import QueueSnapshot
 from oppa.regular_file import read_json
 from oppa.trials.trial_folder import write_json
+
+PRIOR_S = 600.0
+"""Seconds of a supposed earlier observation with one arrival, so that a short one proves neither a quiet nor a busy cluster."""
 
 
 class ArrivalLog:
@@ -20,18 +23,25 @@ class ArrivalLog:
         window_s: Seconds for which an arrival counts.
         counted: Minimum hosts of a job that counts.
         keep: True to store the counts.
+        clock: Monotonic time in seconds. Unix time is read once, so that a clock that is set later on changes nothing.
     """
 
-    def __init__(self, spool: Path, window_s: float, counted: int, *, keep: bool) -> None:
+    def __init__(self, spool: Path, window_s: float, counted: int, *, keep: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._window_s, self._keep = spool / ARRIVALS, window_s, keep
-        self._arrivals = Arrivals(window_s, counted)
+        self._arrivals = Arrivals(window_s, counted, prior_s=PRIOR_S)
         self._known: set[str] | None = None
-        self._since, self._times = time.time(), list[tuple[float, int]]()
+        self._clock, self._begun = clock, (time.time(), clock())
+        self._since, self._times = self._now(), list[tuple[float, int]]()
         self._remember()
+        self._arrivals.rate(self._since)
+
+    def _now(self) -> float:
+        at, ticks = self._begun
+        return at + self._clock() - ticks
 
     def count(self, view: QueueSnapshot) -> None:
         """Count the jobs that have arrived since the last call."""
-        now = time.time()
+        now = self._now()
         came = view.others(self._known or ())
         if self._known is not None:
             self._times = [(at, nodes) for at, nodes in self._times if at > now - self._window_s] + [(now, job.nodes) for job in came]
@@ -45,7 +55,7 @@ class ArrivalLog:
 
     def rate(self) -> float:
         """Return the arrivals of large jobs per second."""
-        return self._arrivals.rate(time.time())
+        return self._arrivals.rate(self._now())
 
     def _remember(self) -> None:
         """Restore the counts of an earlier controller, unless the file is invalid or the clock went back since."""
@@ -55,7 +65,7 @@ class ArrivalLog:
             times: Sequence[tuple[float, int]] = [(float(at), int(nodes)) for at, nodes in values["came"]]
         except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return
-        if not all(0 <= at <= time.time() for at in (since, *(at for at, _ in times))):
+        if not all(0 <= at <= self._now() for at in (since, *(at for at, _ in times))):
             return
         self._since, self._known, self._times = since, known, list(times)
         self._arrivals.rate(since)

@@ -9,21 +9,29 @@ it trains. Other runs stop after a step, and their hosts return to the scheduler
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from oppa.cluster.elastic_jobs.arrival_log import ArrivalLog
-from oppa.cluster.elastic_jobs.spool import DECISIONS, FRUITLESS, LOG, ElasticJob, folders
-from oppa.cluster.elastic_jobs.status import Status, came_to_a_step, cost_of_start, status_of
-from oppa.cluster.job import ScaleTable, TraceJob
-from oppa.cluster.scaling import Running, ScaleDecision, Settings, giving, grow, reclaim
-from oppa.cluster.scheduler import QueueSnapshot, Scheduler, Supervisor
+from oppa.cluster.elastic_jobs.desired_state import FRUITLESS
+from oppa.cluster.elastic_jobs.queue_view import CHANGE_S, Patience, coming_free, first_waiting, is_barred, running
+from oppa.cluster.elastic_jobs.spool import DECISIONS, LOG, ElasticJob, folders
+from oppa.cluster.elastic_jobs.status import Status, came_to_a_step, last_start_cost, status_of
+from oppa.cluster.scaling import ScaleDecision, Settings, giving, grow, reclaim
+from oppa.cluster.scheduler import ForecastingScheduler, QueuedJob, QueueSnapshot, Scheduler, Supervisor
 from oppa.errors import EnvironmentLackingError, OppaError
 
 LAUNCH_S = 30.0
 PATIENCE_S = 10.0
-"""Seconds that a job that scales up waits for hosts that were idle at the decision."""
+"""Seconds that a job that scales up waits for hosts that are not idle."""
+GRANT_S = 300.0
+"""Seconds that it waits for hosts that seem idle; perhaps the scheduler does not give them to this job."""
+UNREADABLE_STEPS = 10
+"""Consecutive steps in which a spool or a job must be unreadable before that is its final state."""
+LACKING = 3
+"""Exit code of a supervisor that was granted no hosts (`oppa train`: environment lacking)."""
 
 
 class ClusterController:
@@ -34,6 +42,7 @@ class ClusterController:
         tell: Receives a message for each decision and action.
         act: True to carry out decisions; False only reports them.
         launch_s: Seconds in which a supervisor that another controller launched must report its start.
+        clock: Monotonic time in seconds.
     """
 
     def __init__(
@@ -45,17 +54,22 @@ class ClusterController:
         tell: Callable[[str], None] = lambda _: None,
         act: bool = True,
         launch_s: float = LAUNCH_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         folders(spool)
         self._spool, self._scheduler, self._settings, self._tell, self._act = spool, scheduler, settings, tell, act
         self._launch_s = launch_s
-        self._arrival_log = ArrivalLog(spool, settings.window_s, settings.counted_gpus, keep=act)
-        self._answered = False
+        self._arrival_log = ArrivalLog(spool, settings.window_s, settings.counted_gpus, keep=act, clock=clock)
+        self._answered, self._patience, self._unreadable = False, Patience(clock), 0
         self._reported: dict[str, str] = {}
         self._children: dict[str, Supervisor] = {}
         """Supervisors that this controller has launched, by name of the job."""
         self.damaged: list[str] = []
-        """Names of the jobs that could not be read in the last step."""
+        """Names of the jobs that could not be read in the last step; the spool's own if it could not be read."""
+
+    def has_ended(self, found: Sequence[Status]) -> bool:
+        """Return True if nothing is left to do for these jobs of the last step: all have ended, or stay unreadable."""
+        return all(status.ending for status in found) and (not self.damaged or self._unreadable >= UNREADABLE_STEPS)
 
     def step(self) -> list[Status]:
         """Run one iteration: read the state, decide and act; return the status of each job as it was read."""
@@ -72,14 +86,16 @@ class ClusterController:
         self._answered = True
         with self._going_on("the spool"):
             self._arrival_log.count(view)
+        has_withdrawn = False
         for status in found:
             with self._going_on(status.job.name):
                 self._keep(status, view)
-                self._shrink_ungranted(status, view)
+                has_withdrawn |= self._shrink_ungranted(status, view)
             if status.training and not status.is_elastic:
                 self._say(f"{status.job.name}: keeps its {status.hosts} hosts, as its trainer does not declare `elastic`", status.job.name)
         jobs = {status.job.name: status.job for status in found}
-        for change in self._decide(found, view):
+        # a withdrawn request is still in the queue that was read; the next step decides
+        for change in self._decide(found, view) if not has_withdrawn else ():
             with self._going_on(change.job.name):
                 self._carry_out(change, jobs[change.job.name])
         return found
@@ -95,13 +111,23 @@ class ClusterController:
     def _found(self) -> list[Status]:
         """Return the status of all readable jobs. Damaged jobs do not delay the others."""
         found, self.damaged = list[Status](), []
-        for folder in folders(self._spool):
+        for folder in self._folders():
             try:
                 found.append(status_of(ElasticJob.read(folder)))
             except (OppaError, OSError) as error:
                 self.damaged.append(folder.name)
                 self._say(f"{folder.name}: {error}", folder.name)
+        self._unreadable = self._unreadable + 1 if self.damaged else 0
         return found
+
+    def _folders(self) -> Sequence[Path]:
+        """Return the folders of all jobs; none if the spool is away for a moment, as on a network file system."""
+        try:
+            return folders(self._spool)
+        except (OppaError, OSError) as error:
+            self.damaged.append(self._spool.name)
+            self._say(f"the spool: {error}", "the spool")
+            return []
 
     def _keep(self, status: Status, view: QueueSnapshot) -> None:
         """Start a job that should be trained, and stop one that is cancelled or on another number of hosts than desired."""
@@ -123,14 +149,16 @@ class ClusterController:
             job.ask_for(status.desired)
         elif present is not None and present.refused == request.id:
             self._say(f"{job.name}: stays on {status.hosts} hosts: {present.cause}", job.name)
-            self._stay(status, fails=not present.excused)
+            if not present.excused:
+                self._fail(job, status.desired)
+            elif status.desired > job.hosts:
+                self._refuse(job, status.desired, present.cause)
+            self._stay(status)
 
-    def _stay(self, status: Status, *, fails: bool) -> None:
-        """Give up a change of hosts; if it fails, that counts as a failed start on the desired number."""
-        job, desired = status.job, status.job.desired()
-        failed = {desired.hosts: desired.failed_starts.get(desired.hosts, 0) + 1} if fails else {}
-        job.set_desired(hosts=status.hosts, failed_starts={**desired.failed_starts, **failed})
-        job.ask_for(status.hosts)
+    def _stay(self, status: Status) -> None:
+        """Give up a change of hosts."""
+        status.job.set_desired(hosts=status.hosts)
+        status.job.ask_for(status.hosts)
 
     def _launching(self, job: ElasticJob) -> bool:
         """Return True while a launch, perhaps by another controller, has not begun, ended or timed out."""
@@ -153,6 +181,10 @@ class ClusterController:
         if desired.keeps_failing(hosts):
             self._say(f"{job.name}: given up, as {FRUITLESS} starts took no step; `{job.folder / LOG}` has the reason", job.name)
             return
+        if (delay_s := desired.delay_s(hosts, time.time())) > 0:
+            why = f"{hosts} hosts were not granted; `{job.folder / LOG}` has the reason"
+            self._say(f"{job.name}: {why}; the next try follows in {math.ceil(delay_s / 60)} min", f"{job.name}: delay")
+            return
         for left in view.of(job.token):  # a supervisor that was killed has not returned them
             self._scheduler.cancel(left)
         self._say(f"{job.name}: started on {hosts} hosts", job.name)
@@ -160,74 +192,144 @@ class ClusterController:
         self._children[job.name] = self._scheduler.start(job, hosts)
 
     def _learn(self, job: ElasticJob) -> None:
-        """Record the result of the last launch, which has ended.
+        """Record the result of the last launch, which has ended, once.
 
         A launch that took a step resets the failed starts on its number of hosts, and updates the cost of a start. A launch without a
-        step counts as a failed start, unless its hosts were revoked or it was excused. After a failed scale-up the job returns to its
-        requested hosts.
+        step counts as a failed start, unless its hosts were revoked or never granted, or it was excused. After a failed scale-up the job
+        returns to its requested hosts.
         """
         begun, desired = job.begun(), job.desired()
-        if begun is None and not desired.launches:
+        if desired.learned == desired.launches or (begun is None and not desired.launches):
             return
         hosts = begun.hosts if begun else desired.hosts
         if begun and came_to_a_step(job):
             self._succeeded(job, hosts)
         elif not begun or not (begun.excused or job.ending() == "revoked"):
-            job.set_desired(failed_starts={**desired.failed_starts, hosts: desired.failed_starts.get(hosts, 0) + 1})
+            if self._was_granted(job):
+                self._fail(job, hosts)
+            else:
+                self._refuse(job, hosts, "no hosts were granted")
             if desired.hosts == hosts != job.hosts:
                 self._say(f"{job.name}: back to {job.hosts} hosts, as a start on {hosts} took no step", job.name)
                 job.set_desired(hosts=job.hosts)
+        job.set_desired(learned=desired.launches)
+
+    def _was_granted(self, job: ElasticJob) -> bool:
+        """Return False if the last launch of this controller ended because it was granted no hosts."""
+        child = self._children.get(job.name)
+        return child is None or child.poll() != LACKING or job.ending() != ""
 
     def _succeeded(self, job: ElasticJob, hosts: int) -> None:
         """Record that a start on a number of hosts took a step, and its cost."""
-        failed_starts = {size: starts for size, starts in job.desired().failed_starts.items() if size != hosts}
-        job.set_desired(failed_starts=failed_starts, start_s=cost_of_start(job))
+        desired, cost = job.desired(), last_start_cost(job)
+        failed_starts = {size: starts for size, starts in desired.failed_starts.items() if size != hosts}
+        costs = desired.with_start(*cost) if cost is not None else {}
+        job.set_desired(failed_starts=failed_starts, refusals=desired.granted(hosts), **costs)
 
-    def _shrink_ungranted(self, status: Status, view: QueueSnapshot) -> None:
-        """Shrink a scale-up whose hosts the scheduler cannot grant: other jobs took them, they failed, or a limit applies.
+    def _shrink_ungranted(self, status: Status, view: QueueSnapshot) -> bool:
+        """Withdraw a request for more hosts than the job submitted that is not granted in time; return True if one was withdrawn.
 
-        The job then gets the fastest size that idle hosts allow, at least its requested one. The request of a cancelled job is cancelled.
+        Other jobs took the hosts, they failed, the scheduler keeps them for something else, or a limit applies. The job then gets the
+        fastest size that idle hosts allow, at least its requested one. The request of a cancelled job is cancelled.
         """
         job, held, start = status.job, view.pending(status.job.token), status.job.start()
         if held is None or start is None:
-            return
+            return False
         if job.cancelled():
             if self._act:
                 self._scheduler.cancel(held)
+            return True
+        request = job.requested_size() if 0 < status.hosts < status.desired else None  # it trains while it waits
+        if request is None and start.hosts <= job.hosts:
+            return False
+        waited_s = _age_s(start.at if request is None else request.at)
+        seems_free = held.for_nodes and held.nodes <= view.idle
+        if waited_s < (GRANT_S if seems_free else PATIENCE_S):
+            if waited_s >= PATIENCE_S:
+                self._say(f"{job.name}: waits for {held.nodes} hosts; the scheduler reports `{held.reason}`", job.name)
+            return False
+        self._withdraw(status, held, view, seems_free=seems_free)
+        return True
+
+    def _withdraw(self, status: Status, held: QueuedJob, view: QueueSnapshot, *, seems_free: bool) -> None:
+        """Withdraw a request for more hosts, and put off the next one."""
+        job, start = status.job, status.job.start()
+        assert start is not None
+        trains = 0 < status.hosts < status.desired
+        are_taken = held.for_nodes and not seems_free
+        why = "they are no longer available" if are_taken else f"the scheduler reports `{held.reason}`"
+        before = status.desired if trains else start.hosts
+        left = job.table.fastest(min(view.idle + view.holding(job.token), before - 1)) if are_taken else None
+        hosts = status.hosts if trains else max(job.hosts, left.gpus if left else 0)
+        change = f"stays on {hosts} hosts" if trains else f"back from {before} to {hosts} hosts"
+        self._say(f"{job.name}: {change}, as {why}", job.name)
+        if not self._act:
             return
-        is_available = held.for_nodes and held.nodes <= view.idle
-        if 0 < status.hosts < status.desired:  # it trains while it waits
-            request = job.requested_size()
-            if not is_available and request is not None and time.time() - request.at >= PATIENCE_S:
-                why = f"the scheduler reports `{held.reason}`" if held.limited else "hosts are no longer available"
-                self._say(f"{job.name}: stays on {status.hosts} hosts, as {why}", job.name)
-                if self._act:
-                    self._stay(status, fails=held.limited)
+        if held.limited:
+            self._fail(job, before)
+        else:  # if nodes seem free, the number of idle nodes is no guide to smaller sizes either
+            self._refuse(job, before if are_taken else max(hosts, job.hosts) + 1, held.reason)
+        if trains:
+            self._stay(status)
             return
-        if start.hosts <= job.hosts or is_available or time.time() - start.at < PATIENCE_S:
-            return
-        available = view.idle + view.holding(job.token)
-        left = job.table.fastest(min(available, start.hosts - 1)) if not held.limited else None
-        hosts = max(job.hosts, left.gpus if left else 0)
-        why = f"the scheduler reports `{held.reason}`" if held.limited else "they are no longer available"
-        self._say(f"{job.name}: back from {start.hosts} to {hosts} hosts, as {why}", job.name)
-        if self._act:
-            if not held.limited:
-                job.excuse()
-            job.set_desired(hosts=hosts)
-            self._scheduler.cancel(held)
+        job.excuse()
+        job.set_desired(hosts=hosts)
+        self._scheduler.cancel(held)
+
+    @staticmethod
+    def _fail(job: ElasticJob, hosts: int) -> None:
+        """Count a failed start on a number of hosts."""
+        failed = job.desired().failed_starts
+        job.set_desired(failed_starts={**failed, hosts: failed.get(hosts, 0) + 1})
+
+    def _refuse(self, job: ElasticJob, least: int, why: str) -> None:
+        """Record that the scheduler does not grant this number of hosts or more now; the next request waits longer each time."""
+        job.set_desired(refusals=job.desired().refused(least, why, time.time()))
 
     def _decide(self, found: Sequence[Status], view: QueueSnapshot) -> list[ScaleDecision]:
-        """Return reclaim decisions for the first waiting job, or else a scale-up; none while a job is changing its size."""
-        running = [_running(status) for status in found if status.settled]
-        if view.waiting:
-            if any(status.changing for status in found):
-                return []
-            return reclaim(running, giving(view.waiting[0].nodes - view.idle), unit=self._settings.unit)
-        if any(status.hosts and not status.settled and not _barred(status, view) for status in found):
+        """Return reclaim decisions for the first waiting job, or else a scale-up; no scale-up while a job is changing its size."""
+        overdue = self._overdue(found, view)
+        now = time.time()
+        settled = [running(status, now) for status in found if status.settled and status.is_elastic]
+        if (waiting := first_waiting(found, view)) is not None:
+            lacking = waiting.nodes - view.idle - coming_free(found, view, overdue)
+            return reclaim(settled, giving(lacking), unit=self._settings.unit)
+        if any(self._changes(status, view) for status in found if status.job.name not in overdue):
             return []
-        change = grow(running, view.idle, self._arrival_log.rate(), self._settings)
-        return [change] if change else []
+        change = grow(settled, view.idle, self._arrival_log.rate(), self._settings)
+        return [change] if change and self._is_available(change, found) else []
+
+    def _overdue(self, found: Sequence[Status], view: QueueSnapshot) -> set[str]:
+        """Return the names of elastic jobs that change for too long, and the ids of jobs of the scheduler that end for too long."""
+        unsettled = [status.job.name for status in found if status.hosts and not status.settled]
+        overdue = self._patience.overdue([*unsettled, *(job.id for job in view.jobs if job.completing)])
+        for status in found:
+            if status.changing and status.job.name in overdue:
+                minutes = CHANGE_S / 60
+                self._say(f"{status.job.name}: has not changed its hosts in {minutes:.0f} min; others do not wait for it", status.job.name)
+        return overdue
+
+    def _changes(self, status: Status, view: QueueSnapshot) -> bool:
+        """Return True while a job is being launched, starts, or changes its size, and does not wait for something other than nodes."""
+        if status.hosts:
+            return not status.settled and not is_barred(status, view)
+        return not status.ending and 0 <= time.time() - status.job.desired().launched_at < self._launch_s
+
+    def _is_available(self, change: ScaleDecision, found: Sequence[Status]) -> bool:
+        """Return True unless the scheduler predicts that it would not grant the hosts of a scale-up now."""
+        if not isinstance(self._scheduler, ForecastingScheduler):
+            return True
+        job, more = next(status.job for status in found if status.job.name == change.job.name), change.after - change.before
+        try:
+            why = self._scheduler.unavailable(job, more)
+        except OppaError as error:
+            why = error.message
+        if not why:
+            return True
+        self._say(f"{job.name}: stays on {change.before} hosts, as {more} more are not available now: {why}", job.name)
+        if self._act:
+            self._refuse(job, change.after, why)
+        return False
 
     def _carry_out(self, change: ScaleDecision, job: ElasticJob) -> None:
         self._say(f"{job.name}: from {change.before} to {change.after} hosts, as {change.reason}", job.name)
@@ -246,20 +348,7 @@ class ClusterController:
             self._reported[about] = what
 
 
-def _barred(status: Status, view: QueueSnapshot) -> bool:
-    """Return True if the job waits for something other than nodes."""
-    held = view.pending(status.job.token)
-    return held is not None and not held.for_nodes
-
-
-def _running(status: Status) -> Running:
-    """Return a job as input for the decisions, in hosts, without sizes that failed to start too often or that its trainer excludes."""
-    job, desired = status.job, status.job.desired()
-    kept = (status.hosts, job.hosts)
-
-    def may_be(hosts: int) -> bool:
-        return hosts in kept or (status.is_elastic and not desired.keeps_failing(hosts))
-
-    table = ScaleTable(tuple(size for size in job.table.sizes if may_be(size.gpus)))
-    known = TraceJob(name=job.name, arrival_s=0.0, duration_s=0.0, gpus=job.hosts, table=table, start_s=status.start_s)
-    return Running(known, status.hosts, left_s=status.left_s)
+def _age_s(at: float) -> float:
+    """Return the seconds since a Unix time; infinite if it is to come, as the clock has stepped back."""
+    passed_s = time.time() - at
+    return passed_s if passed_s >= 0 else math.inf

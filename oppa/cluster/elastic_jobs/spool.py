@@ -4,7 +4,7 @@
     NAME/elastic.json        its sizes: configuration and speed-up on each number of hosts, and the SHA-256 of the source scale table;
                              and the launch line of the user's own trainer, with the folder that it starts in
     NAME/orders/             searched schedules for these sizes, if the table has any; a start copies them into the run
-    NAME/wanted.json         the desired number of hosts, written before any action, and the failed starts
+    NAME/wanted.json         the desired number of hosts, written before any action; failed starts, refusals and costs of starts
     NAME/started.json        the process that trains it or did so last, on how many hosts, and from which byte of the ledger on
     NAME/run/                the run (`oppa train`), with the requested number of hosts while it trains (`oppa.training.run.resize`)
     NAME/ending.json         the last output of `oppa train`
@@ -19,8 +19,8 @@ A job's folder is its owner's alone. Its launch line runs with the rights of the
 """
 
 import dataclasses
+import errno
 import fcntl
-import math
 import operator
 import os
 import re
@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from oppa.cluster.elastic_jobs.desired_state import DesiredState, finite
 from oppa.cluster.job import ScaleTable
 from oppa.errors import InputError, RunError, TableError, nearest
 from oppa.pipeline import stored_schedules
@@ -49,30 +50,10 @@ JOB, ELASTIC, WANTED, STARTED, RUN = "job.toml", "elastic.json", "wanted.json", 
 ENDING, CANCELLED, HELD, LOG = "ending.json", "cancelled", ".supervised", "supervisor.log"
 DECISIONS, ARRIVALS = "decisions.jsonl", "arrivals.json"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
-FRUITLESS = 3
-"""Consecutive starts without a step after which a number of hosts is given up."""
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """Errors by which a damaged file of a spool shows."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DesiredState:
-    """The desired state of a job, and the result of its starts so far."""
-
-    hosts: int
-    """Number of hosts from the next start on."""
-    failed_starts: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    """Consecutive starts without a step, by number of hosts."""
-    start_s: float | None = None
-    """Smallest observed cost of a start, in seconds; None if unknown."""
-    launches: int = 0
-    """Number of launches of a supervisor."""
-    launched_at: float = 0.0
-    """Unix time of the last launch."""
-
-    def keeps_failing(self, hosts: int) -> bool:
-        """Return True if too many starts on this number of hosts have failed."""
-        return self.failed_starts.get(hosts, 0) >= FRUITLESS
+_MOMENTARY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN}
+"""Errors of a file system that is away for a moment, which say nothing about a file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,13 +155,16 @@ class ElasticJob:
             )
 
     def desired(self) -> DesiredState:
-        """Return the desired state; the requested number of hosts until another one was decided."""
+        """Return the desired state; the requested number of hosts until another one was decided.
+
+        Raises:
+            OSError: the file system does not answer for a moment.
+        """
         try:
-            values = read_json(self.folder / WANTED)
-            failed_starts = {int(hosts): int(starts) for hosts, starts in values.get("failed_starts", values.get("vain", {})).items()}
-            start_s = _finite(values["start_s"]) if values["start_s"] is not None else None
-            found = DesiredState(int(values["hosts"]), failed_starts, start_s, int(values["launches"]), _finite(values["launched_at"]))
-        except _UNREADABLE:
+            found = DesiredState.from_dict(read_json(self.folder / WANTED))
+        except _UNREADABLE as error:
+            if isinstance(error, OSError) and error.errno in _MOMENTARY:
+                raise
             return DesiredState(self.hosts)
         return found if found.hosts in self.sizes else dataclasses.replace(found, hosts=self.hosts)
 
@@ -193,7 +177,7 @@ class ElasticJob:
         try:
             values = read_json(self.folder / STARTED)
             start = JobStart(
-                int(values["hosts"]), _finite(values["at"]), int(values["size"]), int(values["launch"]), bool(values.get("excused"))
+                int(values["hosts"]), finite(values["at"]), int(values["size"]), int(values["launch"]), bool(values.get("excused"))
             )
         except _UNREADABLE:
             return None
@@ -278,7 +262,7 @@ class ElasticJob:
             raise RunError(f"`{self.name}` has been trained on all of its samples", hint="submit another job")
         for name in (ENDING, CANCELLED):
             (self.folder / name).unlink(missing_ok=True)
-        self.set_desired(hosts=self.hosts, failed_starts={})
+        self.set_desired(hosts=self.hosts, failed_starts={}, refusals={}, learned=self.desired().launches)
 
 
 def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "", command: Sequence[str] = ()) -> ElasticJob:
@@ -388,10 +372,3 @@ def _digest(table: Path) -> str:
         return str(read_json(table / META)["table"]["csv_sha256"])
     except _UNREADABLE:
         return ""
-
-
-def _finite(value: Any) -> float:
-    """Return a number; raises ValueError if it is not finite."""
-    if not math.isfinite(number := float(value)):
-        raise ValueError(f"`{value}` is not finite")
-    return number

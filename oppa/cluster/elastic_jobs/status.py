@@ -10,7 +10,7 @@ from oppa.regular_file import parse_json
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import ATTEMPTS, STOP, RunSpec
 from oppa.trials import untrusted_file
-from oppa.trials.trial_folder import ABILITIES, LINE_BYTES
+from oppa.trials.trial_folder import ABILITIES, LINE_BYTES, SPEC
 
 UNKNOWN_START_S = 60.0
 """Assumed cost of a start in seconds, until one was observed."""
@@ -68,7 +68,8 @@ def status_of(job: ElasticJob) -> Status:
     steps = ledger.latest_steps(job.run, 1)
     ended, given_up = job.ending(), "given up" if desired.keeps_failing(job.hosts) else ""
     final = ended if ended in ("finished", "failed") else ""
-    start_s = cost_of_start(job)
+    cost = last_start_cost(job)
+    start_s = desired.with_start(*cost)["start_s"] if cost is not None else desired.start_s
     return Status(
         job=job,
         hosts=start.hosts if supervised and start is not None else 0,
@@ -90,18 +91,32 @@ def came_to_a_step(job: ElasticJob) -> bool:
     return start is not None and ledger.first_step(job.run, start.size) is not None
 
 
-def cost_of_start(job: ElasticJob) -> float | None:
-    """Return the smallest observed cost of a start in seconds, without waiting for hosts; None if none was observed.
+def last_start_cost(job: ElasticJob) -> tuple[int, float] | None:
+    """Return the size of the ledger before the last start, and its cost in seconds, without the wait for hosts; None if it is unknown.
 
-    The last start adds two values: the time to its first step, from its beginning and from the previous step. Values that are not
+    The cost is the smaller of two spans until its first step: since the attempt began, and since the previous step. Spans that are not
     positive are ignored, as the clocks of two hosts may differ.
     """
-    costs, start = [cost for cost in (job.desired().start_s,) if cost is not None], job.start()
+    start = job.start()
     first = ledger.first_step(job.run, start.size) if start is not None else None
-    if start is not None and first is not None:
-        before = [line["time"] for line in ledger.latest_steps(job.run, 1, end=start.size)]
-        costs += [cost for cost in (first["time"] - at for at in (start.at, *before)) if cost > 0]
-    return min(costs, default=None)
+    if start is None or first is None:
+        return None
+    before = [first["time"] - line["time"] for line in ledger.latest_steps(job.run, 1, end=start.size)]
+    costs = [cost for cost in (*_since_attempt_s(job, first), *before) if cost > 0]
+    return (start.size, min(costs)) if costs else None
+
+
+def _since_attempt_s(job: ElasticJob, first: ledger.Line) -> list[float]:
+    """Return the seconds from the beginning of the newest attempt to a step, both by the clock of the file system; none if unknown."""
+    last, newest = ledger.last(job.run), max((job.run / ATTEMPTS).glob(f"*/{SPEC}"), default=None)
+    try:
+        written_at = (job.run / ledger.FILE).stat().st_mtime
+        begun_at = newest.stat().st_mtime if newest is not None else None
+    except OSError:
+        return []
+    if last is None or begun_at is None or "time" not in last:
+        return []
+    return [written_at - (last["time"] - first["time"]) - begun_at]
 
 
 def _declares_elastic(job: ElasticJob) -> bool:

@@ -1,6 +1,11 @@
-"""Read the state of a Slurm partition with `squeue` and `sinfo`: idle nodes and queued jobs."""
+"""Read the state of a Slurm partition with `squeue` and `sinfo`: idle nodes and queued jobs.
 
+Jobs of other partitions compete for the same nodes if these partitions share some, so they count, too.
+"""
+
+import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from oppa.cluster.scheduler import QueuedJob, QueueSnapshot
 from oppa.errors import EnvironmentLackingError
@@ -18,21 +23,43 @@ def take_snapshot(partition: str = "", *, without: str = "") -> QueueSnapshot:
     """Query Slurm.
 
     Args:
-        partition: Name of the partition that counts; all if it is empty.
+        partition: Names of the partitions whose nodes count, separated by commas; the default one if it is empty, as for sbatch.
         without: Hosts that do not count as idle, as Slurm lists them: `n[1-3],n7`.
 
     Raises:
         EnvironmentLackingError: Slurm does not answer.
     """
-    words = [f"--partition={partition}"] if partition else []
+    states = ask("sinfo", "--noheader", "--all", "--Node", "--format=%N|%t|%P")
+    nodes = [_Node(*(word.strip() for word in f"{line}||".split("|")[:3])) for line in states.splitlines()]
+    asked = {name for name in partition.split(",") if name} or {node.partition.rstrip("*") for node in nodes if node.is_default}
+    usable = {node.name for node in nodes if not asked or node.partition.rstrip("*") in asked}
+    idle = {node.name for node in nodes if node.name in usable and node.state == "idle"} - set(hostnames(without))
+    sharing = {node.partition.rstrip("*") for node in nodes if node.name in usable} | asked
+    words = ["--all", *([f"--partition={','.join(sorted(sharing))}"] if asked else [])]
     listed = ask("squeue", "--noheader", "--sort=-p,i", "--format=%i|%T|%D|%r", *words)
     # Comments are free text, so only those of our own jobs are read, never those of other users.
     comments = (line.partition("|") for line in ask("squeue", "--me", "--noheader", "--format=%i|%k", *words).splitlines())
     tokens = {number.strip(): comment.removeprefix(OWN) for number, _, comment in comments if comment.startswith(OWN)}
-    states = ask("sinfo", "--noheader", "--Node", "--format=%N|%t", *words)
-    idle = {line.partition("|")[0] for line in states.splitlines() if line.partition("|")[2].strip() == "idle"}
-    idle -= set(hostnames(without))
     return QueueSnapshot(idle=len(idle), jobs=[_job(line, tokens) for line in listed.splitlines() if line.strip()])
+
+
+class _Node(NamedTuple):
+    """A node in one of its partitions."""
+
+    name: str
+    state: str
+    partition: str
+    """Name of the partition; Slurm marks the default one by a star."""
+
+    @property
+    def is_default(self) -> bool:
+        return self.partition.endswith("*")
+
+
+def shows_all_jobs() -> bool:
+    """Return False if Slurm hides the jobs of other users (`PrivateData`); raises EnvironmentLackingError if it does not answer."""
+    found = re.search(r"^PrivateData\s*=\s*(.*)$", ask("scontrol", "show", "config"), re.MULTILINE)
+    return found is None or "jobs" not in found[1].strip().split(",")
 
 
 def _job(line: str, tokens: Mapping[str, str]) -> QueuedJob:
@@ -50,6 +77,7 @@ def slurm_job(number: str, state: str, nodes: int, reason: str = "", *, elastic:
         id=number,
         nodes=nodes,
         pending=pending,
+        completing=state == "COMPLETING",
         reason=reason,
         for_nodes=pending and reason in FOR_NODES,
         limited=pending and any(word in reason for word in LIMITS),
