@@ -1,7 +1,8 @@
 """Read the profiled times of pipeline stages from a CSV file.
 
 T_F_ms, T_B_ms, T_W_ms    times of a stage for one micro-batch: forward, inputs' gradients, weights' gradients
-T_comm_ms                 time of a transfer to the next stage or back; 0 without the column
+T_comm_ms                 time of a transfer to the next stage or back; 0 without the column. The longest counts for all, without
+                          that of the last stage, which has no next one
 microbatches, model       pipelines that a row applies to; any without the column
 pp                        number of stages; without the column, the rows have the column `stage`
 stage                     number of the stage, from 0, in a row of its own; without the column, all stages are alike
@@ -102,6 +103,7 @@ def _profiled(path: Path, names: Mapping[str, str], rows: pd.DataFrame, weight_m
             raise InputError(f"`{path}` does not state the number of stages", hint="add a column `pp`, or a row for each `stage`")
         each = {name: [_seconds(path, line, column)] * count for column, name in SECONDS.items()}
     transfers = [_seconds(path, line, TRANSFER) for line in _lines(rows)] if TRANSFER in rows else [0.0]
+    transfers = transfers[:-1] or transfers
     micro_batches = _count(path, names["microbatches"], rows) if "microbatches" in names else 0
     return ProfiledStages(
         model=names.get("model", ""),

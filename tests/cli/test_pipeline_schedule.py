@@ -76,3 +76,33 @@ def test_the_first_line_of_the_file_is_the_first_rank(oppa, times):
     oppa("pipeline-schedule", *times, "--schedule", "zb-h1", "--out", "order.csv")
     with (oppa.folder / "order.csv").open() as lines:
         assert [row[0] for row in csv.reader(lines)] == ["0F0", "1F0", "2F0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recompute", "warns"), [("true", True), ("false", False)])
+def test_a_file_that_cannot_state_recomputation_comes_with_a_warning(oppa, times, recompute, warns):
+    limit = 1.2 if warns else 3
+    done = oppa("pipeline-schedule", *times, "--memory-limit", limit, "--set", f"search.recompute={recompute}", "--out", "order.csv")
+    assert ("the CSV cannot state that rank 0" in done.stderr) is warns
+    assert ("recomputes activations" in (oppa.folder / "order.svg").read_text()) is warns
+
+
+@pytest.mark.parametrize("limit", ["nan", "0", "-1"])
+def test_a_memory_limit_is_a_positive_number(oppa, times, limit):
+    assert "is not a limit" in oppa("pipeline-schedule", *times, f"--memory-limit={limit}", code=2).stderr
+
+
+@pytest.mark.slow
+def test_an_infinite_limit_is_none(oppa, times):
+    figures = json.loads(oppa("pipeline-schedule", *times, "--memory-limit", "inf", "--json").stdout)
+    assert max(figures["peak_memory"]) <= figures["memory_limit"] == 5
+
+
+def test_a_schedule_by_name_has_no_limit_unless_one_is_given(oppa, times):
+    done = oppa("pipeline-schedule", *times, "--schedule", "gpipe")
+    assert "peak memory" in done.stdout and ", of " not in done.stdout
+
+
+def test_interleaved_has_two_chunks_at_least(oppa, times):
+    words = ("pipeline-schedule", "--times", "times.csv", "--stages", 3, "--microbatches", 6, "--schedule", "interleaved", "--json")
+    assert json.loads(oppa(*words).stdout)["chunks"] == 2

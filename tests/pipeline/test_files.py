@@ -97,3 +97,9 @@ def test_what_the_file_has_no_times_of_is_named_with_what_it_has(written):
         with pytest.raises(InputError, match=message) as caught:
             choose(profiled, micro_batches=8, **asked)
         assert hint in caught.value.hint
+
+
+def test_the_last_stage_sends_to_no_next_one(written):
+    rows = "".join(f"{stage},10,11,5,{transfer}\n" for stage, transfer in enumerate([0.1, 0.2, 20]))
+    (found,) = read_profiled(written("stage,T_F_ms,T_B_ms,T_W_ms,T_comm_ms\n" + rows))
+    assert found.costs.transfer_s == pytest.approx(0.0002)

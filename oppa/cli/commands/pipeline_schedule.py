@@ -1,5 +1,6 @@
 """`oppa pipeline-schedule`: find a pipeline schedule for measured times and a memory limit."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
 SEARCH = "search"
 PIPE_COLUMNS = 120
 TIMES = "CSV file of stage times, with the columns T_F_ms, T_B_ms, T_W_ms, T_comm_ms, and pp, microbatches, model or stage."
-LIMIT = "Activations that a rank may hold, in forward passes of one micro-batch. The default is the number of stages, as 1F1B needs."
+LIMIT = (
+    "Activations that a rank may hold, in forward passes of one micro-batch. A search has the number of stages by default, as 1F1B needs."
+)
 SCHEDULE = "`search`, or the name of a schedule."
 SET = "Change an option, as listed above: `search.chunks=[1,2]`. Repeat it for more."
-OUT = "Write the schedule to this file as the CSV of torch's pipeline runtime, with a chart as SVG."
+OUT = "Write the schedule to this file as the CSV of torch's pipeline runtime, with a chart as SVG. The CSV cannot state recomputation."
 
 
 def pipeline_schedule(
@@ -53,15 +56,16 @@ def pipeline_schedule(
     profiled = choose(found_times, stages=stages, micro_batches=microbatches, model=options.times.model)
     if profiled.micro_batches not in (0, microbatches):
         style.err().print(f"using the times of {profiled.micro_batches} micro-batches, the nearest number in the file")
-    limit = float(stages) if memory_limit is None else memory_limit
+    limit = _limit(memory_limit, microbatches)
     if schedule == SEARCH:
+        limit = float(stages) if limit is None else limit
         from oppa.pipeline.search.joint import search, shapes
 
         with style.err().status(f"searching {3 * stages * microbatches} passes"):
             choices = shapes(ranks=stages, micro_batches=microbatches, chunks=sizes)
             found = search(profiled.costs, choices, limit=limit, recompute=options.search.recompute)
     else:
-        found = _named(schedule, profiled.costs, microbatches, sizes, memory_limit)
+        found = _named(schedule, profiled.costs, microbatches, sizes, limit)
     if out:
         _write(found, out, f"{schedule} of {profiled.model or times.name}")
     figures = _figures(found, profiled.costs, schedule, profiled.model, limit)
@@ -69,6 +73,13 @@ def pipeline_schedule(
         style.print_json(figures)
         return
     _print(found, figures)
+
+
+def _limit(given: float | None, micro_batches: int) -> float | None:
+    """Return a memory limit; for an infinite one, what no schedule exceeds. Raises InputError if it is no positive number."""
+    if given is not None and not given > 0:
+        raise InputError(f"`--memory-limit {given:g}` is not a limit", hint="use a positive number of forward passes")
+    return micro_batches + 1.0 if given == math.inf else given
 
 
 def _named(schedule: str, costs: "Costs", micro_batches: int, sizes: list[int], limit: float | None) -> "SearchedSchedule":
@@ -80,7 +91,8 @@ def _named(schedule: str, costs: "Costs", micro_batches: int, sizes: list[int], 
 
     if schedule not in SCHEDULES:
         raise InputError(f"`--schedule {schedule}` is unknown", hint=nearest(schedule, [SEARCH, *SCHEDULES]))
-    made = build_schedule(schedule, ranks=costs.ranks, micro_batches=micro_batches, chunks=2 if schedule in FOLDED else max(sizes))
+    chunks = max(2, *sizes) if schedule.startswith("interleaved") else 2 if schedule in FOLDED else max(sizes)
+    made = build_schedule(schedule, ranks=costs.ranks, micro_batches=micro_batches, chunks=chunks)
     executed, peak = costs.executed(made)
     if limit is not None and max(peak) > limit + TOLERANCE:
         raise InputError(
@@ -100,11 +112,16 @@ def _write(found: "SearchedSchedule", out: Path, title: str) -> None:
     from oppa.report.svg import standalone
 
     chart = out.with_suffix(".svg")
+    if found.variant.recomputed:
+        ranks = ", ".join(map(str, sorted(found.variant.recomputed)))
+        title += f"; rank {ranks} recomputes activations"
+        warning = f"the CSV cannot state that rank {ranks} recomputes activations: wrap their layers in torch.utils.checkpoint"
+        style.err().print(f"{warning}, or search with --set search.recompute=false", markup=False)
     write_texts(out.parent, {out.name: to_csv(found.schedule), chart.name: standalone(gantt(found.execution, description=title))})
     style.err().print(f"written: {out}, {chart}", markup=False)
 
 
-def _figures(found: "SearchedSchedule", costs: "Costs", schedule: str, model: str, limit: float) -> dict[str, Any]:
+def _figures(found: "SearchedSchedule", costs: "Costs", schedule: str, model: str, limit: float | None) -> dict[str, Any]:
     shape = found.schedule.shape
     return {
         "model": model,
@@ -146,7 +163,8 @@ def _print(found: "SearchedSchedule", figures: dict[str, Any]) -> None:
     made.add_row("bubble rate", f"{figures['bubble_rate']:.2%}")
     made.add_row("longest span", f"{format_seconds(found.execution.longest_span_s)}{_known(found, figures)}")
     made.add_row("critical path", ", ".join(f"{name} {share:.0%}" for name, share in figures["critical_path"].items()))
-    made.add_row("peak memory", " ".join(f"{each:g}" for each in figures["peak_memory"]) + f", of {figures['memory_limit']:g}")
+    limit = "" if figures["memory_limit"] is None else f", of {figures['memory_limit']:g}"
+    made.add_row("peak memory", " ".join(f"{each:g}" for each in figures["peak_memory"]) + limit)
     if shape.chunks > 1:
         made.add_row("model chunks", f"{shape.chunks}{', as a V' if shape.folded else ''}")
     if found.variant.recomputed:

@@ -14,7 +14,7 @@ class PipelineOutput(Output):
     pp: int
     microbatches: int
     schedule: str
-    memory_limit: float
+    memory_limit: float | None
     bubble_rate: float
     peak_memory: list[float]
     longest_span_ms: float

@@ -35,6 +35,9 @@ TRIES, MOVES = 2_000, 15_000
 They bound the search of small pipelines, whose number of actions would allow more than helps.
 """
 
+FEWEST = 24
+"""Number of rules that are tried however large the pipeline is."""
+
 Enough = Callable[[], bool]
 
 
@@ -88,13 +91,17 @@ def _by_rules(task: ScheduleTask, *, tries: int, draws: np.random.Generator, eno
     """Return the best schedules built by rules.
 
     The rules are first the same for all ranks: the numbers of passes in flight are tried first, then when gaps are filled. The best are
-    then varied rank by rank.
+    then varied rank by rank. Few of these numbers are tried if `tries` is small, as for a large pipeline.
     """
     ranks, whole_s, made = task.shape.ranks, max(task.busy_s), _Made(task, enough)
-    for share, more, idle in itertools.product(SHARES, MORE, (0.003, 0.1)):
+    most = max(tries, FEWEST)
+    first = list(itertools.product(SHARES, MORE, (0.003, 0.1)))
+    for share, more, idle in first[:: -(-2 * len(first) // most) | 1]:  # an odd step meets both idle times
         made.add(Rules(in_flight(task, share, more), (0.5,) * ranks, (idle * whole_s,) * ranks))
     for rules in made.best(KEPT):
         for patience, idle in itertools.product(PATIENCE, IDLE):
+            if len(made.candidates) >= most:
+                break
             made.add(rules._replace(patience=(patience,) * ranks, idle_s=(idle * whole_s,) * ranks))
     for _ in range(tries - len(made.candidates)):
         if enough():
