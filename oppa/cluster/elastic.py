@@ -12,6 +12,8 @@ from oppa.table import Table
 
 PRETRAIN = "pretrain"
 """The kind of job that may be elastic, in lower case."""
+MOST = 1 << 62
+"""GPUs of a cluster without a limit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +25,22 @@ class Elasticity:
     start_s: float
 
 
-def elastic(jobs: Sequence[TraceJob], share: float, kinds: Mapping[int, Elasticity], *, seed: int = 0) -> list[TraceJob]:
+def elastic(jobs: Sequence[TraceJob], share: float, kinds: Mapping[int, Elasticity], *, seed: int = 0, most: int = MOST) -> list[TraceJob]:
     """Make a share of the pretraining jobs elastic, and return all jobs. A larger share contains the elastic jobs of a smaller one.
 
     Args:
-        share: Share of all pretraining jobs. If fewer of them have one of the sizes in `kinds`, all of those become elastic.
+        share: Share of all pretraining jobs, or of all jobs of a trace without types. If fewer of them have one of the sizes
+            in `kinds`, all of those become elastic.
         kinds: Elasticity by the number of GPUs that a job requests.
+        most: GPUs of the cluster, beyond which no job scales.
 
     Raises:
         InputError: the share is not between 0 and 1.
     """
     if not 0 <= share <= 1:
         raise InputError(f"`--elastic {share:g}` is not a share", hint="give a number from 0 to 1")
-    pretraining = [number for number, job in enumerate(jobs) if job.kind.lower() == PRETRAIN]
+    typed = any(job.kind for job in jobs)  # Philly's trace has no types
+    pretraining = [number for number, job in enumerate(jobs) if job.kind.lower() == PRETRAIN or not typed]
     able = [number for number in pretraining if jobs[number].gpus in kinds]
     count = min(len(able), round(share * len(pretraining)))
     chosen = set(np.random.default_rng(seed).permutation(able)[:count].tolist())
@@ -44,7 +49,7 @@ def elastic(jobs: Sequence[TraceJob], share: float, kinds: Mapping[int, Elastici
         if number not in chosen:
             return job
         kind = kinds[job.gpus]
-        return dataclasses.replace(job, table=kind.table, save_s=kind.save_s, start_s=kind.start_s)
+        return dataclasses.replace(job, table=kind.table.up_to(max(most, job.gpus)), save_s=kind.save_s, start_s=kind.start_s)
 
     return [made(number, job) for number, job in enumerate(jobs)]
 

@@ -53,6 +53,10 @@ class ScaleTable:
         at = bisect.bisect_right(gpus, most)
         return best[at - 1] if at else None
 
+    def up_to(self, most: int) -> Self:
+        """Return the table without larger sizes than `most`."""
+        return type(self)(tuple(size for size in self.sizes if size.gpus <= most))
+
     def speedup(self, gpus: int) -> float:
         """Return the speed-up of exactly this size; raises KeyError if the table does not have it."""
         sizes, at = self._fastest[0], bisect.bisect_left(self._fastest[0], gpus)

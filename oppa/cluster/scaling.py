@@ -120,7 +120,8 @@ def grow(
         worth_it = speedup > 1 and each.left_s * (speedup - 1) > speedup * each.job.overhead_s  # eq. 14; T_avail also ends with the job
         if worth_it and (chance > settings.threshold or settings.threshold == 0):
             idle_here = f"{best.gpus - each.gpus} idle {settings.unit} make it {speedup:.2f} times as fast"
-            reason = f"{idle_here}, which pays off with a probability of {chance:.2f}"
+            pays = f"which pays off with a probability of {chance:.2f}" if settings.threshold else "and the threshold is 0"
+            reason = f"{idle_here}, {pays}"
             return ScaleDecision(job=each.job, before=each.gpus, after=best.gpus, speedup=speedup, reason=reason, probability=chance)
     return None
 

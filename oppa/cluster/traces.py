@@ -1,7 +1,8 @@
 """Read published traces of jobs, and read and write oppa's own: the arrival, duration and GPUs of each job.
 
 oppa        CSV: job_id, submit_s, duration_s, gpu_num, type, priority
-Acme        CSV of AcmeTrace (Hu et al., NSDI 2024): job_id, gpu_num, type, submit_time, duration, ...; jobs without GPUs are left out
+Acme        CSV of AcmeTrace (Hu et al., NSDI 2024): job_id, gpu_num, type, submit_time, duration, ...; jobs without GPUs or a duration
+            are left out
 Kalos       CSV: job_id, arrival_s, duration_s_lo, num_gpus, job_class
 Philly      JSON of Microsoft's Philly trace (Jeon et al., ATC 2019), `cluster_job_log`: jobs with `submitted_time` and `attempts`
 """
@@ -10,7 +11,7 @@ import csv
 import dataclasses
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def _rows(path: Path, text: str) -> Iterator[TraceJob]:
             lacking = [name for name in COLUMNS[:4] if name not in found]
             raise InputError(f"`{path}` lacks {', '.join(f'`{name}`' for name in lacking)}", hint=f"give {FORMATS}")
         for cells in lines:
+            if read is _acme and cells["duration"] in ("", "nan"):
+                continue
             job = read(cells)
             if job.gpus:
                 yield _sensible(job, f"`{path}`, line {lines.line_num}")
@@ -127,7 +130,7 @@ def _of_philly(entry: Mapping[str, Any], number: int, path: Path) -> TraceJob | 
     job = TraceJob(
         name=entry["jobid"],
         arrival_s=_philly_s(entry["submitted_time"]),
-        duration_s=sum(end - begin for begin, end in times),
+        duration_s=sum(max(0.0, end - begin) for begin, end in times),
         gpus=gpus,
         priority=1,
     )
@@ -135,4 +138,5 @@ def _of_philly(entry: Mapping[str, Any], number: int, path: Path) -> TraceJob | 
 
 
 def _philly_s(text: str) -> float:
-    return datetime.strptime(text, _PHILLY_TIME).timestamp()
+    """Return a local time of the cluster in seconds. Its zone is unknown, so that an attempt over a change of clocks is an hour off."""
+    return datetime.strptime(text, _PHILLY_TIME).replace(tzinfo=UTC).timestamp()

@@ -72,3 +72,8 @@ def test_what_makes_no_sense_is_refused(words: tuple[str, ...], said: str, oppa:
 def test_a_job_larger_than_the_cluster_is_named(oppa: Oppa, trace: Path, table: Path) -> None:
     done = oppa("cluster", "simulate", trace, "--gpus", "4", "--set", "cluster.gpus_per_node=4", "--table", table, code=2)
     assert "`elastic` requests 8 GPUs, but the cluster has 4" in done.stderr
+
+
+def test_a_trace_without_an_elastic_job_is_reported(oppa: Oppa, trace: Path, table: Path) -> None:
+    done = oppa("cluster", "simulate", trace, "--gpus", "8", "--table", table, "--elastic", "0")
+    assert "no job of the trace is elastic" in done.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from oppa.cluster.elastic import Elasticity, elastic, of_table
 from oppa.cluster.generator import PRETRAIN, SEREN, generate
-from oppa.cluster.job import ScaleTable
+from oppa.cluster.job import ScaleTable, TraceJob
 from oppa.cluster.models import LARGE, MEDIUM, MODELS, SMALL, Division, PublishedModel, entries, job_of, table_of
 from oppa.errors import InputError, TableError
 from oppa.table import Origin, Table
@@ -78,3 +78,17 @@ def test_a_table_of_one_s_own(origin: Origin, tmp_path: Path) -> None:  # noqa: 
         of_table(tmp_path / "scales", start_s=5.0)
     with pytest.raises(TableError, match="does not contain a table"):
         of_table(tmp_path / "nothing", start_s=5.0)
+
+
+def job(name: str, gpus: int, kind: str = PRETRAIN) -> TraceJob:
+    return TraceJob(name=name, arrival_s=0.0, duration_s=60.0, gpus=gpus, kind=kind)
+
+
+def test_no_job_scales_beyond_the_cluster() -> None:
+    jobs = [job("a", 64), job("b", 256)]
+    assert [each.table.sizes[-1].gpus for each in elastic(jobs, 1.0, KINDS, most=300) if each.table] == [128, 256]
+
+
+def test_any_job_of_a_trace_without_types_may_be_elastic() -> None:
+    jobs = [job("a", 64, ""), job("b", 8, "")]
+    assert [each.table is not None for each in elastic(jobs, 1.0, KINDS)] == [True, False]

@@ -76,7 +76,7 @@ def test_many_arrivals_keep_a_job_small_and_greed_does_not() -> None:
     often = 1 / 100
     assert grow([running("one", 8)], idle=8, rate=often, settings=Settings()) is None
     greedy = grow([running("one", 8)], idle=8, rate=often, settings=Settings(threshold=0.0))
-    assert greedy is not None and greedy.after == 16
+    assert greedy is not None and greedy.after == 16 and "the threshold is 0" in greedy.reason and "0.00" not in greedy.reason
 
 
 def test_a_job_that_is_nearly_done_does_not_grow() -> None:

@@ -150,3 +150,9 @@ def test_a_file_system_that_is_away_for_a_moment_changes_no_decision(scales: Pat
         taken.set_desired(launches=1)
     monkeypatch.undo()
     assert taken.desired().hosts == 4
+
+
+def test_a_job_has_one_token_on_all_paths_to_its_spool(scales: Path, tmp_path: Path) -> None:
+    taken = put(scales)
+    (tmp_path / "link").symlink_to(taken.folder.parent)
+    assert ElasticJob.read(tmp_path / "link" / taken.name).token == taken.token

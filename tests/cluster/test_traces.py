@@ -1,6 +1,7 @@
 """Traces as they are published, and what makes no sense in them."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,23 @@ def test_unknown_traces_and_no_days_are_refused() -> None:
     assert "seren" in (refusal.value.hint or "")
     with pytest.raises(InputError, match="has no jobs"):
         generate(SEREN, days=0)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Los_Angeles"])
+def test_philly_s_durations_do_not_depend_on_the_zone_of_this_machine(zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    spans = [("2017-10-28 23:30:00", "2017-10-29 06:30:00"), ("2017-11-05 01:50:00", "2017-11-05 01:10:00")]
+    detail = PHILLY[0]["attempts"][0]["detail"]  # type: ignore[index]
+    attempts = [{"start_time": begin, "end_time": end, "detail": detail} for begin, end in spans]
+    (tmp_path / "cluster_job_log").write_text(json.dumps([{**PHILLY[0], "attempts": attempts}]))
+    (job,) = read_trace(tmp_path / "cluster_job_log")
+    monkeypatch.undo()
+    time.tzset()
+    assert job.duration_s == 7 * 3600.0
+
+
+@pytest.mark.parametrize("duration", ["", "nan"])
+def test_acme_s_jobs_that_never_ran_are_left_out(duration: str, tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(ACME.replace(",117,32,", f",{duration},32,"))
+    assert [job.gpus for job in read_trace(tmp_path / "trace.csv")] == [128]

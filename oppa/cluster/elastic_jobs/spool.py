@@ -101,7 +101,7 @@ class ElasticJob:
     @property
     def token(self) -> str:
         """Return an identifier that is unique among the jobs of all spools."""
-        return f"{self.name}@{zlib.crc32(str(self.folder.absolute()).encode()):08x}"
+        return f"{self.name}@{zlib.crc32(str(self.folder.resolve()).encode()):08x}"
 
     @property
     def run(self) -> Path:
