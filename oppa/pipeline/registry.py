@@ -13,7 +13,7 @@ SCHEDULES = (*schedules.SCHEDULES, SEARCH)
 SPLIT = (*schedules.SPLIT, SEARCH)
 CHUNKS = {**schedules.CHUNKS, SEARCH: (1, 0)}
 NODES = 1_000_000
-"""Number of actions that a search at the beginning of a run visits; it takes a second or two, and some more for thousands of actions."""
+"""Number of actions that a search at the beginning of a run visits. It takes a second or two, and more for thousands of actions."""
 
 
 @functools.lru_cache(maxsize=512)

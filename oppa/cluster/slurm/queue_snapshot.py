@@ -30,7 +30,7 @@ def take_snapshot(partition: str = "", *, without: str = "") -> QueueSnapshot:
         EnvironmentLackingError: Slurm does not answer.
     """
     states = ask("sinfo", "--noheader", "--all", "--Node", "--format=%N|%t|%P")
-    nodes = [_Node(*(word.strip() for word in f"{line}||".split("|")[:3])) for line in states.splitlines()]
+    nodes = [_PartitionNode(*(word.strip() for word in f"{line}||".split("|")[:3])) for line in states.splitlines()]
     asked = {name for name in partition.split(",") if name} or {node.partition.rstrip("*") for node in nodes if node.is_default}
     usable = {node.name for node in nodes if not asked or node.partition.rstrip("*") in asked}
     idle = {node.name for node in nodes if node.name in usable and node.state == "idle"} - set(hostnames(without))
@@ -43,7 +43,7 @@ def take_snapshot(partition: str = "", *, without: str = "") -> QueueSnapshot:
     return QueueSnapshot(idle=len(idle), jobs=[_job(line, tokens) for line in listed.splitlines() if line.strip()])
 
 
-class _Node(NamedTuple):
+class _PartitionNode(NamedTuple):
     """A node in one of its partitions."""
 
     name: str
