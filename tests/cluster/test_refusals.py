@@ -1,6 +1,8 @@
 """What the scaling controller does if the scheduler does not grant hosts: it waits for a bounded time, longer between two tries."""
 
+import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from oppa.cluster.slurm.queue_snapshot import slurm_job
 from oppa.errors import InputError
 from oppa.training.run import ledger
 from oppa.trials.trial_folder import write_json
+from tests.cli.conftest import Oppa
 from tests.cluster.spools import Failing, Held, InMemoryScheduler, put, started
 
 
@@ -181,3 +184,10 @@ def test_a_spool_that_is_away_for_a_moment_does_not_end_the_controller(held: Hel
     assert [status.job.name for status in control.step()] == ["job"] and not control.damaged
     with pytest.raises(InputError, match="is not a spool"):
         ClusterController(spool.parent / "none", InMemoryScheduler(), Settings())
+
+
+def test_the_status_has_why_a_scale_up_is_put_off(held: Held, oppa: Oppa) -> None:
+    held.job.set_desired(refusals=held.job.desired().refused(2, "Reservation", time.time()))
+    shown = " ".join(oppa("cluster", "status", held.job.folder.parent).stdout.split())
+    assert "job: 2 hosts or more were not granted (Reservation); the next try follows in 1 min." in shown
+    assert "Reservation" in json.loads(oppa("cluster", "status", held.job.folder.parent, "--json").stdout)["jobs"][0]["why"]

@@ -112,6 +112,8 @@ def status(spool: Spool, as_json: Annotated[bool, typer.Option("--json", help="P
 
     Exit codes: 0 listed, 2 wrong input.
     """
+    import time
+
     from oppa.cli.views import style
     from oppa.cluster.elastic_jobs.spool import ElasticJob, folders
     from oppa.cluster.elastic_jobs.status import status_of
@@ -125,7 +127,9 @@ def status(spool: Spool, as_json: Annotated[bool, typer.Option("--json", help="P
             rows.append({"name": folder.name, "state": "damaged", "why": str(error)})
             continue
         sizes = {"hosts": found.hosts, "wanted": found.desired, "asks_for": found.job.hosts}
-        rows.append({"name": folder.name, "state": found.state, **sizes, "steps": found.steps, "loss": found.loss})
+        put_off = found.job.desired().put_off(time.time())
+        why = {"why": f"{folder.name}: {put_off}"} if put_off else {}
+        rows.append({"name": folder.name, "state": found.state, **sizes, "steps": found.steps, "loss": found.loss, **why})
     if as_json:
         style.print_json({"jobs": rows})
         return

@@ -77,6 +77,13 @@ class DesiredState:
         """Return the seconds until this number of hosts may be requested; 0 if it may be now."""
         return max((each.delay_s(now) for least, each in self.refusals.items() if least <= hosts), default=0.0)
 
+    def put_off(self, now: float) -> str:
+        """Return which hosts the scheduler has refused, why, and for how long none are requested; empty if none are put off."""
+        least, refusal = max(self.refusals.items(), key=lambda each: each[1].delay_s(now), default=(0, Refusal(0, 0.0)))
+        if not (delay_s := refusal.delay_s(now)):
+            return ""
+        return f"{least} hosts or more were not granted ({refusal.why}); the next try follows in {math.ceil(delay_s / 60)} min"
+
     def refused(self, least: int, why: str, now: float) -> dict[int, Refusal]:
         """Return the refusals after a further one, which concerns all numbers of hosts from `least` on."""
         before = self.refusals.get(least)
