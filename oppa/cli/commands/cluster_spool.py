@@ -128,8 +128,8 @@ def status(spool: Spool, as_json: Annotated[bool, typer.Option("--json", help="P
             continue
         sizes = {"hosts": found.hosts, "wanted": found.desired, "asks_for": found.job.hosts}
         put_off = found.job.desired().put_off(time.time())
-        why = {"why": f"{folder.name}: {put_off}"} if put_off else {}
-        rows.append({"name": folder.name, "state": found.state, **sizes, "steps": found.steps, "loss": found.loss, **why})
+        reason = {"why": f"{folder.name}: {put_off}"} if put_off else {}
+        rows.append({"name": folder.name, "state": found.state, **sizes, "steps": found.steps, "loss": found.loss, **reason})
     if as_json:
         style.print_json({"jobs": rows})
         return
