@@ -347,6 +347,49 @@ def losses(model: nn.Module, sizes: Sequence[int]) -> list[Callable[[], Tensor]]
     return [lambda batch=batch: model(batch).square().sum() / sum(sizes) for batch in batches]
 
 
+@pytest.mark.parametrize("measures_always", [True, False], ids=["each step", "every second step"])
+def test_layers_may_be_frozen_and_unfrozen_during_training(measures_always: bool) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    model[1].requires_grad_(True)
+    statistics = GradientStatistics(model)
+    for step, is_frozen in enumerate((False, True, True, False, False)):
+        statistics.resume()
+        model[0].requires_grad_(not is_frozen)
+        small = 0.0
+        for _ in range(2):
+            before = [parameter.grad.clone() if parameter.grad is not None else 0.0 for parameter in model.parameters()]
+            model(torch.randn(4, 3, dtype=torch.float64)).square().mean().div(2).backward()
+            pairs = zip(model.parameters(), before, strict=True)
+            small += sum(float((each.grad - was).square().sum()) for each, was in pairs if each.grad is not None and each.requires_grad)
+        statistics.step([4, 4])
+        (found,) = statistics.norms
+        big = sum(float(each.grad.square().sum()) for each in model.parameters() if each.grad is not None and each.requires_grad)
+        if measures_always or step != 3:  # what is unfrozen while hooks are there counts from the next measured step on
+            assert (found.small, found.big) == pytest.approx((small * 2, big))
+        if not is_frozen or step == 2:
+            model.zero_grad()  # else the gradient of the frozen layer stays
+        if not measures_always:
+            statistics.pause()
+
+
+def test_the_gradient_of_a_sparse_embedding_is_measured_as_that_of_a_dense_one() -> None:
+    found = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(9, 4, sparse=sparse), nn.Linear(4, 2))
+        statistics = GradientStatistics(model)
+        for tokens in ([1, 1, 5], [5, 7, 8]):
+            model(torch.tensor(tokens)).square().mean().backward()
+        statistics.step([3, 3])
+        found.append(dataclasses.astuple(statistics.norms[0]))
+    assert found[1] == pytest.approx(found[0])
+
+
+def test_a_model_whose_parameters_are_all_frozen_is_refused() -> None:
+    with pytest.raises(InputError, match="no parameter of the model requires a gradient"):
+        GradientStatistics(nn.Linear(2, 2).requires_grad_(False))
+
+
 def test_the_check_leaves_a_model_and_random_numbers_as_they_were() -> None:
     model = nn.Sequential(linear(), nn.Dropout())
     weights, given = copy.deepcopy(model.state_dict()), losses(model, [5, 3, 1])

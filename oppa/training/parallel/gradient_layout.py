@@ -60,7 +60,7 @@ def layout_of(model: nn.Module) -> GradientLayout:
     """Return the gradient layout of a user's model under DDP, FSDP2 or HSDP (`fully_shard`) or DeepSpeed, or on one process.
 
     Raises:
-        InputError: if the model is sharded in another way, or is not wrapped although several ranks train.
+        InputError: if the model is sharded in another way, is not wrapped although several ranks train, or is all frozen.
     """
     if type(model).__module__.partition(".")[0] == "deepspeed":
         return _layout_of_engine(model)
@@ -68,6 +68,8 @@ def layout_of(model: nn.Module) -> GradientLayout:
     if inner is not None and not isinstance(model, (DistributedDataParallel, FSDPModule)):
         return layout_of(inner)
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not named:
+        raise InputError("no parameter of the model requires a gradient", hint="measure the model after its parameters are unfrozen")
     device = next(iter(named.values())).device
     if isinstance(model, DistributedDataParallel):
         size = dist.get_world_size(model.process_group)

@@ -34,6 +34,7 @@ _LARGE = 1 << 18
 
 def norm(gradient: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the Euclidean norm, computed in float32 or better; write it into `out`, if that is given."""
+    gradient = _elements(gradient)
     dtype, whole = torch.float32 if gradient.dtype.itemsize < 4 else None, gradient
     if gradient.numel() >= _LARGE and gradient.dim() > 1:
         # By rows: on a CPU, the norm of 67 million float32 at once is off by 0.4%. Contiguous rows are 40 times faster.
@@ -42,6 +43,11 @@ def norm(gradient: Tensor, out: Tensor | None = None) -> Tensor:
         dtype = out.dtype
     found: Tensor = torch.linalg.vector_norm(whole, dtype=dtype, out=out)
     return found
+
+
+def _elements(gradient: Tensor) -> Tensor:
+    """Return the elements of a gradient as a dense tensor: those of a sparse embedding's rows are stored with their indices."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 class _NormTable:
@@ -124,7 +130,8 @@ class GradientNorms:
             name: weakref.ref(parameter) for name, parameter in self._parameters.items() if not isinstance(parameter, DTensor)
         }
         """Parameters that are part of the graph, as far as they are known: those of FSDP2 are gathered ones."""
-        self._hooks: list[RemovableHandle] = []
+        self._hooks: dict[str, RemovableHandle] = {}
+        """Hook of each parameter that is watched now."""
         self._gathering: list[RemovableHandle] = []
 
     def open(self) -> None:
@@ -137,18 +144,20 @@ class GradientNorms:
 
     def close(self) -> None:
         """Remove all hooks and norms."""
-        for hook in (*self._hooks, *self._gathering):
+        for hook in (*self._hooks.values(), *self._gathering):
             hook.remove()
-        self._hooks, self._gathering = [], []
+        self._hooks, self._gathering = {}, []
         self._table.clear()
         self._astray.clear()
 
     def _watch(self, name: str, leaf: nn.Parameter, apart: Callable[[], Tensor | None] = lambda: None) -> None:
-        """Register the hook of a parameter.
+        """Register the hook of a parameter, unless the user has frozen it.
 
         Args:
             apart: Returns the gradient that was accumulated outside the parameter.
         """
+        if not leaf.requires_grad:
+            return
         # The hooks must not refer to `self`: parameters would be in a reference cycle, and their memory would outlive a layout.
         number, table, timer = self._numbers[name], self._table, self._timer
         measure, counts = self._norms[number], table.counts
@@ -174,7 +183,7 @@ class GradientNorms:
             counts[number], averaged = 1, averages()
             timer.end(began)
 
-        self._hooks.append(leaf.register_hook(note_sum if self._added_up else note))
+        self._hooks[name] = leaf.register_hook(note_sum if self._added_up else note)
 
     def _on_gathered(self, module: nn.Module) -> list[RemovableHandle]:
         """Add hooks to parameters when FSDP2's own hook, which runs earlier, has gathered them for the first time."""
@@ -221,15 +230,18 @@ class GradientNorms:
         return sums
 
     def _mean_squares(self) -> Tensor:
-        """Return the squared norms of the present gradients, shape (parameters,): of this rank's part, if replicas have the same ones."""
+        """Return the squared norms of the present gradients, shape (parameters,): of this rank's part, if replicas have the same ones.
+
+        A parameter whose micro-batches are not watched counts as 0 here, too.
+        """
         self._mean.counts[:] = [1] * len(self._parameters)
-        for number, (parameter, holder) in enumerate(zip(self._parameters.values(), self._holders, strict=True)):
+        for number, ((name, parameter), holder) in enumerate(zip(self._parameters.items(), self._holders, strict=True)):
             place = self._mean.place(0, number)
-            if parameter.grad is None:
+            if parameter.grad is None or not parameter.requires_grad or name not in self._hooks:
                 place.zero_()
             else:
                 gradient = local_gradient(parameter)
-                self._norms[number](gradient if holder is None else _part(gradient, *holder), place)
+                self._norms[number](gradient if holder is None else _part(_elements(gradient), *holder), place)
         return self._mean.squares()[0]
 
     def _weights_of(self, weights: tuple[float, ...]) -> Tensor:

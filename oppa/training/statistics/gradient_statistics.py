@@ -7,7 +7,10 @@ Use it in your own training loop, under DDP, FSDP2 or DeepSpeed's ZeRO:
     noise_scale = statistics.step(tokens)   # tokens of each micro-batch; after the last backward pass, before clipping and the update
 
 `begin(plan, replicas)` before each step chooses the steps that are measured (`measurement_schedule`). With `wait=False`, the sum over ranks
-runs during the update.
+runs during the update. A parameter may be frozen or unfrozen between two steps.
+
+The n-th gradient of a parameter counts with the size of the n-th micro-batch. So a parameter without a gradient in some micro-batches needs
+micro-batches of equal size.
 """
 
 import dataclasses
