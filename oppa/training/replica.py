@@ -181,8 +181,12 @@ class Replica:
         assert self._statistics is not None
         return self._statistics.own(self._micro_batches())
 
-    def update(self, finite: bool = True) -> None:
-        """Run the second half of a step: clip gradients and update the weights, unless gradients are not finite."""
+    def update(self, finite: bool = True) -> bool:
+        """Run the second half of a step: clip gradients and update the weights, unless gradients are not finite.
+
+        Returns:
+            Whether the weights were updated, the same on all ranks; only clipping and `finite` check the gradients.
+        """
         if finite and self._tied is not None:
             self._tied.sum_gradients()
         finite = finite and (self._clipping is None or self._clipping.clip())
@@ -191,6 +195,7 @@ class Replica:
                 optimizer.step()
             for optimizer in self._optimizers:
                 optimizer.zero_grad()
+        return finite
 
     def _passes_of(self, family: Family) -> "Pipeline | _Accumulation":
         """Return the object that runs the micro-batches of a step."""

@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ from oppa.problem.problem import Problem
 from oppa.problem.space import SearchSpace
 from oppa.problem.training import Limits, RunOptions, Training
 from oppa.training.run import ledger
+from oppa.training.run.attempt import Attempt
 from oppa.training.run.ledger import Line
 from oppa.training.run.run_folder import Planned, RunSpec
+from oppa.training.run.step import TrainingStep
 from oppa.training.run.supervision import Outcome, RunListener, supervise
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import TrialResult
+from oppa.trials.trial_folder import TrialSpec
 from tests.training.families import SHORT
 
 MORTAL = Path(__file__).parent / "runners" / "mortal"
@@ -65,6 +68,7 @@ class Runs:
         model: Model = SHORT,
         learning_rate: float = 3e-3,
         tokens: str = "",
+        clipping: float = 0.0,
         spell: dict[str, Any] | None = None,
         **run_options: object,
     ) -> Path:
@@ -77,7 +81,7 @@ class Runs:
             global_batch=configuration.global_batch,
             cluster=cluster,
             runner=catalog.root() / "runners" / "torch",
-            training=Training(learning_rate=learning_rate, tokens=tokens),
+            training=Training(learning_rate=learning_rate, tokens=tokens, gradient_clipping=clipping),
             space=SearchSpace(name="torch", parameters=(), constraints=(), facts={}),
             limits=Limits(grace_s=2.0),
             run_options=RunOptions(**{"samples": 96, "reference_batch": 8, "checkpoint_s": 1e9, **run_options}),  # type: ignore[arg-type]
@@ -108,6 +112,19 @@ class Runs:
     def _next(self) -> Path:
         self._count += 1
         return self._folder / str(self._count)
+
+
+def attempt(folder: Path, on_step: Callable[[TrainingStep], None] = lambda _: None, *, stop_behind: float = float("inf")) -> None:
+    """Run an attempt in this process, on one rank."""
+    run, seen = RunSpec.read(folder), list[TrainingStep]()
+
+    def stepped(step: TrainingStep) -> None:
+        seen.append(step)
+        on_step(step)
+
+    trial = TrialSpec.of(run.problem, run.configuration, study=run.uuid, trial=1, steps=0)
+    made = Attempt(folder, stop_requested=lambda: len(seen) >= stop_behind, on_step=stepped)
+    made.make(trial, rank=0, world=1, rendezvous=f"file://{folder}/{uuid.uuid4()}")
 
 
 @contextlib.contextmanager

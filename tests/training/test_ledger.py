@@ -3,8 +3,6 @@
 import contextlib
 import itertools
 import math
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +27,7 @@ from oppa.training.run.ledger import (
 )
 from oppa.training.run.standing_lines import StandingLines
 from oppa.training.run.step_times import observations
+from tests.training.full_disk import full
 
 
 def started(step: int) -> Line:
@@ -86,17 +85,6 @@ def test_a_line_that_was_not_finished_is_not_there_and_does_not_spoil_the_next(t
     with contextlib.closing(Ledger(tmp_path)) as second:
         second.write(STEP, step=0)
     assert [line["event"] for line in read(tmp_path)] == [STARTED, STEP]
-
-
-@contextlib.contextmanager
-def full(size_bytes: int) -> Iterator[None]:
-    """Let the kernel refuse all bytes of files beyond a size, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_lines_that_a_full_disk_refuses_are_written_once_it_has_space(tmp_path: Path) -> None:

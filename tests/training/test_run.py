@@ -1,6 +1,8 @@
 """A run goes on as if nothing had happened, whatever changes on the way; and every sample is seen once, in order."""
 
+import contextlib
 import dataclasses
+import math
 import zlib
 from pathlib import Path
 
@@ -8,20 +10,24 @@ import numpy as np
 import pytest
 import torch
 
+from oppa.errors import CheckpointError, TrainingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
-from oppa.training.data.batches import Corpus
+from oppa.training.data.batches import Batch, Corpus
+from oppa.training.replica import Replica
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
-from oppa.training.run.run_folder import RunSpec, checkpoint_of, checkpoints
+from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints
+from oppa.training.run.step import TrainingStep
 from oppa.training.run.supervision import Ending
 from tests.sampling import sampled
 from tests.training.checkpoints import resumed
 from tests.training.data import source
 from tests.training.families import MIXTURE, SHORT, configured
+from tests.training.full_disk import full
 from tests.training.layouts import same
-from tests.training.runs import CLOSE, Heard, Runs, events, losses, steps_of
+from tests.training.runs import CLOSE, Heard, Runs, attempt, events, losses, steps_of
 
 pytestmark = pytest.mark.slow
 
@@ -285,3 +291,67 @@ def test_without_a_whole_checkpoint_nothing_begins_again_unasked(saved: Path, ma
     outcome = made.train(saved)
     assert outcome.ending is Ending.FAILED and "is damaged" in outcome.last.cause
     assert steps_of(saved) == before
+
+
+def drafts(folder: Path) -> list[Path]:
+    return list((folder / CHECKPOINTS).glob(".*"))
+
+
+def test_a_run_trains_on_while_a_full_disk_refuses_checkpoints_and_saves_once_it_has_space(made: Runs) -> None:
+    folder = made.new(configured(), checkpoint_s=0.0)
+    with contextlib.ExitStack() as disk:
+
+        def on_step(step: TrainingStep) -> None:
+            if step.number == 2:
+                disk.enter_context(full(50_000))
+            if step.number == 6:
+                disk.close()
+            if step.number in (4, 6):
+                assert [path.name for path in checkpoints(folder)] == ["step-2", "step-1"] and not drafts(folder)
+
+        attempt(folder, on_step)
+    assert [path.name for path in checkpoints(folder)] == ["step-12", "step-11"]
+
+
+def test_a_run_whose_last_state_cannot_be_saved_fails(made: Runs) -> None:
+    folder = made.new(configured())
+    with full(50_000), pytest.raises(CheckpointError, match="cannot read or write it"):
+        attempt(folder)
+    assert not checkpoints(folder) and not drafts(folder)
+
+
+def test_a_damaged_checkpoint_of_the_last_step_is_replaced(made: Runs) -> None:
+    folder = made.new(configured(), checkpoint_s=0.0)
+    attempt(folder)
+    whole = checkpoints(folder)
+    left = whole[0].with_name(".step-9.partial")  # by ranks that were killed
+    left.mkdir()
+    cut(whole[0])
+    attempt(folder)
+    assert checkpoints(folder) == whole and not left.exists()
+    assert resumed(whole[0], SHORT, configured())
+    (unusable,) = events(folder, ledger.UNUSABLE)
+    assert "is damaged" in unusable["failure"] and Path(unusable["place"]).name == "step-12.unusable"
+    begun = ledger.size(folder)
+    attempt(folder)
+    assert [line["event"] for line in ledger.lines(folder, begin=begun)] == [ledger.STARTED, ledger.ENDED], "nothing was left to do"
+
+
+@pytest.mark.parametrize("every", [0, 4])
+def test_clipping_finds_gradients_that_are_not_finite_in_steps_that_are_not_measured(
+    every: int, made: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accumulate, count = Replica.accumulate, 0
+
+    def spoilt(self: Replica, batch: Batch) -> torch.Tensor | None:
+        nonlocal count
+        loss, count = accumulate(self, batch), count + 1
+        if count > 3:
+            next(each for stage in self.stages for each in stage.parameters()).grad.fill_(math.nan)  # type: ignore[union-attr]
+        return loss
+
+    monkeypatch.setattr(Replica, "accumulate", spoilt)
+    folder = made.new(configured(), clipping=1.0, statistics_every=every, samples=800)
+    with pytest.raises(TrainingError, match="for 10 steps in a row, the last of them step 12"):
+        attempt(folder)
+    assert [step["updated"] for step in steps_of(folder)] == [True] * 3 + [False] * 10

@@ -58,13 +58,12 @@ _NO_PARTS = (
 
 
 def print_run(run: RunSpec, folder: Path) -> None:
-    """Print the job, the layout, the training options, and the checkpoint from which the run resumes, to stderr."""
-    saved = next((f", resumes from {path.name}" for path in checkpoints(folder)), "")
+    """Print the job, the layout, the training options, and the folder of the run, to stderr."""
     style.err().print(
         f"{job_line(run.problem)}\n"
         f"[bold]layout[/] {escape(_layout(run.configuration))}\n"
         f"[bold]train[/]  {_options_line(run.problem)}\n"
-        f"[bold]run[/]    {escape(str(folder))}{saved}{_advises(run)}\n"
+        f"[bold]run[/]    {escape(str(folder))}{_advises(run)}\n"
     )
 
 
@@ -297,6 +296,11 @@ def _event(line: Line) -> str:
     seconds = format_seconds(sum(line["seconds"].values())) if isinstance(line.get("seconds"), dict) else ""
     where = f"step {line['step']}:"
     match line["event"]:
+        case ledger.STARTED:
+            return f"{where} resumes from {line['checkpoint']}" if line["checkpoint"] else ""
+        case ledger.UNUSABLE:
+            place, why = escape(line["place"]), escape(line["failure"])
+            return f"{where} [yellow]warning[/] a newer checkpoint cannot be resumed: {why}; it is kept as {place}"
         case ledger.CHANGED:
             moved = f", {format_bytes(line['received_bytes'])} moved" if line["received_bytes"] else ""
             return f"{where} [cyan]{escape(_after(line))}[/] after {seconds}{moved}"

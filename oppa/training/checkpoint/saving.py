@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from oppa.errors import CheckpointError
 from oppa.training.checkpoint.manifest import Manifest
-from oppa.training.checkpoint.storage import begin, load, seal, write_share
+from oppa.training.checkpoint.storage import abandon, begin, load, seal, write_share
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.replica import Replica
 from oppa.training.reshard.shards import layout_of
@@ -25,14 +25,19 @@ def save(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, notes: Map
         CheckpointError: if the folder exists, or a rank cannot write.
     """
     staged = stage(replica, spec, mesh)
-    with _together(mesh):
-        if mesh.rank == 0:
-            begin(folder)
-    with _together(mesh):
-        write_share(folder, staged.state, staged.layout, mesh.rank)
-    with _together(mesh):
-        if mesh.rank == 0:
-            seal(folder, spec.model, steps=staged.steps, notes=notes, ranks=mesh.world)
+    try:
+        with _together(mesh):
+            if mesh.rank == 0:
+                begin(folder)
+        with _together(mesh):
+            write_share(folder, staged.state, staged.layout, mesh.rank)
+        with _together(mesh):
+            if mesh.rank == 0:
+                seal(folder, spec.model, steps=staged.steps, notes=notes, ranks=mesh.world)
+    except CheckpointError:
+        if mesh.rank == 0:  # on a full disk, drafts would take the room of the next checkpoint
+            abandon(folder)
+        raise
 
 
 def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manifest:

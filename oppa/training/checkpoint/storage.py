@@ -43,12 +43,21 @@ def begin(folder: Path) -> None:
     """
     if folder.exists():
         raise CheckpointError(f"`{folder}` exists already", hint="name another folder, or remove it: a checkpoint is never overwritten")
-    shutil.rmtree(draft_of(folder), ignore_errors=True)
+    abandon(folder)
     draft_of(folder).mkdir(parents=True)
 
 
+def abandon(folder: Path) -> None:
+    """Remove the draft folder of a checkpoint that cannot be completed; one rank calls it."""
+    shutil.rmtree(draft_of(folder), ignore_errors=True)
+
+
 def write_share(folder: Path, state: State, layout: Layout, rank: int) -> None:
-    """Write this rank's share of the state durably; every rank calls it after `begin` has returned."""
+    """Write this rank's share of the state durably; every rank calls it after `begin` has returned.
+
+    Raises:
+        OSError: if the file system refuses it.
+    """
     file = draft_of(folder) / _file(rank)
     shapes = {one.key: one.shape for one in layout[rank]}
     tensors: dict[str, Tensor] = {}
@@ -59,7 +68,10 @@ def write_share(folder: Path, state: State, layout: Layout, rank: int) -> None:
         piece = Saved(key=key, shape=shapes[key], dtype=dtype, box=box, file=file.name, sha256=sha256_of(tensor))
         tensors[piece.name] = tensor
         pieces.append(piece.to_dict())
-    save_file(tensors, file)
+    try:
+        save_file(tensors, file)
+    except SafetensorError as error:  # safetensors reports a full disk by an error of its own
+        raise OSError(str(error)) from error
     sync(file)
     _write(_beside(file), json.dumps({"bytes": file.stat().st_size, "pieces": pieces}))
 

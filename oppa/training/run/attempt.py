@@ -5,7 +5,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from oppa.training.run import ledger
 from oppa.training.run.ledger import PROFILED, SAVED, Ledger, note
 from oppa.training.run.notes import RunNotes
 from oppa.training.run.run_controller import ControllerDecision, RunController
-from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
+from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, remove_drafts, set_aside, steps_of
 from oppa.training.run.schedule_search_process import ORDER, PROFILE
 from oppa.training.run.searched_schedule import SearchedRunSchedule
 from oppa.training.run.step import Directive, TrainingStep
@@ -64,6 +64,8 @@ class Attempt:
         self._controller = controller
         self._ledger: Ledger | None = None
         self._saved_s = time.monotonic()
+        self._kept: int | None = None
+        """Steps of the state that this attempt has resumed, or saved last."""
         self._not_finite = 0
         self._accuracy: float | None = None
         """Accuracy on held-out samples at the last validation."""
@@ -105,20 +107,21 @@ class Attempt:
         Raises:
             CheckpointError: that of the newest checkpoint, if none is usable; whether to start again is the user's decision.
         """
-        saved, errors = checkpoints(self.folder), list[CheckpointError]()
+        saved, unusable = checkpoints(self.folder), dict[Path, CheckpointError]()
         with open_run(trial, self.spec.problem.run_options, rank=rank, world=world, rendezvous=rendezvous, on_phase=self._on_phase) as run:
             for folder in saved:
                 try:
                     run.resume(folder, _layout_of(folder, trial.configuration))
                 except CheckpointError as error:
                     _log.warning("rank %d: %s", rank, error.message)
-                    errors.append(error)
+                    unusable[folder] = error
                     continue
+                self._kept = run.steps
                 break
-            if errors and len(errors) == len(saved):
-                raise errors[0]
+            if unusable and len(unusable) == len(saved):
+                raise unusable[saved[0]]
             if rank == 0:
-                self._begin(run, saved[len(errors)] if saved else None)
+                self._begin(run, saved[len(unusable)] if saved else None, unusable)
             try:
                 self._schedule.take_up(run, self._ledger)
                 yield run
@@ -127,9 +130,13 @@ class Attempt:
                     self._ledger.close()
                 self._schedule.end_search()
 
-    def _begin(self, run: TrainingRun, checkpoint: Path | None) -> None:
+    def _begin(self, run: TrainingRun, checkpoint: Path | None, unusable: Mapping[Path, CheckpointError]) -> None:
+        """Open the ledger, and leave only checkpoints in the folder that the run can resume."""
         self._ledger = Ledger(self.folder)
         note(self._ledger, ledger.STARTED, run, checkpoint=checkpoint and checkpoint.name, configuration=run.configuration.to_dict())
+        remove_drafts(self.folder)
+        for folder, error in unusable.items():
+            note(self._ledger, ledger.UNUSABLE, run, place=str(set_aside(folder)), failure=error.message)
 
     def _wishes(self, run: TrainingRun) -> Directive | None:
         """Return rank 0's directive for the end of the step that begins now; None if there is nothing to do."""
@@ -234,7 +241,7 @@ class Attempt:
     def _require_finite(self, step: TrainingStep) -> None:
         if not step.updated:
             self._not_finite += 1
-        elif step.norms:  # without norms, the gradients were not measured
+        elif step.norms or self.spec.problem.training.gradient_clipping:  # else the gradients were not checked
             self._not_finite = 0
         if self._not_finite >= PATIENCE:
             message = f"gradients were not finite for {PATIENCE} steps in a row, the last of them step {step.number}; no weight was changed"
@@ -308,7 +315,7 @@ class Attempt:
         """Save a checkpoint, and remove the oldest ones. A failure is raised if `must`; else it is logged, and a later save retries."""
         folder, begin_s = checkpoint_of(self.folder, run.steps), time.monotonic()
         self._saved_s = begin_s
-        if folder.exists():  # no step since the last save
+        if run.steps == self._kept:  # no step since the last save
             return
         try:
             run.save(folder)
@@ -320,6 +327,7 @@ class Attempt:
                 raise
             _log.warning("the checkpoint was not saved: %s", error)
             return
+        self._kept = run.steps
         if self._ledger is not None:
             for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
                 shutil.rmtree(old, ignore_errors=True)

@@ -33,6 +33,7 @@ __all__ = [
     "STARTED",
     "STEP",
     "UNDONE",
+    "UNUSABLE",
     "VALIDATED",
     "Checksums",
     "Ledger",
@@ -54,6 +55,8 @@ FILE = "steps.jsonl"
 STARTED, CHANGED, ROLLED_BACK, VALIDATED, ENDED = "started", "changed", "rolled_back", "validated", "ended"
 REFUSED, UNDONE, NOT_ROLLED_BACK = "refused", "undone", "not_rolled_back"
 """A change that was refused before it began, or undone after it had failed; and a loss spike after which no weights were restored."""
+UNUSABLE = "unusable"
+"""A newer checkpoint that could not be resumed; an earlier one was."""
 SAVED, PROFILED, REORDERED, ORDER_TAKEN_UP = "saved", "profiled", "reordered", "order_taken_up"
 """A checkpoint, the profile of a pipeline's stages, a schedule that a search found, and a stored schedule that is used again."""
 

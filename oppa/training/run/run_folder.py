@@ -3,6 +3,7 @@
 run.json                the problem, the first configuration and the planned changes (RunSpec)
 steps.jsonl             the ledger: a line per optimizer step and per other event (`ledger`)
 checkpoints/step-N/     the training state after N steps (`checkpoint`); only the newest ones are kept
+checkpoints/step-N.unusable/    one that could not be resumed, as a damaged one
 profiled/               the throughput table from which configurations are chosen, if there is one
 orders/                 searched schedules by configuration (`oppa.pipeline.stored_schedules`), found by the run or copied from a table
 scale-table/            the output of `oppa scale-table`, with its own schedules
@@ -16,6 +17,7 @@ import fcntl
 import operator
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -151,6 +153,22 @@ def checkpoint_of(folder: Path, steps: int) -> Path:
 def steps_of(checkpoint: Path) -> int:
     """Return the number of steps after which a checkpoint was saved."""
     return int(checkpoint.name.removeprefix("step-"))
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Rename a checkpoint that cannot be resumed, so that it is none of the run's any more; return its present path."""
+    aside = checkpoint.with_name(f"{checkpoint.name}.unusable")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        return checkpoint.rename(aside)
+    except OSError:  # a checkpoint of the same step is then refused, and the run fails instead of ending without its last state
+        return checkpoint
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove incomplete checkpoints, which killed ranks have left."""
+    for draft in (folder / CHECKPOINTS).glob(".step-*.partial"):
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def attempts_of(folder: Path) -> dict[int, Path]:

@@ -58,7 +58,7 @@ class TrainingStep:
     workers: tuple[WorkerState, ...]
     """State of each worker over the window that ended with the step before; empty if none ended."""
     updated: bool
-    """Loss and gradients were finite; if not, the weights have not changed."""
+    """The weights were updated: the loss was finite, and so were the gradients if they were measured or clipped."""
     profile: PipelineProfile | None
     """Profile of the run's first steps, set in the last of them."""
     directive: Directive | None

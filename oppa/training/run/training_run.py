@@ -132,8 +132,7 @@ class TrainingRun:
             own = (share.start, share.stop, _checksum(shown))
             agreed = agree(self.mesh, RankReport(loss=loss, share=own, measured=replica.measured(), directive=directive, worker=ended))
             self.noise_scale = self.statistics.take_in(agreed.measured)
-            finite = math.isfinite(agreed.loss) and self.statistics.finite
-            replica.update(finite)
+            updated = replica.update(math.isfinite(agreed.loss) and self.statistics.finite)
         step_time_s = time.monotonic() - begin_s
         profile = self._start.took(step_time_s) if self._start else None
         if profile is not None:
@@ -152,7 +151,7 @@ class TrainingRun:
             noise_scale=self.noise_scale,
             norms=self.statistics.norms,
             workers=agreed.workers,
-            updated=finite,
+            updated=updated,
             profile=profile,
             directive=agreed.directive,
         )
