@@ -6,11 +6,12 @@ import pytest
 import torch
 from oppa_client import ContractError
 from oppa_client.loop.samples import SampleOrder
+from oppa_client.transformers.loss_probe import is_divided
 from oppa_client.transformers.support import require_supported
 from transformers import Trainer
 
 from tests.client.by_hand import batches, evaluations, full_batches, order, rate, require_reports, require_same
-from tests.client.trainer_program import SIZE, Measured, Samples, Watched, train, trainer
+from tests.client.trainer_program import SIZE, Classifier, Measured, Samples, Watched, train, trainer
 from tests.own_trainer.folders import TOTAL, reported, terms
 
 pytestmark = pytest.mark.slow
@@ -69,6 +70,50 @@ def test_a_mean_loss_counts_each_sample_alike(attempt_at):
     gradient = (Samples().tokens[order(range(5))] / 96 + 1).mean(dim=0)
     assert torch.allclose(seen["weights"]["weight"], -0.01 * gradient, rtol=1e-5)
     assert reported(folder)[0]["tokens"] is None
+
+
+def norms(seen):
+    return [each["grad_norm"] for each in seen["logs"] if "grad_norm" in each]
+
+
+def test_a_mean_loss_does_not_grow_with_the_micro_batches_though_its_model_takes_the_arguments_of_a_loss(attempt_at):
+    found = []
+    for micro_batch in (8, 3, 1):
+        folder = attempt_at(f"run-{micro_batch}", plan=terms(8, micro_batch).to_dict(), total_samples=24)
+        seen = train(trainer(folder, model_is=Classifier(), eval_strategy="no"))
+        found.append([*norms(seen), *(line["loss"] for line in reported(folder))])
+        assert {line["tokens"] for line in reported(folder)} == {None}
+    assert found[1:] == [pytest.approx(found[0], rel=1e-4)] * 2
+
+
+class Unlike(Watched):
+    """Has a loss of its own, a sum over the labels of a step."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, return_outputs, None) * len(inputs["labels"]) / num_items_in_batch
+
+
+@pytest.mark.parametrize(("kind", "divided"), [(Watched, False), (Unlike, True)])
+def test_the_first_step_finds_out_how_a_loss_counts_and_changes_nothing(attempt_at, kind, divided):
+    states = []
+    for is_known in (True, False):
+        made = trainer(attempt_at(str(is_known), total_samples=8), kind, model_is=Classifier(dropout=0.2), eval_strategy="no")
+        if is_known:
+            made._is_divided = divided
+            made.loss_is_scaled_for_ga = None if divided else False
+        states.append(train(made))
+        assert made._is_divided is divided
+    assert "norm.running_mean" in states[0]["weights"]
+    for name, value in states[0]["weights"].items():
+        assert torch.equal(states[1]["weights"][name], value), name
+    assert norms(states[0]) == norms(states[1])
+
+
+def test_a_loss_without_labels_tells_nothing(attempt_at):
+    made = trainer(attempt_at("run"))
+    nothing = {"input_ids": torch.zeros(2, 8, dtype=torch.long), "labels": torch.full((2, 8), -100)}
+    assert is_divided(made, made.model, nothing) is None
+    assert is_divided(made, made.model, {**nothing, "labels": nothing["input_ids"]}) is True
 
 
 def test_gradients_are_measured_as_in_a_plain_loop_and_the_estimate_goes_on(attempt_at):

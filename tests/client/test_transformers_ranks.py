@@ -8,7 +8,7 @@ import torch
 from oppa_client import run_files
 
 from tests.client.by_hand import batches, full_batches, order, rate, require_reports, require_same, run_ranks
-from tests.own_trainer.folders import TOTAL, prepare, reported
+from tests.own_trainer.folders import TOTAL, prepare, reported, terms
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +39,16 @@ def test_ranks_train_on_the_batches_of_one(tmp_path, ranks, parallel):
         require_same(rank, sizes, full)
     require_reports(folder)
     assert [line["noise"]["variance_ratio"] is None for line in reported(folder)[4:8]] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("parallel", [{}, {"fsdp_config": {}}], ids=["ddp", "fsdp2"])
+def test_a_mean_loss_does_not_grow_with_the_ranks_though_its_model_takes_the_arguments_of_a_loss(tmp_path, parallel):
+    found = []
+    for ranks in (1, 2):
+        folder = prepare(tmp_path / f"of-{ranks}", ranks=ranks, total_samples=21, plan=terms(7, 7 // ranks, ranks).to_dict())
+        seen = run_ranks(folder, ranks, classifies=True, eval_strategy="no", **parallel)
+        found.append([each["grad_norm"] for each in seen[0]["logs"] if "grad_norm" in each])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
 WHOLE = {"fsdp_config": {}}

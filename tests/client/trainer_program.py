@@ -15,7 +15,7 @@ from accelerate import ParallelismConfig
 from oppa_client import run_files
 from oppa_client.transformers import OppaTrainer
 from torch.distributed.tensor import DTensor
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 from oppa.training import GradientStatistics, check_gradient_statistics
 from tests.client import fsdp_on_cpu
@@ -65,6 +65,21 @@ def model(dropout: float = 0.0) -> LlamaForCausalLM:
     torch.manual_seed(SEED)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 96}
     return LlamaForCausalLM(LlamaConfig(**sizes, attention_dropout=dropout, attn_implementation="eager"))
+
+
+class Classifier(LlamaForSequenceClassification):
+    """Returns a mean loss, although it takes the arguments of a loss, as many models of Transformers do."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        torch.manual_seed(SEED)
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 96}
+        super().__init__(LlamaConfig(**sizes, attention_dropout=dropout, attn_implementation="eager", pad_token_id=1))
+        self.loss_type = "ForSequenceClassification"  # found by the name of a class of Transformers
+        self.norm = torch.nn.BatchNorm1d(1, affine=False)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, **options: Any) -> Any:
+        self.norm(input_ids.float().view(-1, 1))
+        return super().forward(input_ids, labels=labels[:, 0] % 2, **options)
 
 
 class Watched(OppaTrainer):
@@ -200,6 +215,8 @@ def main() -> None:
     if "parallelism_config" in options:
         options["parallelism_config"] = ParallelismConfig(**options["parallelism_config"])
     options["asked"] = {int(step): tuple(sizes) for step, sizes in options.pop("asked", {}).items()}
+    if options.pop("classifies", False):
+        options["model_is"] = Classifier()
     seen = train(trainer(given.folder, kind, **options))
     torch.save(seen, given.folder / f"{given.name}-{os.environ.get('RANK', '0')}.pt")
 

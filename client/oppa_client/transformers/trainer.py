@@ -25,6 +25,7 @@ from oppa_client.plan import Plan
 from oppa_client.run import Run, open_run
 from oppa_client.run_files import ContractError
 from oppa_client.transformers.checkpoints import require_steady
+from oppa_client.transformers.loss_probe import is_divided
 from oppa_client.transformers.progress import SampleFlow
 from oppa_client.transformers.support import checkpoint_format, require_supported
 
@@ -38,6 +39,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     oppa_run: Run | None = None
     """The run, from the call of `train` on; None outside oppa."""
     control: Any
+    model_accepts_loss_kwargs: bool
+    loss_is_scaled_for_ga: bool | None
     _position: Position
     _batches: StepBatches
     _empty = False
@@ -45,6 +48,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     _saved_at: tuple[int, int] | None = None
     """Step and log entries of the newest checkpoint of this process."""
     _measured = MeasuredSteps(None)
+    _is_divided: bool | None = None
+    """True if the loss is divided by the labels of a step, False if it is a mean over a micro-batch; None until it was found out."""
     _due = False
     """True if the checkpoint to resume from was saved before an evaluation that was due."""
 
@@ -173,6 +178,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         plan, replicas = run.plan, self.args.world_size
         rate = self._follow(plan)
         sizes, batches = self._batches.load(self._measured.begin(plan, replicas), self.args.process_index, replicas, plan)
+        self._require_known_loss(model, batches[0])
         counts, items = self._items(sizes, batches)
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
         losses = torch.zeros((), device=self.args.device)
@@ -231,12 +237,21 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         """Set the learning rate of a step: the schedule at its progress, times the plan's factor; return that of the first group."""
         return follow(self.lr_scheduler, plan.progress / self._position.reference, plan.learning_rate_factor)
 
+    def _require_known_loss(self, model: Any, inputs: Any) -> None:
+        """Find out by a micro-batch whether the loss is a mean, unless the class states it; a mean counts by samples from then on."""
+        takes_items = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        if self._is_divided is not None or self.loss_is_scaled_for_ga is not None or not takes_items:
+            return
+        self._is_divided = is_divided(self, model, inputs)
+        if self._is_divided is False:
+            self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = False
+
     def _items(self, sizes: list[int], batches: list[Any]) -> tuple[list[int] | None, Any]:
         """Return the predicted tokens of each micro-batch, and of the step over all ranks; None if losses are means over micro-batches."""
         names = ("labels", "shift_labels")
         hidden = [{name: torch.full_like(batch[name], -100) for name in names if name in batch} for batch in batches]
         counted = [batch if size else {**batch, **none} for size, batch, none in zip(sizes, batches, hidden)]
-        items = self._get_num_items_in_batch(counted, self.args.device)
+        items = None if self._is_divided is False else self._get_num_items_in_batch(counted, self.args.device)
         if items is None or not self._measured.is_measuring:
             return None, items
         world, self.args.average_tokens_across_devices = self.args.average_tokens_across_devices, False
