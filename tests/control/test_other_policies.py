@@ -18,6 +18,26 @@ def test_the_batch_closest_to_the_critical_one_is_taken(noise_scale, table) -> N
     assert decision.configuration == Configuration(**PIPELINE, global_batch=closest, micro_batch=4)
 
 
+@pytest.mark.parametrize(("restarts", "least", "most"), [(False, 80.0, 115.2), (True, 71.1, 129.6)])
+def test_an_estimate_near_the_middle_of_two_batches_changes_neither(restarts: bool, least: float, most: float, table) -> None:
+    policy, restarting = CriticalBatchPolicy(ThroughputIndex(table)), frozenset(ThroughputIndex(table).configurations)
+
+    def taken(present: int, noise_scale: float, **facts) -> int:
+        state = at(DATA, present, noise_scale=noise_scale, restarting=restarting if restarts else frozenset(), **facts)
+        return policy.decide(state).configuration.global_batch
+
+    for noise_scale in (least + 1, 96.0, most - 1):
+        assert [taken(64, noise_scale), taken(128, noise_scale)] == [64, 128]
+    assert [taken(128, least - 1), taken(64, most + 1)] == [64, 128]
+    assert taken(128, 100.0, too_large=128.0) == 64, "a batch that made the loss rise does not stay"
+
+
+def test_a_batch_that_is_far_from_the_critical_one_changes_although_another_one_is_close_to_it(table_of) -> None:
+    rows = [row(**DATA, global_batch=batch) for batch in (64, 72, 88, 104)]
+    state = at(DATA, 64, noise_scale=101.0, restarting=frozenset(each.configuration for each in rows))
+    assert CriticalBatchPolicy(ThroughputIndex(table_of(rows))).decide(state).configuration.global_batch == 104
+
+
 def test_what_could_not_be_built_is_left_alone(table) -> None:
     unbuildable = frozenset({Configuration(**PIPELINE, global_batch=64, micro_batch=4)})
     state = at(PIPELINE, 256, noise_scale=60.0, unbuildable=unbuildable)

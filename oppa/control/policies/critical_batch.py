@@ -11,9 +11,18 @@ from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy
 from oppa.units import format_number
 
+MARGIN, RESTART_MARGIN = 0.2, 0.35
+"""Relative error of the critical batch size that must not change the batch back and forth, between two steps and by a restart.
+
+The estimate deviates by about 10%, and a restart takes more than a change between two steps.
+"""
+
 
 class CriticalBatchPolicy(Policy):
-    """Chooses the global batch closest to the critical batch size, among the table's rows with the present layout and micro-batch."""
+    """Chooses the global batch closest to the critical batch size, among the table's rows with the present layout and micro-batch.
+
+    It stays near the middle between two batches, where noise would change the batch back and forth.
+    """
 
     def __init__(self, throughputs: ThroughputIndex, *, growth: float = GROWTH) -> None:
         self._throughputs, self._growth = throughputs, growth
@@ -39,6 +48,9 @@ class CriticalBatchPolicy(Policy):
         estimate = f"the critical batch size is {format_number(critical)} sequences"
         if wanted == present:
             return stay(state, f"{estimate}, and {present.global_batch} is the closest batch", *limits)
+        hedged = _towards(present.global_batch, critical, RESTART_MARGIN if state.pays_for(wanted) else MARGIN)
+        if _closest(within, hedged) == present:
+            return stay(state, f"{estimate}: batch {wanted.global_batch} is hardly closer than {present.global_batch}", *limits)
         if state.pays_for(wanted) and not self._pays_off(state):
             return stay(
                 state, f"{estimate}: a restart with batch {wanted.global_batch} would not pay off in the rest of the run", Limit.COST
@@ -50,6 +62,11 @@ class CriticalBatchPolicy(Policy):
         """Return True if the rest of the run is longer than a restart, or of unknown length."""
         current = self._throughputs.current(state.configuration, state.noise_scale or 1.0, state.steps_per_s)
         return current is None or cost_factor(state, current.samples_per_s) > 0
+
+
+def _towards(batch: int, critical: float, margin: float) -> float:
+    """Return the critical batch size that is closer to a batch by a relative margin."""
+    return max(batch, critical / (1 + margin)) if critical > batch else min(batch, critical * (1 + margin))
 
 
 def _closest(configurations: Sequence[Configuration], critical: float) -> Configuration:
