@@ -110,6 +110,11 @@ class Controller:
         self.present: Option | None = None
         """Goodput of the last step by its own step time; None while the noise scale is unreliable or without a table."""
 
+    @property
+    def is_in_spike(self) -> bool:
+        """Return True while a wide spike of the loss persists."""
+        return self._spikes.is_wide
+
     def step(self, seen: StepTaken) -> Decision | None:
         """Record a step; return a decision if one is due, else None."""
         segment = self._segment(seen)

@@ -35,6 +35,11 @@ class LossSpikes:
         self._began: int | None = None
         self._high = 0
 
+    @property
+    def is_wide(self) -> bool:
+        """Return True while a wide spike persists."""
+        return self._high >= WIDE
+
     def wide(self, step: int, loss: float | None) -> int | None:
         """Record the loss of a step; return the first step of a spike once, when it becomes wide, else None.
 

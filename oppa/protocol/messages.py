@@ -23,6 +23,8 @@ from oppa.problem.training import Scaling
 from oppa.protocol.worker import WorkerState
 
 VERSION = 1
+ROLL_BACK = "roll_back"
+"""Command to restore weights from before a spike of the loss."""
 MAX_BYTES = 64 * 1024
 """Maximum size of a message, in bytes."""
 WORKERS = 128
@@ -289,7 +291,7 @@ class Decided(_Message):
     """Number of the message that it answers."""
     command: Literal["no_op", "scale_bs", "reconfigure", "roll_back"]
     before: AnySetting
-    """Configuration for which the decision was made; a job in another one ignores the decision."""
+    """Configuration for which the decision was made; a job in another one ignores the decision (`is_for`)."""
     configuration: AnySetting
     local_batches: LocalBatches = []
     before_step: Count | None = None
@@ -306,6 +308,10 @@ class Decided(_Message):
     def _whole(self) -> Self:
         _shared_out(self.configuration, self.local_batches)
         return self
+
+    def is_for(self, present: Configuration) -> bool:
+        """Return True if the decision counts for a job in this configuration: weights are restored whatever change came in between."""
+        return self.before == present or (self.command == ROLL_BACK and self.configuration.devices == present.devices)
 
 
 class Refused(_Message):

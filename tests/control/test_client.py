@@ -240,8 +240,26 @@ def test_a_service_that_never_says_farewell_leaves_nothing_open() -> None:
     assert not [each for each in left if "unclosed" in str(each.message)]
 
 
+LARGER = dataclasses.replace(PRESENT, global_batch=128)
+
+
+@pytest.mark.parametrize("present", [PRESENT, LARGER], ids=["same", "changed meanwhile"])
+def test_a_roll_back_waits_for_the_next_step_whatever_comes_after_it(present) -> None:
+    client = ControlClient("127.0.0.1:1", "token", hello())
+    back = Decided(number=7, command="roll_back", before=PRESENT, configuration=PRESENT, before_step=3, reason="")
+    stays = Decided(number=8, command="no_op", before=PRESENT, configuration=PRESENT, reason="")
+
+    async def line() -> AsyncIterator[str]:
+        for each in (back, stays):
+            yield each.to_json()
+
+    asyncio.run(client._listen(line()))
+    found = client.wanted(present)
+    assert (found.before_step, found.configuration) == (3, PRESENT) and client.wanted(present) is None
+
+
 def test_what_is_told_again_is_done_once() -> None:
-    client, larger = ControlClient("127.0.0.1:1", "token", hello()), dataclasses.replace(PRESENT, global_batch=128)
+    client, larger = ControlClient("127.0.0.1:1", "token", hello()), LARGER
     once = Decided(number=7, command="roll_back", before=PRESENT, configuration=PRESENT, before_step=3, reason="").to_json()
     later = Decided(number=8, command="scale_bs", before=PRESENT, configuration=larger, reason="").to_json()
 

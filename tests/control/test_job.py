@@ -84,6 +84,31 @@ def test_a_decision_that_was_done_is_not_told_again(table) -> None:
     assert job.unheard() is None
 
 
+def in_a_spike(table) -> ControlledJob:
+    """A job to which a roll-back was not sent yet."""
+    job = ControlledJob(hello(), ControllerFactory(table, lambda _: StaticPolicy(), every=1))
+    for number in range(1, 51):
+        job.take(step(number, loss=3.0 if number <= 40 else 30.0))
+    assert job.unheard().command == "roll_back" and job.unheard().before_step == 40
+    return job
+
+
+def test_later_decisions_and_changes_do_not_replace_a_roll_back_that_was_not_sent(table) -> None:
+    job = in_a_spike(table)
+    back, other = job.unheard(), dataclasses.replace(PRESENT, global_batch=128)
+    assert job.take(step(51, loss=30.0)).command == "no_op" and job.unheard() is back
+    job.take(Changed(number=52, before=PRESENT, after=other, seconds=0.0))
+    job.take(step(53, loss=30.0, configuration=other))
+    assert job.unheard() is back and back.is_for(other) and not back.is_for(dataclasses.replace(other, dp=2))
+    job.heard(back)
+    assert job.take(step(54, loss=30.0, configuration=other)) is job.unheard()
+
+
+def test_a_roll_back_that_was_not_sent_is_withdrawn_once_the_loss_is_calm(table) -> None:
+    job = in_a_spike(table)
+    assert job.take(step(51)) is job.unheard() and job.unheard().command == "no_op"
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_whatever_decides_it_is_told_what_there_was_to_choose_from(name, table) -> None:
     job = ControlledJob(hello(total_samples=10**6), ControllerFactory(table, policy_of(name), every=5))

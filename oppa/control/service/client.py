@@ -1,8 +1,8 @@
 """Connect a job to the control service: rank 0 reports its steps and receives decisions, and never waits for either.
 
 A background thread connects, sends and listens. It resends unacknowledged messages after a connection has broken. While the service is
-unreachable, training continues unchanged. A decision counts only while the job has the configuration it was made for. Both threads use
-the queue of messages and the last decision, under a lock; all else belongs to one of them.
+unreachable, training continues unchanged. A decision counts only while the job has the configuration it was made for, but for a roll-back.
+Both threads use the queue of messages and the last decision, under a lock; all else belongs to one of them.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import (
     MAX_BYTES,
+    ROLL_BACK,
     Ack,
     Changed,
     ChangeFacts,
@@ -122,13 +123,14 @@ class ControlClient:
     def wanted(self, present: Configuration) -> ControllerDecision | None:
         """Return what the job should do, or None to continue unchanged.
 
-        Each decision is returned at most once, and only if it was made for the `present` configuration.
+        Each decision is returned at most once, and only if it was made for the `present` configuration. A roll-back waits for this call,
+        whatever is decided or changed meanwhile.
         """
         begin_s = time.perf_counter()
         with self._lock:
             decided, self._decided = self._decided, None
         self.blocked_s += time.perf_counter() - begin_s
-        if decided is None or decided.before != present:
+        if decided is None or not decided.is_for(present):
             return None
         self.stays = decided.command == "no_op"
         if self.stays:
@@ -256,7 +258,8 @@ class ControlClient:
                     self._acknowledged(said.number)
                 elif isinstance(said, Decided) and said.number > self._newest:
                     with self._lock:
-                        self._decided, self._newest = said, said.number
+                        is_owed = self._decided is not None and self._decided.command == ROLL_BACK != said.command
+                        self._decided, self._newest = self._decided if is_owed else said, said.number
                 elif isinstance(said, Refused):
                     _log.warning("the control service refused a message: %s", said.reason)
         except (ConnectionClosed, ProtocolError, OSError) as error:

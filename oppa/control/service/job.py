@@ -6,7 +6,7 @@ from typing import Any
 from oppa.control.controller import Controller
 from oppa.control.decision import Decision
 from oppa.control.service.history import History, point_of
-from oppa.protocol.messages import Changed, Decided, Hello, StepTaken, from_job, from_service
+from oppa.protocol.messages import ROLL_BACK, Changed, Decided, Hello, StepTaken, from_job, from_service
 
 WEIGHED = ("limits", "current", "chosen", "best")
 """Fields of a decision that record the alternatives."""
@@ -34,7 +34,7 @@ class ControlledJob:
         self.decisions: list[dict[str, Any]] = []
         self.changes = 0
         self._newest: Decided | None = None
-        """The newest decision, unless a change has superseded it."""
+        """The newest decision, unless a change has superseded it; a roll-back stays until it was sent, or the loss is calm."""
         self._heard = False
         """True if the newest decision was sent to the job."""
 
@@ -58,8 +58,10 @@ class ControlledJob:
         self.history.add(point_of(message, self.controller))
         if decision is None:
             return None
-        self._newest, self._heard = self._decided(message, decision), False
-        return self._newest
+        decided = self._decided(message, decision)
+        if not self._owes_roll_back or decided.command == ROLL_BACK:
+            self._newest, self._heard = decided, False
+        return decided
 
     def unheard(self) -> Decided | None:
         """Return the newest decision that was neither sent to the job nor superseded by a change; else None."""
@@ -95,8 +97,14 @@ class ControlledJob:
         self.history.restore(state["history"])
         self.controller.restore(state["controller"])
 
+    @property
+    def _owes_roll_back(self) -> bool:
+        """Return True if a roll-back was decided but not sent yet, and its spike persists: nothing takes its place."""
+        return self._newest is not None and self._newest.command == ROLL_BACK and not self._heard and self.controller.is_in_spike
+
     def _changed(self, message: Changed) -> None:
-        self._newest = None
+        if not self._owes_roll_back:
+            self._newest = None
         self.changes += not message.failure
         self.controller.changed(message)
         if self.decisions:
