@@ -21,7 +21,7 @@ from typing import Any
 from oppa_client import early_start, run_files
 from oppa_client.attempt import Leaving, Resume, attempt_of_trial
 from oppa_client.plan import Plan, Terms
-from oppa_client.run_files import ContractError, Lines, finite, whole
+from oppa_client.run_files import ContractError, Lines, finite, optional, whole
 from oppa_client.timed import timed
 from oppa_client.trial import Trial, open_trial
 
@@ -141,21 +141,21 @@ class Run:
             memory_bytes: Peak memory so far, maximum over ranks.
 
         Raises:
-            ContractError: `samples` is no whole number from 0 on, or this rank cannot follow the plans; the attempt has to end.
+            ContractError: a number of samples, tokens or bytes is not whole, or this rank cannot follow the plans; the attempt has to end.
         """
         begin_s = time.perf_counter()
         seconds = max(1e-9, begin_s - (self._began_s or begin_s) - self._paused_s)
-        samples, known = whole("samples", samples), {name: finite(value) for name, value in (noise or {}).items()}
-        facts = {"samples": samples, "tokens": tokens, "skipped": skipped, "learning_rate": finite(learning_rate), "noise": known or None}
-        facts |= {} if loss is None else {"loss": finite(loss)}
-        facts |= {"plan": self._terms.number, "paused_s": self._paused_s, "resumed": self._resumed}
+        known = {name: finite(value) for name, value in (noise or {}).items()} or None
+        samples, tokens, memory_bytes = whole("samples", samples), optional("tokens", tokens), optional("memory_bytes", memory_bytes)
+        facts = {"samples": samples, "tokens": tokens, "skipped": bool(skipped), "learning_rate": finite(learning_rate), "noise": known}
+        facts |= {"plan": self._terms.number, "paused_s": self._paused_s} | ({} if loss is None else {"loss": finite(loss)})
         self._began_s, self._paused_s = begin_s, 0.0
         if self._in_trial:
             goes_on = self._trial.step(seconds, memory_bytes=memory_bytes, loss=finite(loss))
             self._leaving = None if goes_on else Leaving("trial")
             self._count(samples)
             return
-        line = {"step": self._step, "step_time_s": seconds, "memory_bytes": memory_bytes, **facts}
+        line = {"step": self._step, "step_time_s": seconds, "memory_bytes": memory_bytes, "resumed": self._resumed, **facts}
         self._count(samples)
         try:
             self._exchange(line)

@@ -65,6 +65,11 @@ def whole(name: str, value: Any) -> int:
     return number
 
 
+def optional(name: str, value: Any) -> int | None:
+    """Return a number of `run.step` as `whole` does, or None if there is none."""
+    return None if value is None else whole(name, value)
+
+
 def names_in(folder: Path) -> set[str]:
     """Return the names of a folder's files. A network file system caches that a file is missing, but reads a folder anew."""
     with os.scandir(folder) as entries:

@@ -6,7 +6,9 @@ import threading
 import time
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from oppa_client import ContractError, Run, early_start, open_run, run_files, wait_for_devices
 
@@ -393,3 +395,14 @@ def test_samples_are_whole_numbers_of_whatever_type(given, counts, tmp_path):
     else:
         with pytest.raises(ContractError, match="state a whole number from 0 on"):
             run.step(samples=given)
+
+
+@pytest.mark.parametrize("of", [int, torch.tensor, np.int64], ids=["int", "tensor", "numpy"])
+def test_all_numbers_of_a_step_may_be_tensors_and_numpy_numbers(of, tmp_path):
+    attempt(tmp_path)
+    (run,) = ranks(tmp_path, 1)
+    run.step(samples=of(8), tokens=of(64), memory_bytes=of(5), skipped=of(1) == 1, loss=of(2), learning_rate=of(1))
+    (line,) = reported(tmp_path)
+    assert [line[name] for name in ("samples", "tokens", "memory_bytes", "skipped", "loss", "learning_rate")] == [8, 64, 5, True, 2.0, 1.0]
+    with pytest.raises(ContractError, match=r"tokens=8.5"):
+        run.step(samples=8, tokens=8.5)
