@@ -49,7 +49,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
     """Step and log entries of the newest checkpoint of this process."""
     _measured = MeasuredSteps(None)
     _is_divided: bool | None = None
-    """True if the loss is divided by the labels of a step, False if it is a mean over a micro-batch; None until it was found out."""
+    """True if the loss is divided by the labels of a step, False if it is a mean over a micro-batch. None until the first step."""
     _due = False
     """True if the checkpoint to resume from was saved before an evaluation that was due."""
 
