@@ -37,9 +37,9 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
 
     Args:
         text: Text of the file; None: it is read from `path`.
-        settings: Changes of keys before anything is validated, such as `limits.trials=20`. If one changes `cluster.hosts`, the file's
-            `[baseline]` is omitted, because it is for the file's own number. If one names another launcher, the options of the file's
-            launcher are omitted for the same reason.
+        settings: Changes of keys before anything is validated, such as `limits.trials=20`. If one states another `cluster.hosts` than the
+            file, the file's `[baseline]` is omitted, because it is for the file's own number. If one names another launcher, the options
+            of the file's launcher are omitted for the same reason.
         argv: Launch line of the user's own program; it replaces that of the file's `[command]`.
 
     Raises:
@@ -102,10 +102,16 @@ def _declared(path: Path, text: str | None, settings: Sequence[str]) -> JobFile:
             f"`{path.name}` is a search space file, whose tasks are replayed", hint="name a task: `oppa tune FILE --set task=NAME`"
         )
     given = parse_settings(settings)
-    if "hosts" in given.get("cluster", {}):
+    if _hosts(given, _hosts(declared, 1)) != _hosts(declared, 1):
         declared.pop("baseline", None)
     _replace_launcher(declared, given)
     return validate_with(JobFile, declared, settings, error=JobError)
+
+
+def _hosts(tables: Mapping[str, Any], usual: object) -> object:
+    """Return the number of hosts that tables state, and `usual` if they state none."""
+    cluster = tables.get("cluster")
+    return cluster.get("hosts", usual) if isinstance(cluster, dict) else usual
 
 
 def _require_stated(job: JobFile, command: LaunchCommand | None) -> None:

@@ -179,6 +179,12 @@ def test_a_present_configuration_that_is_no_candidate_has_the_rule_that_it_break
     assert any(rule in note for note in made.notes)
 
 
+@pytest.mark.parametrize(("hosts", "dp"), [(1, 4), (2, 8)])
+def test_the_present_configuration_is_the_baseline_on_as_many_hosts_as_the_user_states(hosts, dp, job) -> None:
+    made = job(f"{MEGATRON} --tensor-model-parallel-size 2", settings=[f"cluster.hosts={hosts}"])
+    assert made.problem.baseline is not None and (made.problem.baseline.tp, made.problem.baseline.dp) == (2, dp)
+
+
 def test_several_tensor_parallel_ranks_may_share_a_key_and_value_head(job) -> None:
     grouped = MEGATRON.replace("--bf16", "--bf16 --group-query-attention --num-query-groups 4")
     made = job(f"{grouped} --tensor-model-parallel-size 8")
