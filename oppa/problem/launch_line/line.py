@@ -87,6 +87,13 @@ class LaunchLine:
         return self.program.text if self.is_module else PurePath(self.program.text).name
 
     @property
+    def is_python(self) -> bool:
+        """Return whether the program is known to be one of Python; another command may start ranks of its own."""
+        launcher = self.stage("launcher")
+        by_launcher = launcher is not None and not launcher.has("no-python")
+        return bool(self.python) or self.is_module or self.program.text.endswith(".py") or by_launcher
+
+    @property
     def program_words(self) -> tuple[Word, ...]:
         """Return the interpreter, the program and its arguments."""
         module = typed(["-m"]) if self.is_module and self.python else ()
@@ -181,6 +188,7 @@ class _Peeling:
             if takes_value(starter, word.text) and self._words:
                 words.append(self._words.pop(0))
                 options.append((name, words[-1]))
+                words += [self._words.pop(0)] if name in starter.pairs and self._words else []
             else:
                 options += list(_attached(starter, word))
         words += [self._words.pop(0) for _ in range(min(starter.operands, len(self._words)))]
@@ -337,7 +345,7 @@ def _attached(starter: Starter, word: Word) -> Iterator[tuple[str, Word | None]]
     text = word.text
     if "=" in text:
         yield name_of(text), word.after(text.index("=") + 1)
-    elif text.startswith("--") or starter.kind == "launcher" or len(text) <= 2:
+    elif text.startswith("--") or starter.long_by_one_dash or len(text) <= 2:
         yield name_of(text), None
     elif text[1] not in starter.short_flags:
         yield text[1], word.after(2)

@@ -25,8 +25,12 @@ class Starter:
     """Options without a value. All others take one, in the next word or after `=`."""
     short_flags: str = ""
     """Letters of short options without a value."""
+    pairs: frozenset[str] = frozenset()
+    """Options with two values, such as `--mca KEY VALUE`."""
     operands: int = 0
     """Words between its options and the program, such as the image of apptainer."""
+    long_by_one_dash: bool = False
+    """True if one dash may stand before a whole name, as in `-np 8`."""
     module: bool = False
     """True if `-m` or `--module` means that the program is a module of Python."""
 
@@ -50,7 +54,13 @@ _SRUN = _flags(
     no-container-entrypoint container-entrypoint oversubscribe spread-job use-min-nodes whole no-allocate mpi-combine
     """
 )
-_MPIRUN = _flags("allow-run-as-root oversubscribe nooversubscribe tag-output display-map report-bindings quiet verbose nolocal")
+_MPIRUN = _flags(
+    """
+    allow-run-as-root oversubscribe nooversubscribe tag-output display-map report-bindings quiet verbose nolocal pernode
+    bycore bynode byslot
+    """
+)
+_MPIRUN_PAIRS = _flags("mca gmca pmca omca env genv")
 _APPTAINER = _flags(
     """
     nv rocm cleanenv e containall C contain c fakeroot writable-tmpfs writable no-home userns pid ipc compat unsquash nvccli no-init
@@ -87,11 +97,13 @@ STARTERS: Mapping[str, Starter] = {
         Starter(name="apptainer", begins=("exec",), flags=_APPTAINER, short_flags="eCcfu", operands=1),
         Starter(name="singularity", begins=("exec",), flags=_APPTAINER, short_flags="eCcfu", operands=1),
         Starter(name="srun", kind="step", flags=_SRUN, short_flags="lukOQvsXEZI"),
-        Starter(name="mpirun", kind="step", flags=_MPIRUN, short_flags="vq"),
-        Starter(name="mpiexec", kind="step", flags=_MPIRUN, short_flags="vq"),
-        Starter(name="torchrun", kind="launcher", flags=_TORCHRUN, module=True),
-        Starter(name="accelerate", begins=("launch",), kind="launcher", flags=_ACCELERATE, short_flags="q", module=True),
-        Starter(name="deepspeed", kind="launcher", flags=_DEEPSPEED, module=True),
+        Starter(name="mpirun", kind="step", flags=_MPIRUN, short_flags="vq", pairs=_MPIRUN_PAIRS, long_by_one_dash=True),
+        Starter(name="mpiexec", kind="step", flags=_MPIRUN, short_flags="vq", pairs=_MPIRUN_PAIRS, long_by_one_dash=True),
+        Starter(name="torchrun", kind="launcher", long_by_one_dash=True, flags=_TORCHRUN, module=True),
+        Starter(
+            name="accelerate", begins=("launch",), kind="launcher", long_by_one_dash=True, flags=_ACCELERATE, short_flags="q", module=True
+        ),
+        Starter(name="deepspeed", kind="launcher", long_by_one_dash=True, flags=_DEEPSPEED, module=True),
     )
 }
 MODULES: Mapping[str, str] = {
@@ -142,9 +154,9 @@ def takes_value(starter: Starter, option: str) -> bool:
     """Return whether an option of a starter takes its value from the next word."""
     if "=" in option:
         return False
-    if option.startswith("--") or (len(name_of(option)) > 1 and starter.kind == "launcher"):
+    if option.startswith("--") or (len(name_of(option)) > 1 and starter.long_by_one_dash):
         return name_of(option) not in starter.flags
-    if len(option) > 2 and starter.kind != "launcher" and not starter.name.startswith("mpi"):
+    if len(option) > 2:
         return False  # `-N64`, or several flags in one word
     return option[1:] not in starter.short_flags and name_of(option) not in starter.flags
 

@@ -11,34 +11,48 @@ from oppa.problem.launch_line.batch_header import SHORT, gpus_of, options_of
 from oppa.problem.launch_line.line import LaunchLine, Stage
 from oppa.problem.launch_line.words import Word
 from oppa.tuning.launch_line.meaning import LineDevices
-from oppa.tuning.launch_line.options import require_number
+from oppa.tuning.launch_line.mpirun_ranks import ranks_of
+from oppa.tuning.launch_line.options import Options, require_number
 
 _EACH = ("auto", "gpu", "cuda")
+_RANKS = re.compile(r"--(nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|n?gpus|devices)")
+"""Options by which a program starts several ranks itself."""
 
 
-def devices_of(line: LaunchLine, machine: Machine, environment: Mapping[str, str]) -> LineDevices:
+def devices_of(line: LaunchLine, machine: Machine, environment: Mapping[str, str], *, stated_hosts: int | None = None) -> LineDevices:
     """Return the devices of a line; a framework's own files may state more.
 
+    Args:
+        stated_hosts: The number of hosts that the user states besides the line.
+
     Raises:
-        InputError: a number is unreadable, or the number of hosts is elastic.
+        InputError: a number is unreadable or unknown, or the number of hosts is elastic.
     """
     step, launcher = line.stage("step"), line.stage("launcher")
     header = options_of(line.header)
-    found = LineDevices(per_host=1, origin="one process") if launcher is None else LineDevices()
-    if launcher is not None and launcher.name == "torchrun":
-        found = _torchrun(launcher, machine)
+    found = LineDevices(per_host=1, origin="one process") if _is_one_process(line) else LineDevices()
     hosts = _hosts(step, header, environment)
+    if launcher is not None and launcher.name == "torchrun":
+        found = _torchrun(launcher, machine, hosts=hosts or stated_hosts)
     _compare_hosts(step, launcher, found)
     if step is not None and launcher is None:
-        found = _ranks_of_step(step, header, hosts, environment)
+        hosts = hosts or stated_hosts
+        found = _ranks_of_step(step, header, hosts, environment) if step.name == "srun" else ranks_of(step, hosts)
     elif hosts is not None and found.hosts == 1 and not (launcher is not None and launcher.has("nnodes")):
         found = dataclasses.replace(found, hosts=hosts)
     return dataclasses.replace(found, gpu=_gpu(step, header))
 
 
+def _is_one_process(line: LaunchLine) -> bool:
+    """Return whether a line starts one rank: a program of Python without a launcher, no option of which asks for several ranks."""
+    if line.stage("launcher") is not None or not line.is_python:
+        return False
+    return not any(_RANKS.fullmatch(option.name) and option.text not in ("", "1") for option in Options(line.arguments).all)
+
+
 def _compare_hosts(step: Stage | None, launcher: Stage | None, found: LineDevices) -> None:
     """Raise InputError if a step of Slurm has another number of hosts than the launcher in it."""
-    given = step.value("N", "nodes") if step is not None else None
+    given = _nodes(step)
     if given is None or given.missing or launcher is None or not launcher.has("nnodes"):
         return
     if (hosts := _number(given, "--nodes")) != found.hosts:
@@ -46,43 +60,50 @@ def _compare_hosts(step: Stage | None, launcher: Stage | None, found: LineDevice
         raise InputError(message, hint="give both the same number")
 
 
-def _torchrun(launcher: Stage, machine: Machine) -> LineDevices:
-    given, hosts = launcher.value("nproc-per-node"), launcher.value("nnodes")
+def _torchrun(launcher: Stage, machine: Machine, *, hosts: int | None) -> LineDevices:
+    """Return the devices of torchrun; `hosts` takes the place of a number that nothing states."""
+    given, nodes = launcher.value("nproc-per-node"), launcher.value("nnodes")
     per_host, origin = 1, "default of torchrun"
     if given is not None and given.text in _EACH:
         per_host, origin = machine.gpus or int(machine.cores), f"{given.text} on this machine"
     elif given is not None:
         per_host, origin = _number(given, "--nproc-per-node"), given.origin
-    if hosts is not None and (elastic := re.fullmatch(r"(\d+):(\d+)", hosts.text)):
+    if nodes is not None and (elastic := re.fullmatch(r"(\d+):(\d+)", nodes.text)):
         if elastic[1] != elastic[2]:
-            raise InputError(f"`--nnodes {hosts.text}` is elastic, so its trials could not be compared", hint="give one number of hosts")
+            raise InputError(f"`--nnodes {nodes.text}` is elastic, so its trials could not be compared", hint="give one number of hosts")
         return LineDevices(hosts=int(elastic[1]), per_host=per_host, origin=origin)
-    number = 1 if hosts is None or hosts.missing else _number(hosts, "--nnodes")
+    if nodes is None or not nodes.missing:
+        number = 1 if nodes is None else _number(nodes, "--nnodes")
+    elif hosts is not None:
+        number = hosts
+    else:
+        message = f"the number of hosts is not known, because nothing states `{nodes.missing[0]}`"
+        raise InputError(message, hint="state it: `--set cluster.hosts=2`, or the variable in front of the line")
     return LineDevices(hosts=number, per_host=per_host, origin=origin)
 
 
 def _ranks_of_step(step: Stage, header: Mapping[str, str], hosts: int | None, environment: Mapping[str, str]) -> LineDevices:
-    """Return the devices of a step with one rank per task."""
+    """Return the devices of a step of Slurm with one rank per task."""
     named = {SHORT.get(name, name): value for name, value in step.options if value is not None}
     per_node = named.get("ntasks-per-node")
-    tasks = named.get("ntasks") or named.get("np")
+    tasks = named.get("ntasks")
     if per_node is not None:
         count, origin = _number(per_node, "--ntasks-per-node"), per_node.origin
-    elif tasks is not None and (hosts or step.name != "srun"):
+    elif tasks is not None and hosts:
         total = _number(tasks, "--ntasks")
-        if total % (hosts or 1):
+        if total % hosts:
             raise InputError(f"{total} tasks do not divide over {hosts} hosts", hint="start equally many on each: `--ntasks-per-node`")
-        count, origin = total // (hosts or 1), tasks.origin
+        count, origin = total // hosts, tasks.origin
     elif text := header.get("ntasks-per-node") or environment.get("SLURM_NTASKS_PER_NODE", ""):
         count, origin = whole_number(text) or 1, "header" if "ntasks-per-node" in header else "environment SLURM_NTASKS_PER_NODE"
     else:
-        return LineDevices(hosts=hosts or 1, starts_step=step.name == "srun")
-    return LineDevices(hosts=hosts or 1, per_host=count, origin=origin, starts_step=step.name == "srun")
+        return LineDevices(hosts=hosts or 1, starts_step=True)
+    return LineDevices(hosts=hosts or 1, per_host=count, origin=origin, starts_step=True)
 
 
 def _hosts(step: Stage | None, header: Mapping[str, str], environment: Mapping[str, str]) -> int | None:
     """Return the number of hosts of a step; None if nothing states it."""
-    given = step.value("N", "nodes") if step is not None else None
+    given = _nodes(step)
     if given is not None and not given.missing:
         return _number(given, "--nodes")
     if step is None and "nodes" not in header:
@@ -92,6 +113,11 @@ def _hosts(step: Stage | None, header: Mapping[str, str], environment: Mapping[s
     if dash and least != most:
         raise InputError(f"`--nodes={text}` is a range, so its trials could not be compared", hint="give one number of hosts")
     return whole_number(least)
+
+
+def _nodes(step: Stage | None) -> Word | None:
+    """Return the value of `--nodes` of `srun`; None if it is not given."""
+    return step.value("N", "nodes") if step is not None and step.name == "srun" else None
 
 
 def _gpu(step: Stage | None, header: Mapping[str, str]) -> str:

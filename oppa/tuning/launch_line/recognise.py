@@ -82,6 +82,8 @@ def trainer_options(sources: LineSources) -> Options:
 
 def reads_trainer_arguments(sources: LineSources) -> str:
     """Return what shows that the program reads the arguments of Transformers' Trainer; empty if nothing does."""
+    if not sources.line.is_python:
+        return ""  # a command has defaults of its own
     if "no_trainer" in sources.line.program_name or (sources.script and not re.search(r"\w*(Trainer|Parser)\b", sources.script)):
         return ""  # a loop of its own
     options = trainer_options(sources)

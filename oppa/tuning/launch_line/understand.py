@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from oppa.errors import InputError
 from oppa.problem.detect import Machine, this_machine
 from oppa.problem.launch_line.line import LaunchLine, read_line
 from oppa.tuning.formats.stated import table
@@ -55,8 +56,9 @@ def understand(
     """
     line = read_line(words, environment=environment)
     here = machine or this_machine()
-    device = str(table(settings or {}, "cluster").get("device", ""))
-    devices = devices_of(line, here, environment)
+    cluster = table(settings or {}, "cluster")
+    device, hosts = str(cluster.get("device", "")), cluster.get("hosts")
+    devices = devices_of(line, here, environment, stated_hosts=hosts if isinstance(hosts, int) else None)
     sources = LineSources(line=line, machine=here, devices=devices, environment=environment, device=device)
     framework, evidence = recognised(sources)
     sources = dataclasses.replace(sources, devices=_devices(sources, framework, settings or {}))
@@ -78,4 +80,10 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
     hosts, per_host = given.get("hosts"), given.get("devices_per_host")
     if isinstance(hosts, int):
         devices = dataclasses.replace(devices, hosts=hosts)
-    return dataclasses.replace(devices, per_host=per_host, origin="--set") if isinstance(per_host, int) else devices
+    if isinstance(per_host, int):
+        return dataclasses.replace(devices, per_host=per_host, origin="--set")
+    if devices.per_host is None and launcher is None and not sources.line.stage("step"):
+        name = sources.line.program_name
+        hint = f"give the launch line of torchrun or accelerate that `{name}` starts, or state them: `--set cluster.devices_per_host=8`"
+        raise InputError(f"`{name}` may start ranks of its own, so the number of devices is not known", hint=hint)
+    return devices

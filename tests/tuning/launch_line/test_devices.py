@@ -1,0 +1,99 @@
+"""The hosts and ranks that launchers start: counted where options state them, and otherwise not known."""
+
+import shlex
+
+import pytest
+
+from oppa.errors import InputError
+from oppa.tuning.launch_line.understand import understand
+from tests.tuning.launch_line.conftest import CPUS, GPUS
+
+BATCH = "--bs '{micro_batch=4:1,2,4}' --acc '{num_microbatches}'"
+NODES = f"torchrun --nproc-per-node 8 --nnodes $NNODES --node_rank $NODE_RANK train.py {BATCH}\n"
+
+
+def devices(line: str, **settings: int) -> tuple[int, int | None]:
+    """Return the hosts, and the ranks on each."""
+    found = understand(shlex.split(line), environment={}, settings={"cluster": settings}, machine=GPUS)[1].devices
+    return found.hosts, found.per_host
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-np 16", (1, 16)),
+        ("-np 16 -N 8", (2, 8)),
+        ("-np 16 --hostfile hosts -npernode 8", (2, 8)),
+        ("-np 16 --map-by ppr:8:node:PE=4", (2, 8)),
+        ("-np 2 -pernode", (2, 1)),
+        ("-np 16 -H a:8,b:8", (2, 8)),
+        ("-np 16 --host a,b", (2, 8)),
+        ("-H a:8,b:8", (2, 8)),
+        ("-hosts a,b -ppn 4", (2, 4)),
+        ("--mca btl tcp,self -x A=b -np 8", (1, 8)),
+    ],
+)
+def test_options_of_mpirun_state_hosts_and_ranks(options, expected) -> None:
+    assert devices(f"mpirun {options} python train.py {BATCH}") == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("-np 8 -H a:8,b:8", "8 ranks do not fill 2 hosts of 8"),
+        ("-np 12 -H a:8,b:4", "different numbers of ranks"),
+        ("-np 9 -N 8", "9 ranks do not fill 2 hosts of 8"),
+        ("-np 16 --hostfile hosts", "a file names them"),
+    ],
+)
+def test_hosts_of_mpirun_that_its_options_do_not_state_are_not_guessed(options, message) -> None:
+    with pytest.raises(InputError, match=message):
+        devices(f"mpirun {options} python train.py {BATCH}")
+
+
+def test_the_user_states_the_hosts_of_a_file_of_mpirun() -> None:
+    assert devices(f"mpirun -np 16 --hostfile hosts python train.py {BATCH}", hosts=2) == (2, 8)
+
+
+def test_a_number_of_hosts_that_nothing_states_is_asked_for(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(NODES)
+    with pytest.raises(InputError, match=r"the number of hosts is not known, because nothing states `\$NNODES`") as refused:
+        devices("bash run.sh")
+    assert "--set cluster.hosts=2" in refused.value.hint
+    assert devices("bash run.sh", hosts=4) == (4, 8)
+    assert devices("NNODES=2 bash run.sh") == (2, 8)
+    (tmp_path / "run.sh").write_text(f"#SBATCH --nodes=4\n{NODES.replace('NNODES', 'SLURM_NNODES')}")
+    assert devices("bash run.sh") == (4, 8)
+    (tmp_path / "run.sh").write_text(f"srun -N 3 {NODES.replace('$NNODES', '$COUNT')}")
+    assert devices("bash run.sh") == (3, 8)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NPROC_PER_NODE=4 swift sft --per_device_train_batch_size 1 --output_dir out",
+        f"tune run --nproc_per_node 8 full_finetune_distributed {BATCH}",
+        f"composer -n 8 train.py {BATCH}",
+        f"./train {BATCH}",
+        f"python train.py --devices 4 {BATCH}",
+        f"python -m train --nproc-per-node=4 {BATCH}",
+    ],
+)
+def test_a_program_that_may_start_ranks_itself_is_not_taken_for_one_process(line) -> None:
+    with pytest.raises(InputError, match="may start ranks of its own") as refused:
+        devices(line)
+    assert "launch line of torchrun or accelerate" in refused.value.hint
+    assert devices(line, devices_per_host=4) == (1, 4)
+
+
+@pytest.mark.parametrize("line", [f"python train.py {BATCH}", f"python -m train --devices 1 {BATCH}", f"./train.py {BATCH}"])
+def test_a_program_of_python_without_a_launcher_is_one_process(line) -> None:
+    assert devices(line) == (1, 1)
+
+
+def test_a_command_with_arguments_of_the_trainer_has_defaults_of_its_own() -> None:
+    line = "swift sft --per_device_train_batch_size 1 --output_dir out"
+    assert (
+        understand(shlex.split(line), environment={}, settings={"cluster": {"devices_per_host": 4}}, machine=CPUS)[1].framework == "plain"
+    )
