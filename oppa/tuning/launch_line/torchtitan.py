@@ -1,7 +1,8 @@
 """Understand a launch line of torchtitan: a file of TOML, or a registered configuration, with the options of the line over it.
 
 Releases before 0.3 read a file, `--job.config_file`; release 0.3 names a function, `--module llama3 --config llama3_8b`. The registry of
-models (torchtitan_models.toml) has the dimensions that a name means.
+models (torchtitan_models.toml) has the dimensions that a name means, and what some functions state. What another function states is not
+known, so only what the line overrides may vary.
 """
 
 import functools
@@ -37,6 +38,18 @@ _OLDER = {
     "compile.enable": "training.compile",
 }
 """Keys of earlier releases."""
+_GLOBAL, _PIPELINE_BATCH = "training.global_batch_size", "parallelism.pipeline_parallel_microbatch_size"
+_STATED_BY = {
+    **_DEGREES,
+    "micro_batch": "training.local_batch_size",
+    "recompute": "activation_checkpoint.mode",
+    "compile": "compile.enable",
+    "zero_stage": "parallelism.fsdp_reshard_after_forward",
+    "precision": "training.mixed_precision_param",
+    "dp_replicate": "parallelism.data_parallel_replicate_degree",
+    "schedule": "parallelism.pipeline_parallel_schedule",
+}
+"""Keys that state parameters."""
 _LOOPED = ("interleaved", "interleaved-zb", "zb-v")
 _SET = {
     "dp": ["training.global_batch_size", "parallelism.data_parallel_shard_degree"],
@@ -56,8 +69,8 @@ _MEASURED = ("metrics.log_freq",)
 
 
 @functools.cache
-def registry() -> dict[str, dict[str, dict[str, int]]]:
-    """Return the dimensions of torchtitan's models, by name and flavor."""
+def registry() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the dimensions of torchtitan's models by name and flavor, and what functions state by module and name."""
     return tomllib.loads(Path(__file__).with_name("torchtitan_models.toml").read_text())
 
 
@@ -131,10 +144,12 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     file = options.get(_FILE)
     values = sources.contents(file.values[0]) if file and file.values else {}
     shown = Path(file.text).name if file else ""
-    named = registry().get("functions", {}).get(options.value("config"))
-    if file is None and named:
-        values, shown = {"training": dict(named)}, "the registry"
+    if file is None:
+        functions = registry()["functions"].get(options.value("module").removeprefix("torchtitan.models."), {})
+        values, shown = functions.get(options.value("config"), {}), "the registry"
     effective = _Effective(options, values, shown)
+    if file is None and not values:
+        return _of_unknown_function(sources, options, effective, evidence=evidence)
     model, origin = _model(options, effective, shown)
     settings, origins, global_batch = _settings(effective, sources)
     by_function = file is None
@@ -150,7 +165,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         model=model,
         model_origin=origin,
         global_batch=global_batch,
-        batch_origin=effective.stated("training.global_batch_size")[1] or "local batch x dp",
+        batch_origin=effective.stated(_GLOBAL)[1] or "local batch x dp",
         precision="bf16" if precision == "bfloat16" else "fp32",
         settings=settings,
         origins=origins,
@@ -168,13 +183,39 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     )
 
 
+def _of_unknown_function(sources: LineSources, options: Options, effective: _Effective, *, evidence: str) -> Meaning:
+    """Return the meaning of a line whose function is not registered: what the line states is known, and may vary."""
+    stated = {name: origin for name, key in _STATED_BY.items() if (origin := effective.stated(key)[1])}
+    found, _, _ = _settings(effective, sources)
+    total = effective.number(_GLOBAL, -1)
+    arguments = _arguments(found, by_function=True, has_model=False)
+    arguments = {name: words for name, words in arguments.items() if (total > 0 or name == "zero_stage") and name in {"dp", *stated}}
+    unstated = [_GLOBAL] if total <= 0 else [_STATED_BY[name] for name in ("tp", "micro_batch") if name not in stated]
+    function = options.value("config") or "the configuration"
+    hints = [f"state `--{key} ...` in the line, so that more may vary: what `{function}` states is not known" for key in unstated]
+    return Meaning(
+        framework="torchtitan",
+        evidence=evidence,
+        devices=sources.devices,
+        global_batch=total if total > 0 else None,
+        batch_origin=effective.stated(_GLOBAL)[1],
+        settings={name: value for name, value in found.items() if name in stated},
+        origins=stated,
+        words=tuple(templates(options.without(_replaced(arguments, completes=False)))),
+        derived=_DERIVED,
+        arguments=arguments,
+        choices={"zero_stage": [2, 3]} if "zero_stage" in arguments else {},
+        steps={"format": "torchtitan"},
+        added=("--metrics.log_freq", "1"),
+        hints=tuple(hints),
+        missing=sources.missing,
+    )
+
+
 def _model(options: Options, effective: _Effective, file: str) -> tuple[dict[str, Value], str]:
     """Return the dimensions of a registered model, and their origin; nothing for a model that the registry lacks."""
     name, flavor = str(effective.get("model.name", "")), str(effective.get("model.flavor", ""))
-    origin = f"{file} and the registry"
-    if module := options.value("module"):
-        name, flavor = module.rpartition(".")[2], options.value("config").removeprefix(f"{module}_").upper()
-        origin = f"{options.origin('config')} and the registry"
+    origin = f"{options.origin('config') or file} and the registry"
     known = {each.lower(): dimensions for each, dimensions in registry().get(name, {}).items()}
     if flavor.lower() not in known:
         return {}, ""
@@ -202,8 +243,8 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
     )
     found |= {"dp_replicate": replicas} if replicas > 1 and found["zero_stage"] else {}
     local = effective.number("training.local_batch_size", 8)
-    total = effective.number("training.global_batch_size", -1)
-    found["micro_batch"] = local if degrees["pp"] == 1 else effective.number("parallelism.pipeline_parallel_microbatch_size", 1)
+    total = effective.number(_GLOBAL, -1)
+    found["micro_batch"] = local if degrees["pp"] == 1 else effective.number(_PIPELINE_BATCH, 1)
     if degrees["pp"] > 1:
         named = str(effective.get("parallelism.pipeline_parallel_schedule", "1F1B"))
         schedule = next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == named.lower()), named)
@@ -213,9 +254,7 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
     found["compile"] = bool(effective.get("compile.enable", False))
     if effective.stated("training.disable_cuda_graphs")[1]:
         found["cuda_graphs"] = not effective.get("training.disable_cuda_graphs", False)
-    keys = {**_DEGREES, "micro_batch": "training.local_batch_size", "recompute": "activation_checkpoint.mode", "compile": "compile.enable"}
-    keys |= {"zero_stage": "parallelism.fsdp_reshard_after_forward", "precision": "training.mixed_precision_param"}
-    keys |= {"dp_replicate": "parallelism.data_parallel_replicate_degree", "schedule": "parallelism.pipeline_parallel_schedule"}
+    keys = {**_STATED_BY, "micro_batch": _PIPELINE_BATCH} if degrees["pp"] > 1 else _STATED_BY
     origins = {name: effective.stated(key)[1] or "default of torchtitan" for name, key in keys.items()}
     return found, origins, total if total > 0 else local * dp
 
@@ -259,7 +298,7 @@ def _replaced(arguments: Mapping[str, object], *, completes: bool) -> set[str]:
         return own | {
             "training.seq_len",
             "parallelism.pipeline_parallel_schedule",
-            "parallelism.pipeline_parallel_microbatch_size",
+            _PIPELINE_BATCH,
             *_MEASURED,
         }
     return {key for name in arguments for key in _SET.get(name, [])} | set(_MEASURED)

@@ -1,0 +1,38 @@
+"""What lines of torchtitan state by a function or by a file, and what trials add in its spelling."""
+
+import shlex
+
+import pytest
+
+from oppa.errors import InputError
+from oppa.tuning.launch_line.understand import understand
+from tests.tuning.launch_line.conftest import CPUS
+
+LINE = "torchrun --nproc-per-node 8 -m torchtitan.train"
+
+
+@pytest.mark.parametrize("module", ["llama3", "torchtitan.models.llama3"])
+def test_a_registered_function_states_all_that_it_sets(module) -> None:
+    found = understand(shlex.split(f"{LINE} --module {module} --config llama3_70b"), environment={}, machine=CPUS)[1]
+    assert (found.settings["tp"], found.settings["dp"], found.settings["recompute"], found.global_batch) == (8, 1, "full", 8)
+    assert (found.model["layers"], found.model["seq_len"]) == (80, 8192)
+    assert found.origins["tp"] == found.origins["recompute"] == "the registry"
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        ("--module qwen3 --config qwen3_32b", {}),
+        ("--module llama3 --config llama3_405b", {}),
+        ("--module own.llama3 --config llama3_8b", {"tp": 2}),
+    ],
+)
+def test_what_another_function_states_is_not_known(words, stated, job) -> None:
+    with pytest.raises(InputError, match="nothing in this launch line may vary") as refused:
+        job(f"{LINE} {words}")
+    assert "`--training.global_batch_size ...`" in refused.value.hint
+    overrides = "".join(f" --parallelism.tensor_parallel_degree {tp}" for tp in stated.values())
+    made = job(f"{LINE} {words} --training.global_batch_size 64 --training.local_batch_size 2{overrides}")
+    assert dict(made.meaning.settings) == {**stated, "micro_batch": 2} and not made.meaning.model and made.problem.global_batch == 64
+    varied = {known.name for known in made.problem.space.parameters if len(known.choices) > 1}
+    assert varied - {"dp"} == {"micro_batch", *stated}
