@@ -65,6 +65,9 @@ NUMBERS = {
     "--global-batch-size": "global_batch",
 }
 SWITCHES = {"--overlap-grad-reduce": "overlap_zero_comm", "--overlap-param-gather": "overlap_zero_allgather"}
+FSDP = frozenset(["--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2"])
+_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""ZeRO stages of Megatron FSDP, by `--data-parallel-sharding-strategy`."""
 KNOWN = {
     *NUMBERS,
     *SWITCHES,
@@ -225,7 +228,7 @@ def settings_of(options: Options, number: Callable[[str], int | None], *, layers
     """
     found: dict[str, Value] = {name: size for option, name in NUMBERS.items() if (size := number(option)) is not None}
     found |= {name: option in options for option, name in SWITCHES.items()}
-    found["zero_stage"] = int("--use-distributed-optimizer" in options)
+    found["zero_stage"] = _zero_stage(options)
     if (chunk := number("--num-layers-per-virtual-pipeline-stage")) is not None and layers:
         found["model_chunks"] = layers // (int(found.get("pp", 1)) * chunk)
     found["recompute"] = _recompute(options)
@@ -239,6 +242,20 @@ def interleaving(options: Options, settings: Mapping[str, Value]) -> dict[str, V
     if int(settings.get("model_chunks", 1)) <= 1:
         return {}
     return {"schedule": "interleaved", "overlap_p2p": "--no-overlap-p2p-communication" not in options}
+
+
+def uses_fsdp(options: Collection[str]) -> bool:
+    """Return whether Megatron FSDP, or the FSDP2 of torch, takes the place of Megatron-LM's own data parallelism."""
+    return not FSDP.isdisjoint(options)
+
+
+def _zero_stage(options: Options) -> int:
+    """Return the ZeRO stage: of the distributed optimizer, or what FSDP shards by default and by its options."""
+    if "--use-torch-fsdp2" in options:
+        return 2 if "--torch-fsdp2-no-reshard-after-forward" in options else 3
+    if uses_fsdp(options):
+        return _STRATEGIES.get(" ".join(options.get("--data-parallel-sharding-strategy", ())), 3)
+    return int("--use-distributed-optimizer" in options)
 
 
 def _recompute(options: Options) -> str:

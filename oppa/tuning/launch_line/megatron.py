@@ -17,7 +17,7 @@ from oppa.problem.space_file import read_space
 from oppa.problem.training import Training
 from oppa.tuning.formats import megatron, space_words
 from oppa.tuning.formats.megatron_command import model_facts, states_architecture
-from oppa.tuning.launch_line.meaning import ASSUMED, Arguments, LineConflict, LineDevices, Meaning
+from oppa.tuning.launch_line.meaning import ASSUMED, Arguments, ArgumentWords, LineConflict, LineDevices, Meaning
 from oppa.tuning.launch_line.megatron_rules import require_compatible
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
@@ -35,6 +35,7 @@ _MEASURED = ("--log-interval", "--exit-interval", "--rampup-batch-size")
 _HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--spec", "--heterogeneous-layers-config-path")
 _VOCABULARIES = {"GPT2BPETokenizer": 50257}
 """Sizes of vocabularies that a tokenizer always has."""
+_FSDP_NOTE = "the search space of Megatron-LM has no FSDP: its stage, its pipeline and all other options stay, and nothing is predicted"
 _ASSUMED_VOCAB = 128256
 _GLOBAL, _MICRO = "--global-batch-size", "--micro-batch-size"
 
@@ -51,6 +52,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint="remove one of the two")
     devices = _devices(sources, options)
     model, assumed, notes = _model(options, sources)
+    if is_fsdp := megatron.uses_fsdp(options.grouped()):
+        model, assumed, notes = {}, {}, [_FSDP_NOTE]
     settings = _settings(options, devices, model)
     require_compatible(options, settings)
     micro = int(settings.get("micro_batch", 1))
@@ -83,8 +86,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         words=tuple(templates(options.without(replaced))),
         aliases=_ALIASES,
         derived={_GLOBAL: ("dp", "micro_batch")},
-        arguments={} if model else _plain_arguments(),
-        choices={name: [value] for name, value in extras.items()} if model else {"zero_stage": [0, 1]},
+        arguments={} if model else _plain_arguments(is_fsdp=is_fsdp),
+        choices={name: [value] for name, value in extras.items()} if model else {} if is_fsdp else {"zero_stage": [0, 1]},
         steps={"format": "megatron"},
         added=("--log-interval", "1", "--exit-interval", "{steps}"),
         conflicts=tuple(conflicts) if "--rampup-batch-size" in options else (),
@@ -97,13 +100,13 @@ def _origins(options: Options, extras: Mapping[str, Value]) -> dict[str, str]:
     """Return the origins of what options state."""
     names = {**megatron.SWITCHES, **{option: name for name, option in _OPTION_OF.items()}}
     names |= {
-        "--use-distributed-optimizer": "zero_stage",
         "--bf16": "precision",
         "--fp16": "precision",
         "--ddp-bucket-size": "dp_bucket_mb",
     }
     names |= dict.fromkeys(("--recompute-granularity", "--recompute-activations", "--activations-checkpoint-method"), "recompute")
-    names |= {"--num-layers-per-virtual-pipeline-stage": "model_chunks"}
+    names |= {"--num-layers-per-virtual-pipeline-stage": "model_chunks", "--use-distributed-optimizer": "zero_stage"}
+    names |= {**dict.fromkeys(megatron.FSDP, "zero_stage"), "--data-parallel-sharding-strategy": "zero_stage"}
     found = {name: options.origin(option) for option, name in names.items() if option in options}
     return found | {name: "the options" for name in extras if name not in found}
 
@@ -212,11 +215,12 @@ def _options_of(words: object) -> set[str]:
     return {word for word in texts if word.startswith("--")}
 
 
-def _plain_arguments() -> Arguments:
-    """Return the words of the parameters that need no dimensions of the model."""
-    return {
+def _plain_arguments(*, is_fsdp: bool) -> Arguments:
+    """Return the words of the parameters that need no dimensions of the model; FSDP keeps its stage and its pipeline."""
+    found: dict[str, ArgumentWords] = {
         "tp": {"1": [_DEGREES["tp"], "1"], "*": [_DEGREES["tp"], "{tp}", "--sequence-parallel"]},
-        "pp": [_DEGREES["pp"], "{pp}"],
         "micro_batch": [_MICRO, "{micro_batch}", _GLOBAL, "{global_batch}"],
-        "zero_stage": {"0": [], "1": ["--use-distributed-optimizer"]},
     }
+    if is_fsdp:
+        return found
+    return {**found, "pp": [_DEGREES["pp"], "{pp}"], "zero_stage": {"0": [], "1": ["--use-distributed-optimizer"]}}
