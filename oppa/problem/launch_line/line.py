@@ -13,7 +13,8 @@ from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
 from oppa.problem.launch_line.batch_header import SHORT, exported_by, header_of, options_of, variables_of
-from oppa.problem.launch_line.script import MOST_SCRIPTS, ScriptLaunch, read_script
+from oppa.problem.launch_line.script import MOST_SCRIPTS, read_script
+from oppa.problem.launch_line.script_launch import ScriptLaunch
 from oppa.problem.launch_line.shell_syntax import GIVE_LINE
 from oppa.problem.launch_line.starters import (
     FOREIGN,

@@ -15,6 +15,7 @@ from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.launch_line.batch_header import header_of
+from oppa.problem.launch_line.script_launch import ScriptLaunch
 from oppa.problem.launch_line.shell_conditions import condition_holds, joined, matches_pattern
 from oppa.problem.launch_line.shell_effects import (
     Effects,
@@ -32,6 +33,7 @@ from oppa.problem.launch_line.shell_syntax import (
     FUNCTION,
     GIVE_LINE,
     SUBSHELL,
+    UNTIL,
     CaseCommand,
     Command,
     Conditional,
@@ -54,23 +56,6 @@ _SUCCEEDS = frozenset(["export", "echo", ":", "set", "cd", "pushd", "source", ".
 """Commands that are taken to succeed: without their success a script has no values to follow."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptLaunch:
-    """The command that a script starts."""
-
-    words: tuple[Word, ...]
-    environment: Mapping[str, Word]
-    """Variables that the script exports, or sets in front of the command."""
-    folder: Path | None
-    """The folder that the script changes to; None if it stays."""
-    source: str
-    """Place of the command, such as `run.sh:12`."""
-    takes_arguments: bool
-    """True if the script passes its own arguments on."""
-    header: tuple[str, ...] = ()
-    """Options in lines that begin with `#SBATCH`."""
-
-
 def read_script(
     path: Path, words: Sequence[Word], *, environment: Mapping[str, str], text: str | None = None, folder: Path | None = None
 ) -> ScriptLaunch:
@@ -91,6 +76,9 @@ def read_script(
     reading = _Reading(variables, folder or Path())
     reading.script(text)
     if not reading.launches:
+        if reading.exit:
+            hint = f"set in front of the line what the script requires, or {_HINT}"
+            raise InputError(f"`{path.name}` ends with {reading.exit}, before it starts a program that oppa recognises", hint=hint)
         raise InputError(f"`{path.name}` starts no program that oppa recognises", hint=_HINT)
     if len(reading.launches) > 1:
         places = ", ".join(f"`{first_words(each.words)}` at {each.source}" for each in reading.launches[:3])
@@ -103,6 +91,8 @@ class _Reading:
 
     def __init__(self, variables: Variables, start: Path) -> None:
         self.launches: list[ScriptLaunch] = []
+        self.exit = ""
+        """The command that ends the script, with its line; empty if the script is followed to its end."""
         self._variables, self._place = variables, FolderOfShell(start)
         self._functions: dict[str, list[Command]] = {}
         self._sourced = 0
@@ -213,6 +203,7 @@ class _Reading:
             return self._source(words[1:])
         elif name in ("exit", "return"):
             self._exits = name == "exit"
+            self.exit = f"`{first_words(words)}` at line {command.line}"
             return True
         elif name in ("cd", "pushd", "popd"):
             self._place.change(words, self._variables)
@@ -379,9 +370,13 @@ class _Reading:
         if command.kind == SUBSHELL:
             with self._subshell():
                 self.follow(command.body)
-        elif command.kind != FUNCTION:
+        elif command.kind != FUNCTION and not self._is_skipped(command):
             self._unknown(command, [command])
         return False
+
+    def _is_skipped(self, loop: Opaque) -> bool:
+        """Return whether the condition of a loop ends it before its first turn."""
+        return bool(loop.condition) and self._holds(loop.condition) is (loop.kind == UNTIL)
 
     def _unknown(self, command: Command, body: Sequence[Command]) -> None:
         """Mark what commands that may or may not run would set; raise InputError if one of them may start the program."""

@@ -9,7 +9,7 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.launch_line.words import Word, WordPiece
 from oppa.regular_file import exists, is_file, is_folder
 
-_SET_LATER = re.compile(
+SET_LATER = re.compile(
     r"(SLURM|SLURMD|SRUN|PMI|PMIX|PBS|LSB|OMPI|MPI|FLUX|PALS|KUBERNETES|VC|PET|CUDA)_\w+|(LOCAL_|NODE_|GROUP_)?RANK|HOSTNAME|RANDOM"
     r"|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NNODES|NODELIST|PIPESTATUS|SECONDS|EPOCHREALTIME"
 )
@@ -43,7 +43,7 @@ def _tested(piece: WordPiece) -> str | None:
     if not piece.missing:
         return piece.text
     named = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", piece.text)
-    return "" if named and not _SET_LATER.fullmatch(named[1]) else None
+    return "" if named and not SET_LATER.fullmatch(named[1]) else None
 
 
 def _holds(test: Sequence[str], folder: Path) -> bool | None:

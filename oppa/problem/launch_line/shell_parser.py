@@ -95,7 +95,7 @@ class _Parser:
             self._skip_to("do")
             return Opaque(line=token.line, kind=f"a `{token.bare}` loop", body=(*arithmetic, *self._closed("done")), names=names)
         condition = self._closed("do")
-        return Opaque(line=token.line, kind=f"a `{token.bare}` loop", body=(*condition, *self._closed("done")))
+        return Opaque(line=token.line, kind=f"a `{token.bare}` loop", body=(*condition, *self._closed("done")), condition=condition)
 
     def _function(self, line: int, name: str) -> Command:
         """Return a function; its body is a group, a subshell or another compound command."""

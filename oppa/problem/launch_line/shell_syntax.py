@@ -83,6 +83,8 @@ class Opaque:
     body: tuple["Command", ...] = ()
     names: tuple[str, ...] = ()
     """The name of a function, or the variable of a loop."""
+    condition: tuple["Command", ...] = ()
+    """The condition of a `while` or `until` loop, whose commands are also in the body."""
     ended_by: str = "\n"
 
 
@@ -92,7 +94,7 @@ GIVE_LINE = "give the launch line that it starts"
 """Hint of every script that cannot be followed."""
 DECLARES = frozenset(["export", "declare", "readonly", "local", "typeset"])
 """Commands whose words may be assignments."""
-FUNCTION, SUBSHELL = "a function", "a subshell"
+FUNCTION, SUBSHELL, UNTIL = "a function", "a subshell", "a `until` loop"
 
 
 def parts_of(command: Command) -> Iterator[Command]:

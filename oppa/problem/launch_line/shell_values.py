@@ -15,6 +15,7 @@ from oppa.plain_text import clipped
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import DEEPEST, MOST_EXPANDED
 from oppa.problem.launch_line.shell_arithmetic import compute
+from oppa.problem.launch_line.shell_conditions import SET_LATER
 from oppa.problem.launch_line.shell_parser import parse_script
 from oppa.problem.launch_line.shell_syntax import GIVE_LINE, Assigned, Expansion, LiteralText, Parts, Simple
 from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Word, WordPiece
@@ -31,6 +32,7 @@ _LASTING = frozenset(["HOME", "USER", "LOGNAME", "PATH", "SHELL"])
 """Variables of the environment that files with settings leave as they are."""
 _SETS = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9]*")
+_LISTED = re.compile(r"^[: ]|[: ]$")
 _BLANKS = re.compile(r"([ \t\n]+)")
 
 
@@ -66,12 +68,22 @@ class Variables:
             value = tuple(word for parts in assigned.array for word in self.fields(parts))
             self._set[name] = (*before, *value) if assigned.adds else value
         else:
-            added = self.single(assigned.value)
+            added = self._extended(name, self.single(assigned.value))
             first = self._value(name, "") or [] if assigned.adds else []
             self._set[name] = (Word(pieces=(*first, *added.pieces)), *(before[1:] if len(before) > 1 else ()))
         self._unknown.pop(name, None)
         if exports or self.exports_all or name in self.exported:
             self.export(name)
+
+    def _extended(self, name: str, value: Word) -> Word:
+        """Return the value of a list that extends itself, as in `A=/b:$A`: a variable that is set nowhere is empty in it."""
+        own = (f"${name}", f"${{{name}}}")
+        if self.is_unknown(name) or SET_LATER.fullmatch(name) or name in self._environment:
+            return value
+        around = [piece.text for piece in value.pieces if piece.text not in own]
+        if not any(_LISTED.search(text) for text in around):
+            return value
+        return Word(pieces=tuple(piece for piece in value.pieces if not (piece.missing and piece.text in own)))
 
     def put(self, name: str, value: Word) -> None:
         """Set a variable to a word."""
@@ -200,7 +212,7 @@ class Variables:
         if part.kind == "arithmetic":
             return self._arithmetic(part, depth) or missing
         if part.kind == "command":
-            return self._directory(part) or missing
+            return self._directory(part) or self._expr(part) or missing
         match = _PARAMETER.fullmatch(part.body)
         if match is None:
             return missing
@@ -267,6 +279,17 @@ class Variables:
         if any(piece.missing for piece in pieces) or (number := compute(text)) is None:
             return []
         return [WordPiece(text=str(number), origin=f"{self.source}:{part.line}")]
+
+    def _expr(self, part: Expansion) -> list[WordPiece]:
+        """Return the number that `$(expr A \\* B)` prints; nothing for any other command."""
+        commands = parse_script(part.body, source=self.source) if re.match(r"\s*expr\s", part.body) else ()
+        if len(commands) != 1 or not isinstance(commands[0], Simple) or commands[0].assignments:
+            return []
+        words = [word for parts in commands[0].words[1:] for word in self.fields(parts)]
+        if not all(re.fullmatch(r"[0-9]+|[-+*/%()]", word.text) and not word.missing for word in words):
+            return []
+        number = compute(" ".join(word.text for word in words))
+        return [] if number is None else [WordPiece(text=str(number), origin=f"{self.source}:{part.line}")]
 
     def _number(self, name: str) -> str:
         value = self._value(name, "")

@@ -181,7 +181,7 @@ def _require_stated(command: LineCommand) -> None:
     """Raise InputError if the command needs what nothing states."""
     if command.missing:
         message = f"the launch line needs {', '.join(f'`{name}`' for name in dict.fromkeys(command.missing))}, which nothing here states"
-        raise InputError(message, hint="set the variable in front of the line, or write its value in the line")
+        raise InputError(message, hint="set the variable in front of the line, or give the launch line itself, with its value")
 
 
 def _require_batch(command: LineCommand, meaning: Meaning, settings: Mapping[str, Any]) -> None:

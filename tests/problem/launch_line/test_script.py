@@ -6,7 +6,8 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.problem.bounds import MOST_EXPANDED
-from oppa.problem.launch_line.script import ScriptLaunch, read_script
+from oppa.problem.launch_line.script import read_script
+from oppa.problem.launch_line.script_launch import ScriptLaunch
 from oppa.problem.launch_line.shell_arithmetic import compute
 from oppa.problem.launch_line.words import texts, typed
 
@@ -97,6 +98,7 @@ def test_other_scripts_that_it_reads_set_its_variables(tmp_path, monkeypatch) ->
         ("A=${B\ntorchrun t.py", "not closed"),
         ("if true; then\ntorchrun t.py", "no `fi`"),
         ("torchrun <(cat a)", "process substitution"),
+        ('if [ -z "$LOAD" ]; then\n  exit 1\nfi\npython train.py', "ends with `exit 1` at line 2, before it starts a program"),
     ],
 )
 def test_a_script_that_is_not_one_launch_is_refused(text, message) -> None:
