@@ -32,10 +32,14 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         arguments["pp"] = [f"{_KEYS['pp']}={{pp}}"]
     if "micro_batch" in settings and stated:
         arguments["micro_batch"] = [f"{_KEYS['micro_batch']}={{micro_batch}}", f"{_GLOBAL}={{global_batch}}"]
+    choices: dict[str, object] = {}
+    if "tp" in settings and int(settings.get("cp", 1)) > 1:  # its ranks count among those that tp and dp share
+        arguments["cp"] = [f"{_KEYS['cp']}={{cp}}"]
+        choices["cp"] = {"values": [1, settings["cp"]], "degree": True}
     replaced = {_KEYS[name] for name in arguments} | {_INTERVAL} | ({_SEQUENCE} if "tp" in arguments else set())
     left = [key for name, key in _KEYS.items() if name not in settings and name in ("tp", "pp", "micro_batch")]
     hints = [f"state `{key}=...` in the line, so that it may vary: the recipe's own value is not known" for key in left]
-    fixed = {name: size for name, size in settings.items() if name in ("cp", "ep")}
+    fixed = {name: size for name, size in settings.items() if name in ("cp", "ep") and name not in arguments}
     return Meaning(
         framework="megatron-bridge",
         evidence=evidence,
@@ -46,6 +50,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         origins={name: options.origin(key) for name, key in _KEYS.items() if name in settings},
         words=tuple(templates(options.without(replaced))),
         arguments=arguments,
+        choices=choices,
         steps={"format": "megatron"},
         added=(f"{_INTERVAL}=1",),
         notes=tuple(f"{name} = {size} stays as it is" for name, size in fixed.items()),

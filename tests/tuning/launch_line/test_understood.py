@@ -221,6 +221,13 @@ def test_ranks_that_are_taken_for_cpus_are_noted(machine, settings, noted, job) 
     assert any("this machine has no GPU: 2 CPUs are assumed" in note for note in made.notes) is noted
 
 
+def test_ranks_of_context_parallelism_count_where_a_recipe_s_degrees_vary(job) -> None:
+    degrees = "model.tensor_model_parallel_size=2 model.context_parallel_size=2"
+    made = job(f"torchrun --nproc-per-node 8 run_recipe.py --recipe r {degrees} train.global_batch_size=16 train.micro_batch_size=1")
+    assert made.problem.baseline is not None and (made.problem.baseline.dp, made.problem.baseline["cp"]) == (2, 2)
+    assert {each.dp * each.tp * each["cp"] for each in made.problem.candidates()} == {8}
+
+
 def test_what_a_script_does_not_state_is_named(job) -> None:
     script = f"torchrun --nproc-per-node 8 pretrain_gpt.py {OPTIONS} --micro-batch-size 2 --global-batch-size 32 --data-path $DATA\n"
     with pytest.raises(InputError, match=r"needs `\$DATA`, which nothing here states"):
