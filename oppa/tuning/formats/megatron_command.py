@@ -19,7 +19,7 @@ from oppa.tuning.launch_line.templates_of import literal, one_option_a_line
 
 Options = Mapping[str, Sequence[str]]
 
-PROGRAM = "pretrain_gpt.py"
+PROGRAM, _BERT = "pretrain_gpt.py", "pretrain_bert.py"
 DIMENSIONS = {
     "--num-layers": "layers",
     "--hidden-size": "hidden",
@@ -98,7 +98,7 @@ def _kind(options: Options, found: Mapping[str, int], program: str) -> dict[str,
     if not states_architecture(found):
         return {}
     gated, experts = "--swiglu" in options, found.get("experts", 1)
-    causal = PurePath(program or PROGRAM).name == PROGRAM
+    name = PurePath(program or PROGRAM).name
     return {
         **({} if "--ffn-hidden-size" in options else {"ffn": _usual_ffn(found["hidden"], gated=gated)}),
         "gated": gated,
@@ -109,7 +109,7 @@ def _kind(options: Options, found: Mapping[str, int], program: str) -> dict[str,
         **_positions(options, found),
         **({} if "--num-experts" in options else {"experts": 1, "experts_per_token": 1}),
         **({"experts_per_token": 2} if experts > 1 and "--moe-router-topk" not in options else {}),
-        **({"causal": True, "patch": 0, "token_types": 0} if causal else {}),
+        **({"causal": True, "patch": 0, "token_types": 0} if name == PROGRAM else {"causal": False} if name == _BERT else {}),
     }
 
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping
 
 from oppa import catalog
 from oppa.errors import InputError
+from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Value
@@ -19,6 +19,7 @@ from oppa.tuning.formats import megatron, space_words
 from oppa.tuning.formats.megatron_command import model_facts, states_architecture
 from oppa.tuning.launch_line.meaning import ASSUMED, Arguments, ArgumentWords, LineConflict, LineDevices, Meaning
 from oppa.tuning.launch_line.megatron_rules import require_compatible
+from oppa.tuning.launch_line.moe_pattern import dense_layers
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
@@ -33,6 +34,7 @@ _ALIASES = {
 """Options that state parameters in other words than the search space, with these parameters."""
 _MEASURED = ("--log-interval", "--exit-interval", "--rampup-batch-size")
 _HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--spec", "--heterogeneous-layers-config-path")
+_ENCODERS = ("--decoder-seq-length", "--encoder-num-layers", "--img-h", "--freeze-ViT", "--language-model-type", "--vision-model-type")
 _VOCABULARIES = {"GPT2BPETokenizer": 50257}
 """Sizes of vocabularies that a tokenizer always has."""
 _FSDP_NOTE = "the search space of Megatron-LM has no FSDP: its stage, its pipeline and all other options stay, and nothing is predicted"
@@ -145,6 +147,8 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
         return {}, {}, []
     if any(option in options for option in _HYBRID) or "mamba" in program or "hybrid" in program:
         return {}, {}, ["the prior has no model of a hybrid of several kinds of layers"]
+    if any(option in options for option in _ENCODERS):
+        return {}, {}, ["the prior has no model of an encoder beside a decoder"]
     defaults = _defaults()
     found: dict[str, Value] = {
         **dimensions,
@@ -153,8 +157,11 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
     found |= {name: kind[name] for name in ("ffn", "gated", "norm", "tied") if name in kind}
     if shared := options.number("--moe-shared-expert-intermediate-size"):
         found["shared_expert_ffn"] = shared
-    if dense := re.fullmatch(r"\(\[0\]\*(\d{1,4})\+\[1\]\*\d{1,4}\)", options.value("--moe-layer-freq")):
-        found["dense_layers"] = int(dense[1])
+    if frequency := options.value("--moe-layer-freq") if "--num-experts" in options else "":
+        dense = dense_layers(frequency, dimensions["layers"])
+        if dense is None:
+            return {}, {}, [f"the prior has no model of the layers of `--moe-layer-freq {clipped(frequency)}`"]
+        found |= {"dense_layers": dense} if dense else {}
     if "--multi-latent-attention" in options:
         found |= _latents(options)
     elif (width := options.number("--kv-channels")) and width * dimensions["heads"] != dimensions["hidden"]:

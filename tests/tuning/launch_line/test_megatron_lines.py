@@ -38,3 +38,36 @@ def test_fsdp_keeps_its_stage_and_pipeline_and_its_memory_is_not_predicted(words
     assert any("has no FSDP" in note for note in made.meaning.notes)
     options = shlex.split(words.replace("=", " "))
     assert [word for word in made.problem.command.argv if "fsdp" in word] == [word for word in options if "fsdp" in word]
+
+
+@pytest.mark.parametrize(
+    ("frequency", "dense"),
+    [
+        ("([0]*3+[1]*5)", 3),
+        ("[0]*1+[1]*7", 1),
+        ("([0]+[1]*7)", 1),
+        ("2*([0]*0)+([0,0]+6*[1])", 2),
+        ("1", 0),
+        ("([1]*8)", 0),
+        ("2", None),
+        ("([0,1]*4)", None),
+        ("([0]*1+[1]*26)", None),
+        ("[0]*999999999+[1]", None),
+        ("__import__('os')", None),
+    ],
+)
+def test_dense_layers_come_first_or_there_is_no_model(frequency, dense) -> None:
+    found = meaning(f"{LINE} --num-experts 8 --moe-layer-freq {shlex.quote(frequency)}")
+    assert (found.model.get("dense_layers", 0) if found.model else None) == dense
+    assert any("--moe-layer-freq" in note for note in found.notes) is (dense is None)
+
+
+@pytest.mark.parametrize("words", ["--decoder-seq-length 1024", "--img-h 336 --img-w 336", "--encoder-num-layers 4"])
+def test_an_encoder_beside_the_decoder_has_no_model(words) -> None:
+    found = meaning(f"{LINE} {words}")
+    assert not found.model and any("encoder beside" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("program", "causal"), [("pretrain_gpt.py", True), ("pretrain_bert.py", False)])
+def test_bert_attends_to_all_tokens(program, causal, job) -> None:
+    assert job(LINE.replace("pretrain_gpt.py", program)).problem.model.causal is causal
