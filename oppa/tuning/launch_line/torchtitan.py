@@ -16,7 +16,7 @@ from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
 from oppa.problem.file_keys import at
 from oppa.tuning.formats.torchtitan import SCHEDULES
-from oppa.tuning.launch_line.meaning import ArgumentWords, LineConflict, Meaning, StatedFact
+from oppa.tuning.launch_line.meaning import Arguments, ArgumentWords, LineConflict, Meaning, StatedFact
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
@@ -98,6 +98,12 @@ class _Effective:
                 return found, self._file
         return None, ""
 
+    def spelled(self, key: str) -> str:
+        """Return the option of a key as the file's release spells it: by its older name if only that is stated."""
+        older = _OLDER.get(key, "")
+        is_older = bool(older) and at(self._values, key) is None and at(self._values, older) is not None
+        return f"--{older if is_older else key}"
+
     def number(self, key: str, usual: int) -> int:
         """Return the whole number of a key; raises InputError for anything else."""
         found = self.get(key, usual)
@@ -154,7 +160,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     settings, origins, global_batch = _settings(effective, sources)
     by_function = file is None
     completes = by_function and bool(model)
-    arguments = {} if completes else _arguments(settings, by_function=by_function, has_model=bool(model))
+    arguments = {} if completes else _arguments(settings, effective, by_function=by_function, has_model=bool(model))
     replaced = _replaced(arguments, completes=completes)
     precision = str(effective.get("training.mixed_precision_param", "bfloat16"))
     facts = [StatedFact(name="file", value=file.text, origin=file.origin)] if file else []
@@ -174,7 +180,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         words=tuple(templates(options.without(replaced))),
         derived=_DERIVED,
         arguments=arguments,
-        choices=_stated_extras(settings) if completes else _choices(settings, has_model=bool(model)),
+        choices=_stated_extras(settings) if completes else _choices(settings, arguments, has_model=bool(model)),
         steps={"format": "torchtitan"},
         added=() if completes else ("--metrics.log_freq", "1"),
         facts=tuple(facts),
@@ -188,7 +194,7 @@ def _of_unknown_function(sources: LineSources, options: Options, effective: _Eff
     stated = {name: origin for name, key in _STATED_BY.items() if (origin := effective.stated(key)[1])}
     found, _, _ = _settings(effective, sources)
     total = effective.number(_GLOBAL, -1)
-    arguments = _arguments(found, by_function=True, has_model=False)
+    arguments = _arguments(found, effective, by_function=True, has_model=False)
     arguments = {name: words for name, words in arguments.items() if (total > 0 or name == "zero_stage") and name in {"dp", *stated}}
     unstated = [_GLOBAL] if total <= 0 else [_STATED_BY[name] for name in ("tp", "micro_batch") if name not in stated]
     function = options.value("config") or "the configuration"
@@ -259,23 +265,28 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
     return found, origins, total if total > 0 else local * dp
 
 
-def _arguments(settings: Mapping[str, Value], *, by_function: bool, has_model: bool) -> dict[str, ArgumentWords]:
+def _arguments(settings: Mapping[str, Value], effective: _Effective, *, by_function: bool, has_model: bool) -> dict[str, ArgumentWords]:
     """Return the words of each parameter that varies, as releases before 0.3 have them.
 
-    A pipeline stays as it is: in a file's release, the batch that passes through it is another option for each schedule.
+    A pipeline stays as it is: in a file's release, the batch that passes through it is another option for each schedule. So does
+    compilation that nothing states, as its option depends on the release.
     """
-    batch = ["--training.global_batch_size", "{global_batch}"]
-    found: dict[str, ArgumentWords] = {"dp": batch, "tp": ["--parallelism.tensor_parallel_degree", "{tp}"]}
+    batch = [f"--{_GLOBAL}", "{global_batch}"]
+    found: dict[str, ArgumentWords] = {"dp": batch, "tp": [effective.spelled(_DEGREES["tp"]), "{tp}"]}
     if settings["zero_stage"]:
-        found["dp"] = [*batch, "--parallelism.data_parallel_shard_degree", "-1"]
+        found["dp"] = [*batch, effective.spelled("parallelism.data_parallel_shard_degree"), "-1"]
         option = "--parallelism.fsdp_reshard_after_forward"
         found["zero_stage"] = {"2": [option, "never"], "3": [option, "always"]}
     if settings["pp"] == 1:
-        found["micro_batch"] = ["--training.local_batch_size", "{micro_batch}"]
+        found["micro_batch"] = [effective.spelled("training.local_batch_size"), "{micro_batch}"]
     if not by_function:
         found["recompute"] = ["--activation_checkpoint.mode", "{recompute}"]
         if has_model:
-            found["compile"] = {"false": ["--compile.no-enable"], "true": ["--compile.enable"]}
+            if effective.stated("compile.enable")[1]:
+                table, _, name = effective.spelled("compile.enable").rpartition(".")
+                found["compile"] = {"false": [f"{table}.no-{name}"], "true": [f"{table}.{name}"]}
+            else:
+                found["compile"] = {"false": []}
             found["cuda_graphs"] = {"false": []}  # these releases have none
     return found
 
@@ -285,9 +296,10 @@ def _stated_extras(settings: Mapping[str, Value]) -> dict[str, object]:
     return {name: [settings[name]] for name in ("cp", "dp_replicate") if name in settings}
 
 
-def _choices(settings: Mapping[str, Value], *, has_model: bool) -> dict[str, object]:
+def _choices(settings: Mapping[str, Value], arguments: Arguments, *, has_model: bool) -> dict[str, object]:
     found: dict[str, object] = {"zero_stage": [2, 3]} if settings["zero_stage"] else {}
-    return found | ({"compile": [False, True], "cuda_graphs": [False]} if has_model else {})
+    compiles = [False, True] if len(arguments.get("compile", ())) > 1 else [False]
+    return found | ({"compile": compiles, "cuda_graphs": [False]} if has_model else {})
 
 
 def _replaced(arguments: Mapping[str, object], *, completes: bool) -> set[str]:
@@ -301,4 +313,5 @@ def _replaced(arguments: Mapping[str, object], *, completes: bool) -> set[str]:
             _PIPELINE_BATCH,
             *_MEASURED,
         }
-    return {key for name in arguments for key in _SET.get(name, [])} | set(_MEASURED)
+    own = {key for name in arguments for key in _SET.get(name, [])}
+    return own | {_OLDER[key] for key in own if key in _OLDER} | set(_MEASURED)

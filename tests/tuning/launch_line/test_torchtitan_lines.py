@@ -36,3 +36,19 @@ def test_what_another_function_states_is_not_known(words, stated, job) -> None:
     assert dict(made.meaning.settings) == {**stated, "micro_batch": 2} and not made.meaning.model and made.problem.global_batch == 64
     varied = {known.name for known in made.problem.space.parameters if len(known.choices) > 1}
     assert varied - {"dp"} == {"micro_batch", *stated}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "compiles"),
+    [
+        ("[training]\nlocal_batch_size = 1\n[compile]\nenable = true", ["--compile.enable"], {False, True}),
+        ("[training]\nlocal_batch_size = 1\ncompile = true", ["--training.compile"], {False, True}),
+        ("[training]\nlocal_batch_size = 1", [], {False}),
+        ("[training]\nbatch_size = 1\ntensor_parallel_degree = 2", ["--training.batch_size", "--training.tensor_parallel_degree"], {False}),
+    ],
+)
+def test_trials_have_the_options_of_the_release_that_the_file_is_for(text, options, compiles, job) -> None:
+    file = f"[model]\nname = 'llama3'\nflavor = '8B'\n{text}\n"
+    made = job(f"{LINE} --job.config_file c.toml", {"c.toml": file})
+    assert {each["compile"] for each in made.problem.candidates()} == compiles
+    assert set(options) <= {option for each in made.problem.command.arguments for option in each.templates}
