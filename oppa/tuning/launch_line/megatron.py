@@ -110,6 +110,7 @@ def _origins(options: Options, extras: Mapping[str, Value]) -> dict[str, str]:
     names |= {"--num-layers-per-virtual-pipeline-stage": "model_chunks", "--use-distributed-optimizer": "zero_stage"}
     names |= {**dict.fromkeys(megatron.FSDP, "zero_stage"), "--data-parallel-sharding-strategy": "zero_stage"}
     found = {name: options.origin(option) for option, name in names.items() if option in options}
+    found |= {"schedule": found["model_chunks"]} if "model_chunks" in found else {}
     return found | {name: "the options" for name in extras if name not in found}
 
 

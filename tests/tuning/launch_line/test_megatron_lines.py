@@ -71,3 +71,9 @@ def test_an_encoder_beside_the_decoder_has_no_model(words) -> None:
 @pytest.mark.parametrize(("program", "causal"), [("pretrain_gpt.py", True), ("pretrain_bert.py", False)])
 def test_bert_attends_to_all_tokens(program, causal, job) -> None:
     assert job(LINE.replace("pretrain_gpt.py", program)).problem.model.causal is causal
+
+
+@pytest.mark.parametrize("words", ["--num-layers-per-virtual-pipeline-stage 2", "--num-virtual-stages-per-pipeline-rank 2"])
+def test_the_option_of_model_chunks_is_the_origin_of_the_schedule(words) -> None:
+    found = meaning(f"{LINE} --pipeline-model-parallel-size 2 {words}")
+    assert (found.settings["schedule"], found.origins["schedule"]) == ("interleaved", "line")

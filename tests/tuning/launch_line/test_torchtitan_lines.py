@@ -52,3 +52,9 @@ def test_trials_have_the_options_of_the_release_that_the_file_is_for(text, optio
     made = job(f"{LINE} --job.config_file c.toml", {"c.toml": file})
     assert {each["compile"] for each in made.problem.candidates()} == compiles
     assert set(options) <= {option for each in made.problem.command.arguments for option in each.templates}
+
+
+def test_the_micro_batch_of_a_pipeline_has_an_option_of_its_own() -> None:
+    words = "--module llama3 --config llama3_8b --parallelism.pipeline_parallel_degree 2"
+    found = understand(shlex.split(f"{LINE} {words}"), environment={}, machine=CPUS)[1]
+    assert (found.settings["micro_batch"], found.origins["micro_batch"]) == (1, "default of torchtitan")
