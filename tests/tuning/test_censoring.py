@@ -120,3 +120,13 @@ def test_a_failure_that_is_as_likely_on_either_side_shows_nothing() -> None:
     known = posterior(mean, cov, target, torch.where(over, 1e12, noise))
     centre, spread = posterior(mean, cov, *propagate(mean, cov, target, noise, up(over), odds=1.0))
     torch.testing.assert_close((centre, spread.diagonal()), (known[0], known[1].diagonal()), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("room", [1.0, 0.5, 0.35, 0.2, 0.0])
+def test_a_stand_in_of_an_uncertain_bound_is_near_what_was_expected(count, room) -> None:
+    """A failure of an unknown cause may widen what is expected, which no stand-in can; the fit of the kernel takes them for values."""
+    mean, bound = torch.full((count,), -room, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
+    cov = 0.18**2 * (0.9 * torch.ones((count, count), dtype=torch.float64) + 0.1 * torch.eye(count, dtype=torch.float64))
+    stand_in, _ = propagate(mean, cov, bound, torch.ones_like(bound), torch.ones_like(bound), odds=0.3)
+    assert ((stand_in - mean).abs() < 5 * 0.18).all()

@@ -30,6 +30,11 @@ TOLERANCE = 1e-5
 """Sweeps end when no stand-in changes by more than this share of the posterior's precision or deviation. Each sweep halves the rest."""
 VAGUE = 1e6
 """Variance of an uninformative stand-in."""
+FARTHEST = 3.0
+"""Largest distance of a stand-in from what all others predict, in standard deviations of that, where the bound is uncertain.
+
+The mixture may be wider than that prediction, and no Gaussian factor widens. Its mean is kept, and its width is not.
+"""
 
 
 class _Sites(NamedTuple):
@@ -124,6 +129,8 @@ def _stand_in(marginal: _Marginals, site: _Sites, bound: _Bound) -> _Sites:
     weight = torch.where(bound.odds > 0, bounded / (bounded + bound.odds), 1.0)  # of the bound, against the cavity itself
     tilted_mean = cavity_mean + weight * shift
     tilted_variance = cavity_variance + weight * (variance - cavity_variance) + weight * (1 - weight) * shift.square()
-    wanted = (1 / tilted_variance.clamp_min(1e-12) - cavity_precision).clamp_min(1 / VAGUE)
+    moved = (tilted_mean - cavity_mean).abs() / cavity_variance.sqrt()
+    least = torch.where(bound.odds > 0, cavity_precision * moved / (FARTHEST - moved).clamp_min(1e-12), 0.0)
+    wanted = (1 / tilted_variance.clamp_min(1e-12) - cavity_precision).maximum(least).clamp_min(1 / VAGUE)
     wanted_shift = tilted_mean * (wanted + cavity_precision) - cavity_mean * cavity_precision
     return _Sites(precision=0.5 * (site.precision + wanted), shift=0.5 * (site.shift + wanted_shift))
