@@ -1,5 +1,6 @@
 """Describe a study in sentences: the winner, its speed-up, and how certain that is."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -69,10 +70,13 @@ def equivalent(learned: Equivalence, result: WinnerComparison) -> str:
     tolerance = f"tolerance {learned.tolerance:g}"
     if learned.holds:
         return f"as {result.reference_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
+    if not learned.steps:
+        return f"unknown: the winner reports no loss of a step for which {result.reference_in_words} reports one"
     if learned.unknown:
         differ = f"losses differ by {learned.own_deviation:.2g} in two repeats of {result.reference_in_words} itself"
         return f"unknown: {differ} ({tolerance}); seed your program"
-    where = f"by {learned.deviation:.2g} at step {learned.at_step} ({tolerance})"
+    by = f"by {learned.deviation:.2g} " if math.isfinite(learned.deviation) else "as one is not a finite number "
+    where = f"{by}at step {learned.at_step} ({tolerance})"
     return f"not as {result.reference_in_words} does: losses differ {where}; check how your program applies the configuration"
 
 

@@ -8,9 +8,10 @@ The losses come from the repeats that verify the winner: the contenders take tur
 """
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oppa.errors import MeasurementError
 from oppa.problem.problem import Problem
@@ -26,13 +27,14 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Equivalence:
-    """A comparison of two configurations' losses over the steps that both took."""
+    """A comparison of two configurations' losses over the steps for which both reported one."""
 
     reference: str
     """Id of the configuration that the winner is compared with."""
     steps: int
+    """Steps for which both reported a loss; 0 if the reference reported losses, and the winner none of these steps."""
     deviation: float
-    """Largest relative difference of the two losses of a step."""
+    """Largest relative difference of the two losses of a step; infinite where one is not a finite number, or nothing is compared."""
     at_step: int
     """Index of the step with that difference, counted from 0."""
     tolerance: float
@@ -41,41 +43,58 @@ class Equivalence:
 
     @property
     def unknown(self) -> bool:
-        """Return whether the losses differ, and those of two repeats of the reference do as well: the program has no seed."""
-        return not self.holds and self.own_deviation is not None and self.own_deviation > self.tolerance
+        """Return whether the losses cannot show it: none is compared, or two repeats of the reference differ as well, without a seed.
+
+        A loss that is not finite is not explained by a missing seed, unless the reference has such a loss as well.
+        """
+        if not self.steps:
+            return True
+        unseeded = self.own_deviation is not None and self.own_deviation > self.tolerance
+        return not self.holds and unseeded and (math.isfinite(self.deviation) or self.own_deviation == math.inf)
 
     @property
     def holds(self) -> bool:
         """Return whether the winner learns the same, within the tolerance."""
         return self.deviation <= self.tolerance
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values; null for a difference that is infinite."""
+        values = {"holds": self.holds, **dataclasses.asdict(self)}
+        return {name: None if value == math.inf else value for name, value in values.items()}
+
 
 def compare(
-    ours: Sequence[float], theirs: Sequence[float], *, reference: str, precision: str, repeat: Sequence[float] = ()
+    ours: Mapping[int, float], theirs: Mapping[int, float], *, reference: str, precision: str, repeat: Mapping[int, float] | None = None
 ) -> Equivalence | None:
-    """Compare two runs' losses step by step; None if one of the runs reported none.
+    """Compare two runs' losses step by step; None if the reference reported none.
 
     Args:
-        ours: Losses of the winner.
-        theirs: Losses of the reference.
+        ours: Losses of the winner, by step.
+        theirs: Losses of the reference, by step.
         reference: Id of the reference.
         precision: Precision of the job, which decides the tolerance.
         repeat: Losses of another run of the reference, if there is one.
     """
-    if not (ours and theirs):
+    if not theirs:
         return None
-    own = compare(repeat, theirs, reference=reference, precision=precision)
-    off = [abs(own - other) / max(abs(own), abs(other), 1e-30) for own, other in zip(ours, theirs, strict=False)]
-    worst = max(range(len(off)), key=lambda step: (off[step] != off[step], off[step]))  # NaN counts as the largest difference
-    deviation = off[worst] if off[worst] == off[worst] else float("inf")
+    own = compare(repeat, theirs, reference=reference, precision=precision) if repeat else None
+    off = {step: _difference(ours[step], theirs[step]) for step in sorted(ours.keys() & theirs.keys())}
+    worst = max(off, key=lambda step: off[step], default=min(theirs))
     return Equivalence(
         reference=reference,
         steps=len(off),
-        deviation=deviation,
+        deviation=off.get(worst, math.inf),
         at_step=worst,
         tolerance=TOLERANCE[precision],
         own_deviation=own.deviation if own else None,
     )
+
+
+def _difference(one: float, other: float) -> float:
+    """Return the relative difference of two losses: infinite if one of them is not finite, and 0 if neither is."""
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return 0.0 if math.isfinite(one) == math.isfinite(other) else math.inf
+    return abs(one - other) / max(abs(one), abs(other), 1e-30)
 
 
 def equivalence(study: Study, result: "WinnerComparison | None", problem: Problem) -> Equivalence | None:
@@ -86,13 +105,13 @@ def equivalence(study: Study, result: "WinnerComparison | None", problem: Proble
     if not all(repeats):
         return None
     (*_, ours), theirs = ([losses(study.folder / "trials" / trial.folder_name) for trial in own[-2:]] for own in repeats)
-    repeat = theirs[0] if len(theirs) > 1 else ()
+    repeat = theirs[0] if len(theirs) > 1 else None
     return compare(ours, theirs[-1], reference=result.reference.configuration.id, precision=problem.training.precision, repeat=repeat)
 
 
-def losses(folder: Path) -> list[float]:
-    """Return the losses of a trial, one per step; empty if its program reported none or its folder is gone."""
+def losses(folder: Path) -> dict[int, float]:
+    """Return the losses of a trial by step, NaN and infinite ones included; empty if none was reported or the folder is gone."""
     try:
-        return [each.loss for each in MeasurementReader(folder).new() if each.loss is not None]
+        return {each.step: each.loss for each in MeasurementReader(folder).new() if each.loss is not None}
     except MeasurementError:
-        return []
+        return {}

@@ -52,7 +52,7 @@ def to_json(study: Study, result: WinnerComparison | None, why_ended: str | None
         "tied": compared.tied if compared else True if same else None,
         "lead": lead.ratio.value if lead else None,
         "lead_interval": [lead.ratio.low, lead.ratio.high] if lead else None,
-        "equivalence": learned and {"holds": learned.holds, **dataclasses.asdict(learned)},
+        "equivalence": learned and learned.to_dict(),
         "predicted": predicted and dataclasses.asdict(predicted),
         "spent": spent.to_dict(),
         "break_even": result and break_even(result, spent, problem).to_dict(),

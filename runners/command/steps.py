@@ -196,7 +196,7 @@ class StepCounter:
         self.rest_s += self.seconds(facts, share_s)
         if self.rest < self.per_step:
             return None
-        step = PrintedStep(seconds=self.rest_s, loss=number_in(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))
+        step = PrintedStep(seconds=self.rest_s, loss=float_in(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))
         self.rest, self.rest_s = 0, 0.0
         return step
 
@@ -239,11 +239,16 @@ def whole(text):
 
 def number_in(text):
     """Return the finite number that a text states; None if there is none."""
+    number = float_in(text)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def float_in(text):
+    """Return the number that a text states, NaN and infinity included: a loss that diverges was reported. None if there is none."""
     try:
-        number = float(text.replace(",", "")) if text else math.nan
+        return float(text.replace(",", "")) if text else None
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
 
 
 def facts_of(text, match):

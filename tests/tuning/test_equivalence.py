@@ -21,41 +21,65 @@ LEARNED = (
 """Settings that a problem fixes, since they may change what is learned."""
 
 
+def compared(ours: list[float], theirs: list[float], *, precision: str = "fp32", repeat: list[float] | None = None):
+    """The comparison of losses that are reported for every step."""
+    steps = [None if each is None else dict(enumerate(each)) for each in (ours, theirs, repeat)]
+    return compare(steps[0], steps[1], reference="dp4", precision=precision, repeat=steps[2])
+
+
 def test_equal_losses_are_equivalent():
-    found = compare([3.0, 2.0, 1.0], [3.0, 2.0, 1.0], reference="dp4", precision="fp32")
+    found = compared([3.0, 2.0, 1.0], [3.0, 2.0, 1.0])
     assert found.holds and (found.deviation, found.steps) == (0.0, 3)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_largest_relative_difference_decides(precision):
     limit = TOLERANCE[precision]
-    within = compare([4.0, 2.0], [4.0, 2.0 * (1 - 0.9 * limit)], reference="dp4", precision=precision)
-    beyond = compare([4.0, 2.0], [4.0 * (1 - 1.1 * limit), 2.0], reference="dp4", precision=precision)
+    within = compared([4.0, 2.0], [4.0, 2.0 * (1 - 0.9 * limit)], precision=precision)
+    beyond = compared([4.0, 2.0], [4.0 * (1 - 1.1 * limit), 2.0], precision=precision)
     assert within.holds and within.at_step == 1
     assert not beyond.holds and beyond.at_step == 0
 
 
-def test_a_loss_that_is_no_number_differs():
-    found = compare([3.0, math.nan, 1.0], [3.0, 2.0, 1.5], reference="dp4", precision="bf16")
-    assert not found.holds and found.at_step == 1
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_differs_whatever_the_seed(lost):
+    for repeat in (None, [3.0, 2.5, 2.5]):
+        found = compared([3.0, lost, 1.5], [3.0, 2.0, 1.5], precision="bf16", repeat=repeat)
+        assert not found.holds and not found.unknown and (found.at_step, found.steps) == (1, 3)
+        assert found.to_dict()["deviation"] is None
+        json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_losses_that_are_not_finite_in_both_runs_are_equal():
+    assert compared([3.0, math.nan, 1.0], [3.0, math.inf, 1.0]).holds
+
+
+def test_losses_are_compared_by_step():
+    found = compare({0: 3.0, 2: 1.0}, {0: 3.0, 1: 2.0, 2: 1.0}, reference="dp4", precision="fp32")
+    assert found.holds and found.steps == 2
 
 
 def test_what_reports_no_losses_cannot_be_compared():
-    assert compare([], [3.0], reference="dp4", precision="fp32") is None
+    assert compared([3.0], []) is None
+
+
+def test_a_winner_that_reports_no_losses_is_not_silently_accepted():
+    found = compared([], [3.0])
+    assert found.unknown and not found.holds and (found.steps, found.to_dict()["deviation"]) == (0, None)
 
 
 def test_losses_are_read_from_the_trial_folder(tmp_path):
     lines = [{"step": 0, "step_time_s": 1.0, "loss": 3.5}, {"step": 1, "step_time_s": 1.0}, {"step": 2, "step_time_s": 1.0, "loss": 3.25}]
     (tmp_path / "measurements.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert losses(tmp_path) == [3.5, 3.25]
-    assert losses(tmp_path / "gone") == []
+    assert losses(tmp_path) == {0: 3.5, 2: 3.25}
+    assert losses(tmp_path / "gone") == {}
 
 
 def test_no_parameter_of_a_configuration_but_the_fixed_batch_may_change_what_is_learned():
     assert set(LEARNED) & set(PARAMETERS) == {"global_batch"}
 
 
-@pytest.mark.parametrize(("drift", "holds"), [(1e-6, True), (0.1, False)])
+@pytest.mark.parametrize(("drift", "holds"), [(1e-6, True), (0.1, False), (math.nan, False)])
 def test_the_winner_is_compared_with_what_the_user_runs_by_their_last_repeats(tmp_path, problem, drift, holds):
     candidates = problem.candidates()
     usual, best = (candidates.configuration(index) for index in candidates.default_order()[:2])
@@ -65,7 +89,7 @@ def test_the_winner_is_compared_with_what_the_user_runs_by_their_last_repeats(tm
             lease = study.claim(configuration, purpose=VERIFICATION, pairing="them")
             folder = study.folder / "trials" / lease.folder_name
             folder.mkdir(parents=True)
-            off = 1 + drift * number
+            off = 1 + (drift if number else 0.0)
             (folder / "measurements.jsonl").write_text(json.dumps({"step": 0, "step_time_s": 1.0, "loss": 3.5 * off}) + "\n")
             study.finish(lease, TrialResult(outcome="completed", step_times_s=(1.0,), seconds=1.0))
             repeats[configuration] = (study.trials()[-1],)

@@ -61,11 +61,12 @@ class EquivalenceOutput(Output):
     holds: bool
     reference: str
     steps: int
-    deviation: float
+    deviation: float | None
+    """Largest relative difference of the two losses of a step; null if only one of them is finite, or no step is compared."""
     at_step: int
     tolerance: float
     own_deviation: float | None
-    """The same difference between two repeats of the reference; null if there are none to compare."""
+    """The same difference between two repeats of the reference; null also if there are none to compare."""
 
 
 class SpendingOutput(Output):

@@ -1,6 +1,7 @@
 """Show a verification: what it compares, its trials, and its verdict."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -169,7 +170,10 @@ def _learned(found: "VerifyResult") -> list[str]:
     """Return a line that compares the winner's losses with those in the study; none if they are not known."""
     if (learned := found.equivalence) is None:
         return []
-    ours = f"losses of {learned.steps} steps differ by at most {learned.deviation:.1e}"
+    if not learned.steps:
+        return ["[bold]learns[/]   unknown: no step has a loss here and in the study"]
+    differ = f"differ by at most {learned.deviation:.1e}" if math.isfinite(learned.deviation) else "are finite in one run only"
+    ours = f"losses of {learned.steps} steps {differ}"
     beyond = f"beyond the tolerance of {learned.tolerance:g}"
     same = "as in the study" if learned.holds else f"[yellow]not as in the study[/], {beyond}"
     if learned.unknown:

@@ -144,7 +144,7 @@ class VerifyResult:
             "gain_then": _ratio(self.speed_up_then),
             "gain": _ratio(self.speed_up),
             "lead": _ratio(self.lead),
-            "equivalence": self.equivalence and {"holds": self.equivalence.holds, **dataclasses.asdict(self.equivalence)},
+            "equivalence": self.equivalence and self.equivalence.to_dict(),
             "spent": self.spent.to_dict(),
             "trials": [{**trial_json(trial), "hosts": list(trial.hosts)} for trial in self.trials],
         }
@@ -163,5 +163,7 @@ def _same_losses(finished: FinishedStudy, study: Study, trials: list[Trial], pro
         return None
     theirs = losses(finished.folder / "trials" / then[-1].folder_name)
     ours = losses(study.trial_folder(now[-1]))
-    repeat = losses(study.trial_folder(now[-2])) if len(now) > 1 else ()
+    repeat = losses(study.trial_folder(now[-2])) if len(now) > 1 else None
+    if not theirs:  # the folder of the study's trial may be gone
+        return None
     return compare(theirs, ours, reference=best.configuration.id, precision=problem.training.precision, repeat=repeat)
