@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import oppa
 from oppa.api.jobs import Resume, load_job, problem_of, session_facts, session_folder
+from oppa.api.torch_threads import torch_threads_kept
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from oppa.tuning.scale_profile import ScaleProfile
 
 
+@torch_threads_kept()
 def profile(
     job: str | Path | Problem,
     *,
@@ -75,6 +77,7 @@ def profile(
         return ProfileResult(folder=folder, ended=ended, table=found, exhaustive_s=profiler.seconds_of_all())
 
 
+@torch_threads_kept()
 def profile_scales(
     job: str | Path,
     *,

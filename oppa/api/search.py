@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import oppa
 from oppa.api.jobs import Resume, problem_of, session_facts, session_folder
+from oppa.api.torch_threads import torch_threads_kept
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.problem import Problem
 from oppa.tuning import designers
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from oppa.tuning.transfer import TransferredPrior
 
 
+@torch_threads_kept()
 def tune(
     job: "str | Path | Problem | oppa.BenchmarkTask | oppa.LineJob",
     *,
@@ -94,6 +96,7 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
         return SearchResult.of(executor, found, ended)
 
 
+@torch_threads_kept()
 def plan(
     job: "str | Path | Problem | oppa.BenchmarkTask | oppa.LineJob",
     *,

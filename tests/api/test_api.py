@@ -272,3 +272,22 @@ def test_every_name_is_there_typed_and_documented() -> None:
         assert inspect.Parameter.empty not in hints and inspect.signature(function).return_annotation is not None
     with pytest.raises(AttributeError, match=r"no attribute 'tunes'"):
         typing.cast(typing.Any, oppa).tunes  # noqa: B018
+
+
+def test_the_torch_of_the_caller_keeps_its_threads(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch, seen = pytest.importorskip("torch"), []
+    before = torch.get_num_threads()
+
+    class Counting(oppa.SearchCallback):
+        started = stepped = ended = lambda *_: None
+
+        def tick(self):
+            seen.append(torch.get_num_threads())
+
+    torch.set_num_threads(2)
+    try:
+        oppa.tune(JOB, trials=1, study="s", callback=Counting())
+        assert torch.get_num_threads() == 2 and {*seen} == {1}
+    finally:
+        torch.set_num_threads(before)

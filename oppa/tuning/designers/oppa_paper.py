@@ -26,6 +26,7 @@ from oppa.tuning.designer import Observation, at_random, free
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.surrogate.distributions import Normal, column, roomy
 from oppa.tuning.surrogate.paper import PaperProcess, PriorMean, start_of
+from oppa.tuning.surrogate.threads import use_one_thread
 
 RANDOM = 5
 FAILURES_IN_A_ROW = 4
@@ -40,7 +41,7 @@ class OppaPaper:
     """Implements the designer `oppa-paper`."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
-        torch.set_num_threads(1)
+        use_one_thread()
         self._work, self._points = workload_of(problem, candidates), torch.from_numpy(encode(candidates))
         self._limit = float(problem.cluster.usable_bytes)
         self._settle = problem.limits.settle

@@ -38,6 +38,7 @@ from oppa.tuning.surrogate.cost_model import MeanFunction
 from oppa.tuning.surrogate.distributions import Joint, Normal
 from oppa.tuning.surrogate.map_fit import fit, negative_log_posterior, prior_covariance
 from oppa.tuning.surrogate.posterior import Posterior
+from oppa.tuning.surrogate.threads import use_one_thread
 
 SOFTNESS = 0.03
 """Standard deviation of the logarithm of the memory limit."""
@@ -92,7 +93,7 @@ class GaussianProcess:
             residual: Expected error beyond that.
             nugget: Expected size of nuggets.
         """
-        torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
+        use_one_thread()
         self.points, self.layouts, self.cost = points, layouts.to(points.dtype), cost
         self._widths = layout, residual
         self._grid = GRID / torch.tensor([belief.spread for belief in cost.beliefs.values()], dtype=torch.float64)
