@@ -58,17 +58,17 @@ class ScalingLaw:
         errors = []
         for left_out, time in step_times_s.items():
             others = {devices: each for devices, each in step_times_s.items() if devices != left_out}
-            errors.append(math.log(_step_s(_coefficients(others), left_out) / time))
+            errors.append(_log_ratio(_step_s(_coefficients(others), left_out), time))
         found = _coefficients(step_times_s)
         explained = []
         for devices, time in step_times_s.items():
-            within = WITHIN * (noise or {}).get(devices, 0.0) + abs(math.log(_step_s(found, devices) / time))
+            within = WITHIN * (noise or {}).get(devices, 0.0) + abs(_log_ratio(_step_s(found, devices), time))
             explained.append((devices, time * math.exp(-within), time * math.exp(within)))
         return cls(found, math.sqrt(math.fsum(error**2 for error in errors) / len(errors)), tuple(explained))
 
     def step_s(self, devices: int) -> float:
-        """Return the predicted seconds per step on a number of devices."""
-        return _step_s(self.coefficients, devices)
+        """Return the predicted seconds per step on a number of devices; positive, even if only the term in log n is."""
+        return max(_step_s(self.coefficients, devices), math.exp(-LARGEST) * self.explained_s[0][1])
 
     def log_error(self, devices: int) -> float:
         """Return the error of the logarithm of a prediction: `log_stddev`, or the distance to the farthest of the laws, if that is more."""
@@ -86,7 +86,14 @@ class ScalingLaw:
             bounds += [1.0, -1.0]
         ratio = np.array(_terms(devices)) * unit_s / self.step_s(devices)
         least, largest = (linprog(sign * ratio, A_ub=rows, b_ub=bounds).fun for sign in (1, -1))
+        if least is None or largest is None:  # the solver failed, for example on bounds that are many orders of magnitude apart
+            return math.exp(-LARGEST), math.exp(LARGEST)
         return least, -largest
+
+
+def _log_ratio(predicted_s: float, measured_s: float) -> float:
+    """Return log(predicted / measured), at least -LARGEST: a law that has only the term in log n predicts 0 s on one device."""
+    return math.log(max(predicted_s / measured_s, math.exp(-LARGEST)))
 
 
 def _coefficients(step_times_s: Mapping[int, float]) -> tuple[float, float, float]:

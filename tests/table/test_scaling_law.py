@@ -5,7 +5,7 @@ import math
 import pytest
 
 from oppa.errors import MeasurementError
-from oppa.table.scaling_law import ScalingLaw
+from oppa.table.scaling_law import LARGEST, ScalingLaw
 
 
 def law(devices: int, a: float = 8.0, b: float = 0.5, c: float = 0.0) -> float:
@@ -56,3 +56,10 @@ def test_devices_that_make_a_step_slower_are_predicted_to_be_no_faster() -> None
 def test_too_few_or_impossible_times_predict_nothing(times: dict[int, float]) -> None:
     with pytest.raises(MeasurementError, match="predict no others"):
         ScalingLaw.fit(times)
+
+
+@pytest.mark.parametrize("times", [{1: 0.5, 2: 1.0, 4: 2.0, 8: 3.0, 16: 4.0}, {1: 1.0, 2: 1.2, 4: 2.4, 8: 3.6, 16: 4.8}])
+@pytest.mark.parametrize("noise", [0.0, 0.1, 5.0])
+def test_times_that_grow_with_devices_have_a_law_with_a_large_error(times, noise) -> None:
+    law = ScalingLaw.fit(times, dict.fromkeys(times, noise))
+    assert all(law.step_s(devices) > 0 and 0 < law.log_error(devices) <= LARGEST for devices in (1, 3, 64))
