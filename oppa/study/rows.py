@@ -62,6 +62,21 @@ COLUMNS = ", ".join(_Row.model_fields)
 """The columns of a trial that ended, as SQL lists them."""
 
 
+def prediction_fault(prediction: Prediction) -> str:
+    """Return why a trial with this prediction could not be read from the study; empty if it could."""
+    try:
+        _Prediction.model_validate({name: getattr(prediction, name, None) for name in _Prediction.model_fields})
+    except ValidationError as error:
+        return _first(error)
+    return ""
+
+
+def _first(error: ValidationError) -> str:
+    """Return the first fault that a validation found, with the name of its value."""
+    first = error.errors(include_url=False)[0]
+    return f"`{'.'.join(map(str, first['loc']))} = {first['input']!r}`: {first['msg']}"
+
+
 def read_trial(row: Mapping[str, Any]) -> Trial:
     """Return the trial in a row.
 
@@ -71,9 +86,7 @@ def read_trial(row: Mapping[str, Any]) -> Trial:
     try:
         checked = _Row.model_validate(dict(row))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        column = ".".join(map(str, first["loc"]))
-        raise StudyError(f"`{column} = {first['input']!r}`: {first['msg']}") from None
+        raise StudyError(_first(error)) from None
     given = dict(checked) | {
         "configuration": read_configuration(checked.configuration),
         "cause": plain_text(checked.cause or ""),

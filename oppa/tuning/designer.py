@@ -167,6 +167,20 @@ class Valued(Protocol):
         ...
 
 
+@runtime_checkable
+class Explained(Protocol):
+    """States why it suggests nothing more. Designers may have this method."""
+
+    def reason_to_end(self, skipped: int) -> str:
+        """Return in words why `suggest` returned None, though `skipped` candidates were not tried."""
+        ...
+
+
+def short_of_memory(skipped: int) -> str:
+    """Return the reason to end of a designer that expects all other candidates to run out of memory."""
+    return f"nothing is left to try: the other {skipped} configurations are expected to run out of memory"
+
+
 def free(size: int, taken: Set[int]) -> NDArray[np.int64]:
     """Return the numbers of those of `size` candidates that are not taken, ascending."""
     untaken = np.ones(size, dtype=bool)

@@ -15,7 +15,7 @@ from oppa.problem.training import Limits
 from oppa.study import Prediction, Trial
 from oppa.table import Origin, Table, TableRow
 from oppa.table.origin import Method
-from oppa.tuning.designer import Designer, Known, Observation
+from oppa.tuning.designer import Designer, Known, Observation, short_of_memory
 from oppa.tuning.designers.active_profiling import ActiveProfiling, GoodputLoss
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.search import search, searched
@@ -85,6 +85,10 @@ class _Kept:
         self.exhausted = candidate is None
         self.write()
         return candidate
+
+    def reason_to_end(self, skipped: int) -> str:
+        """Return why nothing more is suggested."""
+        return short_of_memory(skipped)
 
     def predict(self, candidate: int) -> Prediction | None:
         """Return the profiler's prediction."""

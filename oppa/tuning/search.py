@@ -12,7 +12,8 @@ from oppa.problem.problem import Problem
 from oppa.study import Lease, Trial
 from oppa.study.records import DRIFT, SEARCH, VERIFICATION
 from oppa.tuning import repeated_failures
-from oppa.tuning.designer import Concurrent, Designer, Observation, Restated, incumbent
+from oppa.tuning.answers import asking, checked_candidate, prediction_of
+from oppa.tuning.designer import Concurrent, Designer, Explained, Observation, Restated, incumbent
 from oppa.tuning.device_budget import worthwhile_s
 from oppa.tuning.drift import drift_of, is_due
 from oppa.tuning.stopping import StopTest, against
@@ -51,7 +52,7 @@ def search(
         now = _StudyState.of(executor, candidates, watches_drift=watches_drift)
         _teach(designer, now, learned)
         purpose, candidate, reason = _next(executor, candidates, designer, now, watches_drift=watches_drift, ends_unpaid=ends_unpaid)
-        prediction = None if candidate is None else designer.predict(candidate)
+        prediction = None if candidate is None else prediction_of(designer, candidate)
         limit_s = time_limit_s(prediction, now.observed, limits, cold=executor.is_cold(now.counted))
         steps_s = worthwhile_s(prediction, now.every, executor.problem)
         kept_s = 0.0 if executor.budget.total_s is None else reserve(now.every)
@@ -134,9 +135,12 @@ def _next(
     running = {candidates.index_of(lease.configuration) for lease in now.running}
     candidate, reason = next_candidate(executor.problem, candidates, designer, now.taken, running=running), ""
     if candidate is None:
-        reason = _exhausted(len(now.taken), len(candidates))
-    elif ends_unpaid and (worth := worth_of(executor.problem, candidates, designer, now.seen, candidate)) and not worth.pays:
-        candidate, reason = None, worth.in_words()
+        reason = _exhausted(designer, len(candidates) - len(now.taken))
+    elif ends_unpaid:
+        with asking(designer):
+            worth = worth_of(executor.problem, candidates, designer, now.seen, candidate)
+        if worth and not worth.pays:
+            candidate, reason = None, worth.in_words()
     if candidate is None and may_repeat:
         return DRIFT, _again(executor, now, ending=True), reason
     return SEARCH, candidate, reason
@@ -150,10 +154,11 @@ def _teach(designer: Designer, now: _StudyState, learned: dict[int, float]) -> N
     """
     new = [observation for trial, observation in zip(now.offsets, now.seen, strict=True) if trial not in learned]
     changed = any(now.offsets.get(trial, offset) != offset for trial, offset in learned.items())
-    if changed and isinstance(designer, Restated):
-        designer.restate(now.seen)
-    elif new:
-        designer.update(new)
+    with asking(designer):
+        if changed and isinstance(designer, Restated):
+            designer.restate(now.seen)
+        elif new:
+            designer.update(new)
     learned |= now.offsets
 
 
@@ -176,12 +181,15 @@ def next_candidate(
     Args:
         taken: Candidates that were tried, or run.
         running: Those that run.
+
+    Raises:
+        InputError: a designer that is not oppa's fails, or suggests what is no candidate.
     """
     if problem.baseline is not None and (baseline := candidates.index_of(problem.baseline)) not in taken:
         return baseline
-    if running and isinstance(designer, Concurrent):
-        return designer.suggest_with_pending(running, taken)
-    return designer.suggest(taken)
+    with asking(designer):
+        answer = designer.suggest_with_pending(running, taken) if running and isinstance(designer, Concurrent) else designer.suggest(taken)
+    return checked_candidate(designer, answer, len(candidates))
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:
@@ -199,8 +207,8 @@ def spent(executor: TrialExecutor, search_trials: int) -> str:
     return ""
 
 
-def _exhausted(tried: int, valid: int) -> str:
-    skipped = valid - tried
+def _exhausted(designer: Designer, skipped: int) -> str:
+    """Return in words why a designer suggests nothing, and leaves some candidates out."""
     if not skipped:
         return "every valid configuration was tried"
-    return f"nothing is left to try: the other {skipped} configurations are expected to run out of memory"
+    return designer.reason_to_end(skipped) if isinstance(designer, Explained) else "the designer suggests no further trial"

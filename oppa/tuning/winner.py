@@ -7,6 +7,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Trial
 from oppa.study.records import BASELINE, VERIFICATION, TimeBudget
+from oppa.tuning.answers import prediction_of
 from oppa.tuning.comparison import BASELINES, WinnerComparison, compare_contenders, contenders, untried_reference
 from oppa.tuning.designer import Designer
 from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, complete_s, startup_s
@@ -26,7 +27,7 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
         result = compare_contenders(trials, candidates, repeats, baseline)
         executor.failing_repeatedly(trials)
         reference = untried_reference(trials, candidates, baseline)
-        expected_s = None if reference is None else complete_s(designer.predict(reference), trials, executor.problem)
+        expected_s = None if reference is None else complete_s(prediction_of(designer, reference), trials, executor.problem)
         if reference is not None and allows(executor, trials, expected_s):
             due, purpose, pairing = candidates.configuration(reference), BASELINE, None
         elif result is None and running and not executor.budget.must_release():
@@ -42,7 +43,7 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
         if any(lease.purpose == purpose and lease.pairing == pairing for lease in running):
             executor.wait()  # another tuner runs it
             continue
-        prediction = designer.predict(candidates.index_of(due))
+        prediction = prediction_of(designer, candidates.index_of(due))
         request = request_of(executor, trials, expected_s)
         if (lease := study.claim(due, purpose=purpose, pairing=pairing, prediction=prediction, budget=request)) is not None:
             executor.run(lease)
@@ -55,7 +56,7 @@ def verification_s(trials: Sequence[Trial], candidates: Candidates, designer: De
     repeats, baseline = problem.limits.repeats, problem.baseline
     result, reference = compare_contenders(trials, candidates, repeats, baseline), untried_reference(trials, candidates, baseline)
     known = {} if result is None else {trial.configuration: repeat_s(trial, problem) for trial in contenders(result)}
-    untried_s = None if reference is None else complete_s(designer.predict(reference), trials, problem)
+    untried_s = None if reference is None else complete_s(prediction_of(designer, reference), trials, problem)
     slowest_s = max(known.values(), default=math.inf)
     reference_s = slowest_s if reference is None else untried_s or UNPREDICTED * slowest_s
     due = sum((repeats - len(result.repeats[each])) * seconds for each, seconds in known.items()) if result else 0.0

@@ -1,12 +1,14 @@
 """The search with trials that are acted out in this process: everything but the training is real."""
 
 import dataclasses
+import math
 from functools import partial
 
 import pytest
 
+from oppa.errors import InputError
 from oppa.problem.training import Limits
-from oppa.study import Study
+from oppa.study import Prediction, Study
 from oppa.study.records import BASELINE, DRIFT, SEARCH, VERIFICATION, TimeBudget
 from oppa.trials import trial_folder
 from oppa.trials.launcher import Exit
@@ -337,6 +339,46 @@ class Beside:
 
     def update(self, observations):
         """Learn nothing."""
+
+
+class Odd(Beside):
+    """A designer of the user's own, whose answers are the arguments."""
+
+    def __init__(self, candidate=0, prediction=None) -> None:
+        self.candidate, self.prediction = candidate, prediction
+
+    def suggest(self, taken):
+        if isinstance(self.candidate, Exception):
+            raise self.candidate
+        return self.candidate
+
+    def predict(self, candidate):
+        return self.prediction
+
+
+NAN, NOTHING = (Prediction(steps_per_s=rate, log_stddev=0.1) for rate in (math.nan, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (Odd(prediction=NAN), "predicts `steps_per_s = nan`"),
+        (Odd(prediction=NOTHING), "predicts `steps_per_s = 0.0`"),
+        (Odd(prediction={}), "predicts `steps_per_s = None`"),
+        (Odd(-1), "suggests -1, which is no number from 0 to"),
+        (Odd(10**9), "suggests 1000000000"),
+        (Odd("dp4"), "suggests 'dp4'"),
+        (Odd(ValueError("mine")), "fails: ValueError: mine"),
+    ],
+)
+def test_a_wrong_answer_of_a_designer_ends_the_search_and_names_the_designer(odd, words, sit, study, candidates) -> None:
+    with pytest.raises(InputError) as caught:
+        search(sit(), candidates, odd, make_rule("never", LIMITS))
+    assert caught.value.message.startswith(f"the designer `{__name__}:Odd` {words}") and not study.trials()
+
+
+def test_a_designer_that_suggests_nothing_does_not_blame_memory(sit, candidates) -> None:
+    assert search(sit(), candidates, Odd(None), make_rule("never", LIMITS)) == "the designer suggests no further trial"
 
 
 def test_a_designer_is_told_what_runs_meanwhile(limited, candidates) -> None:

@@ -24,7 +24,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.calibration import widening
-from oppa.tuning.designer import Observation, free, standings
+from oppa.tuning.designer import Observation, free, short_of_memory, standings
 from oppa.tuning.designers.choice import expected_gain, most_promising, most_valuable
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
@@ -167,6 +167,10 @@ class Oppa:
         if not returnable and self._is_misled():
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy, running=running)
+
+    def reason_to_end(self, skipped: int) -> str:
+        """Return why nothing more is suggested."""
+        return short_of_memory(skipped)
 
     def expected_gain(self, candidate: int) -> float | None:
         """Return the share by which a trial of the candidate is expected to speed up the choice.

@@ -32,7 +32,7 @@ from oppa.cost.workload import Columns, Workload
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
-from oppa.tuning.designer import Observation, free, standings
+from oppa.tuning.designer import Observation, free, short_of_memory, standings
 from oppa.tuning.designers.choice import most_promising, value_of_new
 from oppa.tuning.designers.oppa import MODEL_WRONG, TOO_LARGE
 from oppa.tuning.designers.processes import (
@@ -115,9 +115,7 @@ class Upward:
 
         None once VERIFIED have been measured, or ATTEMPTS have ended and one was measured.
         """
-        tried = [seen for seen in self._seen if seen.candidate < self._n and seen.candidate != self._baseline]
-        measured = sum(seen.measured for seen in tried)
-        if measured >= VERIFIED or (measured and len(tried) >= ATTEMPTS):
+        if self._is_done():
             return None
         rows = torch.from_numpy(free(self._n, taken))
         rows = rows[~self.pruning.infeasible[rows]]
@@ -131,6 +129,18 @@ class Upward:
             return most_promising(rows, self.log_rate.likeliest.of_candidates(rows), slack)
         noise, incumbent = trial_variance(self._seen), next(iter(completed.values()))
         return int(rows[self.log_rate.expected(lambda each: value_of_new(each.upside(rows), slack, noise, incumbent=incumbent)).argmax()])
+
+    def _is_done(self) -> bool:
+        """Return whether enough candidates were measured at full size, or too many failed."""
+        tried = [seen for seen in self._seen if seen.candidate < self._n and seen.candidate != self._baseline]
+        measured = sum(seen.measured for seen in tried)
+        return measured >= VERIFIED or (measured > 0 and len(tried) >= ATTEMPTS)
+
+    def reason_to_end(self, skipped: int) -> str:
+        """Return why nothing more is suggested."""
+        if not self._is_done():
+            return short_of_memory(skipped)
+        return f"[proxy] measures at most {VERIFIED} configurations at full size, besides the baseline"
 
     def of_candidates(self, rows: Tensor | slice = slice(None)) -> tuple[Normal, Normal]:
         """Return the posterior of log throughput and of log(memory / limit) of full-size candidates, by number."""

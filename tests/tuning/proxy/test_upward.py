@@ -96,6 +96,12 @@ def test_three_are_measured_and_no_more(job, upward) -> None:
     assert upward.suggest(taken) is None
 
 
+def test_it_does_not_blame_memory_once_three_were_measured(job, upward) -> None:
+    assert "run out of memory" in upward.reason_to_end(9)
+    upward.update([seen(job, at) for at in range(3)])
+    assert upward.suggest({0, 1, 2}) is None and upward.reason_to_end(9).startswith("[proxy] measures at most 3 ")
+
+
 def test_the_next_takes_the_place_of_one_that_ran_out_of_memory(job, upward) -> None:
     first = upward.suggest(set())
     upward.update([failed(first)])
