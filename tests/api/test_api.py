@@ -16,6 +16,7 @@ import pytest
 
 import oppa
 from oppa import catalog
+from oppa.api.torch_threads import torch_threads_kept
 from oppa.errors import InfeasibleError, InputError, JobError
 from oppa.study import Study
 from oppa.tuning.session import Session
@@ -274,20 +275,16 @@ def test_every_name_is_there_typed_and_documented() -> None:
         typing.cast(typing.Any, oppa).tunes  # noqa: B018
 
 
-def test_the_torch_of_the_caller_keeps_its_threads(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    torch, seen = pytest.importorskip("torch"), []
+def test_the_torch_of_the_caller_keeps_its_threads():
+    torch = pytest.importorskip("torch")
+    from oppa.tuning.surrogate.threads import use_one_thread
+
     before = torch.get_num_threads()
-
-    class Counting(oppa.SearchCallback):
-        started = stepped = ended = lambda *_: None
-
-        def tick(self):
-            seen.append(torch.get_num_threads())
-
     torch.set_num_threads(2)
     try:
-        oppa.tune(JOB, trials=1, study="s", callback=Counting())
-        assert torch.get_num_threads() == 2 and {*seen} == {1}
+        with torch_threads_kept():
+            use_one_thread()  # as surrogates do
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
