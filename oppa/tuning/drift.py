@@ -2,7 +2,7 @@
 
 A machine that slows down in a search, by heat or other jobs, makes later configurations look slow. The log rate of a trial is that of its
 configuration, plus the drift, plus noise. The drift is a random walk over the number of trials, and only repeats tell it from the
-configurations. It counts if a likelihood ratio test rejects a machine without drift.
+configurations. It counts if a likelihood ratio test rejects a machine without drift, which may be noisier than most.
 
 Notation (m measured trials of configurations that ran twice or more, g such configurations):
     y    log rates, steps per second                         (m,)
@@ -14,6 +14,7 @@ Notation (m measured trials of configurations that ran twice or more, g such con
 
 import dataclasses
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -32,6 +33,10 @@ CLOSEST = 4
 """Trials from one repeat to the next at least, so that repeats are at most a fifth of the trials."""
 SIGNIFICANT = 2.71
 """Twice the log likelihood ratio at 5%: half of chi-squared with one degree of freedom, as a variance cannot be negative."""
+NOISES = (1.0, 1.5, 2.0, 3.0, 5.0)
+"""Noise of a trial among which the likeliest is sought, as multiples of TRIAL_STDDEV, with and without a drift."""
+NOISE_SPREAD = 0.5
+"""Standard deviation of the logarithm of that multiple: a few repeats cannot tell noise from a drift."""
 _STDDEVS = np.geomspace(1e-4, 1.0, 33)
 """Standard deviations of the drift per trial among which the likeliest is sought."""
 
@@ -64,21 +69,25 @@ def drift_of(trials: Sequence[Trial]) -> Drift:
     at = np.array([position for position, trial in enumerate(seen) if count[trial.configuration] > 1], dtype=np.float64)
     repeated = [trial for trial in seen if count[trial.configuration] > 1]
     y = np.array([math.log(trial.steps_per_s or 1.0) for trial in repeated])
-    noise = np.array([TRIAL_STDDEV**2 + (trial.variance or 0.0) / (trial.steps_per_s or 1.0) ** 2 for trial in repeated])
+    within = np.array([(trial.variance or 0.0) / (trial.steps_per_s or 1.0) ** 2 for trial in repeated])
+    noises = [(TRIAL_STDDEV * each) ** 2 + within for each in NOISES]
     kinds = {configuration: column for column, configuration in enumerate(dict.fromkeys(trial.configuration for trial in repeated))}
     x = np.zeros((len(repeated), len(kinds)))
     x[range(len(repeated)), [kinds[trial.configuration] for trial in repeated]] = 1.0
     walk = np.minimum.outer(at, at)
-    still, *walking = (_log_likelihood(y, x, stddev**2 * walk + np.diag(noise)) for stddev in (0.0, *_STDDEVS))
-    likeliest = int(np.argmax(walking))
-    if 2 * (walking[likeliest] - still) < SIGNIFICANT:
+    priors = [-0.5 * (math.log(each) / NOISE_SPREAD) ** 2 for each in NOISES]
+    known = list(zip(noises, priors, strict=True))
+    still = max(_log_likelihood(y, x, np.diag(noise)) + prior for noise, prior in known)
+    walking = [
+        (_log_likelihood(y, x, stddev**2 * walk + np.diag(noise)) + prior, stddev, noise) for stddev in _STDDEVS for noise, prior in known
+    ]
+    likeliest, stddev, noise = max(walking, key=operator.itemgetter(0))
+    if 2 * (likeliest - still) < SIGNIFICANT:
         return Drift()
-    variance = _STDDEVS[likeliest] ** 2
+    variance = stddev**2
     residual, solved = _residual(y, x, variance * walk + np.diag(noise))
     path = variance * np.minimum.outer(np.arange(len(seen), dtype=np.float64), at) @ solved(residual)
-    return Drift(
-        stddev=float(_STDDEVS[likeliest]), offsets={trial.id: float(each) for trial, each in zip(seen, path - path[-1], strict=True)}
-    )
+    return Drift(stddev=float(stddev), offsets={trial.id: float(each) for trial, each in zip(seen, path - path[-1], strict=True)})
 
 
 def is_due(trials: Sequence[Trial], *, resumed: bool = False, ending: bool = False) -> bool:
