@@ -165,6 +165,7 @@ class Study:
         purpose: str = SEARCH,
         pairing: str | None = None,
         tried: int = 0,
+        after: int | None = None,
         prediction: Prediction | None = None,
         limit: int | None = None,
         budget: TimeBudget | None = None,
@@ -173,6 +174,10 @@ class Study:
 
         A search trial follows `tried` others of its configuration. If there are more, another tuner has claimed it. A trial with a
         `pairing` is a verification trial: one of the repeats that compare configurations.
+
+        Args:
+            after: Number of the last trial that the caller has seen, running or ended. If a trial of this purpose and pairing was claimed
+                since, another tuner was faster. None: any number of tuners may run such trials.
         """
         purpose = purpose if pairing is None else VERIFICATION
         now = self._clock()
@@ -180,6 +185,8 @@ class Study:
             if purpose == SEARCH and self._search_trials(configuration) != tried:
                 return None
             if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
+                return None
+            if after is not None and self._claimed_since(after, purpose, pairing):
                 return None
             self._count_idle()
             granted_s = None if budget is None else budget.granted_s(self._held_time())
@@ -329,6 +336,11 @@ class Study:
             same = "configuration_id = ? AND json_extract(configuration, '$.global_batch') = ?"  # ids do not name the batch
             query, values = f"{query} AND {same}", (configuration.id, configuration.global_batch)
         return int(self._connection.execute(query, values).fetchone()[0])
+
+    def _claimed_since(self, trial: int, purpose: str, pairing: str | None) -> bool:
+        """Return whether a trial of a purpose and pairing was claimed after the trial of this number."""
+        query = "SELECT 1 FROM trials WHERE id > ? AND purpose = ? AND pairing IS ? LIMIT 1"
+        return self._connection.execute(query, (trial, purpose, pairing)).fetchone() is not None
 
     def _count_idle(self, trial_s: float = 0.0) -> None:
         """Add the seconds since the last trial to this session, if its launcher holds devices; `trial_s` of them belong to a trial."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
-from oppa.study import Trial
+from oppa.study import Lease, Trial
 from oppa.study.records import BASELINE, VERIFICATION, TimeBudget
 from oppa.tuning.answers import prediction_of
 from oppa.tuning.comparison import BASELINES, WinnerComparison, compare_contenders, contenders, untried_reference
@@ -23,7 +23,7 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
     study, repeats, baseline = executor.study, executor.problem.limits.repeats, executor.problem.baseline
     while True:
         study.recover()
-        trials, running = study.trials(), study.running()
+        running, trials = study.running(), study.trials()  # in this order, so that one that ends meanwhile is seen
         result = compare_contenders(trials, candidates, repeats, baseline)
         executor.failing_repeatedly(trials)
         reference = untried_reference(trials, candidates, baseline)
@@ -45,10 +45,19 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
             continue
         prediction = prediction_of(designer, candidates.index_of(due))
         request = request_of(executor, trials, expected_s)
-        if (lease := study.claim(due, purpose=purpose, pairing=pairing, prediction=prediction, budget=request)) is not None:
+        if (
+            lease := study.claim(
+                due, purpose=purpose, pairing=pairing, prediction=prediction, after=last_of(trials, running), budget=request
+            )
+        ) is not None:
             executor.run(lease)
         else:
             executor.wait()  # the trials of other tuners hold the rest of the budget
+
+
+def last_of(trials: Sequence[Trial], running: Sequence[Lease]) -> int:
+    """Return the number of the last trial among those that ended or run; 0 if there is none."""
+    return max([*(trial.id for trial in trials), *(lease.trial for lease in running)], default=0)
 
 
 def verification_s(trials: Sequence[Trial], candidates: Candidates, designer: Designer, problem: Problem) -> float:

@@ -74,6 +74,18 @@ def test_a_configuration_is_searched_again_by_one_tuner_that_knows_of_its_trials
     assert study.claim(B) is not None  # what was interrupted does not count
 
 
+def test_two_tuners_that_saw_the_same_trials_run_one_repeat(study, completed) -> None:
+    study.finish(study.claim(A), completed)
+    last = study.trials()[-1].id
+    lease = study.claim(A, pairing="A|B", after=last)
+    with Study(study.folder) as other:
+        assert lease is not None and other.claim(A, pairing="A|B", after=last) is None
+        study.finish(lease, completed)
+        assert other.claim(B, pairing="A|B", after=last) is None  # it was run meanwhile: the caller has to look again
+        assert other.claim(B, pairing="A|B", after=lease.trial) is not None
+        assert other.claim(B, pairing="other", after=last) is not None
+
+
 def test_a_configuration_may_be_verified_any_number_of_times(study, completed) -> None:
     for _ in range(3):
         study.finish(study.claim(A, pairing="A|B"), completed)

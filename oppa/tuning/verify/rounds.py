@@ -7,7 +7,7 @@ from oppa.study import Trial
 from oppa.tuning.comparison import WinnerComparison, is_unreliable, pairing_of
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.verify.finished import FinishedStudy
-from oppa.tuning.winner import allows, repeat_s, request_of
+from oppa.tuning.winner import allows, last_of, repeat_s, request_of
 
 
 def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int) -> WinnerComparison:
@@ -15,7 +15,7 @@ def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int)
     study, contenders = executor.study, finished.contenders
     while True:
         study.recover()
-        trials, running = study.trials(), study.running()
+        running, trials = study.running(), study.trials()  # in this order, so that one that ends meanwhile is seen
         now = measured_again(finished, trials)
         due = now.missing(rounds) if now.repeats else None
         if due is None:
@@ -26,7 +26,8 @@ def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int)
         if running:
             executor.wait()  # another process runs the next trial of this verification
             continue
-        lease = study.claim(due, pairing=pairing_of(contenders), budget=request_of(executor, trials, expected_s))
+        request, seen = request_of(executor, trials, expected_s), last_of(trials, running)
+        lease = study.claim(due, pairing=pairing_of(contenders), after=seen, budget=request)
         if lease is None:
             executor.wait()
         else:
