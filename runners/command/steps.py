@@ -38,6 +38,7 @@ SHORTEST_S, LONGEST_S = 1e-9, 1e9
 """Bounds of a step's seconds, which oppa refuses beyond them; an objective takes the place of the seconds or of their reciprocal."""
 MOST_GIB = 2.0**32
 """More than oppa takes for the memory of a device."""
+OBJECTIVE = "an objective"
 SHOWN = 40
 """Most characters of a text in a message."""
 
@@ -209,12 +210,15 @@ class StepCounter:
         for names, power in ((self.times, 1), (self.rates, -1)):
             for name, factor in names.items():
                 if facts.get(name):
-                    return seconds_of(facts[name], factor, power)
+                    return seconds_of(facts[name], factor, power, what=OBJECTIVE if name == "value" else "a step time")
         return otherwise
 
 
-def seconds_of(text, factor, power):
+def seconds_of(text, factor, power, *, what):
     """Return the seconds that a printed number states, as a time if the power is 1, or as a rate if it is -1.
+
+    Args:
+        what: What the text states, for messages.
 
     Raises:
         ValueError: The text is no positive number, or the seconds are out of bounds.
@@ -224,7 +228,8 @@ def seconds_of(text, factor, power):
         raise ValueError(f"the program prints `{text[:SHOWN]}`, but times, rates and objectives must be positive")
     log_s = math.log(factor) + power * math.log(number)
     if not math.log(SHORTEST_S) <= log_s <= math.log(LONGEST_S):
-        bounds = f"an objective has to lie between {SHORTEST_S:g} and {LONGEST_S:g}, so state it in another unit"
+        unit = ", so state it in another unit" if what == OBJECTIVE else ""
+        bounds = f"{what} has to lie between {SHORTEST_S:g} and {LONGEST_S:g}{unit}"
         raise ValueError(f"the program prints `{text[:SHOWN]}`, which is too large or too small: {bounds}")
     return factor * number**power
 

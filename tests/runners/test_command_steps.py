@@ -206,3 +206,9 @@ def test_a_step_whose_loss_is_not_finite_is_a_step_with_that_loss(loss):
         printed = text.format(1).replace("2.50000", loss).replace("2.5", loss).replace("1.0E+00", loss)
         (step,) = timed([(1.0, printed)], formats()[name]["pattern"])
         assert str(step.loss) == loss and math.isfinite(step.seconds)
+
+
+def test_a_step_time_out_of_bounds_is_not_called_an_objective():
+    with pytest.raises(ValueError, match="a step time has to lie between") as raised:
+        timed([(1.0, "step took 1e-30 ms")], r"took (?P<ms>\S+) ms")
+    assert "objective" not in str(raised.value)
