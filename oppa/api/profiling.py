@@ -136,8 +136,13 @@ def profile_scales(
 
 def _over_batches(job: str | Path | Problem, global_batch: str | Sequence[int]) -> Problem:
     """Return the problem over several batches, without the job's own limits of trials and time, which are for `tune`."""
-    from oppa.problem.batches import over, parse_batches
+    from oppa.problem.batches import FORMS, over, parse_batches
+    from oppa.tuning.session import require_whole
 
     batches = parse_batches(global_batch) if isinstance(global_batch, str) else tuple(global_batch)
+    if not batches:
+        raise InputError("`global_batch` names no batch", hint=FORMS)
+    for batch in batches:
+        require_whole("global_batch", batch, least=1)
     problem = over(problem_of(job), batches)
     return dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, trials=None, wall_time_s=None))

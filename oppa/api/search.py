@@ -53,13 +53,14 @@ def tune(
     from oppa.tracking.session import tracked
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.plan import expectation, is_expected
-    from oppa.tuning.session import SessionOptions
+    from oppa.tuning.session import SessionOptions, require_whole
 
+    require_whole("seed", seed, least=0)
     setup = _setup(job, designer, launcher, alone=resume is None, trials=trials, max_gpu_hours=max_gpu_hours)
     problem = setup.problem
+    transfer = _transferred(problem, study)  # before a folder is made, which would stay empty if this fails
     folder, again = session_folder(problem, study, resume, among="studies", launcher=launcher)
     facts = session_facts(problem, "tune", resume, designer=designer, seed=seed)
-    transfer = _transferred(problem, own=folder)
     beliefs = transfer.beliefs if transfer else None
     facts |= {"transfer": "; ".join(text for _, text in transfer.lines)} if transfer else {}
     expected = expectation(setup, designer, beliefs) if callback is not None and is_expected(problem, designer) else None
@@ -128,7 +129,7 @@ def plan(
             raise
         return plan_elsewhere(with_limits(job.problem, trials=trials, max_gpu_hours=max_gpu_hours), designer, error.message)
     resumed = ResumedStudy.of(Path(study), setup.problem, simulated=setup.runner.in_process) if study is not None else None
-    return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem), resumed=resumed)
+    return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem, study), resumed=resumed)
 
 
 def _setup(
@@ -155,10 +156,10 @@ def _setup(
     return Setup.of(problem, launcher, alone=alone, simulator=simulator)
 
 
-def _transferred(problem: Problem, own: Path | None = None) -> "TransferredPrior | None":
-    """Return what the studies under `[designer] transfer` learned, without the job's `own`; None if the job names no study."""
+def _transferred(problem: Problem, study: str | Path | None) -> "TransferredPrior | None":
+    """Return what the studies under `[designer] transfer` learned, without the search's own `study`; None if the job names no study."""
     if not problem.search_options.transfer:
         return None
     from oppa.tuning.transfer import transferred
 
-    return transferred(problem, own=own)
+    return transferred(problem, own=None if study is None else Path(study))

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import logging
 import math
+import numbers
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -78,6 +79,19 @@ def with_software(problem: Problem, runner: Runner) -> Problem:
     return dataclasses.replace(problem, software=software_of(runner, problem.command))
 
 
+def require_whole(name: str, value: object, *, least: int) -> None:
+    """Raise InputError unless an argument is a whole number of at least so much."""
+    if not is_number(value, numbers.Integral):
+        raise InputError(f"`{name} = {value!r}` is no whole number", hint=f"use {least} or more")
+    if value < least:  # type: ignore[operator]
+        raise InputError(f"`{name} = {value}` is too small", hint=f"use at least {least}")
+
+
+def is_number(value: object, kind: type) -> bool:
+    """Return whether a value is a number of a kind, such as `numbers.Real`; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def with_limits(problem: Problem, **limits: float | None) -> Problem:
     """Return the problem with those limits changed that are not None.
 
@@ -85,10 +99,11 @@ def with_limits(problem: Problem, **limits: float | None) -> Problem:
         InputError: a limit is not positive, or leaves no time for a trial to start.
     """
     changed: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
-    if (trials := changed.get("trials")) is not None and trials < 1:
-        raise InputError(f"`trials = {trials}` is too small", hint="use at least 1")
-    if (hours := changed.get("max_gpu_hours")) is not None and not 0 < hours < math.inf:
-        raise InputError(f"`max_gpu_hours = {hours:g}` is not a positive number", hint="use more than 0, such as 100")
+    if (trials := changed.get("trials")) is not None:
+        require_whole("trials", trials, least=1)
+    if (hours := changed.get("max_gpu_hours")) is not None and not (is_number(hours, numbers.Real) and 0 < hours < math.inf):
+        shown = f"{hours:g}" if is_number(hours, numbers.Real) else repr(hours)
+        raise InputError(f"`max_gpu_hours = {shown}` is not a positive number", hint="use more than 0, such as 100")
     limited = dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, **changed))
     require_one_start(limited)
     return limited

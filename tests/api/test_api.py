@@ -17,7 +17,7 @@ import pytest
 import oppa
 from oppa import catalog
 from oppa.api.torch_threads import torch_threads_kept
-from oppa.errors import InfeasibleError, InputError, JobError
+from oppa.errors import InfeasibleError, InputError, JobError, OppaError
 from oppa.study import Study
 from oppa.tuning.session import Session
 from tests import own_program
@@ -202,12 +202,42 @@ def test_a_job_is_trained_and_goes_on(tmp_path) -> None:
         ({"job": "nowhere.toml"}, "`nowhere.toml` cannot be read"),
         ({"job": JOB, "designer": "vanila-bo"}, "`vanila-bo` is no designer"),
         ({"job": JOB, "trials": 0}, "`trials = 0` is too small"),
+        ({"job": JOB, "trials": float("nan")}, "`trials = nan` is no whole number"),
+        ({"job": JOB, "trials": 2.5}, "`trials = 2.5` is no whole number"),
+        ({"job": JOB, "trials": True}, "`trials = True` is no whole number"),
+        ({"job": JOB, "trials": "3"}, "`trials = '3'` is no whole number"),
+        ({"job": JOB, "max_gpu_hours": "1"}, "`max_gpu_hours = '1'` is not a positive number"),
+        ({"job": JOB, "seed": "a"}, "`seed = 'a'` is no whole number"),
     ],
 )
 def test_bad_arguments_are_errors_and_leave_nothing_behind(arguments, message, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         oppa.tune(**arguments)
+    assert not any(tmp_path.iterdir())
+
+
+def test_studies_that_do_not_exist_leave_no_folder_behind(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OppaError, match="nowhere"):
+        oppa.tune(oppa.load_job(JOB, settings=["designer.transfer=nowhere"]))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_plan_refuses_to_start_from_its_own_study_as_the_search_does(tmp_path) -> None:
+    folder = tmp_path / "s"
+    job = oppa.load_job(JOB, settings=[f"designer.transfer={folder}"])
+    Study.create(folder, job.to_dict(), job.fingerprint).close()
+    for start in (oppa.plan, oppa.tune):
+        with pytest.raises(InputError, match="names no study but the search's own"):
+            start(job, study=folder)
+
+
+@pytest.mark.parametrize(("batches", "message"), [([], "`global_batch` names no batch"), ([0, 8], "`global_batch = 0` is too small")])
+def test_batches_of_a_profile_are_checked(batches, message, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        oppa.profile(JOB, global_batch=batches)
     assert not any(tmp_path.iterdir())
 
 
