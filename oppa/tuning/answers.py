@@ -1,6 +1,6 @@
 """Ask a designer for a candidate or a prediction, and check its answer, since a designer may be the user's own.
 
-A wrong answer would end a search with an error elsewhere, or would store a trial that cannot be read, and that runs again for ever.
+A wrong answer would end a search with an error elsewhere. Or it would store a trial that cannot be read, and that runs again for ever.
 """
 
 import contextlib
