@@ -151,7 +151,7 @@ class Run:
         facts |= {"plan": self._terms.number, "paused_s": self._paused_s} | ({} if loss is None else {"loss": finite(loss)})
         self._began_s, self._paused_s = begin_s, 0.0
         if self._in_trial:
-            goes_on = self._trial.step(seconds, memory_bytes=memory_bytes, loss=finite(loss))
+            goes_on = self._trial.step(seconds, memory_bytes=memory_bytes, loss=None if loss is None else float(loss))
             self._leaving = None if goes_on else Leaving("trial")
             self._count(samples)
             return

@@ -1,5 +1,6 @@
 """A program's side of a run: all ranks change at the same step, nothing waits for oppa, and a late rank ends the attempt."""
 
+import json
 import os
 import sys
 import threading
@@ -351,6 +352,17 @@ def test_a_trial_measures_no_gradients(tmp_path, monkeypatch):
     monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
     run = open_run()
     assert run.in_trial and run.plan.statistics_every == 0
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_diverges_in_a_trial_is_reported(loss, tmp_path, monkeypatch):
+    """Without a seed, only such a loss tells a winner that learns otherwise."""
+    attempt(tmp_path)
+    (tmp_path / run_files.ATTEMPT).unlink()
+    monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
+    open_run().step(samples=8, loss=loss)
+    (line,) = (tmp_path / run_files.MEASUREMENTS).read_text().splitlines()
+    assert repr(json.loads(line)["loss"]) == repr(loss)
 
 
 @pytest.mark.parametrize("folder", [None, "."])
