@@ -133,16 +133,16 @@ env = "KNOB"
 
 @pytest.mark.parametrize("study", ["x'$(touch PWNED)'y", "$(touch PWNED)", "`touch PWNED`", "a; touch PWNED #", '"', "a\ntouch PWNED\n"])
 def test_the_folder_of_a_study_is_no_code_of_the_job_that_holds_hosts(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm runs the script that sbatch gets; this one ends, because nobody has touched the heartbeat for long."""
+    """Slurm runs the script that sbatch gets; this one ends, because nobody touches the heartbeat while it sleeps."""
     (tmp_path / "bin").mkdir()
-    for name, text in {"sbatch": "cat > script; echo 7", "squeue": "echo RUNNING", "scontrol": "true", "scancel": "true"}.items():
+    commands = {"sbatch": "cat > script; echo 7", "squeue": "echo RUNNING", "scontrol": "true", "scancel": "true", "sleep": "true"}
+    for name, text in commands.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     (tmp_path / study).mkdir()
     (tmp_path / study / "slurm.alive").touch()
-    os.utime(tmp_path / study / "slurm.alive", (0, 0))
     assert slurm_job._submit([], slurm_job.script(tmp_path / study / "slurm.alive")) == "7"
     done = subprocess.run(["sh", "script"], cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0 and not done.stderr and not list(tmp_path.rglob("PWNED"))

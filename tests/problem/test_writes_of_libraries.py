@@ -39,7 +39,7 @@ def test_transformers_options_are_declared_and_taken():
     fields = {f"--{field.name}" for field in dataclasses.fields(transformers.TrainingArguments) if field.init}
     assert undeclared("transformers", fields) == set()
     declared = writes().frameworks["transformers"]
-    older = {"--logging_dir", "--evaluation_strategy", "--cache_dir", "--config"}
+    older = {"--logging_dir", "--cache_dir", "--config"}
     assert {*declared.options} - fields == older, "the others are options of this release"
     text = "--save_strategy steps --load_best_model_at_end --eval_strategy steps --push_to_hub --report_to wandb tensorboard --use_cpu"
     (found,) = transformers.HfArgumentParser(transformers.TrainingArguments).parse_args_into_dataclasses(trial_words("transformers", text))
