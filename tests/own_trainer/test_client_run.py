@@ -1,15 +1,12 @@
 """A program's side of a run: all ranks change at the same step, nothing waits for oppa, and a late rank ends the attempt."""
 
-import json
 import os
 import sys
 import threading
 import time
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from oppa_client import ContractError, Run, early_start, open_run, run_files, wait_for_devices
 
@@ -354,17 +351,6 @@ def test_a_trial_measures_no_gradients(tmp_path, monkeypatch):
     assert run.in_trial and run.plan.statistics_every == 0
 
 
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_diverges_in_a_trial_is_reported(loss, tmp_path, monkeypatch):
-    """Without a seed, only such a loss tells a winner that learns otherwise."""
-    attempt(tmp_path)
-    (tmp_path / run_files.ATTEMPT).unlink()
-    monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))
-    open_run().step(samples=8, loss=loss)
-    (line,) = (tmp_path / run_files.MEASUREMENTS).read_text().splitlines()
-    assert repr(json.loads(line)["loss"]) == repr(loss)
-
-
 @pytest.mark.parametrize("folder", [None, "."])
 def test_ranks_that_are_not_early_do_not_wait(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(early_start, "_declared", False)
@@ -385,36 +371,3 @@ def test_an_unknown_ability_is_an_error_that_names_them(monkeypatch):
 def test_outside_oppa_there_is_no_run(monkeypatch):
     monkeypatch.delenv("OPPA_TRIAL", raising=False)
     assert open_run() is None
-
-
-def test_numbers_that_json_cannot_state_are_left_out(tmp_path):
-    attempt(tmp_path)
-    (run,) = ranks(tmp_path, 1)
-    run.step(samples=8, loss=float("nan"), noise={"noise_scale": float("inf"), "health": "no_signal"}, learning_rate=float("inf"))
-    (line,) = reported(tmp_path)
-    assert line["loss"] is None and line["learning_rate"] is None and line["noise"] == {"noise_scale": None, "health": "no_signal"}
-
-
-@pytest.mark.parametrize(
-    ("given", "counts"), [(8, True), (8.0, True), (8.5, False), (-8, False), ("8", False), (float("nan"), False), (None, False)]
-)
-def test_samples_are_whole_numbers_of_whatever_type(given, counts, tmp_path):
-    attempt(tmp_path)
-    (run,) = ranks(tmp_path, 1)
-    if counts:
-        run.step(samples=given)
-        assert reported(tmp_path)[-1]["samples"] == 8
-    else:
-        with pytest.raises(ContractError, match="state a whole number from 0 on"):
-            run.step(samples=given)
-
-
-@pytest.mark.parametrize("of", [int, torch.tensor, np.int64], ids=["int", "tensor", "numpy"])
-def test_all_numbers_of_a_step_may_be_tensors_and_numpy_numbers(of, tmp_path):
-    attempt(tmp_path)
-    (run,) = ranks(tmp_path, 1)
-    run.step(samples=of(8), tokens=of(64), memory_bytes=of(5), skipped=of(1) == 1, loss=of(2), learning_rate=of(1))
-    (line,) = reported(tmp_path)
-    assert [line[name] for name in ("samples", "tokens", "memory_bytes", "skipped", "loss", "learning_rate")] == [8, 64, 5, True, 2.0, 1.0]
-    with pytest.raises(ContractError, match=r"tokens=8.5"):
-        run.step(samples=8, tokens=8.5)

@@ -1,5 +1,7 @@
 """Gradients, and their norms, of one process that computes in float64."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,10 +13,12 @@ from oppa.problem.training import Training
 from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice
 from oppa.training.model.weights import materialise
-from oppa.training.statistics.noise_scale import Norms
+from oppa.training.statistics.noise_scale import Norms, estimate_of
 from oppa.trials.trial_folder import TrialSpec
 
 STEPS = 2
+TOLERANCE = 1e-4
+"""Relative. Asked for are 1e-2, which a norm's weights counted twice might pass; float32 leaves 2e-5."""
 
 
 def spec_of(configuration: Configuration, model: Model) -> TrialSpec:
@@ -43,3 +47,14 @@ def square(gradient: dict[str, Tensor]) -> float:
 def norms_of(each: list[dict[str, Tensor]], tokens: float) -> Norms:
     small = sum(map(square, each)) / len(each)
     return Norms(small=small, big=square(mean(each, [1] * len(each))), small_tokens=tokens, big_tokens=tokens * len(each))
+
+
+def assert_same(found: list[list[Norms]], expected: list[list[Norms]]) -> None:
+    for step, wanted in zip(found, expected, strict=True):
+        for norms, known in zip(step, wanted, strict=True):
+            assert dataclasses.asdict(norms) == pytest.approx(dataclasses.asdict(known), rel=TOLERANCE)
+        estimate, right = estimate_of(step), estimate_of(wanted)
+        assert (estimate is None) == (right is None)
+        if estimate is not None and right is not None:
+            # A difference of norms that are some times larger.
+            assert (estimate.signal, estimate.noise) == pytest.approx((right.signal, right.noise), rel=10 * TOLERANCE)

@@ -1,13 +1,18 @@
 """What files and defaults of accelerate, Transformers and TRL state is the present configuration."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 
 from oppa.errors import InputError
 from oppa.problem.describe import changes
+from oppa.tuning.launch_line.understand import understand
+from tests.tuning.launch_line.conftest import CPUS, GPUS
 from tests.tuning.launch_line.examples import FSDP
 
+TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --output_dir out"
 DS = json.dumps(
     {
         "bf16": {"enabled": True},
@@ -174,3 +179,50 @@ def test_a_file_that_is_the_sole_argument_has_the_arguments_of_trials(line, file
 def test_a_file_before_other_arguments_is_not_the_sole_one(job) -> None:
     with pytest.raises(InputError, match=r"`a\.json` looks like a path"):
         job(f"torchrun --nproc-per-node 8 t.py a.json {BATCH}", {"a.json": ARGUMENTS, "t.py": PARSER})
+
+
+@pytest.mark.parametrize(("words", "machine", "hinted"), [("", CPUS, True), ("--use_cpu", CPUS, False), ("", GPUS, False)])
+def test_a_trainer_whose_ranks_train_apart_gets_a_hint(words, machine, hinted) -> None:
+    _, found = understand(shlex.split(f"{TRAINER} {words}"), environment={}, machine=machine)
+    assert any("--use_cpu" in hint for hint in found.hints) is hinted
+    elsewhere = understand(shlex.split(f"{TRAINER} {words}"), environment={}, machine=machine, settings={"cluster": {"device": "H100"}})[1]
+    assert not any("--use_cpu" in hint for hint in elsewhere.hints)
+
+
+def by_deepspeed(words: str, values: dict[str, object], folder: Path):
+    """Return the meaning of a line of the Trainer with a file of DeepSpeed."""
+    (folder / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, **values}))
+    return understand(shlex.split(f"{TRAINER} --deepspeed ds.json {words}"), environment={}, machine=CPUS)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("--fp16", {"bf16": {"enabled": True}}),
+        ("--bf16", {"fp16": {"enabled": True}}),
+        ("--bf16", {"bf16": {"enabled": False}}),
+        ("--bf16 false", {"bf16": {"enabled": True}}),
+    ],
+)
+def test_a_file_of_deepspeed_with_another_precision_than_the_arguments_is_refused(words, values, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"`\w+.enabled = \w+` \(ds.json\), and \w+ \(line\), which Transformers refuses") as refused:
+        by_deepspeed(words, values, tmp_path)
+    assert '"enabled": "auto"' in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "values", "precision", "origin"),
+    [
+        ("", {"bf16": {"enabled": True}}, "bf16", "ds.json"),
+        ("--bf16", {"bf16": {"enabled": True}}, "bf16", "line"),
+        ("--bf16", {"bf16": {"enabled": "auto"}, "fp16": {"enabled": False}}, "bf16", "line"),
+        ("--fp16", {}, "fp16", "line"),
+        ("--fsdp '' --bf16_full_eval --fp16 false", {"bf16": {"enabled": True}}, "bf16", "ds.json"),
+        ("", {"bf16": {"enabled": "auto"}}, "fp32", None),
+    ],
+)
+def test_the_precision_is_that_of_the_arguments_or_of_the_file(words, values, precision, origin, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = by_deepspeed(words, values, tmp_path)
+    assert (found.precision, found.origins.get("precision")) == (precision, origin)
