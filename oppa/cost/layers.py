@@ -16,7 +16,7 @@ from torch import Tensor
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.collectives import CollectiveGroup, all_to_all_time, gather_time
 from oppa.cost.recomputation import attention_again, elementwise_again, expert_parallel_again, matmul_again, tensor_parallel_again
-from oppa.cost.stages import activation_elements, experts_per_layer, held_per_layer, replicated_elements
+from oppa.cost.stages import activation_elements, experts_per_layer, held_per_layer, moved_elements, replicated_elements
 from oppa.cost.workload import Workload
 
 TENSOR_PARALLEL_OPERATIONS = 8
@@ -209,7 +209,7 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
     again = elementwise_again(work)
     passes = 6 + 2 * again
     whole = torch.where(layout.sequence_parallel > 0, 0.0, replicated_elements(work) * (1 - 1 / layout.tp))
-    elements = activation_elements(work) + layout.wide_residuals * replicated_elements(work)
+    elements = moved_elements(work) + layout.wide_residuals * replicated_elements(work)
     moved = passes * (elements / layout.tp + whole) * work.formats.element_bytes * work.tokens
     experts = experts_per_layer(work)
     moved = moved * torch.where(layout.compiled > 0, COMPILED_SHARE, 1.0)
@@ -217,7 +217,7 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
     moved = moved + looped * work.formats.element_bytes
     normed = layout.plain_norms * (PLAIN_NORM_BYTES + PLAIN_NORM_FORWARD_BYTES * again) * work.shape.hidden * work.tokens
     moved = moved + normed * torch.where(layout.sequence_parallel > 0, 1 / layout.tp, 1.0)
-    quantised = QUANTISED_BYTES * work.machine.eight_bit * passes * activation_elements(work) / layout.tp * work.tokens
+    quantised = QUANTISED_BYTES * work.machine.eight_bit * passes * moved_elements(work) / layout.tp * work.tokens
     return (moved + quantised) / (work.machine.memory_bandwidth * c["memory_efficiency"])
 
 

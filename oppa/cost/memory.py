@@ -22,6 +22,7 @@ from oppa.cost.stages import (
     layers_per_stage,
     norm_copies,
     replicated_elements,
+    routed_elements,
     sharded_parameters,
 )
 from oppa.cost.workload import Columns, Workload
@@ -52,6 +53,8 @@ class StageMemory(Columns):
     """Bytes that the optimizer's step needs in addition to weights and states."""
     sharded_activations: Tensor
     replicated_activations: Tensor
+    routed_activations: Tensor
+    """The part of the sharded ones that depends on how many tokens the experts of a rank get; 0 without expert parallelism."""
     logits: Tensor
     """One copy of the logits; 0 under torch's own loss."""
     loss: Tensor
@@ -91,6 +94,8 @@ class _Activations(NamedTuple):
     """Activations that layers keep for the micro-batches in flight, with `at_work`; tensor parallelism divides them."""
     replicated: Tensor
     """Inputs and outputs of norms of all tokens, which every tensor-parallel rank keeps if sequence parallelism is off."""
+    routed: Tensor
+    """The part of the sharded ones that is of experts, under expert parallelism."""
     at_work: Tensor
     """Activations that the layer at work recomputes."""
 
@@ -123,11 +128,13 @@ def _peak(stage: StageMemory, c: Coefficients) -> Tensor:
 
 def in_passes(stage: StageMemory, c: Coefficients) -> PhaseMemory:
     """Return the bytes of a stage at the peak of the passes."""
+    uneven = (c["uneven_experts"] - 1) * stage.routed_activations
+    kept = stage.sharded_activations + c["replicated"] * stage.replicated_activations + uneven
     return PhaseMemory(
         weights=c["state"] * stage.weights,
         gradients=c["state"] * (stage.gradients + c["whole_gradients"] * stage.waiting_gradients),
         optimizer=c["state"] * stage.optimizer,
-        activations=c["activation"] * (stage.sharded_activations + c["replicated"] * stage.replicated_activations),
+        activations=c["activation"] * kept,
         logits=c["logit_copies"] * (stage.logits + c["whole_logits"] * stage.gathered_logits)
         + c["activation"] * (stage.loss + c["whole_logits"] * stage.gathered_loss),
     )
@@ -176,6 +183,7 @@ def _stage(work: Workload, *, ends: Tensor, in_flight: Tensor, logits: Tensor) -
         update=gradients * formats.gradient_bytes + torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.update_bytes),
         sharded_activations=activations.sharded,
         replicated_activations=activations.replicated,
+        routed_activations=activations.routed,
         logits=fused,
         loss=loss,
         gathered_logits=gathered_logits,
@@ -250,8 +258,10 @@ def _activations(work: Workload, layers: Tensor, in_flight: Tensor) -> _Activati
     alike = replicated_elements(work) * (1 - replicated_again(work)) + (1 - again) * copies
     alike = torch.where(layout.offload_activations > 0, 0.0, alike) * (1 - 1 / layout.tp)
     alike = token_bytes * layers * in_flight * alike
-    divided = token_bytes * layers * in_flight * kept / layout.tp + at_work + (1 - layout.sequence_parallel) * alike
-    return _Activations(sharded=divided, replicated=layout.sequence_parallel * alike, at_work=at_work)
+    kept = token_bytes * layers * in_flight * kept / layout.tp
+    routed = torch.where(layout.ep > 1, routed_elements(work) / activation_elements(work), 0.0) * (kept + at_work)
+    divided = kept + at_work + (1 - layout.sequence_parallel) * alike
+    return _Activations(sharded=divided, replicated=layout.sequence_parallel * alike, routed=routed, at_work=at_work)
 
 
 def _repeated(work: Workload, everything: Tensor, selected: Tensor) -> Tensor:

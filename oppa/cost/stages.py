@@ -77,23 +77,52 @@ def activation_elements(work: Workload) -> Tensor:
     A traced module has its own number, without expert parallelism.
     """
     shape = work.shape
-    dispatched = dispatched_elements(work)
-    traced = shape.activation_elements + dispatched - 2 * shape.routed * shape.hidden
     attention = 2 * shape.query_width + 2 * shape.kv_width + 2 * shape.latent_width  # latents before and after their norms
-    network = torch.where(shape.gated > 0, work.formats.gate_tensors, 2.0) * shape.ffn
-    counted = replicated_elements(work) + attention + network + dispatched
+    counted = replicated_elements(work) + attention + _network_tensors(work) * shape.ffn + _dispatched_copies(work) * _dispatched(work)
+    traced = shape.activation_elements + _gathered_copies(work) * _dispatched(work)
     return torch.where(shape.activation_elements > 0, traced, counted)
 
 
-def dispatched_elements(work: Workload) -> Tensor:
-    """Return how many of them are tokens on their way to experts and back, shape (n,); 0 without experts.
+def routed_elements(work: Workload) -> Tensor:
+    """Return how many of them depend on the number of tokens that experts get, shape (n,); 0 without experts."""
+    shape = work.shape
+    width = shape.expert_matmul_parameters / (shape.hidden * (2 + shape.gated))  # of the experts of a token together
+    return _network_tensors(work) * width + _dispatched_copies(work) * _dispatched(work)
 
-    Inputs and outputs of experts are permuted copies. Expert-parallel ranks also keep what they sent and received, and ranks that split
-    an expert gather each other's tokens. The copies are counted in nine runs of OLMoE in Megatron-LM (vuiseng9/megatron-tutorials).
+
+def moved_elements(work: Workload) -> Tensor:
+    """Return how many activations per token a layer's forward pass writes, before tensor parallelism divides them, shape (n,).
+
+    Tokens on their way to experts and back are copied without being kept: they are permuted, and those that expert-parallel ranks send and
+    receive are permuted again. The copies are counted in nine runs of a mixture in Megatron-LM (vuiseng9/megatron-tutorials).
     """
+    copies = 2 + torch.where(work.layout.ep > 1, 2.0, 0.0) + _gathered_copies(work) - _dispatched_copies(work)
+    return activation_elements(work) + copies * _dispatched(work)
+
+
+def _network_tensors(work: Workload) -> Tensor:
+    """Return the tensors that a feed-forward network keeps, each as wide as its inner layer, shape (n,)."""
+    return torch.where(work.shape.gated > 0, work.formats.gate_tensors, 2.0)
+
+
+def _dispatched(work: Workload) -> Tensor:
+    """Return the numbers of one copy of a token for each of its experts, shape (n,)."""
+    return work.shape.routed * work.shape.hidden
+
+
+def _dispatched_copies(work: Workload) -> Tensor:
+    """Return how many such copies the backward pass needs, shape (n,): the experts' inputs, and what the router's weights multiply.
+
+    Permutations, their inverses and all-to-alls keep indices alone. A fused gate applies the router's weights, and keeps nothing for it.
+    """
+    fused = (work.shape.gated > 0) & (work.formats.gate_tensors < 4)
+    return torch.where(fused, 1.0, 2.0) + _gathered_copies(work)
+
+
+def _gathered_copies(work: Workload) -> Tensor:
+    """Return how many more copies the ranks that split an expert gather from each other, shape (n,)."""
     layout = work.layout
-    copies = 2 + torch.where(layout.ep > 1, 2.0, 0.0) + torch.where(layout.etp > layout.tp, layout.etp / layout.tp - 1, 0.0)
-    return work.shape.routed * work.shape.hidden * copies
+    return torch.where(layout.etp > layout.tp, layout.etp / layout.tp - 1, 0.0)
 
 
 def norm_copies(work: Workload) -> Tensor:

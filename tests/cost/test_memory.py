@@ -156,7 +156,8 @@ def test_the_formula_reads_the_coefficients_that_are_declared_and_no_others() ->
     beliefs = load_beliefs("memory")
     c = {name: value.requires_grad_() for name, value in medians(beliefs).items()}
     at_the_loss = {"pp": 1, "mbs": 4}
-    memory(work_of({"zero": 2}, at_the_loss, {**at_the_loss, "loss": "fused"}), c).sum().backward()
+    experts = {"experts": 8, "experts_per_token": 2, "ep": 8}
+    memory(work_of({"zero": 2}, at_the_loss, {**at_the_loss, "loss": "fused"}, experts), c).sum().backward()
     assert {name for name, value in c.items() if value.grad} == set(beliefs)
 
 

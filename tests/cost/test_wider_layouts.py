@@ -17,7 +17,7 @@ from oppa.cost.hardware import load_hardware
 from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE
 from oppa.cost.memory import first_stage
 from oppa.cost.prediction import predict_rows
-from oppa.cost.stages import norm_copies, stage_parameters
+from oppa.cost.stages import activation_elements, norm_copies, stage_parameters
 from oppa.cost.step_time import replica_time, step_time
 from tests.cost.conftest import ROW, work_of
 
@@ -94,6 +94,23 @@ def test_tokens_of_context_parallel_ranks_are_not_counted_twice() -> None:
 def test_expert_parallelism_holds_fewer_weights() -> None:
     whole, split = predicted(SPARSE, {**SPARSE, "ep": 8})[MEMORY].astype(float)
     assert split < whole
+
+
+def test_a_fused_gate_keeps_the_inputs_of_experts_and_no_other_copy_of_their_tokens() -> None:
+    """Megatron-LM's kernel applies the router's weights. Without it, what they multiply is kept, and the gate has one more tensor."""
+    copies = {True: 1, False: 2}
+    for framework, fused in (("megatron", True), ("fsdp", False)):
+        two, four = (work_of({**SPARSE, "framework": framework, "experts_per_token": chosen}) for chosen in (2, 4))
+        width = 2 * (copies[fused] * ROW["hidden"] + (3 if fused else 4) * 1024)
+        assert (activation_elements(four) - activation_elements(two)).item() == width
+
+
+def test_expert_parallel_ranks_keep_as_many_activations_and_those_of_experts_are_uneven() -> None:
+    alone, spread = (first_stage(work_of({**SPARSE, "ep": ep})) for ep in (1, 8))
+    assert alone.sharded_activations.item() == spread.sharded_activations.item()
+    assert alone.routed_activations.item() == 0
+    routed = ROW["layers"] * ROW["mbs"] * ROW["seq_len"] * 2 * 8 * (ROW["hidden"] + 3 * 1024)
+    assert spread.routed_activations.item() == pytest.approx(routed)
 
 
 def test_experts_are_not_sharded_twice() -> None:

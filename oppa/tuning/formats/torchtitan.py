@@ -178,7 +178,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     ranks = stated.count(given, EXTRAS["cp"], 1)  # of context parallelism, which shards the weights, too
     settings: dict[str, Value] = {
         **degrees,
-        "zero_stage": _stage(shards * ranks, stated.word(given, "parallelism.fsdp_reshard_after_forward", "default")),
+        "zero_stage": _stage(shards * ranks, degrees["pp"], stated.word(given, "parallelism.fsdp_reshard_after_forward", "default")),
         "recompute": _recompute(given.get("activation_checkpoint")),
     }
     settings |= _batch(given, tokens=problem.model.seq_len)
@@ -226,9 +226,13 @@ def _batch(given: Mapping[str, Any], *, tokens: int) -> dict[str, Value]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _stage(shards: int, reshard: str) -> int:
-    """Return the ZeRO stage. FSDP2 that keeps the weights after the forward pass is ZeRO 2; one rank shards nothing."""
-    return 0 if shards == 1 else 2 if reshard == "never" else 3
+def _stage(shards: int, pp: int | None, reshard: str) -> int:
+    """Return the ZeRO stage. FSDP2 that keeps the weights after the forward pass is ZeRO 2; one rank shards nothing.
+
+    By default torchtitan keeps them in a pipeline, as each micro-batch would gather them again.
+    """
+    keeps = reshard == "never" or (reshard == "default" and pp not in (None, 1))
+    return 0 if shards == 1 else 2 if keeps else 3
 
 
 def _recompute(expression: str | None) -> str:

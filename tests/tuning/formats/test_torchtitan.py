@@ -53,6 +53,15 @@ def test_settings_without_a_parameter_are_listed(problem_of) -> None:
     assert reading.ignored == ("parallelism.context_parallel_degree = 2", "compile.enable = true")
 
 
+@pytest.mark.parametrize(("stages", "stated", "stage"), [(1, "default", 3), (2, "default", 2), (2, "always", 3), (1, "never", 2)])
+def test_a_pipeline_keeps_gathered_weights_unless_the_recipe_states_otherwise(problem_of, stages, stated, stage) -> None:
+    key = "config.parallelism."
+    recipe = (
+        f'{key}pipeline_parallel_degree = {stages}\n{key}data_parallel_shard_degree = 2\n{key}fsdp_reshard_after_forward = "{stated}"\n'
+    )
+    assert torchtitan.parse(problem_of("torch"), {"recipe.py": recipe}).settings["zero_stage"] == stage
+
+
 @pytest.mark.environment
 @pytest.mark.slow
 def test_torchtitan_itself_takes_the_knobs(problem_of, tmp_path) -> None:
