@@ -10,6 +10,7 @@ import torch
 from experiments import published
 from experiments.lib.prediction_error import all_reduce_section, error, skipped, task_section, task_table
 from experiments.prior.first_trials import trial_errors
+from experiments.prior.page_errors import page_errors, page_figures, page_section
 from experiments.prior.refits import known_models, left_out
 from experiments.prior.source_errors import judge
 from experiments.prior.source_page import figures, left_out_section, memory_section, missed_section, speed_section
@@ -22,9 +23,12 @@ from oppa.report.record import Section
 
 
 def prior() -> list[Section]:
-    """Compare the prior with the published runs of every source, and with NCCL all-reduces; if data are missing, one section lists them."""
+    """Compare the prior with the published runs of every source, and with NCCL all-reduces.
+
+    If their data are missing, a section lists them, and performance pages alone are compared.
+    """
     if lacking := published.missing():
-        return [skipped("prior", lacking)]
+        return [skipped("prior", lacking), page_section(page_errors())]
     shipped, other = source_tables()
     frameworks = _with_trials(judge(_predicted()[known_models(_predicted())], "framework"), "framework")
     runs = predict_rows(published.nanotron_rows())
@@ -35,13 +39,14 @@ def prior() -> list[Section]:
         left_out_section(shipped, other),
         speed_section(frameworks, title="Step times, framework by framework", by="framework"),
         memory_section(frameworks, title="Memory, framework by framework", by="framework"),
+        page_section(page_errors()),
         *(_tasks(runs), _fitting(runs), _recomputation(), _all_reduces()),
     ]
 
 
 def prior_figures() -> Mapping[str, object]:
     """Return the sections as `prior`, and the errors of every source as numbers."""
-    found: dict[str, object] = {"prior": [dataclasses.asdict(each) for each in prior()]}
+    found: dict[str, object] = {"prior": [dataclasses.asdict(each) for each in prior()], "pages": page_figures(page_errors())}
     if published.missing():
         return found
     shipped, other = source_tables()

@@ -56,8 +56,29 @@ def all_to_all_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFact
     share of the network.
     """
     intra = payload * (group.per_host - 1) / group.members / _within(group, machine, c)
-    inter = payload * (group.members - group.per_host) / group.members / (machine.inter_bandwidth * c["inter_efficiency"])
+    inter = payload * (group.members - group.per_host) / group.members / (machine.inter_bandwidth * c["all_to_all_efficiency"])
     return torch.where(group.members > 1, c["operation_s"] + hop_time(group, machine, c) + intra + inter, 0.0)
+
+
+def deduplicated_time(group: CollectiveGroup, token: Tensor, copies: Tensor, machine: DeviceFacts, c: Coefficients) -> Tensor:
+    """Return the seconds in which each member sends every token once to each host and member that has experts for it, shape (n,).
+
+    A token's `copies` experts are anywhere in the group with the same probability. Of m places, it then needs m (1 - (1 - 1/m)^copies).
+    What arrives at a host goes on to its members meanwhile (DeepEP, HybridEP).
+
+    Args:
+        token: Bytes of all tokens of a member, each once.
+        copies: Experts of each token.
+    """
+    hosts, members = (_reached(places, copies) for places in (group.hosts, group.members))
+    intra = token * members / _within(group, machine, c) * (group.per_host > 1)
+    inter = token * hosts / (machine.inter_bandwidth * c["all_to_all_efficiency"])
+    return torch.where(group.members > 1, c["operation_s"] + hop_time(group, machine, c) + torch.maximum(intra, inter), 0.0)
+
+
+def _reached(places: Tensor, copies: Tensor) -> Tensor:
+    """Return how many other places than its own a token is expected to go to, shape (n,)."""
+    return (places - 1) * (1 - (1 - 1 / places) ** copies)
 
 
 def all_reduce_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFacts, c: Coefficients) -> Tensor:

@@ -11,7 +11,17 @@ from torch import Tensor
 from oppa.cost.beliefs import framework_of, keeps_traced_activations
 from oppa.cost.framework import FrameworkPrior
 from oppa.cost.hardware import Hardware, hardware_of
-from oppa.cost.workload import CP_MODES, RECOMPUTE, SELECTIVE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
+from oppa.cost.workload import (
+    CP_MODES,
+    DISPATCHERS,
+    RECOMPUTE,
+    SELECTIVE,
+    ConfigurationFacts,
+    DeviceFacts,
+    FormatFacts,
+    ModelFacts,
+    Workload,
+)
 from oppa.pipeline.registry import folded
 from oppa.problem.candidates import Candidates
 from oppa.problem.model import Model
@@ -34,6 +44,8 @@ OPTIMIZER_STATE_BYTES = {
 AdamW keeps two fp32 moments; with states in bf16, and no copy, two of 2 bytes; bitsandbytes' 8-bit one two of 1 byte. Muon and SGD with
 momentum keep one fp32 moment.
 """
+MOMENT_SHARES = {"32-bit": 1.0, "16-bit": 0.5, "8-bit": 0.25}
+"""Formats of moments that an optimizer usually keeps in fp32, with their bytes over those in fp32."""
 TRAINED = {"all": 1.0, "lora": 0.004}
 """Share of the weights that train. Adapters of LoRA have rank * (inputs + outputs) weights per matrix (Hu et al. 2021).
 
@@ -81,9 +93,10 @@ def layout_of(
 
     Args:
         columns: Values or arrays of shape (n,) by name. Optional are `schedule`, the overlaps, `stage_layout`, the bucket sizes, and the
-            degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `shard`, `sequence_parallel`, `recompute_layers`,
-            `attention`, `loss`, `residuals`, `norms`, `expert_products`, `offload`, `offload_parameters`, `overlap_tp`, `compiled`, `hpz`,
-            `quantized_weights`, `quantized_gradients` and `fp8_weights`.
+            degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `dispatcher`, `overlap_ep`, `shard`,
+            `sequence_parallel`, `recompute_layers`, `gradients`, `moments`, `attention`, `loss`, `residuals`, `norms`,
+            `expert_products`, `offload`, `offload_parameters`, `overlap_tp`, `compiled`, `hpz`, `quantized_weights`,
+            `quantized_gradients` and `fp8_weights`.
         framework: Decides what an absent column means.
         balanced: Stages are cut so that the output projection gets its share of the time; a flag, or flags of shape (n,).
     """
@@ -99,7 +112,7 @@ def layout_of(
     offload, buckets = np.asarray(columns.get("offload", "none")), _bucket_mb(columns, numbers["zero_stage"]) * MIB
     facts = {
         **numbers,
-        **{name: _flags(columns, name) for name in ("compiled", "fp8_weights", "overlap_tp")},
+        **{name: _flags(columns, name) for name in ("compiled", "fp8_weights", "overlap_ep", "overlap_tp")},
         "cp": cp,
         "cp_mode": _codes(columns.get("cp_mode", framework.usual("cp_mode") if framework else ""), CP_MODES),
         "ep": _numbers(columns, "ep", 1),
@@ -111,6 +124,9 @@ def layout_of(
         "recompute": _codes(columns["recompute"], RECOMPUTE),
         "recompute_layers": np.where(recomputed > 0, recomputed, np.inf),
         "sequence_parallel": _numbers(columns, "sequence_parallel", float(framework is None or framework.sequence_parallel)),
+        "dispatcher": _codes(columns.get("dispatcher", ""), DISPATCHERS),
+        "narrow_gradients": np.asarray(np.asarray(columns.get("gradients", "")) == "16-bit", dtype=np.float64),
+        "moment_share": _moment_share(columns),
         "flash": np.asarray(np.asarray(columns.get("attention", "flash")) != "plain", dtype=np.float64),
         "loss_bytes": _loss_bytes(columns),
         "wide_residuals": np.asarray(np.asarray(columns.get("residuals", "16-bit")) == "32-bit", dtype=np.float64),
@@ -153,6 +169,12 @@ def _ends_together(schedule: NDArray[Any], chunks: NDArray[np.float64]) -> Any:
     """Return whether the stages of each schedule form a V, shape (n,) or ()."""
     names, sizes = np.unique(schedule).tolist(), np.unique(chunks).tolist()
     return np.any([(schedule == name) & (chunks == size) & folded(name, size) for name in names for size in sizes], axis=0)
+
+
+def _moment_share(columns: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return the bytes of the optimizer's moments over those in their usual format, shape (n,) or ()."""
+    stated = np.asarray(columns.get("moments", ""))
+    return np.select([stated == name for name in MOMENT_SHARES], [*MOMENT_SHARES.values()], 1.0)
 
 
 def _loss_bytes(columns: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -284,6 +306,7 @@ def format_facts(
     whole = frozen_bytes or (4.0 if full else 2.0 if lean or trained < 1 else framework.weight_bytes)
     gradient = 4.0 if full else 2.0 if lean else framework.gradient_bytes
     master = 0.0 if full or lean else framework.master_bytes
+    moment_bytes = usual if moments is None else moments
     alone = framework.sharded_weight_bytes if not lean and trained == 1 else whole
     return {
         "element_bytes": 4 if full else 2,
@@ -292,7 +315,8 @@ def format_facts(
         "gathered_weight_bytes": 4.0 if full else frozen_bytes or framework.gathered_weight_bytes,
         "sharded_weight_bytes": whole if full or frozen_bytes else alone,
         "gradient_bytes": gradient * trained,
-        "optimizer_bytes": (master + (usual if moments is None else moments)) * trained,
+        "optimizer_bytes": (master + moment_bytes) * trained,
+        "moment_bytes": (moment_bytes if moment_bytes and copies and not full else 0.0) * trained,
         "update_bytes": framework.update_copies * (whole if lean else 4.0) * trained,
         "reduced_bytes": 4.0 if full else framework.reduced_bytes,
         "overlaps_tp_backward": framework.overlaps_tp_backward,

@@ -24,7 +24,7 @@ DEFAULT = "other"
 MODELS = ("step_time", "memory")
 """Names of the files under `priors/` whose coefficients a device or a framework may override."""
 COLUMNS = (
-    *("cp", "cp_mode", "etp", "shard", "sequence_parallel", "recompute_layers"),
+    *("cp", "cp_mode", "etp", "dispatcher", "overlap_ep", "gradients", "moments", "shard", "sequence_parallel", "recompute_layers"),
     *("attention", "loss", "residuals", "norms", "expert_products", "offload", "precision"),
     *("overlap_tp", "compiled", "offload_parameters", "hpz", "quantized_weights", "quantized_gradients", "fp8_weights"),
 )
@@ -97,6 +97,7 @@ class _File(DeclaredTable):
     balanced_stages: bool = False
     overlaps_tp_backward: bool = False
     separate_experts: bool = False
+    overlaps_interleaved_p2p: bool = False
     fused_gate: bool = False
     eight_bit_saving: Annotated[float, Field(ge=0, lt=1)] = 0.3
     selective: Literal["scores", "attention", "operations"] = "scores"
@@ -122,6 +123,8 @@ class FrameworkPrior:
     """Tensor-parallel communication of inputs and their gradients overlaps the backward pass's matrix products."""
     separate_experts: bool
     """The experts of a layer are computed one by one, so that each adds to what a host launches."""
+    overlaps_interleaved_p2p: bool
+    """Sends of interleaved stages overlap computation in a row that does not state it."""
     fused_gate: bool
     """One operation computes the activation and the gate, and keeps its inputs alone for the backward pass."""
     eight_bit_saving: float
@@ -275,6 +278,7 @@ def _framework(file: _File, name: str, *, source: str) -> FrameworkPrior:
         overlaps_tp_backward=file.overlaps_tp_backward,
         eight_bit_saving=file.eight_bit_saving,
         separate_experts=file.separate_experts,
+        overlaps_interleaved_p2p=file.overlaps_interleaved_p2p,
         fused_gate=file.fused_gate,
         selective=file.selective,
         usable_share=file.usable_share,

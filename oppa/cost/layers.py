@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.collectives import CollectiveGroup, all_to_all_time, gather_time
+from oppa.cost.collectives import CollectiveGroup, all_to_all_time, deduplicated_time, gather_time
 from oppa.cost.recomputation import attention_again, elementwise_again, expert_parallel_again, matmul_again, tensor_parallel_again
 from oppa.cost.stages import activation_elements, experts_per_layer, held_per_layer, moved_elements, replicated_elements
 from oppa.cost.workload import Workload
@@ -108,14 +108,14 @@ def layer_time(work: Workload, c: Coefficients) -> Tensor:
 
 def layer_times(work: Workload, c: Coefficients) -> LayerTimes:
     """Return the seconds of one layer's computation and communication by kind."""
-    attention, matmul = _attention_time(work, c), _matmul_time(work, c)
+    attention, matmul, elementwise = _attention_time(work, c), _matmul_time(work, c), _elementwise_time(work, c)
     times = LayerTimes(
         matmul=matmul,
-        elementwise=_elementwise_time(work, c),
+        elementwise=elementwise,
         attention=attention,
         context_parallel=_exposed_context_time(work, attention, c),
         tensor_parallel=_exposed_tensor_time(work, matmul, c),
-        expert_parallel=_expert_parallel_time(work, c),
+        expert_parallel=_exposed_expert_time(work, matmul + elementwise + attention, c),
         weights=weight_passes_time(held_per_layer(work), work),
         offload=torch.zeros_like(attention),
     )
@@ -245,8 +245,15 @@ def _exposed_tensor_time(work: Workload, matmul: Tensor, c: Coefficients) -> Ten
     return torch.where(layout.overlap_tp > 0, in_parts, torch.where(work.formats.overlaps_tp_backward > 0, behind, exchange))
 
 
+def _exposed_expert_time(work: Workload, computation: Tensor, c: Coefficients) -> Tensor:
+    """Return the seconds of the exchange of the experts' tokens beyond what the computation of another micro-batch hides, shape (n,)."""
+    layout, exchange = work.layout, _expert_parallel_time(work, c)
+    hidden = layout.overlap_ep * (layout.num_microbatches > 1) * c["overlap"].clamp_max(1) * computation
+    return (exchange - hidden).clamp_min(0)
+
+
 def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
-    """Return the seconds of the all-to-alls that send tokens to their experts and back, forward and backward, shape (n,).
+    """Return the seconds in which tokens are sent to their experts and back, forward and backward, shape (n,).
 
     If several ranks split each expert, they gather the tokens of one another first.
     """
@@ -257,7 +264,14 @@ def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
     payload = work.tokens * work.shape.routed * work.shape.hidden * work.formats.element_bytes / layout.tp
     operations = (1 + expert_parallel_again(work) / 2) * EXPERT_PARALLEL_OPERATIONS
     gathered = torch.where(work.shape.routed > 0, gather_time(split, payload * layout.etp, machine, c), 0.0)
-    sent = all_to_all_time(group, payload * torch.where(layout.ep > 1, c["imbalance"], 1.0), machine, c)
+    uneven = torch.where(layout.ep > 1, c["imbalance"], 1.0)
+    token = work.tokens * work.shape.hidden * work.formats.element_bytes / layout.tp
+    chosen = work.shape.experts * work.shape.expert_matmul_parameters / work.shape.expert_parameters.clamp_min(1)
+    sparse = work.shape.routed / chosen.clamp_min(1)  # share of the layers that have experts
+    once = sparse * deduplicated_time(group, uneven * token, chosen, machine, c)
+    everywhere = sparse * gather_time(group, layout.ep * token, machine, c)
+    sent = all_to_all_time(group, uneven * payload, machine, c)
+    sent = torch.where(layout.dispatcher == 2, once, torch.where(layout.dispatcher == 1, everywhere, sent))
     return operations * (sent + torch.where(layout.etp != layout.tp, gathered, 0.0))
 
 

@@ -177,10 +177,10 @@ def _stage(work: Workload, *, ends: Tensor, in_flight: Tensor, logits: Tensor) -
     freed = torch.where((formats.gradient_buffer > 0) | (layout.num_microbatches > 1), 0.0, freed)
     return StageMemory(
         weights=_weights(work, ends, held, resting),
-        gradients=(gradients * formats.gradient_bytes - freed).clamp_min(0),
-        optimizer=torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.optimizer_bytes),
-        waiting_gradients=waiting * formats.gradient_bytes,
-        update=gradients * formats.gradient_bytes + torch.where(layout.offload_optimizer > 0, 0.0, updated * formats.update_bytes),
+        gradients=(gradients * work.gradient_bytes - freed).clamp_min(0),
+        optimizer=torch.where(layout.offload_optimizer > 0, 0.0, updated * work.optimizer_bytes),
+        waiting_gradients=waiting * work.gradient_bytes,
+        update=gradients * work.gradient_bytes + torch.where(layout.offload_optimizer > 0, 0.0, updated * work.update_bytes),
         sharded_activations=activations.sharded,
         replicated_activations=activations.replicated,
         routed_activations=activations.routed,

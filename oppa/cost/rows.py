@@ -11,10 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oppa.cost.facts import EIGHT_BIT, FROZEN_BYTES, OPTIMIZER_STATE_BYTES, TRAINED, format_facts, layout_of, machine_facts, shape_facts
+from oppa.cost.facts import (
+    EIGHT_BIT,
+    FROZEN_BYTES,
+    MOMENT_SHARES,
+    OPTIMIZER_STATE_BYTES,
+    TRAINED,
+    format_facts,
+    layout_of,
+    machine_facts,
+    shape_facts,
+)
 from oppa.cost.framework import DEFAULT, frameworks, load_framework
 from oppa.cost.hardware import load_hardware
-from oppa.cost.workload import CP_MODES, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
+from oppa.cost.workload import CP_MODES, DISPATCHERS, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
 from oppa.errors import InputError, nearest
 from oppa.problem.devices import devices, identify, sharing
 from oppa.problem.model import OF_EXPERTS, OF_LATENTS, Model
@@ -32,7 +42,7 @@ PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", *EIGHT_BIT)
 OFFLOADS = ("none", "activations", "optimizer", "parameters")
 ATTENTIONS = ("flash", "plain")
 LOSSES = ("fused", "plain", "plain-16-bit")
-RESIDUALS = ("16-bit", "32-bit")
+GRADIENTS = RESIDUALS = ("16-bit", "32-bit")
 NORMS = ("fused", "plain")
 EXPERT_PRODUCTS = ("grouped", "loop")
 BALANCED = "balanced"
@@ -44,15 +54,18 @@ HIERARCHICAL = dict.fromkeys(
 )
 """Megatron-LM's ways to exchange that are not modelled, with the hint for each."""
 OVERLAPS = ("overlap_p2p", "overlap_zero_comm", "overlap_zero_allgather")
-LAYOUT_FLAGS = (*OVERLAPS, "overlap_tp", "compiled", "quantized_weights", "quantized_gradients", "fp8_weights")
+LAYOUT_FLAGS = (*OVERLAPS, "overlap_tp", "overlap_ep", "compiled", "quantized_weights", "quantized_gradients", "fp8_weights")
 FLAGS = {"gated": True, "tied": False, **dict.fromkeys(LAYOUT_FLAGS, False)}
-"""Optional flags, with their defaults; that of `sequence_parallel` is its framework's."""
+"""Optional flags, with their defaults; those of `sequence_parallel` and, with model chunks, of `overlap_p2p` are the framework's."""
 WORDS: dict[str, tuple[Sequence[str], str]] = {
     "precision": (PRECISIONS, ""),
     "optimizer": (tuple(OPTIMIZER_STATE_BYTES), "adamw"),
     "trained": (tuple(TRAINED), "all"),
     "weights": (tuple(FROZEN_BYTES), "16-bit"),
     "cp_mode": ((*CP_MODES, *ALSO), ""),
+    "dispatcher": (DISPATCHERS, DISPATCHERS[0]),
+    "gradients": (GRADIENTS, ""),
+    "moments": (tuple(MOMENT_SHARES), ""),
     "attention": (ATTENTIONS, "flash"),
     "loss": (LOSSES, ""),
     "residuals": (RESIDUALS, "16-bit"),
@@ -92,8 +105,13 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
     checked["device"] = _devices(rows["device"])
     checked["recompute"] = _words(rows["recompute"], RECOMPUTE, default="none")
     checked["framework"] = _words(given.get("framework", pd.Series(DEFAULT, rows.index)), frameworks(), default=DEFAULT)
-    usual = checked["framework"].map({name: load_framework(name).sequence_parallel for name in checked["framework"].unique()})
-    for name, flag in {"sequence_parallel": usual, **FLAGS}.items():
+    priors = {name: load_framework(name) for name in checked["framework"].unique()}
+    split, sent = (
+        checked["framework"].map({name: getattr(prior, fact) for name, prior in priors.items()}).astype(bool)
+        for fact in ("sequence_parallel", "overlaps_interleaved_p2p")
+    )
+    usual = {**FLAGS, "sequence_parallel": split, "overlap_p2p": sent & (checked["model_chunks"] > 1)}
+    for name, flag in usual.items():
         checked[name] = _flags(given[name], default=flag) if name in given else flag
     for name, (known, word) in WORDS.items():
         checked[name] = _words(given[name], known, default=word) if name in given else word
@@ -177,10 +195,10 @@ def _model(*, head_dim: int, **dimensions: Any) -> Model:
 
 
 def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
-    names = ("dp", "tp", "pp", "model_chunks", "recompute", "cp", "ep", "etp", "shard", "recompute_layers", "attention", "loss", "offload")
-    columns = {
-        name: rows[name].to_numpy() for name in (*names, "hpz", "sequence_parallel", "residuals", "norms", "expert_products", *LAYOUT_FLAGS)
-    }
+    degrees = ("dp", "tp", "pp", "model_chunks", "cp", "ep", "etp", "shard", "hpz")
+    words = ("recompute", "dispatcher", "gradients", "moments", "attention", "loss", "residuals", "norms", "expert_products", "offload")
+    names = (*degrees, *words, "sequence_parallel", "recompute_layers", *LAYOUT_FLAGS)
+    columns: dict[str, Any] = {name: rows[name].to_numpy() for name in names}
     alone = (rows["dp"] * rows["cp"] == 1) & (rows["offload"] != "parameters")  # a single replica has nothing to shard, but to offload
     columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}
     columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()

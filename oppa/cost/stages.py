@@ -93,10 +93,11 @@ def routed_elements(work: Workload) -> Tensor:
 def moved_elements(work: Workload) -> Tensor:
     """Return how many activations per token a layer's forward pass writes, before tensor parallelism divides them, shape (n,).
 
-    Tokens on their way to experts and back are copied without being kept: they are permuted, and those that expert-parallel ranks send and
-    receive are permuted again. The copies are counted in nine runs of a mixture in Megatron-LM (vuiseng9/megatron-tutorials).
+    Tokens on their way to experts and back are copied, but no copy is kept. They are permuted, and expert-parallel ranks permute what they
+    receive again, unless it arrives in order. The copies are counted in nine runs of a mixture in Megatron-LM (vuiseng9's tutorials).
     """
-    copies = 2 + torch.where(work.layout.ep > 1, 2.0, 0.0) + _gathered_copies(work) - _dispatched_copies(work)
+    again = (work.layout.ep > 1) & (work.layout.dispatcher < 2)
+    copies = 2 + torch.where(again, 2.0, 0.0) + _gathered_copies(work) - _dispatched_copies(work)
     return activation_elements(work) + copies * _dispatched(work)
 
 

@@ -170,7 +170,7 @@ def _exchange(work: Workload, parameters: Tensor, replicas: Tensor, shards: Tens
     small = torch.where(layout.hpz > 1, layout.hpz.minimum(shards), shards)
     whole, group, second = (CollectiveGroup.of(members, stride, machine, work.devices) for members in (replicas, shards, small))
     copies = CollectiveGroup.of(replicas / shards, stride * shards, machine, work.devices)
-    reduced_bytes = torch.where(layout.quantized_gradients > 0, QUANTISED_GRADIENT_BYTES, formats.reduced_bytes)
+    reduced_bytes = torch.where(layout.quantized_gradients > 0, QUANTISED_GRADIENT_BYTES, work.reduced_bytes)
     in_eight_bits = (layout.quantized_weights > 0) | (machine.eight_bit * layout.fp8_weights > 0)
     weight_bytes = formats.gathered_weight_bytes
     weight_bytes = torch.where(in_eight_bits, weight_bytes.clamp_max(QUANTISED_WEIGHT_BYTES), weight_bytes)
@@ -194,7 +194,7 @@ def tied_time(work: Workload, c: Coefficients) -> Tensor:
 
     All ranks of the first stage send theirs at the same time, after the backward pass.
     """
-    gradients = work.shape.head_parameters / work.layout.tp * work.formats.trained * work.formats.reduced_bytes
+    gradients = work.shape.head_parameters / work.layout.tp * work.formats.trained * work.reduced_bytes
     seconds = transfer_time(gradients, work.hosts > 1, work.machine, c, alone=_share_of_port(work))
     return torch.where((work.shape.tied > 0) & (work.layout.pp > 1) & (work.layout.ends_together == 0), seconds, 0.0)
 
@@ -244,7 +244,7 @@ def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
     layout, machine = work.layout, work.machine
     held = stage_parameters(work)
     updated = torch.where(layout.zero_stage >= 1, sharded_parameters(work, held), held)
-    states = updated * (work.formats.gradient_bytes + work.formats.optimizer_bytes)
+    states = updated * (work.gradient_bytes + work.optimizer_bytes)
     on_device = OPTIMIZER_PASSES * states / (machine.memory_bandwidth * c["memory_efficiency"])
     on_host = states / machine.host_bandwidth
     return c["optimizer"] * torch.where(layout.offload_optimizer > 0, on_host, on_device)
@@ -253,12 +253,23 @@ def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
 def transfers_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds of the transfers between stages that one micro-batch waits for, shape (n,): there and back, for each chunk.
 
-    A stage that waits for its input starts each pass anew: its host has launched nothing ahead. Overlap hides the transfer, not this start:
-    the interleaved runs that show it overlap their transfers, as Megatron-LM does by default.
+    A stage that waits for its input starts each pass anew: its host has launched nothing ahead. If transfers overlap, this is so while a
+    pipeline fills. Later each stage alternates between both directions, and an input is there a pass before it is needed.
     """
-    exposed = 1 - work.layout.overlap_p2p * c["overlap"].clamp_max(1)
-    start = torch.where(work.layout.pp > 1, c["pass_s"], 0.0)
-    return 2 * work.layout.model_chunks * (exposed * _transfer_time(work, c) + start)
+    layout = work.layout
+    exposed = 1 - layout.overlap_p2p * c["overlap"].clamp_max(1)
+    waiting = torch.where(layout.overlap_p2p > 0, _filling_share(work), 1.0)
+    start = torch.where(layout.pp > 1, waiting * c["pass_s"], 0.0)
+    return 2 * layout.model_chunks * (exposed * _transfer_time(work, c) + start)
+
+
+def _filling_share(work: Workload) -> Tensor:
+    """Return the share of the forward passes that a stage runs before its first backward pass, shape (n,); the mean over stages.
+
+    They are pp - 1 on average, and pp more for each further chunk (Narayanan et al. 2021, section 2.2).
+    """
+    layout = work.layout
+    return ((layout.pp * layout.model_chunks - 1) / (layout.num_microbatches * layout.model_chunks)).clamp_max(1)
 
 
 def _transfer_time(work: Workload, c: Coefficients) -> Tensor:

@@ -7,8 +7,11 @@ All columns are float64 tensors of shape (n,). Sizes are in bytes, times in seco
 import dataclasses
 from typing import Self
 
+import torch
 from torch import Tensor
 
+WIDE_BYTES = 4
+"""Bytes of a number in fp32."""
 RECOMPUTE = ("none", "selective", "full")
 SELECTIVE = ("scores", "attention", "operations")
 """Kinds of selective recomputation (`oppa.cost.recomputation`)."""
@@ -16,6 +19,12 @@ CP_MODES = ("ring", "all-to-all", "all-gather")
 """Ways in which context-parallel ranks attend to each other's tokens.
 
 Keys and values pass around a ring, heads are exchanged for tokens, or every rank gathers all keys and values.
+"""
+DISPATCHERS = ("all-to-all", "all-gather", "deduplicated")
+"""Ways in which tokens reach their experts on other ranks.
+
+Each copy of a token is sent to the rank of its expert, or every rank gathers all tokens. Deduplicated, a token is sent once to each host
+and rank that has experts for it, and permuted on the way (DeepEP, HybridEP).
 """
 
 
@@ -103,6 +112,14 @@ class ConfigurationFacts(Columns):
     """1 if norms and residuals are split over the tensor-parallel ranks, too."""
     cp_mode: Tensor
     """Index into CP_MODES."""
+    dispatcher: Tensor
+    """Index into DISPATCHERS."""
+    overlap_ep: Tensor
+    """1 if the exchange of the experts' tokens overlaps the computation of another micro-batch."""
+    narrow_gradients: Tensor
+    """1 if gradients are kept and reduced in 16 bits, whatever the framework's usual format."""
+    moment_share: Tensor
+    """Bytes of the optimizer's moments over those in their usual format."""
     flash: Tensor
     """1 if attention never writes its scores to memory."""
     loss_bytes: Tensor
@@ -194,6 +211,8 @@ class FormatFacts(Columns):
     """A gradient, its accumulated copy included; 0 for frozen weights."""
     optimizer_bytes: Tensor
     """The moments of a weight and, in 16-bit precisions, its fp32 copy."""
+    moment_bytes: Tensor
+    """The moments alone."""
     update_bytes: Tensor
     """Intermediate results of a weight's update."""
     reduced_bytes: Tensor
@@ -259,6 +278,30 @@ class Workload:
     def replicas(self) -> Tensor:
         """Return the ranks that hold the same weights and exchange gradients, shape (n,): dp * cp."""
         return self.layout.dp * self.layout.cp
+
+    @property
+    def gradient_bytes(self) -> Tensor:
+        """Return the bytes of a gradient, its accumulated copy included, shape (n,)."""
+        return self._narrowed(self.formats.gradient_bytes, 2 * self.formats.trained)
+
+    @property
+    def reduced_bytes(self) -> Tensor:
+        """Return the bytes of a gradient as replicas exchange it, shape (n,)."""
+        return self._narrowed(self.formats.reduced_bytes, 2 * torch.ones_like(self.formats.trained))
+
+    @property
+    def update_bytes(self) -> Tensor:
+        """Return the bytes of intermediate results of a weight's update, shape (n,): with narrow gradients, their fp32 copy, too."""
+        return self.formats.update_bytes + self.formats.gradient_bytes * (self.gradient_bytes < self.formats.gradient_bytes)
+
+    @property
+    def optimizer_bytes(self) -> Tensor:
+        """Return the bytes that the optimizer keeps of a weight, shape (n,)."""
+        return self.formats.optimizer_bytes - (1 - self.layout.moment_share) * self.formats.moment_bytes
+
+    def _narrowed(self, usual: Tensor, narrow: Tensor) -> Tensor:
+        narrowed = (self.layout.narrow_gradients > 0) & (self.formats.element_bytes < WIDE_BYTES)
+        return torch.where(narrowed, torch.minimum(usual, narrow), usual)
 
     @property
     def hosts(self) -> Tensor:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.cost.beliefs import prior_beliefs
-from oppa.cost.collectives import CollectiveGroup, all_reduce_time, gather_time, hop_time
+from oppa.cost.collectives import CollectiveGroup, all_reduce_time, all_to_all_time, deduplicated_time, gather_time, hop_time
 from oppa.cost.facts import machine_of
 from oppa.cost.hardware import load_hardware
 
@@ -29,6 +29,26 @@ def all_reduce(members: int, payload: float, *, stride: int = 1) -> float:
 def test_a_group_of_one_has_nothing_to_say(payload, stride) -> None:
     assert all_reduce(1, payload, stride=stride) == 0
     assert gather_time(group(1, stride=stride), torch.tensor([payload]), MACHINE, C).item() == 0
+
+
+def exchanged(members: int, copies: int, token: float = 1e8) -> tuple[float, float]:
+    """Seconds in which each copy of a token is sent, and in which a token is sent once to each place."""
+    bytes_, chosen = torch.tensor([token]), torch.tensor([float(copies)])
+    place = group(members)
+    return all_to_all_time(place, copies * bytes_, MACHINE, C).item(), deduplicated_time(place, bytes_, chosen, MACHINE, C).item()
+
+
+@pytest.mark.parametrize("members", [2, 4, 8])
+def test_a_token_with_one_expert_takes_as_long_either_way_within_a_host(members) -> None:
+    apart, once = exchanged(members, 1)
+    assert once == pytest.approx(apart)
+
+
+@pytest.mark.parametrize(("members", "copies", "at_least"), [(8, 8, 1.4), (16, 8, 3.5), (64, 8, 1.3)])
+def test_a_token_that_is_sent_once_to_each_host_takes_less_time(members, copies, at_least) -> None:
+    """Eight experts on two hosts: half of the copies cross hosts, which are four, or one."""
+    apart, once = exchanged(members, copies)
+    assert apart / once > at_least
 
 
 @pytest.mark.parametrize(("members", "hops"), [(2, 2), (4, 4), (8, 6)])  # rings of 2 and of 4; of 8, two trees of depth 3

@@ -10,7 +10,7 @@ from oppa import catalog
 from oppa.cost.beliefs import beliefs_of, beliefs_of_job, files_of_job, framework_file, framework_of
 from oppa.cost.framework import COLUMNS, frameworks, load_framework, read_framework
 from oppa.cost.hardware import load_hardware
-from oppa.cost.workload import CP_MODES
+from oppa.cost.workload import CP_MODES, DISPATCHERS
 from oppa.errors import InputError
 from oppa.problem.space import FRAMEWORKS
 
@@ -92,6 +92,8 @@ def test_an_unknown_framework_is_answered_with_those_that_there_are() -> None:
         ("transformers", "torch_compile", [False, True], "compiled", {False, True}),
         ("megatron", "tp_comm_overlap", [False, True], "overlap_tp", {False, True}),
         ("accelerate", "cp_comm", ["allgather", "alltoall"], "cp_mode", {"ring", "all-gather"}),
+        ("megatron", "grad_reduce_bf16", [False, True], "gradients", {"32-bit", "16-bit"}),
+        ("megatron", "moments", ["fp32", "bf16", "fp8"], "moments", {"32-bit", "16-bit", "8-bit"}),
         ("accelerate", "fsdp_offload", [False, True], "offload", {"none", "parameters"}),
         ("accelerate", "dp_replicate", [1, 2, 4], "shard", {2, 4, 8, 16}),
         ("transformers", "use_liger_kernel", [False, True], "loss", {"fused", "plain"}),
@@ -119,6 +121,13 @@ def test_experts_of_megatron_are_split_as_other_layers_or_not_at_all(framework_p
     candidates = problem.candidates()
     etp, tp = framework_of(problem).columns(candidates)["etp"].astype(float), candidates.column("tp")
     assert set(etp.tolist()) == {0, 1} and (etp[tp == 1] == 0).all()
+
+
+def test_the_ways_in_which_megatron_sends_tokens_to_experts_are_columns(framework_problem) -> None:
+    knobs = {"moe_dispatcher": ["allgather", "alltoall", "flex"], "moe_comm_overlap": [False, True]}
+    problem = framework_problem("megatron", model="mixtral-8x7b", given={**SMALL, "ep": [1, 2, 4], **knobs})
+    columns = framework_of(problem).columns(problem.candidates())
+    assert set(columns["dispatcher"].tolist()) == set(DISPATCHERS) and set(columns["overlap_ep"].tolist()) == {False, True}
 
 
 @pytest.mark.parametrize("space", ["megatron", "torchtitan", "accelerate", "deepspeed", "nanotron", "torch-long-context", "lightning"])

@@ -202,6 +202,12 @@ def test_a_stated_overlap_saves_time(overlap, layout) -> None:
     assert hidden < exposed
 
 
+def test_interleaved_stages_of_megatron_overlap_their_sends_unless_the_row_states_otherwise() -> None:
+    rows = rows_of(*({"framework": name, "model_chunks": chunks} for name in ("megatron", "torch") for chunks in (1, 4)))
+    assert check_rows(rows)["overlap_p2p"].tolist() == [False, True, False, False]
+    assert not check_rows(rows.assign(overlap_p2p=False))["overlap_p2p"].any()
+
+
 @pytest.mark.parametrize(("column", "meant"), [("precsion", "precision"), ("experts_count", ""), ("overlap_p2p", ""), ("notes", "")])
 def test_a_column_that_nearly_has_the_name_of_another_is_warned_of(column, meant, caplog) -> None:
     check_rows(rows_of({column: "0"}))

@@ -150,15 +150,20 @@ def test_weights_below_eight_bits_are_gathered_as_they_are() -> None:
     assert quantised == plain
 
 
-@pytest.mark.parametrize("overlap", [0.0, 1.0])
-@pytest.mark.parametrize("chunks", [1, 4])
-def test_each_pass_of_a_stage_has_a_start_of_its_own(chunks, overlap) -> None:
-    """A pipeline without bubbles: forward and backward, for each chunk of each micro-batch, whether its transfers overlap or not."""
+@pytest.mark.parametrize(("overlap", "chunks", "passes"), [(0.0, 1, 64), (0.0, 4, 4 * 64), (1.0, 1, 7), (1.0, 4, 31)])
+def test_each_pass_has_a_start_and_overlapped_ones_only_while_the_pipeline_fills(overlap, chunks, passes) -> None:
+    """A pipeline of 8 stages without bubbles, with 64 micro-batches: a pass forward and one backward for each chunk of each of them."""
     work = work_of({"tp": 8, "pp": 8, "dp": 1, "mbs": 8, "model_chunks": chunks})
     work = dataclasses.replace(work, layout=dataclasses.replace(work.layout, overlap_p2p=torch.full_like(work.layout.pp, overlap)))
     later = {**C, "pass_s": C["pass_s"] + 1e-3, "bubble": 0 * C["bubble"]}
     extra = step_time(work, later) - step_time(work, {**later, "pass_s": C["pass_s"]})
-    assert extra == pytest.approx(64 * 2 * chunks * 1e-3)
+    assert extra == pytest.approx(2 * passes * 1e-3)
+
+
+def test_all_passes_of_few_micro_batches_start_anew() -> None:
+    few = {"tp": 8, "pp": 8, "dp": 1, "mbs": 8, "gbs": 64, "model_chunks": 4, "overlap_p2p": True}
+    ratio = transfers_time(work_of(few), {**C, "overlap": 0 * C["overlap"]}) / transfers_time(work_of({**few, "overlap_p2p": False}), C)
+    assert 0.9 < ratio.item() < 1
 
 
 def test_one_stage_waits_for_no_other() -> None:
@@ -232,7 +237,7 @@ def test_the_formula_reads_the_coefficients_that_are_declared_and_no_others() ->
     beliefs = load_beliefs("step_time")
     c = {name: value.requires_grad_() for name, value in medians(beliefs).items()}
     layouts = [{"dp": dp, "pp": pp, "tp": tp, "zero": 0} for dp, pp, tp in ((32, 1, 1), (8, 1, 16), (1, 4, 8), (16, 2, 2))]
-    experts = {"experts": 8, "experts_per_token": 2, "ep": 8, "precision": "fp8", "loss": "fused"}
+    experts = {"experts": 16, "experts_per_token": 2, "ep": 16, "dp": 16, "tp": 1, "precision": "fp8", "loss": "fused"}
     step_time(work_of(*layouts, experts, {"pp": 1, "zero": 0, "seq_len": 128}, {"device": "CPU"}), c).sum().backward()
     assert {name for name, value in c.items() if value.grad} == set(beliefs)
 

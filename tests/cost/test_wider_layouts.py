@@ -113,6 +113,37 @@ def test_expert_parallel_ranks_keep_as_many_activations_and_those_of_experts_are
     assert spread.routed_activations.item() == pytest.approx(routed)
 
 
+@pytest.mark.parametrize("dispatcher", ["all-to-all", "deduplicated"])
+def test_overlapped_tokens_of_experts_hide_behind_another_micro_batch(dispatcher) -> None:
+    several, alone = ({**SPARSE, "dispatcher": dispatcher, "ep": 64, "gbs": gbs, "seq_len": 16384} for gbs in (512, 64))
+    shown, hidden, once, no_other = predicted(several, {**several, "overlap_ep": True}, alone, {**alone, "overlap_ep": True})[TIME]
+    assert hidden < 0.8 * shown and once == no_other
+
+
+def test_a_rank_that_gathers_all_tokens_waits_longest() -> None:
+    rows = ({**SPARSE, "ep": 64, "experts_per_token": 4, "dispatcher": name} for name in ("deduplicated", "all-to-all", "all-gather"))
+    times = predicted(*rows)[TIME].tolist()
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("stated", "bytes_saved"),
+    [({"gradients": "16-bit"}, 2), ({"moments": "16-bit"}, 4 / 8), ({"moments": "8-bit"}, 6 / 8), ({"gradients": "32-bit"}, 0)],
+)
+def test_gradients_and_moments_of_fewer_bits_free_memory(stated, bytes_saved) -> None:
+    """Eight replicas divide the moments, and each keeps all gradients."""
+    usual, narrow = (first_stage(work_of({"framework": "megatron", "pp": 1, **given})) for given in ({}, stated))
+    saved = (usual.gradients + usual.optimizer - narrow.gradients - narrow.optimizer).item()
+    assert saved == pytest.approx(bytes_saved * stage_parameters(work_of({"framework": "megatron", "pp": 1})).item())
+
+
+def test_gradients_of_fewer_bits_are_exchanged_sooner() -> None:
+    few = {"gbs": 8, "tp": 1, "pp": 1, "dp": 8, "framework": "megatron"}
+    c = prior_beliefs(load_hardware("H100"))
+    usual, narrow = (replica_time(work_of({**few, **given}), torch.zeros(1), c) for given in ({}, {"gradients": "16-bit"}))
+    assert narrow.item() < usual.item()
+
+
 def test_experts_are_not_sharded_twice() -> None:
     """With all experts spread over the replicas, no two of them hold the same expert, so ZeRO has nothing to shard."""
     alone = {**SPARSE, "dp": 8, "ep": 8, "gbs": 64}

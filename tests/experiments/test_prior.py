@@ -7,10 +7,13 @@ import torch
 from experiments import published
 from experiments.lib.prediction_error import judged
 from experiments.prior.calibrate import calibrate
+from experiments.prior.page_errors import page_errors, page_figures
 from experiments.prior.run import prior
 from experiments.prior.stalls import stall_probability
+from experiments.published.performance_pages import performance_pages
 from oppa.bench.fitting import fit
 from oppa.cost.coefficients import load_beliefs, medians
+from oppa.cost.prediction import predict_rows
 from oppa.cost.step_time import step_time
 from oppa.errors import EnvironmentLackingError
 from tests.cost.conftest import work_of
@@ -23,9 +26,18 @@ def no_data(monkeypatch, tmp_path) -> None:
 
 @pytest.mark.usefixtures("no_data")
 def test_without_data_the_prior_is_skipped_loudly(tmp_path) -> None:
-    (section,) = prior()
-    assert "SKIPPED" in section.title and str(tmp_path) in section.text
-    assert [name for name, _ in section.rows] == list(published.FILES)
+    skipped, pages = prior()
+    assert "SKIPPED" in skipped.title and str(tmp_path) in skipped.text
+    assert [name for name, _ in skipped.rows] == list(published.FILES)
+    assert {row[0] for row in pages.rows} >= {"megatron_bridge", "torchtitan", "all pages"}
+
+
+def test_every_run_of_the_performance_pages_is_predicted_and_names_its_page() -> None:
+    runs = predict_rows(performance_pages())
+    assert runs["predicted_step_time_s"].notna().all() and runs["url"].str.startswith("https://github.com/").all()
+    figures = page_figures(page_errors())
+    assert sum(each["runs"] for name, each in figures.items() if not name.startswith("all pages")) == len(runs)
+    assert all(0 <= each["time_covered"] <= 1 and each["low"] <= each["ratio"] <= each["high"] for each in figures.values())
 
 
 @pytest.mark.usefixtures("no_data")
