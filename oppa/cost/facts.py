@@ -14,6 +14,7 @@ from oppa.cost.hardware import Hardware, hardware_of
 from oppa.cost.workload import (
     CP_MODES,
     DISPATCHERS,
+    MODULES,
     RECOMPUTE,
     SELECTIVE,
     ConfigurationFacts,
@@ -94,7 +95,7 @@ def layout_of(
     Args:
         columns: Values or arrays of shape (n,) by name. Optional are `schedule`, the overlaps, `stage_layout`, the bucket sizes, and the
             degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `dispatcher`, `overlap_ep`, `shard`,
-            `sequence_parallel`, `recompute_layers`, `gradients`, `moments`, `attention`, `loss`, `residuals`, `norms`,
+            `sequence_parallel`, `recompute_layers`, `recompute_modules`, `gradients`, `moments`, `attention`, `loss`, `residuals`, `norms`,
             `expert_products`, `offload`, `offload_parameters`, `overlap_tp`, `compiled`, `hpz`, `quantized_weights`,
             `quantized_gradients` and `fp8_weights`.
         framework: Decides what an absent column means.
@@ -122,6 +123,7 @@ def layout_of(
         "quantized_weights": _flags(columns, "quantized_weights") * (numbers["zero_stage"] >= 3),
         "quantized_gradients": _flags(columns, "quantized_gradients") * (numbers["zero_stage"] >= 3),
         "recompute": _codes(columns["recompute"], RECOMPUTE),
+        **_modules_again(columns),
         "recompute_layers": np.where(recomputed > 0, recomputed, np.inf),
         "sequence_parallel": _numbers(columns, "sequence_parallel", float(framework is None or framework.sequence_parallel)),
         "dispatcher": _codes(columns.get("dispatcher", ""), DISPATCHERS),
@@ -169,6 +171,14 @@ def _ends_together(schedule: NDArray[Any], chunks: NDArray[np.float64]) -> Any:
     """Return whether the stages of each schedule form a V, shape (n,) or ()."""
     names, sizes = np.unique(schedule).tolist(), np.unique(chunks).tolist()
     return np.any([(schedule == name) & (chunks == size) & folded(name, size) for name in names for size in sizes], axis=0)
+
+
+def _modules_again(columns: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """Return the columns of MODULES, shape (n,) or () each; attention's core is computed again unless other modules are stated."""
+    stated = np.asarray(columns.get("recompute_modules", "")).astype(str)
+    distinct, codes = np.unique(stated, return_inverse=True)
+    named = [set((words or "core_attn").split("+")) for words in distinct.tolist()]
+    return {column: np.array([float(module in each) for each in named])[codes].reshape(stated.shape) for module, column in MODULES.items()}
 
 
 def _moment_share(columns: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -24,7 +24,8 @@ DEFAULT = "other"
 MODELS = ("step_time", "memory")
 """Names of the files under `priors/` whose coefficients a device or a framework may override."""
 COLUMNS = (
-    *("cp", "cp_mode", "etp", "dispatcher", "overlap_ep", "gradients", "moments", "shard", "sequence_parallel", "recompute_layers"),
+    *("cp", "cp_mode", "etp", "dispatcher", "overlap_ep", "gradients", "moments"),
+    *("shard", "sequence_parallel", "recompute_layers", "recompute_modules"),
     *("attention", "loss", "residuals", "norms", "expert_products", "offload", "precision"),
     *("overlap_tp", "compiled", "offload_parameters", "hpz", "quantized_weights", "quantized_gradients", "fp8_weights"),
 )

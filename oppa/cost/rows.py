@@ -24,7 +24,7 @@ from oppa.cost.facts import (
 )
 from oppa.cost.framework import DEFAULT, frameworks, load_framework
 from oppa.cost.hardware import load_hardware
-from oppa.cost.workload import CP_MODES, DISPATCHERS, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
+from oppa.cost.workload import CP_MODES, DISPATCHERS, MODULES, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
 from oppa.errors import InputError, nearest
 from oppa.problem.devices import devices, identify, sharing
 from oppa.problem.model import OF_EXPERTS, OF_LATENTS, Model
@@ -77,7 +77,7 @@ WORDS: dict[str, tuple[Sequence[str], str]] = {
 """Optional words: those that are accepted, and the default."""
 FUSED = ("loss", "norms")
 """Optional words whose default is `fused` if a framework is named, and torch's own operations otherwise."""
-OPTIONAL = ("framework", "sequence_parallel", *FLAGS, *WORDS, *COUNTS, *WIDTHS)
+OPTIONAL = ("framework", "sequence_parallel", "recompute_modules", *FLAGS, *WORDS, *COUNTS, *WIDTHS)
 LARGEST = 10**9
 _ALIKE = 0.85
 """Similarity of two names from which one is likely a misspelling of the other."""
@@ -115,6 +115,7 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         checked[name] = _flags(given[name], default=flag) if name in given else flag
     for name, (known, word) in WORDS.items():
         checked[name] = _words(given[name], known, default=word) if name in given else word
+    checked["recompute_modules"] = _modules(given["recompute_modules"]) if "recompute_modules" in given else ""
     for name in FUSED:
         usual_word = np.where(checked["framework"] == DEFAULT, load_framework(DEFAULT).usual(name), "fused")
         checked[name] = np.where(checked[name] != "", checked[name], usual_word)
@@ -197,7 +198,7 @@ def _model(*, head_dim: int, **dimensions: Any) -> Model:
 def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
     degrees = ("dp", "tp", "pp", "model_chunks", "cp", "ep", "etp", "shard", "hpz")
     words = ("recompute", "dispatcher", "gradients", "moments", "attention", "loss", "residuals", "norms", "expert_products", "offload")
-    names = (*degrees, *words, "sequence_parallel", "recompute_layers", *LAYOUT_FLAGS)
+    names = (*degrees, *words, "sequence_parallel", "recompute_layers", "recompute_modules", *LAYOUT_FLAGS)
     columns: dict[str, Any] = {name: rows[name].to_numpy() for name in names}
     alone = (rows["dp"] * rows["cp"] == 1) & (rows["offload"] != "parameters")  # a single replica has nothing to shard, but to offload
     columns |= {"zero_stage": np.where(alone, 0, rows["zero"]), "micro_batch": rows["mbs"].to_numpy()}
@@ -253,6 +254,16 @@ def _words(column: pd.Series, known: Sequence[str], *, default: str) -> pd.Serie
         return words.where(words.isin([*known, default]))
 
     return _checked(column, read, lambda word: HIERARCHICAL.get(word.casefold(), nearest(word, filter(None, known))))
+
+
+def _modules(column: pd.Series) -> pd.Series:
+    """Return the modules of each cell, joined by plus signs."""
+
+    def read(cells: pd.Series) -> pd.Series:
+        named = _filled(cells, "").str.findall(r"[^+,\s]+")
+        return named.map(lambda words: "+".join(sorted(words)) if {*words} <= {*MODULES} else None)
+
+    return _checked(column, read, lambda words: f"join some of {', '.join(MODULES)} by `+`")
 
 
 def _devices(column: pd.Series) -> pd.Series:

@@ -78,16 +78,19 @@ def activation_elements(work: Workload) -> Tensor:
     """
     shape = work.shape
     attention = 2 * shape.query_width + 2 * shape.kv_width + 2 * shape.latent_width  # latents before and after their norms
-    counted = replicated_elements(work) + attention + _network_tensors(work) * shape.ffn + _dispatched_copies(work) * _dispatched(work)
+    counted = replicated_elements(work) + attention + network_tensors(work) * shape.ffn + _dispatched_copies(work) * _dispatched(work)
     traced = shape.activation_elements + _gathered_copies(work) * _dispatched(work)
     return torch.where(shape.activation_elements > 0, traced, counted)
 
 
 def routed_elements(work: Workload) -> Tensor:
     """Return how many of them depend on the number of tokens that experts get, shape (n,); 0 without experts."""
-    shape = work.shape
-    width = shape.expert_matmul_parameters / (shape.hidden * (2 + shape.gated))  # of the experts of a token together
-    return _network_tensors(work) * width + _dispatched_copies(work) * _dispatched(work)
+    return network_tensors(work) * routed_width(work) + _dispatched_copies(work) * _dispatched(work)
+
+
+def routed_width(work: Workload) -> Tensor:
+    """Return the width of all experts of a token together, on an average layer, shape (n,); 0 without experts."""
+    return work.shape.expert_matmul_parameters / (work.shape.hidden * (2 + work.shape.gated))
 
 
 def moved_elements(work: Workload) -> Tensor:
@@ -101,7 +104,7 @@ def moved_elements(work: Workload) -> Tensor:
     return activation_elements(work) + copies * _dispatched(work)
 
 
-def _network_tensors(work: Workload) -> Tensor:
+def network_tensors(work: Workload) -> Tensor:
     """Return the tensors that a feed-forward network keeps, each as wide as its inner layer, shape (n,)."""
     return torch.where(work.shape.gated > 0, work.formats.gate_tensors, 2.0)
 

@@ -15,6 +15,15 @@ WIDE_BYTES = 4
 RECOMPUTE = ("none", "selective", "full")
 SELECTIVE = ("scores", "attention", "operations")
 """Kinds of selective recomputation (`oppa.cost.recomputation`)."""
+MODULES = {
+    "core_attn": "core_again",
+    "layernorm": "norms_again",
+    "mlp": "network_again",
+    "moe_act": "gates_again",
+    "moe": "experts_again",
+    "mla_up_proj": "latents_again",
+}
+"""Modules that selective recomputation of Megatron-LM may repeat (`--recompute-modules`), with the columns that state it."""
 CP_MODES = ("ring", "all-to-all", "all-gather")
 """Ways in which context-parallel ranks attend to each other's tokens.
 
@@ -106,6 +115,17 @@ class ConfigurationFacts(Columns):
     num_microbatches: Tensor
     recompute: Tensor
     """0 for none, 1 for selective, 2 for full."""
+    core_again: Tensor
+    """1 if attention between its projections is computed again under selective recomputation of modules; so are those that follow."""
+    norms_again: Tensor
+    network_again: Tensor
+    """The feed-forward network of dense layers."""
+    gates_again: Tensor
+    """The activation of experts."""
+    experts_again: Tensor
+    """Routed experts, with the exchange of their tokens."""
+    latents_again: Tensor
+    """Queries, keys and values of multi-head latent attention, from their latents."""
     recompute_layers: Tensor
     """Layers of a stage that recompute; infinity for all."""
     sequence_parallel: Tensor

@@ -92,6 +92,7 @@ def test_an_unknown_framework_is_answered_with_those_that_there_are() -> None:
         ("transformers", "torch_compile", [False, True], "compiled", {False, True}),
         ("megatron", "tp_comm_overlap", [False, True], "overlap_tp", {False, True}),
         ("accelerate", "cp_comm", ["allgather", "alltoall"], "cp_mode", {"ring", "all-gather"}),
+        ("megatron", "recompute_modules", ["core_attn", "mlp"], "recompute_modules", {"core_attn", "mlp"}),
         ("megatron", "grad_reduce_bf16", [False, True], "gradients", {"32-bit", "16-bit"}),
         ("megatron", "moments", ["fp32", "bf16", "fp8"], "moments", {"32-bit", "16-bit", "8-bit"}),
         ("accelerate", "fsdp_offload", [False, True], "offload", {"none", "parameters"}),

@@ -1,9 +1,11 @@
 """What the backward pass computes again, and what layers keep for it."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from oppa.cost.memory import first_stage
-from oppa.cost.recomputation import attention_again, matmul_again
+from oppa.cost.recomputation import attention_again, expert_parallel_again, matmul_again
 from tests.cost.conftest import ROW, work_of
 
 GPT = {"layers": 48, "hidden": 6144, "heads": 64, "kv_heads": 64, "ffn": 4 * 6144, "seq_len": 2048, "gated": False, "precision": "fp16"}
@@ -35,6 +37,46 @@ def test_a_layer_keeps_what_table_2_of_korthikanti_et_al_counts(recompute, seque
 def test_selective_recomputation_of_scores_frees_nothing_that_flash_attention_keeps() -> None:
     none, selective = (kept({"recompute": recompute, "sequence_parallel": True}) for recompute in ("none", "selective"))
     assert selective == none == kept({"recompute": "selective", "sequence_parallel": True, "attention": "plain"})
+
+
+SELECTIVE = {"framework": "megatron", "recompute": "selective", "dp": 8, "tp": 1, "pp": 1}
+MIXTURE = {**SELECTIVE, "experts": 64, "experts_per_token": 8, "expert_ffn": 1024, "ep": 8}
+LATENTS = {"kv_heads": 32, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "head_dim": 192, "v_head_dim": 128}
+
+
+def freed(modules: str, change: Mapping[str, object]) -> float:
+    """Return how many numbers of a token a layer keeps less if it computes these modules again."""
+    row = {**MIXTURE, **change}
+    usual, fewer = (first_stage(work_of({**row, "recompute_modules": each})) for each in ("core_attn", modules))
+    at_work = 1  # the layer at work has what it computed again
+    return (usual.sharded_activations - fewer.sharded_activations).item() / (ROW["layers"] - at_work) / ROW["seq_len"] / 2
+
+
+@pytest.mark.parametrize(
+    ("modules", "change", "numbers"),
+    [
+        ("layernorm", {}, 2 * ROW["hidden"]),
+        ("moe_act", {}, 8 * 1024),
+        ("moe_act+layernorm", {}, 8 * 1024 + 2 * ROW["hidden"]),
+        ("moe", {}, 8 * (3 * 1024 + ROW["hidden"])),
+        ("moe+moe_act", {}, 8 * (3 * 1024 + ROW["hidden"])),
+        ("mlp", {}, 0),
+        ("mla_up_proj", {}, 0),
+        ("mla_up_proj", LATENTS, (192 + 128) / 2 * 32 + 2 * (192 + 128) / 2 * 32),
+        ("mlp", {"experts": 1, "experts_per_token": 1, "ep": 1}, 3 * ROW["ffn"]),
+    ],
+)
+def test_modules_of_megatron_free_what_their_backward_pass_needs(modules, change, numbers) -> None:
+    assert freed(modules, change) == pytest.approx(numbers)
+
+
+def test_modules_that_are_computed_again_take_their_time() -> None:
+    mlp, core = (work_of({**SELECTIVE, "recompute_modules": each}) for each in ("mlp", "core_attn"))
+    network = 3 * ROW["hidden"] * ROW["ffn"] / float(mlp.shape.layer_matmul_parameters)
+    assert (attention_again(mlp).item(), matmul_again(mlp).item()) == (0, pytest.approx(network))
+    assert (attention_again(core).item(), matmul_again(core).item()) == (1, 0)
+    experts, usual = (work_of({**MIXTURE, "recompute_modules": each}) for each in ("moe", "core_attn"))
+    assert expert_parallel_again(experts).item() == 1 > expert_parallel_again(usual).item()
 
 
 def test_torchtitan_computes_every_second_matrix_product_again() -> None:

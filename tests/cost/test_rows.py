@@ -202,6 +202,14 @@ def test_a_stated_overlap_saves_time(overlap, layout) -> None:
     assert hidden < exposed
 
 
+def test_modules_are_joined_by_plus_signs_in_any_order() -> None:
+    rows = rows_of({"recompute_modules": "moe_act + layernorm"}, {"recompute_modules": ""}, {"recompute_modules": "mlp"})
+    assert check_rows(rows)["recompute_modules"].tolist() == ["layernorm+moe_act", "", "mlp"]
+    with pytest.raises(InputError, match=r"line 2: `recompute_modules = mlp\+attention`") as raised:
+        check_rows(rows_of({"recompute_modules": "mlp+attention"}))
+    assert "core_attn, layernorm" in raised.value.hint
+
+
 def test_interleaved_stages_of_megatron_overlap_their_sends_unless_the_row_states_otherwise() -> None:
     rows = rows_of(*({"framework": name, "model_chunks": chunks} for name in ("megatron", "torch") for chunks in (1, 4)))
     assert check_rows(rows)["overlap_p2p"].tolist() == [False, True, False, False]
