@@ -121,7 +121,16 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         checked[name] = np.where(checked[name] != "", checked[name], usual_word)
     for name, number in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
         checked[name] = _whole_numbers(given[name], least=min(number, 1), default=number) if name in given else number
-    return pd.DataFrame(checked)
+    found = pd.DataFrame(checked)
+    _warn_of_missing_products(found)
+    return found
+
+
+def _warn_of_missing_products(rows: pd.DataFrame) -> None:
+    """Warn of devices without 8-bit matrix products whose rows compute in 8 bits."""
+    for device in rows["device"][rows["precision"].isin(EIGHT_BIT)].unique():
+        if EIGHT_BIT[0] not in load_hardware(device).matmul_flops_per_s:
+            _log.warning("`%s` has no 8-bit matrix products: its rows in 8 bits are predicted at the rate of 16", device)
 
 
 def _warn_of_misspelt(names: Iterable[str]) -> None:

@@ -216,6 +216,13 @@ def test_interleaved_stages_of_megatron_overlap_their_sends_unless_the_row_state
     assert not check_rows(rows.assign(overlap_p2p=False))["overlap_p2p"].any()
 
 
+@pytest.mark.parametrize(("device", "lacks"), [("A100-80GB", True), ("H100", False)])
+def test_a_device_without_8_bit_products_is_warned_of_once(device, lacks, caplog) -> None:
+    check_rows(rows_of(*({"device": device, "precision": precision} for precision in ("fp8", "mxfp8", "bf16"))))
+    said = "`A100-80GB` has no 8-bit matrix products: its rows in 8 bits are predicted at the rate of 16"
+    assert [record.getMessage() for record in caplog.records] == ([said] if lacks else [])
+
+
 @pytest.mark.parametrize(("column", "meant"), [("precsion", "precision"), ("experts_count", ""), ("overlap_p2p", ""), ("notes", "")])
 def test_a_column_that_nearly_has_the_name_of_another_is_warned_of(column, meant, caplog) -> None:
     check_rows(rows_of({column: "0"}))
