@@ -8,6 +8,7 @@ import pytest
 
 from experiments.trainers.example_run import ExampleRun
 from experiments.trainers.integrations import FSDP2
+from experiments.trainers.reference import reference_losses
 from experiments.trainers.stop_after import StopAfter
 from oppa import api
 from oppa.problem.job import load_job
@@ -16,43 +17,38 @@ from oppa.training.run import ledger
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+WIDTH, SAMPLES = 16, 641
 CLOSE = 1e-4
 """Losses agree to the rounding of sums in another order; the largest difference seen is 3e-7."""
 
 
-def train(folder, setting="", *words, devices=2, samples=640, **options):
+def train(folder, setting="", *words, devices=2, **options):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices_per_host}"]
-    command += [str(EXAMPLES / "own_trainer.py"), "--checkpoints", "{folder}/../../trained", "--width", "16", *words]
-    keys = [f"train.samples={samples}", f"cluster.devices_per_host={devices}", "limits.device_lock=false", "train.least_batch=1"]
+    command += [str(EXAMPLES / "own_trainer.py"), "--checkpoints", "{folder}/../../trained", "--width", str(WIDTH), *words]
+    keys = [f"train.samples={SAMPLES}", f"cluster.devices_per_host={devices}", "limits.device_lock=false", "train.least_batch=1"]
     return api.train(EXAMPLES / "own_trainer.toml", setting, run=folder, settings=keys, command=command, **options)
 
 
-def losses(folder):
-    return [line["loss"] for line in ledger.standing(ledger.read(folder)) if line["event"] == ledger.STEP]
-
-
-def test_a_run_that_stops_in_mid_epoch_and_goes_on_with_another_dp_and_sharded_equals_one_that_does_not(tmp_path):
-    begin = "micro_batch=8"
-    stopped = train(tmp_path / "moved", begin, callback=StopAfter(4))
+def test_a_run_that_stops_in_mid_epoch_and_goes_on_with_another_dp_and_sharded_equals_one_process(tmp_path):
+    run, words = tmp_path / "moved", ("--save-every", "64")
+    stopped = train(run, "micro_batch=8", *words, callback=StopAfter(4))
     seen = ledger.require_whole(stopped.lines)
-    assert stopped.outcome.ending.value == "stopped" and 0 < seen < 640
-    alone = train(tmp_path / "moved", begin, devices=1, callback=StopAfter(3))
+    assert stopped.outcome.ending.value == "stopped" and 0 < seen < SAMPLES
+    alone = train(run, "micro_batch=8", *words, devices=1, callback=StopAfter(3))
     assert ledger.require_whole(alone.lines) > seen, alone.outcome.last
-    sharded = train(tmp_path / "moved", "micro_batch=8,zero_stage=3")
-    assert sharded.finished, sharded.outcome.last
-    whole = train(tmp_path / "whole", begin)
-    assert whole.finished and ledger.require_whole(whole.lines) == ledger.require_whole(sharded.lines) == 640
-    assert losses(tmp_path / "moved") == pytest.approx(losses(tmp_path / "whole"), abs=CLOSE)
+    sharded = train(run, "micro_batch=8,zero_stage=3", *words)
+    assert sharded.finished and sharded.outcome.attempts == 1, sharded.outcome.last
+    steps = [line for line in ledger.standing(ledger.read(run)) if line["event"] == ledger.STEP]
+    assert ledger.require_whole(sharded.lines) == SAMPLES
+    assert [line["loss"] for line in steps] == pytest.approx(reference_losses(steps, WIDTH), abs=CLOSE)
+    # In the last step a rank has no sample.
+    assert steps[-1]["samples"] == [SAMPLES - 1, SAMPLES]
+    # Checkpoints come on the way.
+    assert {"step-18", "step-20", "step-21"} <= {path.name for path in (run / "trained").iterdir()}
+    assert (run / "checkpoints" / "step-21").exists()
 
 
-def test_a_last_step_in_which_a_rank_has_no_sample_is_taken_and_checkpoints_come_on_the_way(tmp_path):
-    result = train(tmp_path / "run", "micro_batch=8", "--save-every", "40", samples=97)
-    assert result.finished and result.outcome.attempts == 1, result.outcome.last
-    assert [line["samples"] for line in ledger.read(tmp_path / "run") if line["event"] == ledger.STEP][-1] == [96, 97]
-    assert sorted(path.name for path in (tmp_path / "run" / "trained").iterdir()) == ["step-2", "step-3", "step-4"]
-    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())[-1] == "step-4"
-
-
+@pytest.mark.nightly
 def test_a_policy_changes_fsdp2_to_hsdp_and_the_losses_are_those_of_one_process(tmp_path):
     hsdp = dataclasses.replace(FSDP2, layouts=(("dp_replicate", 1), ("dp_replicate", 2)))
     waiting = (str(Path(__file__).with_name("misbehaving.py")), "nothing")  # its first attempt waits for oppa's request
