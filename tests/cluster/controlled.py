@@ -69,10 +69,18 @@ class Controlled:
                 time.sleep(1)
 
 
-def scaled(spool: Path, slurm: SlurmCluster, *, timeout_s: float, hurry: Callable[[], None] = lambda: None) -> Controlled:
-    """Train the job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end.
+def scaled(
+    spool: Path,
+    slurm: SlurmCluster,
+    *,
+    timeout_s: float,
+    on_four: Callable[[Controlled], None] = lambda _: None,
+    hurry: Callable[[], None] = lambda: None,
+) -> Controlled:
+    """Train the job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end on that one.
 
     Args:
+        on_four: Is called once it trains on four.
         hurry: Is called before the rest.
     """
     other, another = slurm.submit("sleep 600", "--nodes=2", "--exclusive"), slurm.submit("sleep 600", "--nodes=1", "--exclusive")
@@ -85,10 +93,10 @@ def scaled(spool: Path, slurm: SlurmCluster, *, timeout_s: float, hurry: Callabl
         controlled.reaches(2)
         slurm.cancel(other)
         controlled.reaches(4)
+        on_four(controlled)
         comer = slurm.submit("sleep 600", "--nodes=3", "--exclusive")
         slurm.wait_for(comer, "RUNNING", timeout_s=60)
         controlled.reaches(1)
-        slurm.cancel(comer)
         hurry()
         assert controlled.process.wait(timeout=timeout_s) == 0, controlled.log.read_text()
     finally:

@@ -31,6 +31,8 @@ samples = %d
 checkpoint_every = "1 h"
 profile_steps = 0
 """
+PLENTY, REST = 8 * 2000, 8 * 100
+"""Samples for which another size pays however fast the machine is, and those that are left for the last changes."""
 SIZES = {1: 1.0, 2: 1.7, 4: 2.9}
 
 
@@ -66,9 +68,15 @@ def unscaled(folder: Path, samples: int) -> dict[int, float]:
 
 
 def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmCluster, tmp_path: Path) -> None:
-    samples = 8 * 300
-    controlled = scaled(submitted(tmp_path, samples), slurm, timeout_s=180)
-    lines = controlled.lines()
+    asked: list[int] = []
+
+    def shorten(controlled: Controlled) -> None:
+        """Let the next start read of fewer samples."""
+        asked.append(controlled.lines()[-1]["samples"][1] + REST)
+        (controlled.spool / "elastic" / "job.toml").write_text(JOB % asked[0])
+
+    controlled = scaled(submitted(tmp_path, PLENTY), slurm, timeout_s=180, on_four=shorten)
+    lines, samples = controlled.lines(), asked[0]
     assert ledger.require_whole(lines) == samples
     sizes = list(dict.fromkeys(line["configuration"] for line in lines if line["event"] == ledger.STEP))
     assert {size.split("_")[2] for size in sizes} == {"pp1", "pp2", "pp4"}
