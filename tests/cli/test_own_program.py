@@ -41,8 +41,11 @@ def test_it_is_tuned_as_it_stands_and_its_winner_starts_with_one_command(own) ->
 
 
 @pytest.mark.slow
-def test_a_study_goes_on_with_the_same_command_and_refuses_another(own) -> None:
+def test_a_study_is_asked_and_goes_on_with_the_same_command_and_refuses_another(own) -> None:
     own("tune", "own.toml", "--study", "s", "--trials", 1, *COMMAND)
+    assert "steps/s" in own("explain", "own.toml", "micro_batch=4", "--study", "s", *COMMAND).stdout
+    assert "another problem" in own("explain", "own.toml", "micro_batch=4", "--study", "s", *COMMAND[:-1], "7", code=2).stderr
+    assert "the study `s` has its own launch line" in own("explain", "s", "micro_batch=4", *COMMAND, code=2).stderr
     more = json.loads(own("tune", "own.toml", "--study", "s", "--trials", 2, "--json", *COMMAND).stdout)
     assert len(more["trials"]) == 2
     refused = own("tune", "own.toml", "--study", "s", *COMMAND[:-1], "2000", code=2)
@@ -134,14 +137,6 @@ def test_why_predict_and_profile_take_it_too(own, without_environment) -> None:
     assert "micro_batch in [1, 2, 4]" in own("explain", "own.toml", "micro_batch=8", *LINE).stdout
     lacking = without_environment()("profile", "own.toml", "--global-batch", "8", "--table", "t", "--", "torchrun", "{micro_batch}", code=3)
     assert "which is not on PATH" in lacking.stderr
-
-
-@pytest.mark.slow
-def test_a_study_of_such_a_command_is_asked_with_it_or_alone(own) -> None:
-    own("tune", "own.toml", "--study", "s", "--trials", 1, *COMMAND)
-    assert "steps/s" in own("explain", "own.toml", "micro_batch=4", "--study", "s", *COMMAND).stdout
-    assert "another problem" in own("explain", "own.toml", "micro_batch=4", "--study", "s", *COMMAND[:-1], "7", code=2).stderr
-    assert "the study `s` has its own launch line" in own("explain", "s", "micro_batch=4", *COMMAND, code=2).stderr
 
 
 def test_a_command_that_is_not_installed_is_said_before_any_trial(own) -> None:

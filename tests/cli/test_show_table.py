@@ -10,6 +10,7 @@ import pytest
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
+from tests.sampling import nightly
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def test_each_batch_has_its_best_and_what_others_lose(oppa, table) -> None:
     assert rows[-1][3:6] == ["34.0", "±", "1.7"] and "predicted" in rows[-1] and rows[-1][-2:] == ["50%", "50%"]
 
 
-@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("width", [80, *nightly(100)])
 def test_it_is_no_wider_than_a_narrow_terminal(oppa, table, width) -> None:
     argv = oppa.argv("show", table)
     environment = {**oppa.environment(), "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": str(width)}

@@ -79,11 +79,11 @@ def test_a_slow_worker_gets_a_smaller_batch_of_its_own(oppa) -> None:
     (oppa.folder / "job.toml").write_text(TRAIN_JOB.replace("devices_per_host = 2", "devices_per_host = 2\ncpus_per_device = [0.8, 0.2]"))
     policy = "proportional,window=4"
     result = json.loads(
-        oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "run", "--set", "train.samples=400", "--policy", policy, "--json").stdout
+        oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "run", "--set", "train.samples=240", "--policy", policy, "--json").stdout
     )
     assert result["ending"] == "finished" and result["worth"]["gain"] is None, "nobody knows what staying is worth without a table"
     lines = ledger.standing(ledger.read(oppa.folder / "run"))
-    assert ledger.require_whole(lines) >= 400
+    assert ledger.require_whole(lines) >= 240
     (change, *_) = (line for line in lines if line["event"] == ledger.CHANGED)
     assert sum(change["local_batches"]) == 8 and change["local_batches"][0] > change["local_batches"][1] and "by speed" in change["reason"]
     ((first, second), *_) = [line["workers"] for line in lines[lines.index(change) :] if "workers" in line]
@@ -92,7 +92,7 @@ def test_a_slow_worker_gets_a_smaller_batch_of_its_own(oppa) -> None:
         f"as {change['local_batches'][0]}, {change['local_batches'][1]}"
         in oppa("report", "run", "--out", "r.html").stderr + (oppa.folder / "r.html").read_text()
     )
-    assert "unknown" not in oppa("train", "job.toml", "--run", "run", "--set", "train.samples=440", "--policy", policy).stderr
+    assert "unknown" not in oppa("train", "job.toml", "--run", "run", "--set", "train.samples=256", "--policy", policy).stderr
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
 
 
 def test_a_run_begins_with_a_batch_of_the_table_and_claims_no_gain_if_it_never_changed(oppa, table) -> None:
-    static = ("--set", "train.samples=300", "--table", table, "--policy", "static", "--json")
+    static = ("--set", "train.samples=64", "--table", table, "--policy", "static", "--json")
     done = oppa("train", "job.toml", "global_batch=16,dp=2,micro_batch=2", "--run", "run", *static)
     (first, *_) = ledger.read(oppa.folder / "run")
     assert Configuration.from_dict(first["configuration"]).global_batch == 16

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,9 @@ import pytest
 
 from oppa.study import Study
 from oppa.tuning.session import new_folder
+from tests.cli.conftest import JOB
+from tests.command_line import Oppa
+from tests.sampling import nightly
 
 RANDOM = ("--designer", "random")
 
@@ -18,9 +22,17 @@ def tune(oppa, *arguments, code=0):
     return oppa("tune", "job.toml", *RANDOM, *arguments, code=code)
 
 
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """A folder with a finished study `s`, and the JSON that the command printed; nobody writes there."""
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "job.toml").write_text(JOB)
+    return folder, json.loads(tune(Oppa(folder), "--study", "s", "--json", "--seed", 3).stdout)
+
+
 @pytest.mark.slow
-def test_the_json_has_everything_that_was_promised(oppa) -> None:
-    result = json.loads(tune(oppa, "--study", "s", "--json", "--seed", 3).stdout)
+def test_the_json_has_everything_that_was_promised(tuned) -> None:
+    _, result = tuned
     best, default = result["best"], result["default"]
     assert best["steps_per_s"] >= default["steps_per_s"]
     assert best["configuration"]["micro_batch"] >= default["configuration"]["micro_batch"] == 1
@@ -33,19 +45,26 @@ def test_the_json_has_everything_that_was_promised(oppa) -> None:
 
 
 @pytest.mark.slow
-def test_a_finished_study_is_not_run_again_and_goes_on_with_a_larger_budget(oppa) -> None:
-    tune(oppa, "--study", "s")
+def test_the_winner_is_handed_over_with_a_script(tuned) -> None:
+    folder, result = tuned
+    assert json.loads((folder / "s" / "best" / "configuration.json").read_text()) == result["best"]["configuration"]
+    assert (folder / "s" / "best" / "run.sh").stat().st_mode & 0o111
+
+
+@pytest.mark.slow
+def test_a_finished_study_is_not_run_again_and_goes_on_with_a_larger_budget(tuned, oppa) -> None:
+    shutil.copytree(tuned[0] / "s", oppa.folder / "s")
     before = json.loads(oppa("show", "s", "--json").stdout)
     again = json.loads(tune(oppa, "--study", "s", "--json").stdout)
     assert again["trials"] == before["trials"] and again["verification"] == before["verification"]
-    more = json.loads(tune(oppa, "--study", "s", "--trials", 8, "--json").stdout)
-    assert more["trials"][:6] == before["trials"] and len(more["trials"]) == 8
+    more = json.loads(tune(oppa, "--study", "s", "--trials", 7, "--json").stdout)
+    assert more["trials"][:6] == before["trials"] and len(more["trials"]) == 7
 
 
 @pytest.mark.slow
 def test_a_second_tune_starts_a_new_study(oppa) -> None:
     for _ in range(2):
-        tune(oppa, "--trials", 2)
+        tune(oppa, "--trials", 1)
     assert sorted(path.name for path in (oppa.folder / "studies").iterdir()) == ["job-001", "job-002"]
 
 
@@ -57,7 +76,7 @@ def test_tuners_that_start_at_once_get_a_folder_each(tmp_path, monkeypatch) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [*nightly(signal.SIGINT), signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_study_goes_on_and_loses_at_most_one_trial(oppa, number) -> None:
     with oppa.start("tune", "job.toml", *RANDOM, "--study", "s") as tuner:
         assert any(line.split()[:1] == ["2"] for line in tuner.stderr)  # two trials have ended
@@ -76,14 +95,14 @@ def test_a_stopped_study_goes_on_and_loses_at_most_one_trial(oppa, number) -> No
 
 @pytest.mark.slow
 def test_two_tuners_share_one_study(oppa) -> None:
-    arguments = ("tune", "job.toml", *RANDOM, "--study", "s", "--trials", 10)
+    arguments = ("tune", "job.toml", *RANDOM, "--study", "s", "--trials", 6)
     with oppa.start(*arguments) as one, oppa.start(*arguments) as two:
         for tuner in (one, two):
             said = tuner.communicate()[1]
             assert tuner.returncode == 0, said
     result = json.loads(oppa("show", "s", "--json").stdout)
     tried = [json.dumps(trial["configuration"]) for trial in result["trials"]]
-    assert len(tried) == len(set(tried)) == 10
+    assert len(tried) == len(set(tried)) == 6
 
 
 @pytest.mark.slow
@@ -102,14 +121,6 @@ def test_a_study_of_another_problem_is_refused_and_stays_as_it_is(oppa) -> None:
     job.write_text(job.read_text().replace("global_batch = 16", "global_batch = 8"))
     assert "another problem" in tune(oppa, "--study", "s", code=2).stderr
     assert len(json.loads(oppa("show", "s", "--json").stdout)["trials"]) == 2
-
-
-@pytest.mark.slow
-def test_the_winner_is_handed_over_with_a_script(oppa) -> None:
-    tune(oppa, "--study", "s")
-    best = json.loads(oppa("show", "s", "--json").stdout)["best"]["configuration"]
-    assert json.loads((oppa.folder / "s" / "best" / "configuration.json").read_text()) == best
-    assert (oppa.folder / "s" / "best" / "run.sh").stat().st_mode & 0o111
 
 
 def test_bad_input_is_an_error_with_a_hint_and_leaves_nothing_behind(oppa) -> None:

@@ -15,13 +15,13 @@ from tests.faults.conftest import GRACE_S, children, wait_for
 from tests.sampling import nightly
 
 RUNNER = Path(__file__).parents[1] / "cli" / "runners" / "landscape"
-TRIALS = 5
+TRIALS = 3
 JOB = f"""
 model = {{preset = "tiny-1m"}}
 batch = {{global_batch = 4}}
 cluster = {{devices_per_host = 2, device = "CPU", memory_limit = "200 MiB"}}
 runner = {{name = "{RUNNER}"}}
-limits = {{trials = {TRIALS}, trial_time = "30 s", q_min = 2, q_max = 50, repeats = 3, grace = "{GRACE_S} s", device_lock = false}}
+limits = {{trials = {TRIALS}, trial_time = "30 s", q_min = 2, q_max = 30, repeats = 3, grace = "{GRACE_S} s", device_lock = false}}
 """
 
 pytestmark = [

@@ -1,6 +1,6 @@
 """Start an agent, and pass its commands and events on: twice, late, mixed with other lines, tampered with, or not at all.
 
-python relay.py KIND HOST FOLDER COMMAND...; what happens once leaves a file in FOLDER.
+python relay.py KIND HOST FOLDER COMMAND...; what happens once leaves a file in FOLDER. There the file TAMPER names how to tamper.
 """
 
 import json
@@ -27,6 +27,7 @@ NOISE = (
     "null",
     "\0\0",
 )
+TAMPER = "tamper"
 
 
 class Relay:
@@ -53,10 +54,11 @@ class Relay:
         if self._loses(line["event"]):
             return
         self._wait()
-        if line["event"] == "exit" and self.kind in TAMPERED and self.host == 1 and self._first(line["event"]):
+        how = (self._marks / TAMPER).read_text() if self.kind == "tampered" else ""
+        if line["event"] == "exit" and how and self.host == 1 and self._first(how):
             folder = Path(next(each["folder"] for each in reversed(self._seen) if each["do"] == "start"))
             (folder / "exit1.json").unlink()
-            TAMPERED[self.kind](folder / "exit1.json")
+            TAMPERED[how](folder / "exit1.json")
         yield from NOISE if self.kind == "noisy" else ()
         yield from [json.dumps(line)] * (3 if self.kind == "doubled" else 1)
 

@@ -20,7 +20,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from oppa.control.policies.goodput import GoodputPolicy
-from oppa.control.service import intake
+from oppa.control.service import intake, server
 from oppa.control.service.burst_log import BurstLog
 from oppa.control.service.connections import BoundedConnection, ConnectionLimit
 from oppa.control.service.job import ControlledJob
@@ -248,6 +248,13 @@ GARBAGE = {
 }
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that is started now waits three seconds for a request."""
+    monkeypatch.setattr(server, "PATIENCE_S", 3.0)
+
+
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_what_is_no_request_is_closed_without_a_word_in_the_log(kind: str, served, caplog: pytest.LogCaptureFixture) -> None:
     service, port = served

@@ -11,6 +11,7 @@ from oppa.trials import processes
 from tests.cli.conftest import JOB as ALONE
 from tests.launchers.slurm_cluster import until
 
+TRIALS = 5
 MEETING = Path(__file__).parent / "runners" / "meeting"
 
 
@@ -22,7 +23,7 @@ class Tuner:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         two = f"hosts = 2\ndevices_per_host = {self.devices_per_host}"
-        (folder / "job.toml").write_text(ALONE.replace("devices_per_host = 2", two).replace("trials = 6", "trials = 8"))
+        (folder / "job.toml").write_text(ALONE.replace("devices_per_host = 2", two).replace("trials = 6", f"trials = {TRIALS}"))
 
     def start(self, *options: str) -> Any:
         """Start it; what is returned stands for it."""
@@ -64,7 +65,7 @@ class StudyLaws:
 
     def test_a_study_of_two_hosts_finishes(self, tuner):
         said = tuner.finished(tuner.start("--json"))
-        assert len(tuner.counted()) == 8
+        assert len(tuner.counted()) == TRIALS
         assert {trial.outcome for trial in tuner.trials()} <= {"completed", "terminated_early", "out_of_memory"}
         assert "winner" in said
         until(lambda: not tuner.living())
@@ -77,14 +78,14 @@ class StudyLaws:
         until(lambda: not tuner.living(), lambda: str(tuner.living()))
         before = {trial.id for trial in tuner.counted()}
         tuner.finished(tuner.start())
-        assert len(tuner.counted()) == 8
+        assert len(tuner.counted()) == TRIALS
         assert before <= {trial.id for trial in tuner.counted()}
 
     def test_trials_run_side_by_side_where_there_is_room(self, tuner):
         tuner.rewrite(hosts="1", devices_per_host="2", name=f'"{MEETING}"', trial_time='"120 s"')
         tuner.finished(tuner.start())
         trials = [trial for trial in tuner.trials() if trial.purpose == "search"]
-        assert len({trial.configuration for trial in trials}) == len(trials) == 8
+        assert len({trial.configuration for trial in trials}) == len(trials) == TRIALS
         assert {trial.outcome for trial in trials} <= {"completed", "terminated_early"}
         assert (tuner.folder / "S" / "tuner1.log").exists()
         until(lambda: not tuner.living())

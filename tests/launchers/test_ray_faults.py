@@ -11,6 +11,7 @@ from oppa.training.run import ledger
 from oppa.training.run.run_folder import checkpoints
 from oppa.trials import processes
 from tests.jobs import TRAIN_JOB
+from tests.launchers import study_laws
 from tests.launchers.ray_cluster import TRIALS, RayTuner
 from tests.launchers.slurm_cluster import until
 from tests.sampling import nightly
@@ -83,7 +84,7 @@ def test_a_study_waits_for_a_head_that_restarts(tuner):
     tuner.cluster.kill("n0")
     tuner.cluster.restart()
     assert "waiting for nodes of the Ray cluster: " in tuner.finished(running)
-    assert len(tuner.counted()) == 8
+    assert len(tuner.counted()) == study_laws.TRIALS
     gone(tuner)
 
 

@@ -4,8 +4,12 @@ import time
 
 import pytest
 
-from oppa.launchers.slurm import NEVER_GRANTED_S, POLL_S, wait_until_running
+from oppa.launchers import slurm as waiting_for_slurm
+from oppa.launchers.slurm import wait_until_running
 from tests.sampling import nightly
+
+SOON_S, POLL_S = 2.0, 0.5
+"""Seconds after which a job that Slurm will never start would be given up, and between two queries."""
 
 
 @pytest.mark.parametrize(
@@ -17,6 +21,8 @@ from tests.sampling import nightly
     ids=["held", "down"],
 )
 def test_a_job_that_somebody_holds_up_is_waited_for(options, before, after, reported, slurm, monkeypatch, caplog):
+    monkeypatch.setattr(waiting_for_slurm, "NEVER_GRANTED_S", SOON_S)
+    monkeypatch.setattr(waiting_for_slurm, "POLL_S", POLL_S)
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
     slurm.wait_until_idle()
     if before:
@@ -25,7 +31,7 @@ def test_a_job_that_somebody_holds_up_is_waited_for(options, before, after, repo
     waiting = [[word.format(job=job) for word in after]]
 
     def on_tick() -> None:
-        if waiting and time.monotonic() > began + NEVER_GRANTED_S + 3 * POLL_S:
+        if waiting and time.monotonic() > began + SOON_S + 3 * POLL_S:
             slurm.run("scontrol", *waiting.pop())
 
     wait_until_running(job, on_tick)

@@ -11,7 +11,7 @@ import pytest
 
 from oppa.problem.job import load_job
 from tests.launchers.slurm_cluster import until
-from tests.launchers.study_laws import MEETING, StudyLaws, Tuner
+from tests.launchers.study_laws import MEETING, TRIALS, StudyLaws, Tuner
 from tests.sampling import nightly
 
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
@@ -86,7 +86,7 @@ def test_a_tuner_that_is_sent_back_to_the_queue_goes_on(tuner, take_away):
         lambda: tuner.slurm.output(job),
         timeout_s=120,
     )
-    assert len(tuner.counted()) == 8
+    assert len(tuner.counted()) == TRIALS
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_from_a_login_node_it_asks_once_for_hosts_and_gives_them_back(tuner):
     before = tuner.slurm.holding()
     done = tuner.run("--set=launcher.name=slurm", "--json")
     assert json.loads(done.stdout)["best"]["configuration"]["micro_batch"] >= 1
-    assert sum(trial.purpose == "search" for trial in tuner.trials()) == 8
+    assert sum(trial.purpose == "search" for trial in tuner.trials()) == TRIALS
     assert len(tuner.slurm.holding() - before) == 1
     until(lambda: not tuner.slurm.jobs())
 
@@ -142,7 +142,7 @@ def test_trials_run_side_by_side_on_a_node_whose_gpus_they_fit_twice(tuner):
 
 
 def test_hosts_that_are_taken_away_interrupt_a_trial_and_are_waited_for(tuner):
-    tuner.rewrite(trials="5", q_max="60")
+    tuner.rewrite(trials="3", q_max="20")
     login = subprocess.Popen(
         ["sh", "-c", tuner.line("--set=launcher.name=slurm")],
         env=tuner.slurm.environment,
@@ -159,7 +159,7 @@ def test_hosts_that_are_taken_away_interrupt_a_trial_and_are_waited_for(tuner):
     interrupted = [trial for trial in tuner.trials() if trial.outcome == "interrupted"]
     assert len(interrupted) <= 1
     assert all(f"Slurm's job {held} is" in trial.cause for trial in interrupted)
-    assert len(tuner.counted()) == 5
+    assert len(tuner.counted()) == 3
 
 
 def test_a_job_file_is_written_for_the_hosts_of_an_allocation(tuner):

@@ -23,12 +23,18 @@ BATCH, LAYOUT = {(16, 0): 1.0, (32, 0): 0.9}, {(16, 0): 0.05, (32, 1): 0.045}
 PROGRAM = Path(__file__).with_name("misbehaving.py")
 TRAINERS = {each.name: each for each in INTEGRATIONS}
 SAMPLE = {"transformers": "ignores", "fsdp2": "dies saving", "accelerate": "goes on", "lightning": "old client", "deepspeed": "new client"}
-"""What the default run shows on one rank; the nightly one has everything on two."""
+"""What is shown on one rank; the nightly run has everything on two."""
+DEFAULT = ("transformers", "fsdp2")
+"""Trainers of the default run, in which the plain trainer shows the other faults."""
 
 
 def cases(faults: Iterable[str]) -> list[Any]:
     """Return the trainers, faults and ranks of a test."""
-    few = [(trainer, fault, 1) for trainer, fault in SAMPLE.items() if fault in faults]
+    few = [
+        pytest.param(trainer, fault, 1, marks=() if trainer in DEFAULT else pytest.mark.nightly)
+        for trainer, fault in SAMPLE.items()
+        if fault in faults
+    ]
     return [*few, *(pytest.param(trainer, fault, 2, marks=pytest.mark.nightly) for trainer in TRAINERS for fault in faults)]
 
 

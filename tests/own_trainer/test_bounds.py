@@ -15,6 +15,7 @@ from oppa.training.run.run_folder import ATTEMPTS, RunSpec
 from tests.control.services import serving
 from tests.own_trainer.own_runs import OwnRun
 from tests.own_trainer.until import SPEEDS, Until, trained
+from tests.sampling import nightly
 
 NOISY = ("--noise", "5000")
 BATCHES, LAYOUTS = {(8, "none"): 100.0, (16, "none"): 100.0}, {(8, "none"): 100.0, (8, "full"): 900.0}
@@ -99,7 +100,7 @@ def test_ranks_that_start_early_are_dropped_when_a_frozen_phase_begins(tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["goodput", "critical-batch"])
+@pytest.mark.parametrize("policy", ["goodput", *nightly("critical-batch")])
 def test_a_batch_that_has_grown_is_not_proposed_to_shrink_if_it_can_only_grow(tmp_path, policy):
     own = OwnRun(tmp_path, *NOISY, "--batch", "up", "--no-restart", "--quiet-at", "32", samples=8000)
     speeds = {(8, "none"): 100.0, (16, "none"): 95.0, (32, "none"): 70.0}

@@ -9,6 +9,7 @@ from oppa_client import run_files
 from tests.client.by_hand import run_ranks
 from tests.own_trainer import example_program
 from tests.own_trainer.folders import REFERENCE, TOTAL, prepare, reported
+from tests.sampling import nightly
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,7 @@ def train(folder, layout, *words, before=None, state=None, **options):
     return steps, re.findall(r"evaluation after (\d+) samples: loss (.+)", (folder / "seen.log").read_text())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*nightly("ddp"), "hsdp"])
 def test_a_run_that_is_resumed_in_mid_epoch_equals_one_that_never_stopped(tmp_path, layout):
     steps, evaluated = train(tmp_path / "whole", layout)
     first, before = train(tmp_path / "first", layout, leave_at=4)

@@ -198,8 +198,8 @@ def training(tmp_path, request, moment):
 
 
 def features(victim, number, moment):
-    """The short form kills everything once, in both ways, in each phase, and a rank in a step."""
-    return {victim, (victim == "oppa", number), moment[0], (victim, moment[0]) == ("rank", "step")}
+    """The short form kills everything once, oppa at once, in each phase, and a rank in a step."""
+    return {victim, number, (victim, number) == ("oppa", signal.SIGKILL), moment[0], (victim, moment[0]) == ("rank", "step")}
 
 
 def foreign(victim, number, moment):

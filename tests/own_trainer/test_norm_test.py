@@ -54,6 +54,7 @@ def test_it_grows_the_batch_of_a_real_trainer_from_what_that_measures(integratio
     assert [line["loss"] for line in steps] == pytest.approx(integration.losses(steps), abs=CLOSE)
 
 
+@pytest.mark.nightly
 def test_as_written_it_grows_the_batch_of_a_trainer_that_compares_workers(tmp_path):
     lines = trained(FSDP2, tmp_path, "norm-test-paper,eta=0.01,growth=2", 1, OVER_WORKERS)
     require_grown(lines, "worker_variance_ratio", 0.01)

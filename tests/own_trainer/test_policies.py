@@ -5,6 +5,7 @@ import pytest
 from oppa.training.run import ledger
 from tests.own_trainer.own_runs import OwnRun
 from tests.own_trainer.until import SPEEDS, trained
+from tests.sampling import nightly
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,7 @@ def test_changes_beyond_those_of_an_hour_are_held_back(tmp_path):
     assert {line["failure"] for line in own.events("held_back")} == {"`changes_per_hour = 1` were made within the last hour"}
 
 
-@pytest.mark.parametrize("policy", ["goodput", "critical-batch", "norm-test", "stagewise"])
+@pytest.mark.parametrize("policy", ["goodput", "norm-test", *nightly("critical-batch", "stagewise")])
 def test_a_trainer_whose_batch_only_grows_is_never_asked_for_a_smaller_one(tmp_path, policy):
     own = OwnRun(tmp_path, "--noise", "1", "--batch", "up", "--no-restart", samples=6400)
     result = own.train("global_batch=32", table=own.table(tmp_path / "t", SPEEDS), policy=policy)
