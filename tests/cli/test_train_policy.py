@@ -163,7 +163,7 @@ def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
 
 
 def test_a_run_begins_with_a_batch_of_the_table_and_claims_no_gain_if_it_never_changed(oppa, table) -> None:
-    static = ("--set", "train.samples=64", "--table", table, "--policy", "static", "--json")
+    static = ("--set", "train.samples=300", "--table", table, "--policy", "static", "--json")
     done = oppa("train", "job.toml", "global_batch=16,dp=2,micro_batch=2", "--run", "run", *static)
     (first, *_) = ledger.read(oppa.folder / "run")
     assert Configuration.from_dict(first["configuration"]).global_batch == 16
