@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from oppa.errors import EnvironmentLackingError
+from oppa.launchers import hosts
 from oppa.launchers.hosts import PATIENCE_S, SILENCE_S, HostsLauncher
 from oppa.launchers.slurm import SlurmHosts, nodes
 from oppa.trials.runner import load_runner
@@ -111,7 +112,10 @@ def test_a_warning_before_the_time_limit_ends_no_trial(act, trials):
     assert result.outcome == "completed"
 
 
-def test_a_node_that_dies_interrupts_the_trial(doomed, tmp_path):
+def test_a_node_that_dies_interrupts_the_trial(doomed, tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "SILENCE_S", 5.0)
+    monkeypatch.setattr(hosts, "PATIENCE_S", 1.0)
+
     def die():
         agent = doomed.agent(1)
         for pid in (parent_of(agent), agent):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from oppa.launchers import hosts
 from oppa.launchers.hosts import PATIENCE_S, SILENCE_S, HostPool, HostsLauncher
 from oppa.problem.training import Limits
 from oppa.trials import processes
@@ -122,7 +123,8 @@ class TrialLaws:
         assert not (tmp_path / "host1").exists()
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, *nightly(signal.SIGSTOP)], ids=["killed", "stopped"])
-    def test_a_host_whose_agent_is_silent_interrupts_the_trial(self, act, trials, number):
+    def test_a_host_whose_agent_is_silent_interrupts_the_trial(self, act, trials, number, monkeypatch):
+        monkeypatch.setattr(hosts, "SILENCE_S", 5.0)
         result = act(LONG, steps=5000, on_step=amid(lambda: os.kill(trials.agent(1), number)))
         assert (result.outcome, result.cause) == ("interrupted", f"host {trials.pool.names[1]} no longer responds")
         assert result.seconds < SILENCE_S + PATIENCE_S
