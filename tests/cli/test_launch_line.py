@@ -103,7 +103,7 @@ def test_a_model_that_only_the_program_knows_is_stated_by_an_option(program) -> 
     assert "speed " in program("tune", "--dry-run", "--model", model, *line).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_of_transformers_is_traced(program) -> None:
     line = ["--set", "batch.global_batch=8", "--", TORCHRUN, "train.py", "--batch", "{micro_batch=2:1,2,4}"]
     (program.folder / "config.json").write_text(json.dumps(CONFIG))

@@ -147,12 +147,13 @@ def test_a_command_that_is_not_installed_is_said_before_any_trial(own) -> None:
 
 @pytest.mark.slow
 def test_the_example_is_tuned_from_where_it_lies_and_keeps_its_script_as_it_is(tmp_path) -> None:
-    """The command at the top of examples/own_script.toml, with fewer trials, and one rank."""
+    """The command at the top of examples/own_script.toml, with fewer trials, a smaller batch, and one rank."""
     root = catalog.root()
     script = root / "examples" / "own_script.py"
     before, study = script.read_bytes(), tmp_path / "s"
-    few = ("--trials", 1, "--set", "cluster.devices_per_host=1", "--set", "limits.q_max=6")
-    command = ("tune", "examples/own_script.toml", "--study", study, *few, "--json", "--", "torchrun", "examples/own_script.py")
+    few = [word for each in ("cluster.devices_per_host=1", "limits.q_max=6", "batch.global_batch=16") for word in ("--set", each)]
+    line = ("torchrun", "examples/own_script.py", "--global-batch", "16")
+    command = ("tune", "examples/own_script.toml", "--study", study, "--trials", 1, *few, "--json", "--", *line)
     oppa = Oppa(root)  # in the environment that has oppa, activated
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     oppa.environment = lambda: {**Oppa.environment(), "PATH": path}

@@ -5,11 +5,19 @@ import json
 
 import pytest
 
+from oppa.pipeline.search import heuristic
 from oppa.pipeline.torch_csv import parse_schedule
 from oppa.pipeline.validation import violations
 from tests.sampling import nightly
 
 TIMES = "model,pp,microbatches,T_F_ms,T_B_ms,T_W_ms,T_comm_ms\nsmall,3,4,10,11,5,0.5\n"
+
+
+@pytest.fixture(autouse=True)
+def shorter_search(monkeypatch):
+    """A tenth of the usual effort: what holds for a schedule holds for one that was searched for less."""
+    monkeypatch.setattr(heuristic, "TRIES", 200)
+    monkeypatch.setattr(heuristic, "MOVES", 1_500)
 
 
 @pytest.fixture

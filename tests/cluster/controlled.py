@@ -74,13 +74,15 @@ def scaled(
     slurm: SlurmCluster,
     *,
     timeout_s: float,
-    on_four: Callable[[Controlled], None] = lambda _: None,
+    most: int = 4,
+    at_most: Callable[[Controlled], None] = lambda _: None,
     hurry: Callable[[], None] = lambda: None,
 ) -> Controlled:
     """Train the job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end on that one.
 
     Args:
-        on_four: Is called once it trains on four.
+        most: Most hosts on which it trains: four, or two.
+        at_most: Is called once it trains on these.
         hurry: Is called before the rest.
     """
     other, another = slurm.submit("sleep 600", "--nodes=2", "--exclusive"), slurm.submit("sleep 600", "--nodes=1", "--exclusive")
@@ -91,10 +93,11 @@ def scaled(
         controlled.reaches(1)
         slurm.cancel(another)
         controlled.reaches(2)
-        slurm.cancel(other)
-        controlled.reaches(4)
-        on_four(controlled)
-        comer = slurm.submit("sleep 600", "--nodes=3", "--exclusive")
+        if most == 4:
+            slurm.cancel(other)
+            controlled.reaches(4)
+        at_most(controlled)
+        comer = slurm.submit("sleep 600", f"--nodes={most - 1}", "--exclusive")
         slurm.wait_for(comer, "RUNNING", timeout_s=60)
         controlled.reaches(1)
         hurry()

@@ -1,5 +1,6 @@
 """Elastic training on a real Slurm, by arrivals and departures of other jobs; and a controller that is killed at any moment."""
 
+import itertools
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from tests.cluster.controlled import Controlled, grown_without_a_node, losses, scaled
 from tests.launchers.slurm_cluster import SlurmCluster
+from tests.sampling import nightly
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(600)]  # two minutes each on an idle machine
 
@@ -67,7 +69,8 @@ def unscaled(folder: Path, samples: int) -> dict[int, float]:
     return losses(ledger.read(folder / "alone"))
 
 
-def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [(1, 2, 1), *nightly(((1, 2, 4, 1),))], ids=str)
+def test_arrivals_and_departures_scale_a_job_and_change_no_bit(sizes: tuple[int, ...], slurm: SlurmCluster, tmp_path: Path) -> None:
     asked: list[int] = []
 
     def shorten(controlled: Controlled) -> None:
@@ -75,14 +78,14 @@ def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmClust
         asked.append(controlled.lines()[-1]["samples"][1] + REST)
         (controlled.spool / "elastic" / "job.toml").write_text(JOB % asked[0])
 
-    controlled = scaled(submitted(tmp_path, PLENTY), slurm, timeout_s=180, on_four=shorten)
+    controlled = scaled(submitted(tmp_path, PLENTY), slurm, timeout_s=180, most=max(sizes), at_most=shorten)
     lines, samples = controlled.lines(), asked[0]
     assert ledger.require_whole(lines) == samples
-    sizes = list(dict.fromkeys(line["configuration"] for line in lines if line["event"] == ledger.STEP))
-    assert {size.split("_")[2] for size in sizes} == {"pp1", "pp2", "pp4"}
+    trained = {line["configuration"].split("_")[2] for line in lines if line["event"] == ledger.STEP}
+    assert trained == {f"pp{size}" for size in sizes}
     assert losses(lines) == unscaled(tmp_path, samples)
     decisions = [json.loads(line) for line in (controlled.spool / "decisions.jsonl").read_text().splitlines()]
-    assert [(each["before"], each["after"]) for each in decisions][:3] == [(1, 2), (2, 4), (4, 1)]
+    assert [(each["before"], each["after"]) for each in decisions] == list(itertools.pairwise(sizes))
 
 
 @pytest.mark.nightly

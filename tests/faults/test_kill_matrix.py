@@ -11,6 +11,7 @@ import pytest
 
 from oppa.trials import processes
 from oppa.trials.orphans import end_orphans, left_behind
+from tests.sampling import nightly
 
 GRACE_S, SILENCE_S = 1.0, 1.0
 ENDLESS = "daemon\nforget\nsteps 100000 0.02"
@@ -49,8 +50,13 @@ def test_tuner_asked_to_end(start_tuner, repeat, number):
 
 
 # Without `forget`: who has neither a tag nor a living shim above it is out of reach.
-@pytest.mark.parametrize(("place", "name", "trial"), [(0, "shim", "daemon\nsteps 100000 0.02"), (1, "fork server", ENDLESS)])
-@pytest.mark.parametrize("kind", ["warm", "cold"])
+SHIM, FORK_SERVER = (0, "shim", "daemon\nsteps 100000 0.02"), (1, "fork server", ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "name", "trial"),
+    [("warm", *SHIM), ("cold", *FORK_SERVER), *nightly(("cold", *SHIM), ("warm", *FORK_SERVER))],
+)
 def test_shim_or_fork_server_killed(start_tuner, repeat, kind, place, name, trial):
     tuner = start_tuner(trial, GOOD, kind=kind)
     tuner.kill(tuner.meet()[place])
@@ -61,7 +67,7 @@ def test_shim_or_fork_server_killed(start_tuner, repeat, kind, place, name, tria
     assert_gone(tuner.survivors)
 
 
-@pytest.mark.parametrize("kind", ["warm", "cold"])
+@pytest.mark.parametrize("kind", ["warm", *nightly("cold")])
 def test_rank_killed(start_tuner, repeat, kind):
     tuner = start_tuner(ENDLESS, GOOD, kind=kind)
     _, _, ranks = tuner.meet()

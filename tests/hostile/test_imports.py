@@ -159,7 +159,7 @@ def test_numbers_in_text_have_ascii_digits() -> None:
 
 @pytest.mark.slow
 def test_hostile_files_are_imported_or_refused() -> None:
-    verdicts = [judge(case, imports.read) for case in itertools.islice(imports.cases(seed=0), 40)]
+    verdicts = [judge(case, imports.read) for case in itertools.islice(imports.cases(seed=0), 20)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
     assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}
 

@@ -152,7 +152,7 @@ knob = ["none", "{MARKUP}"]
 @pytest.mark.slow
 def test_hostile_launch_lines_are_accepted_or_refused() -> None:
     cases = (case for case in launch_lines.cases(seed=0) if len(json.loads(case.files["words.json"])) < 1_000)
-    verdicts = [judge(case, launch_lines.read) for case in itertools.islice(cases, 200)]
+    verdicts = [judge(case, launch_lines.read) for case in itertools.islice(cases, 80)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
     assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}
 
@@ -203,6 +203,6 @@ def test_a_file_in_which_trials_can_set_nothing_is_refused_before_the_search(fra
 
 @pytest.mark.slow
 def test_hostile_lines_and_files_are_understood_or_refused() -> None:
-    verdicts = [judge(case, understood_lines.read) for case in itertools.islice(understood_lines.cases(seed=0), 200)]
+    verdicts = [judge(case, understood_lines.read) for case in itertools.islice(understood_lines.cases(seed=0), 80)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
     assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}

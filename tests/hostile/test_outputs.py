@@ -94,6 +94,6 @@ def test_no_known_format_takes_long_on_a_long_line(name: str, text: str) -> None
 
 @pytest.mark.slow
 def test_hostile_outputs_are_read_or_refused() -> None:
-    verdicts = [judge(case, outputs.read) for case in itertools.islice(outputs.cases(seed=0), 300)]
+    verdicts = [judge(case, outputs.read) for case in itertools.islice(outputs.cases(seed=0), 120)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
     assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}

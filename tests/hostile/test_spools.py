@@ -179,7 +179,7 @@ def test_no_field_of_a_ledger_has_another_type(held: Held) -> None:  # noqa: F81
             write(folder, lines)
             said(lambda: used(folder))
             said(lambda: status_of(held.job))
-            if number % 5 == 0:
+            if number % 20 == 0:
                 said(lambda: render(folder))
 
 

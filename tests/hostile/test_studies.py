@@ -125,7 +125,7 @@ def test_a_problem_that_was_changed_is_an_error(study: Study) -> None:
 
 @pytest.mark.slow
 def test_hostile_studies_with_knobs_are_used_or_refused() -> None:
-    verdicts = [judge(case, studies.read) for case in itertools.islice(studies.cases(seed=0), 150)]
+    verdicts = [judge(case, studies.read) for case in itertools.islice(studies.cases(seed=0), 60)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
     assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}
 
@@ -289,7 +289,7 @@ def test_any_flipped_byte_is_found_or_harmless(study: Study, tmp_path: Path) -> 
     whole = (study.folder / database.FILE).read_bytes()
     dice = random.Random(1)
     folder = tmp_path / "flipped"
-    for _ in range(1500):
+    for _ in range(500):
         folder.mkdir(exist_ok=True)
         body = bytearray(whole)
         for _ in range(dice.choice((1, 1, 1, 8))):

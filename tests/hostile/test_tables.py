@@ -256,6 +256,6 @@ def test_a_flipped_bit_of_a_policy_is_refused_or_another_number(weights: Weights
 
 @pytest.mark.slow
 def test_hostile_tables_with_knobs_are_read_or_refused() -> None:
-    verdicts = [judge(case, tables.read) for case in itertools.islice(tables.cases(seed=0), 200)]
+    verdicts = [judge(case, tables.read) for case in itertools.islice(tables.cases(seed=0), 80)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
     assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}

@@ -28,7 +28,7 @@ CASES = [(first, second) for first, second in itertools.product(EACH, EACH) if f
 
 
 def features(first, second):
-    """The short form begins and goes on in each kind, with fewer ranks and with more."""
+    """The short form begins and goes on in each kind, with fewer ranks and with more; the seed is one for which three cases have it all."""
     return {("first", first[0]), ("second", second[0]), first[1] < second[1]}
 
 
@@ -51,7 +51,7 @@ def saved_by(folder):
     return state["model"], state["optimizer"]["state"]
 
 
-@pytest.mark.parametrize(("first", "second"), sampled(CASES, features), ids=str)
+@pytest.mark.parametrize(("first", "second"), sampled(CASES, features, seed=144), ids=str)
 def test_a_restart_with_other_ranks_and_changes_of_the_batch_equal_one_process(tmp_path, first, second):
     before, after = tmp_path / "first", tmp_path / "second"
     taken = trained(before, first, asked={1: (12, 2)}, leave_at=3)
