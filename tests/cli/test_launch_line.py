@@ -136,10 +136,10 @@ def test_bad_input_is_refused(words, message, program) -> None:
 
 @pytest.mark.slow
 def test_a_plain_script_is_tuned_and_its_line_is_printed(program) -> None:
-    line = [TORCHRUN, "--nproc-per-node", "2", "train.py", "--batch", "{b=1:1,8}", "--sleep", "0.02"]
+    line = [TORCHRUN, "--nproc-per-node", "2", "train.py", "--batch", "{b=1:1,8}", "--sleep", "0.005"]
     done = program("tune", "--json", "--study", "s", "--trials", "2", *LIMITS, "--", *line)
     found = json.loads(done.stdout)
-    assert found["launch_line"]["words"][-4:] == ["--batch", "8", "--sleep", "0.02"]
+    assert found["launch_line"]["words"][-4:] == ["--batch", "8", "--sleep", "0.005"]
     assert found["launch_line"]["changes"] == [{"about": "b", "old": "1", "new": "8"}]
     assert "your line" in done.stderr and "1 -> 8" in done.stderr
     again = (program.folder / "s" / "job.toml").read_text()

@@ -62,11 +62,23 @@ def trained(job: Job) -> Iterator[Trained]:
     made.process.communicate()
 
 
-def test_hosts_that_slurm_refuses_cost_no_training_and_others_are_granted(trained: Trained, slurm: SlurmCluster) -> None:
+def test_hosts_that_are_refused_or_no_longer_wanted_cost_no_training_and_others_are_granted(trained: Trained, slurm: SlurmCluster) -> None:
     trained.reaches(1)
     refused = trained.ask(9)
     until(lambda: (found := PresentSize.read(trained.run)) and found.refused == refused.id, timeout_s=60)
+    # A request that is withdrawn cancels its job.
+    other = slurm.submit("sleep 300", "--nodes=3", "--exclusive")
+    slurm.wait_for(other, "RUNNING")
+    before = slurm.jobs()
+    trained.ask(4)
+    until(lambda: slurm.jobs() - before, timeout_s=60)
+    trained.ask(1)
+    until(lambda: slurm.jobs() == before, timeout_s=60)
+    seen = len(trained.events(ledger.STEP))
+    until(lambda: len(trained.events(ledger.STEP)) > seen + 10)
     assert not trained.events(ledger.CHANGED) and len(trained.events(ledger.STARTED)) == 1
+    slurm.cancel(other)
+    # Others are granted, and given back.
     trained.ask(2)
     trained.reaches(2)
     trained.ask(1)
@@ -76,20 +88,6 @@ def test_hosts_that_slurm_refuses_cost_no_training_and_others_are_granted(traine
     steps = [line for line in ledger.standing(ledger.read(trained.run)) if line["event"] == ledger.STEP]
     assert ledger.require_whole(steps) == len(steps) * 8
     until(lambda: not slurm.jobs())
-
-
-def test_a_request_that_is_withdrawn_cancels_its_job(trained: Trained, slurm: SlurmCluster) -> None:
-    other = slurm.submit("sleep 300", "--nodes=3", "--exclusive")
-    trained.reaches(1)
-    before = slurm.jobs()
-    assert other in before
-    trained.ask(4)
-    until(lambda: slurm.jobs() - before, timeout_s=60)
-    trained.ask(1)
-    until(lambda: slurm.jobs() == before, timeout_s=60)
-    steps = len(trained.events(ledger.STEP))
-    until(lambda: len(trained.events(ledger.STEP)) > steps + 10)
-    assert len(trained.events(ledger.STARTED)) == 1
 
 
 def test_ranks_that_cannot_start_while_others_run_are_restarted_cold(job: Job) -> None:

@@ -33,7 +33,7 @@ def test_a_study_outlives_every_kind_of_trial(every: int, tmp_path: Path, surviv
     assert len(HOSTILE) + len(INTRUSIVE) >= 50 and list(programs().values()).count(GOOD) >= 20
     sizes = [size for place, size in enumerate(MICRO_BATCHES) if place % every == 0 or programs()[size] in INTRUSIVE.values()]
     oppa, words = Oppa(tmp_path), write(tmp_path)
-    words[2:2] = ["--set", f"space.parameters.micro_batch={sizes}"]
+    words[2:2] = ["--set", f"space.parameters.micro_batch={sizes}", "--set", "limits.trial_time=3 s"]
     half = json.loads(oppa(words[0], "--trials", len(sizes) // 2, *words[1:]).stdout)
     survivors += daemons()
     assert not survivors and len(half["trials"]) == len(sizes) // 2

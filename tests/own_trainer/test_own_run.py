@@ -122,6 +122,7 @@ def test_another_layout_is_another_attempt_that_resumes_in_mid_epoch(tmp_path):
     assert own.samples() == list(range(6000))
 
 
+@pytest.mark.nightly  # test_roll_back.py has each phase of such a failure
 def test_a_layout_in_which_the_trainer_cannot_resume_is_left_and_nothing_is_lost(tmp_path):
     own = OwnRun(tmp_path, *NOISY, "--misbehave", "not-in-full", samples=3000)
     result = own.train("recompute=none", table=own.table(tmp_path / "t", LAYOUTS), policy="goodput")
@@ -179,9 +180,11 @@ def test_a_trainer_that_contradicts_its_plan_is_refused_with_the_numbers(tmp_pat
 
 
 def test_a_trainer_that_dies_once_it_has_left_has_left_nevertheless(tmp_path):
-    own = OwnRun(tmp_path, *NOISY, "--misbehave", "aborts", samples=6000)
-    result = own.train("recompute=none", table=own.table(tmp_path / "t", LAYOUTS), policy="goodput")
-    assert result.finished and result.outcome.attempts == 2 and own.samples() == list(range(6000))
+    own = OwnRun(tmp_path, *NOISY, "--misbehave", "aborts", samples=10**6)
+    table = own.table(tmp_path / "t", LAYOUTS)
+    result = own.train("recompute=none", table=table, policy="goodput", callback=StopAfter(5, attempt=2))
+    assert result.outcome.ending.value == "stopped" and result.outcome.attempts == 2
+    assert own.samples() == list(range(ledger.require_whole(result.lines)))
     failures = [line["failure"] for line in ledger.read(own.run) if line["event"] == "left_badly"]
     assert own.events(ledger.CHANGED) and len(failures) == 2 and all("SIGABRT" in failure for failure in failures)
 

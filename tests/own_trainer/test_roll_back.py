@@ -8,6 +8,7 @@ from experiments.trainers.stop_after import StopAfter
 from oppa.control.own_trainer.run_book import PASSED_OVER, UNREADABLE
 from oppa.training.run import ledger
 from tests.own_trainer.own_runs import OwnRun
+from tests.sampling import nightly
 
 pytestmark = pytest.mark.slow
 
@@ -17,15 +18,20 @@ AGAIN = 40
 """Steps after a failure in which the controller would decide on the same layout again."""
 
 
-@pytest.mark.parametrize("early", [(), ("--early-start",)])
+EARLY = ("--early-start",)
+
+
 @pytest.mark.parametrize(
-    ("what", "attempts", "failure"),
+    ("what", "attempts", "failure", "early"),
     [
-        ("dies-saving", 2, LEAVES),
-        ("not-in-full", 3, RESUMES),
-        ("dies-loading", 3, RESUMES),
-        ("dies-at-first", 3, RESUMES),
-        pytest.param("hangs-loading", 3, RESUMES, marks=pytest.mark.nightly),
+        ("dies-saving", 2, LEAVES, ()),
+        ("not-in-full", 3, RESUMES, ()),
+        ("dies-loading", 3, RESUMES, ()),
+        ("dies-at-first", 3, RESUMES, ()),
+        ("dies-saving", 2, LEAVES, EARLY),
+        ("dies-loading", 3, RESUMES, EARLY),
+        *nightly(("not-in-full", 3, RESUMES, EARLY), ("dies-at-first", 3, RESUMES, EARLY)),
+        *nightly(("hangs-loading", 3, RESUMES, ()), ("hangs-loading", 3, RESUMES, EARLY)),
     ],
 )
 def test_a_layout_that_fails_is_left_for_the_one_before_and_not_tried_again(tmp_path, what, attempts, failure, early):
