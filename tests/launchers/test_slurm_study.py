@@ -120,15 +120,6 @@ def test_what_slurm_would_never_grant_is_an_error_at_once(tuner, options, words)
     assert not tuner.slurm.jobs()
 
 
-def test_from_a_login_node_it_asks_once_for_hosts_and_gives_them_back(tuner):
-    before = tuner.slurm.holding()
-    done = tuner.run("--set=launcher.name=slurm", "--json")
-    assert json.loads(done.stdout)["best"]["configuration"]["micro_batch"] >= 1
-    assert sum(trial.purpose == "search" for trial in tuner.trials()) == TRIALS
-    assert len(tuner.slurm.holding() - before) == 1
-    until(lambda: not tuner.slurm.jobs())
-
-
 @pytest.mark.slow
 def test_trials_run_side_by_side_on_a_node_whose_gpus_they_fit_twice(tuner):
     device = {"device": '"H100"', "memory_limit": '"80 GiB"'}
@@ -141,10 +132,11 @@ def test_trials_run_side_by_side_on_a_node_whose_gpus_they_fit_twice(tuner):
     assert sorted(seen) == [("0,1",), ("2,3",)]
 
 
-def test_hosts_that_are_taken_away_interrupt_a_trial_and_are_waited_for(tuner):
+def test_from_a_login_node_it_asks_once_for_hosts_waits_for_them_if_they_are_taken_away_and_gives_them_back(tuner):
     tuner.rewrite(trials="3", q_max="20")
+    before = tuner.slurm.holding()
     login = subprocess.Popen(
-        ["sh", "-c", tuner.line("--set=launcher.name=slurm")],
+        ["sh", "-c", tuner.line("--set=launcher.name=slurm", "--json")],
         env=tuner.slurm.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -153,13 +145,18 @@ def test_hosts_that_are_taken_away_interrupt_a_trial_and_are_waited_for(tuner):
     until(lambda: tuner.has_trials(1), timeout_s=60)
     (held,) = tuner.slurm.jobs()
     tuner.slurm.run("scontrol", "requeue", held)
-    _, said = login.communicate(timeout=120)
+    found, said = login.communicate(timeout=120)
     assert login.returncode == 0, said
+    assert json.loads(found)["best"]["configuration"]["micro_batch"] >= 1
+    # A trial is interrupted at most, and is made up for.
     assert f"waiting for Slurm's job {held}" in said
     interrupted = [trial for trial in tuner.trials() if trial.outcome == "interrupted"]
     assert len(interrupted) <= 1
     assert all(f"Slurm's job {held} is" in trial.cause for trial in interrupted)
     assert len(tuner.counted()) == 3
+    # One job has held the hosts, and is gone.
+    assert tuner.slurm.holding() - before == {held}
+    until(lambda: not tuner.slurm.jobs())
 
 
 def test_a_job_file_is_written_for_the_hosts_of_an_allocation(tuner):

@@ -114,12 +114,13 @@ def test_the_batch_grows_between_two_steps_and_no_sample_is_lost(tmp_path):
 
 
 def test_another_layout_is_another_attempt_that_resumes_in_mid_epoch(tmp_path):
-    own = OwnRun(tmp_path, *NOISY, samples=6000)
-    result = own.train("recompute=none", table=own.table(tmp_path / "t", LAYOUTS), policy="goodput")
+    own = OwnRun(tmp_path, *NOISY, samples=10**6)
+    table = own.table(tmp_path / "t", LAYOUTS)
+    result = own.train("recompute=none", table=table, policy="goodput", callback=StopAfter(5, attempt=2))
     (change,) = own.events(ledger.CHANGED)
-    assert result.finished and result.outcome.attempts == 2
+    assert result.outcome.ending.value == "stopped" and result.outcome.attempts == 2
     assert change["after"]["recompute"] == "full" and set(change["seconds"]) == {"save", "start"}
-    assert own.samples() == list(range(6000))
+    assert own.samples() == list(range(ledger.require_whole(result.lines)))
 
 
 @pytest.mark.nightly  # test_roll_back.py has each phase of such a failure
