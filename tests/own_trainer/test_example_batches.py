@@ -28,7 +28,7 @@ CASES = [(first, second) for first, second in itertools.product(EACH, EACH) if f
 
 
 def features(first, second):
-    """The short form begins and goes on in each kind, with fewer ranks and with more; the seed is one for which three cases have it all."""
+    """The short form begins and goes on in each kind, with fewer ranks and with more. With this seed three cases have it all."""
     return {("first", first[0]), ("second", second[0]), first[1] < second[1]}
 
 
