@@ -18,7 +18,7 @@ from oppa.training.run.run_folder import ATTEMPTS, attempts_of
 from tests.cluster.controlled import Controlled, hosts_of
 from tests.cluster.own_jobs import Job, require_trained, without_repeats
 from tests.launchers.slurm_cluster import SlurmCluster, until
-from tests.sampling import nightly, sampled
+from tests.sampling import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -148,7 +148,8 @@ def require_no_loss(victim: str, phase: str, change: Change) -> list[int]:
     return without_repeats([hosts_of(line) for line in controlled.lines() if line["event"] == ledger.STEP])
 
 
-@pytest.mark.parametrize(("victim", "phase"), nightly(*GROWS))  # test_resize_on_slurm.py kills a rank while a run grows
+# test_resize_on_slurm.py kills a rank while a run grows
+@pytest.mark.parametrize(("victim", "phase"), sampled(GROWS, lambda victim, _: {victim} & {"node"}))
 def test_a_kill_while_a_job_grows_loses_no_sample(victim: str, phase: str, growing: Change) -> None:
     assert require_no_loss(victim, phase, growing)
 

@@ -64,7 +64,6 @@ def test_a_request_that_no_node_can_serve_is_refused(slurm, options):
     assert "Requested node configuration is not available" in answer.stderr
 
 
-@pytest.mark.nightly  # the only test that relies on it is nightly, too
 def test_a_preempted_job_runs_again(slurm):
     script = "echo run ${SLURM_RESTART_COUNT:-0}; [ $SLURM_RESTART_COUNT ] || exec sleep 600"
     job = slurm.submit(script, "--nodes=2", "--ntasks-per-node=1")
