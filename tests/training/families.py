@@ -63,6 +63,11 @@ def features(values: dict[str, object]) -> set[object]:
     return {*values.items(), (kinds, configuration.zero_stage)}
 
 
+def apart(values: dict[str, object]) -> set[object]:
+    """Return each value of each parameter by itself, for samples of layouts whose combinations `test_layouts` has."""
+    return {*values.items()}
+
+
 def kinds(values: dict[str, object]) -> set[object]:
     """Return each kind of parallelism, and whether state is sharded: what the quick tests show of layouts."""
     return {*(axis for axis in ("dp", "tp", "pp", "ep", "cp") if axis in values), int(values.get("zero_stage", 0)) > 0}  # type: ignore[call-overload]

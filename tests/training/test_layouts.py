@@ -3,7 +3,7 @@
 import pytest
 
 from tests.sampling import sampled
-from tests.training.families import GROUPED, TINY, TOLERANCE, Alone, configured, features, kinds, name_of
+from tests.training.families import GROUPED, TINY, TOLERANCE, Alone, apart, configured, kinds, name_of
 from tests.training.gang import Gang, chain
 
 
@@ -31,7 +31,7 @@ REPLICATED = [
 ACCUMULATED = [{"micro_batch": 1}, {"dp": 2, "micro_batch": 4}, {"dp": 2, "micro_batch": 1, "zero_stage": 2}, {"dp": 4, "micro_batch": 1}]
 
 
-@pytest.mark.parametrize("values", sampled(DATA + PIPELINE + ACCUMULATED + REPLICATED, features, quick=kinds), ids=name_of)
+@pytest.mark.parametrize("values", sampled(DATA + PIPELINE + ACCUMULATED + REPLICATED, apart, quick=kinds), ids=name_of)
 def test_data_and_pipeline_parallel_train_the_same_model(values: dict[str, object], gang: Gang, alone: Alone) -> None:
     assert same(gang.losses(configured(**values), TINY), alone(TINY))
 
@@ -71,7 +71,7 @@ TENSOR = [
 ]
 
 
-@pytest.mark.parametrize("values", sampled(TENSOR, lambda values: {name_of(values)}, quick=kinds), ids=name_of)
+@pytest.mark.parametrize("values", sampled(TENSOR, apart, quick=kinds), ids=name_of)
 def test_tensor_parallel_composes_with_all_kinds_of_parallelism(values: dict[str, object], gang: Gang, alone: Alone) -> None:
     assert same(gang.losses(configured(**values), GROUPED), alone(GROUPED))
 
@@ -80,7 +80,7 @@ PLAIN = [{}, {"pp": 2}, {"pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"dp":
 RECOMPUTED = [{**values, "recompute": recompute} for values in PLAIN for recompute in ("selective", "full")]
 
 
-@pytest.mark.parametrize("values", sampled(RECOMPUTED, features, quick=kinds), ids=name_of)
+@pytest.mark.parametrize("values", sampled(RECOMPUTED, apart, quick=kinds), ids=name_of)
 def test_recomputing_changes_nothing_but_memory(values: dict[str, object], gang: Gang, alone: Alone) -> None:
     assert same(gang.losses(configured(**values), TINY), alone(TINY))
 

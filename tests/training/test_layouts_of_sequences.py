@@ -9,9 +9,9 @@ from oppa.errors import InputError
 from oppa.problem.configuration import ExtraValue
 from oppa.problem.model import Model
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_runnable
-from tests.sampling import sampled
+from tests.sampling import nightly, sampled
 from tests.training.conftest import Trials
-from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, configured, features, id_of, kinds
+from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, apart, configured, id_of, kinds
 from tests.training.gang import Gang, chain
 from tests.training.runs import CLOSE, Runs, events, losses
 from tests.training.trained_weights import differing, weights_after
@@ -52,7 +52,7 @@ CASES = [
 
 
 def shown(family: str, values: dict[str, object]) -> set[object]:
-    return {*features(values), *((family, axis) for axis in ("tp", "pp", "ep") if axis in values), family}
+    return {*apart(values), family}
 
 
 @pytest.mark.parametrize(("family", "values"), sampled(CASES, shown, quick=lambda _, values: kinds(values)), ids=id_of)
@@ -61,7 +61,7 @@ def test_parts_of_sequences_train_the_same_model(family: str, values: dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["grouped", "encoder", "mixture"])
+@pytest.mark.parametrize("family", ["grouped", *nightly("encoder", "mixture")])
 def test_the_weights_are_those_of_one_process(family: str, gang: Gang, tmp_path: Path) -> None:
     one = weights_after(gang, configured(micro_batch=8), MODELS[family], tmp_path / "alone.pt")
     for values in ({"cp": 4}, {"cp": 2, "dp": 2, "zero_stage": 3}, {"cp": 2, "tp": 2}):
@@ -99,8 +99,8 @@ def test_activations_are_divided_by_the_ranks_that_share_a_sequence(trials: Tria
 
 @pytest.mark.slow
 def test_a_run_with_parts_of_sequences_has_the_losses_of_one_rank(made: Runs) -> None:
-    options = {"statistics_every": 0, "validation": 16, "validate_every": 48}
-    plan = [(32, configured(tp=2, cp=2, micro_batch=1)), (64, configured(cp=4, micro_batch=2))]
+    options = {"statistics_every": 0, "samples": 48, "validation": 8, "validate_every": 24}
+    plan = [(16, configured(tp=2, cp=2, micro_batch=1)), (32, configured(cp=4, micro_batch=2))]
     folders = [
         made.new(configured(cp=2, dp=2, zero_stage=2, micro_batch=1), *plan, **options),
         made.new(configured(micro_batch=1), **options),
@@ -108,7 +108,7 @@ def test_a_run_with_parts_of_sequences_has_the_losses_of_one_rank(made: Runs) ->
     for folder in folders:
         made.train(folder)
     (steps, looks), (steps_alone, looks_alone) = ([events(folder, name) for name in ("step", "validated")] for folder in folders)
-    assert len(steps) == 12 and len(looks) == 2
+    assert len(steps) == 6 and len(looks) == 2
     assert losses(steps) == pytest.approx(losses(steps_alone), abs=CLOSE)
     assert losses(looks) == pytest.approx(losses(looks_alone), abs=CLOSE)
 

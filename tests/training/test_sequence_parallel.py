@@ -7,9 +7,9 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.training.parallel.supported_layouts import require_buildable
-from tests.sampling import sampled
+from tests.sampling import nightly, sampled
 from tests.training.conftest import Trials
-from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, configured, features, id_of, kinds
+from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, apart, configured, id_of, kinds
 from tests.training.gang import Gang, chain
 from tests.training.trained_weights import differing, weights_after
 
@@ -47,7 +47,7 @@ CASES = [
 
 
 def shown(family: str, values: dict[str, object]) -> set[object]:
-    return {*features(values), *((family, axis) for axis in ("pp", "ep", "cp") if axis in values), family}
+    return {*apart(values), family}
 
 
 @pytest.mark.parametrize(("family", "values"), sampled(CASES, shown, quick=lambda _, values: kinds(values)), ids=id_of)
@@ -56,7 +56,7 @@ def test_parts_of_tokens_train_the_same_model(family: str, values: dict[str, obj
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["grouped", "encoder", "mixture"])
+@pytest.mark.parametrize("family", ["grouped", *nightly("encoder", "mixture")])
 def test_the_weights_are_those_of_one_process(family: str, gang: Gang, tmp_path: Path) -> None:
     one = weights_after(gang, configured(micro_batch=8), MODELS[family], tmp_path / "alone.pt")
     for values in (SEQUENCE, {**SEQUENCE, "pp": 2}, {**SEQUENCE, "dp": 2, "zero_stage": 3}):
@@ -77,7 +77,7 @@ def test_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
 
 @pytest.mark.slow
 def test_norms_and_residuals_take_less_memory(trials: Trials) -> None:
-    model = dataclasses.replace(TINY, seq_len=512)
+    model = dataclasses.replace(TINY, layers=2, seq_len=512)
     without, with_parts = (
         trials(configured(tp=4, micro_batch=8, sequence_parallel=on), model, steps=2).memory_bytes for on in (False, True)
     )
