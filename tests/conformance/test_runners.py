@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,7 @@ from oppa.simulator.simulator import Simulator
 from oppa.trials import processes, trial_folder
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
-from oppa.trials.trial import run_trial
+from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import TrialSpec
 from tests.trials.conftest import SCRIPT_RUNNER, STUDY, script_spec
 
@@ -44,18 +46,16 @@ LOSSES_AGREE = 1e-5
 
 COMMAND = """
 import sys, time
-import oppa_client, torch, torch.distributed as dist
-dist.init_process_group("gloo")
+import oppa_client
 trial = oppa_client.open_trial()
 if "{memory}" in sys.argv:
     raise MemoryError("as much as it wanted")
 for step in range(int(sys.argv[1])):
-    total = torch.ones(1)
-    dist.all_reduce(total)
     time.sleep(0.05)
-    if not trial.step(0.05, loss=total.item() / (step + 1), memory_bytes=1 << 20):
+    if not trial.step(0.05, loss=2 / (step + 1), memory_bytes=1 << 20):
         break
 """
+"""Without torch, whose import takes seconds on each rank; programs of tests/docs train with it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Case:
     """A runner, a trial that runs, one that is out of memory, and one that runs for long."""
 
     name: str
-    run: object
+    run: Callable[..., TrialResult]
     fits: TrialSpec
     too_large: TrialSpec
     endless: TrialSpec
@@ -152,17 +152,49 @@ def ended(case, tmp_path_factory):
     return case.run(folder, case.fits, limits=case.limits, on_step=told.append), folder, told
 
 
-@pytest.fixture
-def processes_of(case):
+def ranks() -> list[processes.Process]:
     """The ranks of the trial that runs now: what has no child itself."""
+    own = processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == STUDY)
+    return [each for each in own if not processes.descendants(each.pid)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Disturbed:
+    """Results of a trial whose rank is killed, and of one whose ranks are stopped."""
+
+    killed: TrialResult
+    hung: TrialResult
+    stopped: Sequence[processes.Process]
+    """The ranks of the second one."""
+
+
+@pytest.fixture(scope="module")
+def disturbed(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
     if case.launcher is None:
         pytest.skip(f"{case.name} starts no process")
+    stopped = list[processes.Process]()
 
-    def leaves():
-        own = processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == STUDY)
-        return [each for each in own if not processes.descendants(each.pid)]
+    def kill(measurement: trial_folder.Measurement) -> None:
+        if measurement.step == 2:
+            os.kill(max(ranks(), key=lambda each: each.started).pid, signal.SIGKILL)
 
-    return leaves
+    def stop(measurement: trial_folder.Measurement) -> None:
+        if measurement.step == 2:
+            stopped.extend(ranks())
+            for each in stopped:
+                os.kill(each.pid, signal.SIGSTOP)
+
+    run = functools.partial(case.run, limits=case.limits)
+    killed = run(tmp_path_factory.mktemp("killed"), case.endless, on_step=kill)
+    return Disturbed(killed, run(tmp_path_factory.mktemp("hangs"), case.endless, on_step=stop, hang_s=2.0), stopped)
+
+
+@pytest.fixture(scope="module")
+def again(case: Case, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TrialResult:
+    """A trial that is repeated, behind those that were disturbed where it has processes."""
+    if case.launcher:
+        request.getfixturevalue("disturbed")
+    return case.run(tmp_path_factory.mktemp("again"), case.fits, limits=case.limits)
 
 
 def test_a_trial_runs_to_its_end(ended) -> None:
@@ -210,48 +242,45 @@ def test_steps_are_told_in_order_as_they_come(ended):
     assert [measurement.step for measurement in ended[2]] == list(range(STEPS))
 
 
-def test_a_rank_that_is_killed_ends_the_trial_and_the_next_one_runs(case, processes_of, tmp_path):
-    def kill(measurement):
-        if measurement.step == 2:
-            os.kill(max(processes_of(), key=lambda each: each.started).pid, signal.SIGKILL)
-
-    result = case.run(tmp_path / "killed", case.endless, limits=case.limits, on_step=kill)
+def test_a_rank_that_is_killed_ends_the_trial_and_the_next_one_runs(disturbed: Disturbed) -> None:
+    """The next one is that whose ranks hang behind their third step."""
+    result = disturbed.killed
     assert (result.outcome, result.steps >= 3) == ("failed", True) and result.cause
-    assert case.run(tmp_path / "next", case.fits, limits=case.limits).outcome == "completed"
+    assert disturbed.hung.steps >= 3
 
 
-def test_ranks_that_hang_are_noticed_and_nothing_survives(case, processes_of, tmp_path):
-    hanging = []
-
-    def stop(measurement):
-        if measurement.step == 2:
-            hanging.extend(processes_of())
-            for each in hanging:
-                os.kill(each.pid, signal.SIGSTOP)
-
-    result = case.run(tmp_path / "hangs", case.endless, limits=case.limits, on_step=stop, hang_s=2.0)
+def test_ranks_that_hang_are_noticed_and_nothing_survives(disturbed: Disturbed, again: TrialResult) -> None:
+    result = disturbed.hung
     assert result.outcome == "timed_out" and result.cause.startswith("hang: no step for")
-    assert hanging and not any(map(processes.is_living, hanging))
-    assert case.run(tmp_path / "next", case.fits, limits=case.limits).outcome == "completed"
+    assert disturbed.stopped and not any(map(processes.is_living, disturbed.stopped))
+    assert again.outcome == "completed"
 
 
-def test_a_trial_that_is_repeated_has_the_same_losses(case, ended, tmp_path):
+def test_a_trial_that_is_repeated_has_the_same_losses(case: Case, ended: Any, again: TrialResult) -> None:
     first = ended[0].losses
-    assert case.run(tmp_path, case.fits, limits=case.limits).losses == first
+    assert again.losses == first
     if case.name in FRAMEWORKS:
         assert len(first) == STEPS and first[-1] < first[0]
 
 
-@pytest.mark.environment
-@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "torch"])
-def test_losses_agree_across_frameworks(name, tmp_path):
-    """The same model, data and seed."""
-    losses = []
-    for each in ("torch", name):
-        case = framework(each)
-        losses.append(case.run(tmp_path / each, case.fits, limits=case.limits).losses)
+@pytest.fixture(scope="module")
+def losses_of_torch(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], tuple[float, ...]]:
+    """Return the losses of the torch runner, which trains once."""
+
+    @functools.cache
+    def losses() -> tuple[float, ...]:
+        case = framework("torch")
+        result = case.run(tmp_path_factory.mktemp("torch"), case.fits, limits=case.limits)
         case.launcher.close()
-    assert losses[1] == pytest.approx(losses[0], rel=LOSSES_AGREE)
+        return result.losses
+
+    return losses
+
+
+def test_losses_agree_across_frameworks(case: Case, ended: Any, losses_of_torch: Callable[[], tuple[float, ...]]) -> None:
+    """The same model, data and seed."""
+    if case.name in FRAMEWORKS[1:]:
+        assert ended[0].losses == pytest.approx(losses_of_torch(), rel=LOSSES_AGREE)
 
 
 @pytest.mark.parametrize("name", [*FRAMEWORKS, "command"])

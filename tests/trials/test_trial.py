@@ -1,20 +1,11 @@
 """Every way in which a trial can end, acted out by real processes: forked warm, executed cold, and started by a command."""
 
-import contextlib
-import dataclasses
-import os
-import resource
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from oppa.errors import StudyError
-from oppa.problem.training import Limits
 from oppa.trials import processes
-from oppa.trials.cgroups import is_v2, own_group
-from oppa.trials.local import LocalLauncher
-from oppa.trials.trial import run_trial
 from tests.trials.conftest import STUDY
 
 
@@ -27,30 +18,6 @@ def nothing_is_left(launcher):
     yield
     waiting = 8 if launcher.kind == "hosts" else 2
     assert len(processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == STUDY)) <= waiting
-
-
-@contextlib.contextmanager
-def in_memory_group(limit_bytes):
-    """Put this process, and all that it starts, into a group in which the kernel kills whoever uses more beyond what this one has."""
-    home = own_group("memory")
-    group = home / f"oppa-test-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / ("memory.max" if is_v2(group) else "memory.limit_in_bytes")).write_text(str(limit_bytes + _resident_bytes()))
-        (group / "cgroup.procs").write_text(str(os.getpid()))
-    except OSError as error:
-        pytest.skip(f"memory groups cannot be made here: {error}")
-    try:
-        yield
-    finally:
-        (home / "cgroup.procs").write_text(str(os.getpid()))
-        group.rmdir()
-
-
-def _resident_bytes():
-    """What this process holds; some kernels bill it to the group."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
 
 
 def ranks(launcher, count):
@@ -95,14 +62,6 @@ def test_running_out_of_memory_is_told(act, launcher, limit):
     script = ["steps 1 0.01", limit.format(last), f"allocate 256 @ {last}" if limit else f"memory @ {last}", "sleep 100"]
     result = act("\n".join(filter(None, script)))
     assert (result.outcome, result.rank) == ("out_of_memory", last)
-
-
-@pytest.mark.slow
-def test_a_kill_by_the_kernel_for_want_of_memory_is_out_of_memory(script_runner, make_spec, tmp_path):
-    spec = make_spec("steps 1 0.01\nallocate 8192 @ 1\nsleep 100")
-    with in_memory_group(256 << 20), LocalLauncher(script_runner, study=spec.study, grace_s=1) as launcher:
-        result = run_trial(launcher, tmp_path, spec, limits=Limits())
-    assert (result.outcome, result.cause) == ("out_of_memory", "rank 1 was killed by SIGKILL when the host ran out of memory")
 
 
 @pytest.mark.slow
@@ -206,12 +165,3 @@ def test_a_full_disk_is_an_error(act, tmp_path):
 def test_what_the_program_prints_is_logged(act, tmp_path):
     act("print 3\nsteps 4 0.01", ranks=1)
     assert (tmp_path / "stdout.log").read_text() == "xxx\nthe end\n"
-
-
-def test_an_import_that_fails_is_a_launch_failure(script_runner, make_spec, tmp_path):
-    program = tmp_path / "broken.py"
-    program.write_text("import no_such_module")
-    with LocalLauncher(dataclasses.replace(script_runner, program=program), study="broken", grace_s=1) as launcher:
-        result = run_trial(launcher, tmp_path / "trial", make_spec(), limits=Limits())
-    assert result.cause == "launch failure: ModuleNotFoundError: No module named 'no_such_module'"
-    assert Path(program).name in result.traceback

@@ -104,7 +104,7 @@ def test_a_search_is_the_same_whether_the_limit_is_stated_or_the_device_s(name, 
         candidates = problem.candidates()
         active = ActiveProfiling(problem, candidates, seed=0, bound=0.01) if name == "active" else None
         designer, order = active or make_designer(name, problem, candidates, seed=0), list[int]()
-        while len(order) < 7 and (index := designer.suggest(set(order))) is not None:  # a profile may end sooner
+        while len(order) < 5 and (index := designer.suggest(set(order))) is not None:  # a profile may end sooner
             order.append(index)
             designer.update([landscape.observe(index)])
         orders.append(order)

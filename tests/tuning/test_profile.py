@@ -225,6 +225,6 @@ def test_a_trial_ends_when_it_is_known_well_enough_whatever_others_are(task) -> 
 
 
 @pytest.mark.slow
-def test_nothing_is_measured_twice(task, active) -> None:
-    found = simulate_profile(task, active, precise(task.problem.limits), seed=1)
+def test_nothing_is_measured_twice(profiled) -> None:
+    active, found = profiled
     assert found.trials == len({seen.candidate for seen in active._seen})
