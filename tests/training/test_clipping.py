@@ -10,7 +10,7 @@ import torch
 from oppa.problem.configuration import Configuration
 from oppa.training.parallel.clipping import Clipping
 from tests.sampling import sampled
-from tests.training.families import FAMILIES, TOLERANCE, features, kinds
+from tests.training.families import FAMILIES, TOLERANCE, apart, kinds
 from tests.training.gang import Gang
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.3}
@@ -82,7 +82,7 @@ CASES = [
 
 
 def shown(family: str, _: int, values: dict[str, object]) -> set[object]:
-    return {family, *features(values)}
+    return {family, *apart(values)}
 
 
 @pytest.mark.parametrize(

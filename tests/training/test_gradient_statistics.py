@@ -14,8 +14,8 @@ from oppa.training.model.tensor_parallel import Slice, cross_entropy
 from oppa.training.parallel.tied_embeddings import COPIES
 from oppa.training.statistics.noise_scale import Health, Norms
 from oppa.trials.trial_folder import TrialSpec
-from tests.sampling import sampled
-from tests.training.families import FAMILIES, GROUPED, configured, features, id_of, kinds, name_of
+from tests.sampling import nightly, sampled
+from tests.training.families import FAMILIES, GROUPED, apart, configured, id_of, kinds, name_of
 from tests.training.gang import Gang
 from tests.training.gradient_loop import SIZES, OwnLoop
 from tests.training.noise_scale_selftest import self_test
@@ -99,7 +99,7 @@ EIGHT = [
 ]
 
 
-@pytest.mark.parametrize("values", sampled(ONE_TO_FOUR + EIGHT, features, quick=kinds), ids=name_of)
+@pytest.mark.parametrize("values", sampled(ONE_TO_FOUR + EIGHT, apart, quick=kinds), ids=name_of)
 def test_every_layout_finds_the_norms_of_one_process(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dataclasses.replace(GROUPED, layers=8 if values.get("pp") == 4 else 4, hidden=32, ffn=48, seq_len=16)
     assert_same(found_by(gang, "core", values, model), reference(values, model, monkeypatch))
@@ -117,7 +117,7 @@ OF_WORKERS = [
 ]
 
 
-@pytest.mark.parametrize("values", sampled(OF_WORKERS, features, quick=kinds), ids=name_of)
+@pytest.mark.parametrize("values", sampled(OF_WORKERS, apart, quick=kinds), ids=name_of)
 def test_and_those_of_its_workers(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dataclasses.replace(GROUPED, layers=4, hidden=32, ffn=48, seq_len=16)
     assert_same(found_by(gang, "core, workers", values, model), reference(values, model, monkeypatch, of_workers=True))
@@ -144,7 +144,7 @@ OTHERS = [
 
 
 def shown(family: str, values: dict[str, object]) -> set[object]:
-    return {family, *features(values), *((family, axis) for axis in ("tp", "pp", "ep") if axis in values)}
+    return {family, *apart(values)}
 
 
 @pytest.mark.parametrize(("family", "values"), sampled(OTHERS, shown, quick=lambda _, values: kinds(values)), ids=id_of)
@@ -193,7 +193,7 @@ def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["ddp, compiled", "ddp, compiled, workers", "fsdp, compiled"])
+@pytest.mark.parametrize("program", [*nightly("ddp, compiled"), "ddp, compiled, workers", "fsdp, compiled"])
 def test_a_model_that_is_compiled_after_it_is_wrapped_is_measured_over_all_ranks(program: str, gang: Gang) -> None:
     assert_same(of_json(gang.agreed(program, 2)), own_reference(2, of_workers="workers" in program))
 
@@ -217,7 +217,7 @@ def test_parameters_that_tensor_parallelism_splits_too_are_refused(gang: Gang) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, *nightly(4)])
 def test_planted_noise_is_found_by_several_processes(world: int, gang: Gang) -> None:
     assert gang.agreed("planted", world) < 0.15
 

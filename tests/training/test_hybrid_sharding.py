@@ -10,7 +10,7 @@ from oppa.training.parallel.supported_layouts import require_buildable
 from oppa.training.reshard.shards import layout_of
 from tests.sampling import sampled
 from tests.training.conftest import Trials
-from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, configured, kinds, name_of
+from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, apart, configured, kinds, name_of
 from tests.training.gang import Gang, chain
 from tests.training.trained_weights import differing, weights_after
 
@@ -24,7 +24,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("values", sampled(LAYOUTS, lambda values: {name_of(values)}, quick=kinds), ids=name_of)
+@pytest.mark.parametrize("values", sampled(LAYOUTS, apart, quick=kinds), ids=name_of)
 def test_groups_of_shards_train_the_same_model(values: dict[str, object], gang: Gang, alone: Alone) -> None:
     assert gang.losses(configured(**values), GROUPED) == pytest.approx(alone(GROUPED), rel=TOLERANCE)
 
@@ -47,8 +47,11 @@ def test_state_moves_to_groups_of_shards_and_from_them(gang: Gang, alone: Alone)
 def test_memory_is_between_whole_and_no_sharding(trials: Trials) -> None:
     values = [{"zero_stage": 0}, {"zero_stage": 3, "dp_shard": 2}, {"zero_stage": 3}]
     large = dataclasses.replace(GROUPED, hidden=128, ffn=512)  # its state is most of the memory
-    # Gathers that overlap make a peak differ between runs: the least of four is compared.
-    peaks = [[trials(configured(dp=4, micro_batch=1, **each), large, steps=2).memory_bytes for _ in range(4)] for each in values]
+    # Gathers that overlap make a peak differ between runs: the least of three is compared. Whole state is not gathered.
+    peaks = [
+        [trials(configured(dp=4, micro_batch=1, **each), large, steps=2).memory_bytes for _ in range(3 if each["zero_stage"] else 1)]
+        for each in values
+    ]
     memory_bytes = [min(each) for each in peaks]
     assert memory_bytes[0] > memory_bytes[1] > memory_bytes[2] * 1.1, peaks
 

@@ -100,7 +100,7 @@ def test_loss_falls_and_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
 @pytest.mark.slow
 def test_process_groups_that_are_destroyed_leave_no_thread(gang: Gang) -> None:
     """FSDP2's tensors are in reference cycles and in a cache of torch's, and hold the groups of their layout."""
-    layouts = [configured(dp=4, zero_stage=3), configured(dp=2, tp=2, zero_stage=2)] * 2
+    layouts = [configured(dp=4, zero_stage=3), configured(dp=2, tp=2, zero_stage=2)]
     once, after_others = (
         gang.chain(chain(GROUPED, each, [1] * len(each), threads=True))[-1] for each in (layouts[:1], layouts[1:] + layouts[:1])
     )

@@ -182,7 +182,7 @@ def test_a_stored_order_is_the_run_s_first_and_is_taken_up_again_after_a_change(
 
 @pytest.mark.slow
 def test_a_damaged_order_is_not_gone_in(made: Runs) -> None:
-    folder = made.new(SEARCHED, profile_steps=2)
+    folder = made.new(SEARCHED, profile_steps=1, samples=48)
     store(folder, SEARCHED, build_schedule("gpipe", ranks=2, micro_batches=8))
     (path,) = (folder / "orders").iterdir()
     path.write_text("0F0\n1F0\n")

@@ -8,7 +8,7 @@ from oppa.errors import InputError
 from oppa.training.parallel.supported_layouts import require_buildable
 from tests.sampling import sampled
 from tests.training.conftest import Trials
-from tests.training.families import FAMILIES, TINY, TOLERANCE, configured, features, kinds, name_of
+from tests.training.families import FAMILIES, TINY, TOLERANCE, apart, configured, kinds, name_of
 from tests.training.gang import Gang
 
 FULL = {"recompute": "full"}
@@ -25,7 +25,7 @@ CASES = [
 
 
 def shown(model: object, values: dict[str, object]) -> set[object]:
-    return {model, *features(values)}
+    return {model, *apart(values)}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_recomputing_some_layers_trains_the_same_model(model, values, gang: Gang
 
 @pytest.mark.slow
 def test_memory_falls_with_the_number_of_layers(trials: Trials) -> None:
-    model = dataclasses.replace(TINY, seq_len=256)
+    model = dataclasses.replace(TINY, seq_len=128)
     configurations = [configured(micro_batch=8), *(configured(micro_batch=8, **FULL, recompute_layers=layers) for layers in (2, 4, 6, 0))]
     memory_bytes = [trials(configuration, model, steps=2).memory_bytes for configuration in configurations]
     assert memory_bytes == sorted(memory_bytes, reverse=True) and len(set(memory_bytes)) == 5

@@ -95,6 +95,7 @@ def test_the_noise_scale_goes_on_through_a_change_of_layout(made: Runs) -> None:
     assert abs(changed[6]["signal"] / changed[5]["signal"] - 1) < 10 * forgotten
 
 
+@pytest.mark.nightly  # the test of token files goes through the same changes, and that of a roll back has these samples
 def test_the_ledger_proves_what_was_trained_on(made: Runs) -> None:
     folder = made.new(configured(dp=2, pp=2), (40, configured(dp=4, global_batch=16)), (72, configured(dp=1, tp=4)))
     made.train(folder)
@@ -166,7 +167,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(made: Runs, alone: list[Line
 
 
 def test_a_run_goes_on_with_other_devices(made: Runs, alone: list[Line]) -> None:
-    folder = made.new(configured(dp=2, pp=2, micro_batch=1))
+    folder = made.new(configured(dp=2, pp=2, micro_batch=1), samples=24)
     made.train(folder, Heard(stop_behind=1))
     run = RunSpec.read(folder)
     cluster = dataclasses.replace(run.problem.cluster, devices_per_host=2)
@@ -175,7 +176,7 @@ def test_a_run_goes_on_with_other_devices(made: Runs, alone: list[Line]) -> None
     )
     smaller.write(folder)
     assert made.train(folder).ending is Ending.FINISHED
-    assert losses(steps_of(folder))[:3] == pytest.approx(losses(alone)[:3], abs=CLOSE)
+    assert losses(steps_of(folder)) == pytest.approx(losses(alone)[:3], abs=CLOSE)
 
 
 def test_only_the_newest_checkpoints_stay(made: Runs) -> None:

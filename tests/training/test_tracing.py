@@ -105,11 +105,17 @@ def test_unusual_blocks_have_counts_of_their_own(plain: ModelTrace) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("micro_batch", [2, *nightly(8)])
-def test_the_memory_of_unusual_blocks_is_nearer_to_the_measured_one(micro_batch: int, trials: Trials, tmp_path: Path) -> None:
+def test_a_trace_is_made_once_and_is_nearer_to_the_measured_memory_of_unusual_blocks(
+    micro_batch: int, trials: Trials, tmp_path: Path
+) -> None:
     problem = problem_with("Thrice", tmp_path)
     measured = trials(configured(micro_batch=micro_batch), problem.model, steps=1).memory_bytes
-    by_dimensions, by_trace = (memory_of(each, micro_batch) for each in (problem, traced(problem)))
+    found = traced(problem)
+    by_dimensions, by_trace = (memory_of(each, micro_batch) for each in (problem, found))
     assert abs(by_trace / measured - 1) < 0.2 < abs(by_dimensions / measured - 1)
+    # A trace is made once, and is part of the problem.
+    assert found.trace is not None and traced(found) is found
+    assert Problem.from_dict(found.to_dict()) == found and found.fingerprint == problem.fingerprint
 
 
 def memory_of(problem: Problem, micro_batch: int) -> float:
@@ -147,14 +153,6 @@ def test_a_module_that_takes_too_long_falls_back(tmp_path: Path, caplog: pytest.
     problem = problem_with("Endless", tmp_path)
     assert traced(problem, longest_s=0.5) is problem
     assert "the trace took more than 0.5 s" in caplog.text
-
-
-@pytest.mark.slow
-def test_a_trace_is_made_once_and_is_part_of_the_problem(tmp_path: Path) -> None:
-    problem = problem_with("Plain", tmp_path)
-    found = traced(problem)
-    assert found.trace is not None and traced(found) is found
-    assert Problem.from_dict(found.to_dict()) == found and found.fingerprint == problem.fingerprint
 
 
 def test_models_without_a_module_are_not_traced(tmp_path: Path) -> None:

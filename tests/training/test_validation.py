@@ -114,7 +114,7 @@ LAYOUTS = [
 
 def aspects(configuration: Configuration) -> set[object]:
     axes = {axis for axis in ("dp", "tp", "pp") if getattr(configuration, axis) > 1}
-    return {*axes, configuration.zero_stage, configuration.schedule}
+    return {*axes, ("sharded", configuration.zero_stage >= 2), ("chunks", configuration.model_chunks)}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from oppa.problem.training import Training
 from oppa.training.parallel.optimizer import groups_of, update_rule
 from tests.sampling import sampled
-from tests.training.families import FAMILIES, TOLERANCE, configured, features, kinds, name_of
+from tests.training.families import FAMILIES, TOLERANCE, apart, configured, kinds, name_of
 from tests.training.gang import Gang
 
 DECAYED = {"weight_decay": 1.0, "learning_rate": 1e-2}
@@ -67,7 +67,7 @@ CASES = [
 
 
 def shown(family: str, values: dict[str, object]) -> set[object]:
-    return {family, *features(values)}
+    return {family, *apart(values)}
 
 
 @pytest.mark.parametrize(
