@@ -9,6 +9,7 @@ from oppa_client import run_files
 
 from tests.client.by_hand import batches, full_batches, order, rate, require_reports, require_same, run_ranks
 from tests.own_trainer.folders import TOTAL, prepare, reported, terms
+from tests.sampling import nightly
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,10 @@ def taken(ranks):
 
 @pytest.mark.parametrize(
     ("ranks", "parallel"),
-    [(2, {}), (2, {"fsdp_config": {}}), (4, {"fsdp_config": {}, "parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}})],
+    [
+        *((2, {}), (2, {"fsdp_config": {}})),
+        *nightly((4, {"fsdp_config": {}, "parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}})),
+    ],
     ids=["ddp", "fsdp2", "hsdp"],
 )
 def test_ranks_train_on_the_batches_of_one(tmp_path, ranks, parallel):

@@ -56,7 +56,7 @@ def test_a_candidate_is_tried_again_only_to_measure_it_again_and_none_when_all_a
     assert designer.suggest(everything) is None
 
 
-LEFT = 3
+LEFT = 2
 """Candidates that the last trials of a search choose from."""
 
 

@@ -12,6 +12,7 @@ from oppa.tuning.acquisition import bound
 from oppa.tuning.designers.choice import ODD_MEMORY, value_of_new
 from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, TOO_LARGE, Oppa
 from oppa.tuning.surrogate.distributions import Normal
+from tests.sampling import nightly
 from tests.tuning.conftest import failed, measured
 
 ALL = torch.arange(32)
@@ -187,7 +188,7 @@ def test_a_stalled_run_does_not_mislead(problem, candidates, make_planted) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *nightly(1, 2)])
 def test_it_learns_the_same_one_by_one_as_at_once(seed, problem, candidates, make_planted) -> None:
     planted, order = make_planted(seed), torch.randperm(32, generator=torch.Generator().manual_seed(seed))[:10].tolist()
     at_once, in_turn = Oppa(problem, candidates, seed=0), Oppa(problem, candidates, seed=0)

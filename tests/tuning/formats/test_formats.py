@@ -24,7 +24,7 @@ from tests.tuning.formats.conftest import MEGATRON_KNOBS, at, read_back, request
 SPACES = ("deepspeed", "colossalai", "megatron", "torch")
 OWN = {"deepspeed": "deepspeed", "colossalai": "colossalai", "megatron": "megatron", "megatron-bridge": "megatron"}
 """The format of each space's own framework."""
-SOME = 200
+SOME = 60
 
 
 def some(problem):

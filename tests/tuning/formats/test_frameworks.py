@@ -20,30 +20,36 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled
 torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
 deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
-class Ranks:
-    get_data_parallel_world_size = lambda self: int(sys.argv[2])
-c = DeepSpeedConfig(sys.argv[1], mpu=Ranks())
-z = c.zero_config
-print(json.dumps([c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, int(z.stage), z.overlap_comm,
-    z.reduce_bucket_size, z.allgather_bucket_size, c.tensor_parallel_config.autotp_size, c.pipeline["stages"],
-    c.pipeline["activation_checkpoint_interval"], c.bfloat16_config.enabled]))
+found = []
+for file, ranks in json.load(open(sys.argv[1])):
+    class Ranks:
+        get_data_parallel_world_size = lambda self: ranks
+    c = DeepSpeedConfig(file, mpu=Ranks())
+    z = c.zero_config
+    found.append([c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, int(z.stage), z.overlap_comm,
+        z.reduce_bucket_size, z.allgather_bucket_size, c.tensor_parallel_config.autotp_size, c.pipeline["stages"],
+        c.pipeline["activation_checkpoint_interval"], c.bfloat16_config.enabled])
+print(json.dumps(found))
 """
 ACCELERATE = """
 import json, math, sys
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.parallelism_config import ParallelismConfig
-c = load_config_from_file(sys.argv[1])
-sizes = {key.removeprefix("parallelism_config_"): value for key, value in c.parallelism_config.items()}
-if sizes.get("tp_size") == 1:  # its tensor parallelism wants transformers
-    ParallelismConfig(**sizes)
-total = math.prod(sizes.values()) if sizes else c.num_processes
-args, defaults, _ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", sys.argv[1], "train.py"]))
-print(json.dumps([c.distributed_type.value, total, args.use_fsdp, args.use_deepspeed, args.fsdp_version,
-    str(args.fsdp_reshard_after_forward), args.fsdp_activation_checkpointing, args.deepspeed_config_file, args.mixed_precision]))
+found = []
+for file in sys.argv[1:]:
+    c = load_config_from_file(file)
+    sizes = {key.removeprefix("parallelism_config_"): value for key, value in c.parallelism_config.items()}
+    if sizes.get("tp_size") == 1:  # its tensor parallelism wants transformers
+        ParallelismConfig(**sizes)
+    total = math.prod(sizes.values()) if sizes else c.num_processes
+    args, defaults, _ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", file, "train.py"]))
+    found.append([c.distributed_type.value, total, args.use_fsdp, args.use_deepspeed, args.fsdp_version,
+        str(args.fsdp_reshard_after_forward), args.fsdp_activation_checkpointing, args.deepspeed_config_file, args.mixed_precision])
+print(json.dumps(found))
 """
 DEEPSPEED_KNOBS = (
-    DEEPSPEED.partition("class Ranks")[0]
+    DEEPSPEED.partition("found = []")[0]
     + """
 found = []
 for file, ranks in json.load(open(sys.argv[1])):
@@ -171,39 +177,53 @@ for line in json.load(open(sys.argv[2])):
         refused.append([" ".join(line), repr(error)])
 sys.stdout.write("\\n" + json.dumps(refused))
 """
+ZERO = [{"zero_stage": 3, "zero_bucket_mb": 256}, {"dp": 4, "pp": 2, "recompute": "full"}, {"dp": 4, "tp": 2}]
+
+
+@pytest.fixture(scope="module")
+def loaded_by_deepspeed(problem_of, tmp_path_factory):
+    """What DeepSpeed reads in the files of all configurations, in one process."""
+    folder, problem, files = tmp_path_factory.mktemp("deepspeed"), problem_of("deepspeed"), []
+    for number, values in enumerate(ZERO):
+        configuration = at(**{"zero_bucket_mb": 954, **values})
+        (path := folder / f"{number}.json").write_text(export("deepspeed", problem, configuration)["ds_config.json"])
+        files.append([str(path), configuration.dp])
+    (folder / "files").write_text(json.dumps(files))
+    return ask("deepspeed", DEEPSPEED, folder / "files")
+
+
 INTERLEAVED = {"dp": 2, "pp": 2, "tp": 2, "schedule": "interleaved", "model_chunks": 2, "overlap_p2p": True}
 
 
 @pytest.mark.environment
 @pytest.mark.slow
-@pytest.mark.parametrize("values", [{"zero_stage": 3, "zero_bucket_mb": 256}, {"dp": 4, "pp": 2, "recompute": "full"}, {"dp": 4, "tp": 2}])
-def test_deepspeed_itself_loads_the_file(values, problem_of, tmp_path) -> None:
-    configuration = at(**{"zero_bucket_mb": 954, **values})
-    (tmp_path / "ds.json").write_text(export("deepspeed", problem_of("deepspeed"), configuration)["ds_config.json"])
-    total, micro, steps, stage, overlap, reduced, gathered, tp, stages, interval, half = ask(
-        "deepspeed", DEEPSPEED, tmp_path / "ds.json", configuration.dp
-    )
+@pytest.mark.parametrize("number", range(len(ZERO)), ids=lambda number: str(ZERO[number]))
+def test_deepspeed_itself_loads_the_file(number, loaded_by_deepspeed) -> None:
+    configuration = at(**{"zero_bucket_mb": 954, **ZERO[number]})
+    total, micro, steps, stage, overlap, reduced, gathered, tp, stages, interval, half = loaded_by_deepspeed[number]
     assert (total, micro, steps) == (64, 2, configuration.num_microbatches) and half
     assert (stage, overlap or False, tp or 1) == (configuration.zero_stage, configuration.overlap_zero_comm, configuration.tp)
     assert stage == 0 or reduced == gathered == 256 * 2**20 // 2
     assert (stages, interval) == ((2, 1) if configuration.pp == 2 else ("auto", 0))
 
 
+LAUNCHED = [
+    ("torch", {"zero_stage": 3, "recompute": "full"}, ["FSDP", 8, True, False, 2, "True", True, None, "bf16"]),
+    ("torch", {"zero_stage": 2, "dp": 4, "tp": 2}, ["FSDP", 8, True, False, 2, "False", False, None, "bf16"]),
+    ("torch", {}, ["MULTI_GPU", 8, False, False, None, None, None, None, "bf16"]),
+    ("deepspeed", {"zero_stage": 1, "zero_bucket_mb": 64}, ["DEEPSPEED", 8, False, True, None, None, None, "ds_config.json", None]),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("space", "values", "expected"),
-    [
-        ("torch", {"zero_stage": 3, "recompute": "full"}, ["FSDP", 8, True, False, 2, "True", True, None, "bf16"]),
-        ("torch", {"zero_stage": 2, "dp": 4, "tp": 2}, ["FSDP", 8, True, False, 2, "False", False, None, "bf16"]),
-        ("torch", {}, ["MULTI_GPU", 8, False, False, None, None, None, None, "bf16"]),
-        ("deepspeed", {"zero_stage": 1, "zero_bucket_mb": 64}, ["DEEPSPEED", 8, False, True, None, None, None, "ds_config.json", None]),
-    ],
-)
-def test_accelerate_itself_loads_the_file_and_would_launch_it(space, values, expected, problem_of, tmp_path) -> None:
-    (tmp_path / "a.yaml").write_text(export("accelerate", problem_of(space), at(**values))["accelerate.yaml"])
-    found = ask("accelerate", ACCELERATE, tmp_path / "a.yaml")
-    assert isinstance(found, list)
-    assert all(want is None or want == got for want, got in zip(expected, found, strict=True)), found
+def test_accelerate_itself_loads_each_file_and_would_launch_it(problem_of, tmp_path) -> None:
+    files = [tmp_path / f"{number}.yaml" for number in range(len(LAUNCHED))]
+    for path, (space, values, _) in zip(files, LAUNCHED, strict=True):
+        path.write_text(export("accelerate", problem_of(space), at(**values))["accelerate.yaml"])
+    every = ask("accelerate", ACCELERATE, *files)
+    assert isinstance(every, list)
+    for found, (*case, expected) in zip(every, LAUNCHED, strict=True):
+        assert all(want is None or want == got for want, got in zip(expected, found, strict=True)), (case, found)
 
 
 @pytest.mark.environment

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from oppa.problem.job import load_job
+from tests.sampling import nightly
 from tests.tuning.formats.conftest import LIGHTNING_CLI, ask
 from tests.tuning.formats.launch_lines import line
 from tests.tuning.formats.torchtitan_knobs import EVERY_KNOB
@@ -171,7 +172,7 @@ use_liger_kernel = [false, true]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("knobs", ["", TRAINER_KNOBS], ids=["plain", "every knob"])
+@pytest.mark.parametrize("knobs", [*nightly(""), TRAINER_KNOBS], ids=["plain", "every knob"])
 def test_the_trainer_of_transformers_reads_its_space(knobs, understood) -> None:
     for configuration, found in understood("transformers", TRAINER, "transformers", ["--output_dir", "x"], knobs=knobs):
         c = configuration
@@ -194,7 +195,7 @@ fsdp_offload = [false, true]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("knobs", ["", ACCELERATE_KNOBS], ids=["plain", "every knob"])
+@pytest.mark.parametrize("knobs", [*nightly(""), ACCELERATE_KNOBS], ids=["plain", "every knob"])
 def test_accelerate_reads_its_space(knobs, understood) -> None:
     argv = ["accelerate", "launch", "--num_processes", "8", "train.py", "--batch", "{micro_batch}"]
     pairs = understood("accelerate", ACCELERATE, "accelerate", argv, more='[model]\npreset = "tiny-4m"\n', knobs=knobs)

@@ -10,6 +10,7 @@ from oppa.study.records import SEARCH
 from oppa.tuning.proxy.budget import smaller_trials
 from oppa.tuning.proxy.nested import FOLDER, nested_study
 from oppa.tuning.proxy.upward import VERIFIED
+from tests.sampling import nightly
 
 TWO_HOSTS = "proxy = {hosts = 2, layers = 12}\n"
 
@@ -63,7 +64,7 @@ def test_another_smaller_size_needs_another_study(make_job, found) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [0.05, 0.6, 3.0])
+@pytest.mark.parametrize("limit", [0.05, 0.6, *nightly(3.0)])
 def test_both_sizes_together_never_pass_the_limit(make_job, tmp_path, limit) -> None:
     job = make_job(TWO_HOSTS)
     for _ in range(2):  # the second session continues the first
