@@ -83,9 +83,10 @@ def test_six_lines_tune_a_job_and_print_nothing_else(by_stdin, tmp_path) -> None
 def test_real_trials_need_no_main_guard(tmp_path) -> None:
     job, quick = oppa.load_job(EXAMPLE), EXAMPLE.read_text()
     changes = {"devices_per_host = 4": "devices_per_host = 2", "52 MiB": "1 GiB", "tiny-4m": "tiny-1m", "cpus_per_device = 0.5": ""}
+    changes |= {"[1, 2, 4, 8]": "4", "[0, 1, 2, 3]": "0", '["gpipe", "1f1b", "interleaved"]': '"1f1b"', "[1, 2]": "1\ntp = 1\npp = 1"}
     for before, after in {**changes, "q_max = 12": "q_min = 2\nq_max = 3", '"40 s"': '"120 s"'}.items():
         quick = quick.replace(before, after)
-    (tmp_path / "job.toml").write_text(quick)
+    (tmp_path / "job.toml").write_text(quick)  # of one configuration, which is compared with nothing
     said = ran(NOTEBOOK.format(job="job.toml", trials=1), tmp_path, by_stdin=True)
     assert job.cluster.devices == 4 and said[2].split()[0] == "1"
 

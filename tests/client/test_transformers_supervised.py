@@ -22,15 +22,21 @@ def supervised(folder, *words, samples):
     return own
 
 
-def test_a_stop_saves_and_the_same_call_goes_on_to_the_end(tmp_path):
-    own = supervised(tmp_path, samples=100)
-    stopped = own.train(callback=StopAfter(2))
+def test_a_stop_saves_and_the_same_call_goes_on_to_the_end_while_a_policy_changes_the_batch_between_two_steps(tmp_path):
+    own = supervised(tmp_path, samples=400)
+    table = own.table(tmp_path / "t", {(8, "none"): 9.0, (16, "none"): 8.0, (32, "none"): 7.0})
+    stopped = own.train(callback=StopAfter(2), table=table, policy="stagewise")
     taken = ledger.require_whole(stopped.lines)
-    assert stopped.outcome.ending.value == "stopped" and 0 < taken < 100, stopped.outcome.last
-    result = own.train()
-    assert result.finished, result.outcome.last
-    assert ledger.require_whole(result.lines) == 100
+    assert stopped.outcome.ending.value == "stopped" and 0 < taken < 400, stopped.outcome.last
+    seen = [torch.load(own.folder / "seen-0.pt", weights_only=False)]
+    result = own.train(table=table, policy="stagewise")
+    assert result.finished and result.outcome.attempts == 1, result.outcome.last
+    assert ledger.require_whole(result.lines) == 400
     assert result.lines[-1]["event"] == ledger.ENDED
+    batches = [line["global_batch"] for line in own.events(ledger.STEP)]
+    assert batches == sorted(batches) and {8, 32} <= set(batches)  # the stage of 16 may pass between two decisions
+    seen += [torch.load(own.folder / "seen-0.pt", weights_only=False)]
+    assert [element for each in seen for step in each["steps"] for element in step["samples"]] == order(range(400))
 
 
 @pytest.mark.nightly
@@ -44,14 +50,3 @@ def test_a_callback_that_stops_the_training_early_stops_the_run_which_the_same_c
     assert result.finished and ledger.require_whole(result.lines) == 100, result.outcome.last
     seen += [torch.load(own.folder / "seen-0.pt", weights_only=False)]
     assert [element for each in seen for step in each["steps"] for element in step["samples"]] == order(range(100))
-
-
-def test_a_policy_changes_the_batch_between_two_steps(tmp_path):
-    own = supervised(tmp_path, samples=400)
-    table = own.table(tmp_path / "t", {(8, "none"): 9.0, (16, "none"): 8.0, (32, "none"): 7.0})
-    result = own.train(table=table, policy="stagewise")
-    assert result.finished and result.outcome.attempts == 1, result.outcome.last
-    batches = [line["global_batch"] for line in own.events(ledger.STEP)]
-    assert batches == sorted(batches) and {8, 32} <= set(batches)  # the stage of 16 may pass between two decisions
-    seen = torch.load(own.folder / "seen-0.pt", weights_only=False)
-    assert [element for step in seen["steps"] for element in step["samples"]] == order(range(400))
