@@ -16,6 +16,7 @@ from oppa.bench.registry import benchmarks
 from oppa.catalog import data_folder
 from oppa.report.inputs import Inputs
 from oppa.trials import environments
+from tests.command_line import Oppa
 
 SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name not in ("ci", "trainers")]
 """`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command. A test of its own runs `trainers`."""
@@ -42,7 +43,8 @@ def test_every_benchmark_starts(name, benchmark, tmp_path) -> None:
         pytest.skip(f"NOT TESTED: `oppa bench {name}` needs the package ray")
     if name == "elastic-restart":
         pytest.skip("NOT TESTED here, as it needs a Slurm: see tests/cluster/test_own_trainer_on_slurm.py")
-    run(benchmark.smallest, *(["--out", str(tmp_path)] if name in SUITES else []))
+    done = Oppa(catalog.root())("bench", *benchmark.smallest.split(), *(["--out", tmp_path] if name in SUITES else []))
+    assert "Traceback" not in done.stderr, done.stderr
     if name in SUITES:
         known = Inputs.read(tmp_path)
         assert known and known.digest == json.loads((tmp_path / "inputs.json").read_text())["digest"]

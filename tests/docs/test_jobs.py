@@ -100,7 +100,7 @@ def test_the_libraries_of_the_jobs_are_installed_with_the_tests():
     ],
 )
 def test_what_megatron_and_torchtitan_print_is_read(run_job, page, microbatches):
-    result, _ = run_job(job_of(page), microbatches=microbatches, steps=STEPS)
+    result, _ = run_job(job_of(page), microbatches=microbatches, steps=STEPS, ranks=2 if page == "megatron-lm" else 1)
     assert (result.outcome, result.steps, len(result.losses)) == ("completed", STEPS, STEPS), result.traceback
 
 
@@ -154,12 +154,15 @@ def test_the_callback_for_lightning_reports_optimizer_steps(run_job, folder, mon
     ],
 )
 def test_every_way_to_tell_steps_of_a_program_of_ones_own(run_job, folder, monkeypatch, text, first):
-    """The program takes fewer steps than a trial has, and ends by itself: each of them is counted, and nothing else."""
+    """The program takes fewer steps than a trial has, and ends by itself: each of them is counted, and nothing else.
+
+    One rank is enough: the next test has two.
+    """
     (folder / "settings.json").write_text('{"train": {"micro_batch": 1, "accumulate": 1, "reshard": true}}')
     tell = "bar" if "batches_per_step" in text else "line" if "pattern" in text else "report"
     for name, value in {"TELL": tell, "FIRST": first, "STEPS": STEPS}.items():
         monkeypatch.setenv(name, str(value))
-    result, printed = run_job(JOB + text, microbatches=4, steps=STEPS + 4, argv=[] if "argv" in text else TRAIN)
+    result, printed = run_job(JOB + text, microbatches=4, steps=STEPS + 4, argv=[] if "argv" in text else TRAIN, ranks=1)
     assert (result.outcome, result.steps) == ("completed", STEPS), result.traceback
     assert f"rank 0 took {STEPS} steps" in printed
 

@@ -105,7 +105,7 @@ def test_a_model_that_is_no_llama_is_refused(colossalai: Run) -> None:
 
 def test_its_hang_is_ended_and_the_next_trial_runs(colossalai: Run) -> None:
     """The interleaved schedule's overlapped transfers wait for one another over gloo, mostly in the first step: the space forbids them."""
-    result = colossalai({**INTERLEAVED, "pp": 4, "micro_batch": 1, "overlap_p2p": True}, trial_time_s=10)
+    result = colossalai({**INTERLEAVED, "pp": 4, "micro_batch": 1, "overlap_p2p": True}, trial_time_s=6)
     assert result.outcome == "timed_out" and result.steps < 4
     tag = "00000000-test-of-colossalai"
     assert len(processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == tag)) <= 2  # the shim, and the warm parent

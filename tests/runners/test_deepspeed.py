@@ -15,7 +15,7 @@ from oppa.problem.configuration import ExtraValue
 from oppa.problem.job import load_job
 from oppa.problem.training import Training
 from tests.runners.conftest import TINY, Alone, Run, configured, name_of, running, shown
-from tests.sampling import sampled
+from tests.sampling import nightly, sampled
 
 GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=259, norm_eps=1e-3, rope_theta=50.0)
 """Grouped-query attention, stages of unequal length, and a vocabulary that no tp divides."""
@@ -106,7 +106,7 @@ def test_half_precision_trains_alike(values: dict[str, object], deepspeed: Run, 
 
 @pytest.mark.slow
 @pytest.mark.environment
-@pytest.mark.parametrize("values", [{}, {"tp": 2}, {"pp": 2}, {"dp": 2, "zero_stage": 3}], ids=name_of)
+@pytest.mark.parametrize("values", [*nightly({}, {"tp": 2}), {"pp": 2}, {"dp": 2, "zero_stage": 3}], ids=name_of)
 def test_what_does_not_fit_is_out_of_memory_and_says_where(values: dict[str, object], deepspeed: Run) -> None:
     needed = deepspeed(values, WIDE)
     result = deepspeed(values, WIDE, limit_bytes=needed.memory_bytes // 2)
