@@ -19,10 +19,15 @@ DECLARED = (DDP, FSDP, trainers_goodput.CPU, trainers_goodput.GPU)
 EXPERIMENTS = {"goodput": goodput.page, "policies": policies.page, **{each.name: each.page for each in DECLARED}}
 RECORDED_RUNS = [name for name in EXPERIMENTS if (RESULTS / name / recorded_page.PAGE).exists()]
 RECORDS = sorted(path.parent for path in (RESULTS / "search").rglob(LOG))
+ALONE = ("cpu", "long-context")
+"""Of the records of all suites, those that are looked at by default."""
+
+
+SOME = [pytest.param(each, marks=[pytest.mark.nightly] * (each.parent.name == "all" and each.name not in ALONE)) for each in RECORDS]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: str(folder.relative_to(RESULTS)))
+@pytest.mark.parametrize("folder", SOME, ids=lambda folder: str(folder.relative_to(RESULTS)))
 def test_the_page_follows_from_its_log(folder: Path) -> None:
     text, figures = page(folder / LOG)
     assert (folder / PAGE).read_text() == text

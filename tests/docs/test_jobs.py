@@ -131,7 +131,7 @@ def test_batches_of_lightning_become_optimizer_steps(run_job, folder, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("microbatches", "ranks"), [pytest.param(1, 1, marks=NIGHTLY), (4, 2)])
+@pytest.mark.parametrize(("microbatches", "ranks"), [pytest.param(1, 1, marks=NIGHTLY), (4, 1), pytest.param(4, 2, marks=NIGHTLY)])
 def test_the_callback_for_lightning_reports_optimizer_steps(run_job, folder, monkeypatch, microbatches, ranks):
     (callback,) = [each for each in blocks("lightning", "python") if "open_trial" in each]
     (folder / "reporting.py").write_text(callback)

@@ -8,7 +8,7 @@ from experiments.service import run
 from oppa.errors import ProtocolError
 from oppa.protocol.messages import from_job
 
-SMALL = run.Load(rows=200, decisions=50, jobs=30, seconds=3, malformed=640, kills=2, between_kills_s=0.5, journal=1000)
+SMALL = run.Load(rows=200, decisions=50, jobs=30, seconds=2, malformed=320, kills=2, between_kills_s=0.5, journal=1000)
 
 
 @pytest.mark.parametrize("text", list(run._malformed()))
@@ -22,7 +22,7 @@ def test_nothing_is_lost_and_nothing_crashes() -> None:
     told: list[str] = []
     found = run.measure(told.append, SMALL)
     figures = json.loads(json.dumps(found.to_dict()))
-    assert figures["messages"] == 90 and figures["messages_lost"] == figures["malformed_crashes"] == figures["steps_unknown"] == 0
+    assert figures["messages"] == 60 and figures["messages_lost"] == figures["malformed_crashes"] == figures["steps_unknown"] == 0
     assert figures["kills"] == 2 and 0 < figures["blocked_share"] < 1
     assert 0 < figures["decision_p50_ms"] <= figures["decision_p99_ms"] and 0 < figures["service_p50_ms"] <= figures["service_p99_ms"]
     assert figures["journal_messages"] == 1000 and figures["start_s"] > 0 and figures["replay_s"] > 0

@@ -173,7 +173,7 @@ def own_reference(world: int, *, of_workers: bool = False) -> list[list[Norms]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "fsdp", "fsdp, recomputed"])
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [1, 2, *nightly(4)])
 def test_a_loop_of_ones_own_with_a_smaller_last_micro_batch(program: str, world: int, gang: Gang) -> None:
     assert_same(of_json(gang.agreed(program, world)), own_reference(world))
 
@@ -187,7 +187,7 @@ def test_the_check_of_a_loop_of_ones_own_finds_both_norms(program: str, world: i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "fsdp", "fsdp in float32"])
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [1, 2, *nightly(4)])
 def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int, gang: Gang) -> None:
     assert_same(of_json(gang.agreed(f"{program}, workers", world)), own_reference(world, of_workers=True))
 

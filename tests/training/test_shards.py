@@ -9,7 +9,6 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.training.model.tensor_slices import Piece, cells, common, elements, index, inside
 from oppa.training.reshard.shards import WEIGHT, TensorKey, layout_of
-from tests.sampling import slow
 from tests.training.families import FAMILIES
 from tests.training.layouts import configurations, some_of
 
@@ -37,9 +36,14 @@ def copies(key: TensorKey, model: Model, configuration: Configuration) -> int:
     return (1 if sharded else replicas) * (1 if is_cut else configuration.tp) * ends
 
 
+CASES = [
+    *((family, devices) for family in MODELS for devices in (1, 2, 4)),
+    *(pytest.param(family, 8, marks=pytest.mark.slow if family in ("tied", "switch") else pytest.mark.nightly) for family in MODELS),
+]
+
+
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
-@pytest.mark.parametrize("devices", [1, 2, 4, *slow(8)])
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize(("family", "devices"), CASES)
 def test_every_element_is_held_as_often_as_the_layout_says(family: str, devices: int, every: bool) -> None:
     model = MODELS[family]
     whole = {key: count.shape for key, count in counted(model, configurations(model, 1)[0]).items()}

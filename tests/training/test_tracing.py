@@ -134,7 +134,7 @@ def memory_of(problem: Problem, micro_batch: int) -> float:
         pytest.param("Reading", "DataDependentOutputException: aten._local_scalar_dense.default", marks=pytest.mark.nightly),
         pytest.param("Greedy", "MemoryError: Unable to allocate 8.00 GiB", marks=pytest.mark.nightly),
         ("Exiting", "the trace exited with code 7"),
-        ("Absent", "cannot be imported"),
+        pytest.param("Absent", "cannot be imported", marks=pytest.mark.nightly),
     ],
 )
 def test_a_module_that_cannot_be_traced_falls_back_with_the_reason(

@@ -19,7 +19,7 @@ from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from oppa.trials.trial_folder import TrialSpec
-from tests.sampling import slow
+from tests.sampling import nightly, slow
 
 SCRIPT_RUNNER = Path(__file__).parent / "runners" / "script"
 STUDY = f"{os.getpid():08x}-test-of-trials"
@@ -65,9 +65,12 @@ class TwoHosts:
         pass
 
 
-@pytest.fixture(scope="module", params=["warm", "command", *slow("cold", "hosts")])
+@pytest.fixture(scope="module", params=["warm", "command", *slow("cold"), *nightly("hosts")])
 def launcher(request):
-    """One launcher for all the bad trials of a module: each must leave it fit for the next."""
+    """One launcher for all the bad trials of a module: each must leave it fit for the next.
+
+    By default the tests of Slurm and of Ray have those of several hosts, in tests/launchers.
+    """
     runner = load_runner(SCRIPT_RUNNER)
     if request.param == "hosts":
         with HostsLauncher(runner, TwoHosts(), study=STUDY, grace_s=1) as launcher:

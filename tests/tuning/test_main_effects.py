@@ -16,7 +16,7 @@ from oppa.tuning.designers.processes import CONSTANT
 from oppa.tuning.surrogate.constant import Constant
 from oppa.tuning.surrogate.main_effects import RATE_SPREAD, MainEffects, varying, varying_extras
 
-TRIALS, WORLDS = 8, 5
+TRIALS, WORLDS = 8, 3
 NAMES = ["workers", "fused", "prefetch"]
 LAUNCH = ["train", "{workers=1:1,2,4,8}", "{fused=0:0,1}", "{prefetch=none:none,one,two}"]
 

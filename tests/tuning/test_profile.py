@@ -51,6 +51,13 @@ def task(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The same with two batches alone, for studies on disk."""
+    problem = over(problem_of(JOB, tmp_path_factory.mktemp("job")), BATCHES[:2])
+    return BenchmarkTask(name="small", problem=problem, candidates=problem.candidates(), simulator=Simulator.of(problem))
+
+
+@pytest.fixture(scope="module")
 def exhaustive(task):
     return simulate_profile(task, ExhaustiveProfiling(task.problem, task.candidates), never(task.problem.limits), seed=0)
 
@@ -86,17 +93,17 @@ class Unmoved:
 
 
 @pytest.fixture
-def sit(task, tmp_path):
+def sit(small, tmp_path):
     """Profile in a folder; None where that is broken off."""
 
     def sit(profiler, *, trials: float = math.inf):
-        problem = task.problem
+        problem = small.problem
         with Study.create(tmp_path / "T", problem.to_dict(), problem.fingerprint) as study:
             if not study.sessions():  # a process sits down once
                 study.open_session({})
-            executor = TrialExecutor(study, problem, SimulatedExecutor(task.simulator, seed=0), Unmoved(trials), simulated=True)
+            executor = TrialExecutor(study, problem, SimulatedExecutor(small.simulator, seed=0), Unmoved(trials), simulated=True)
             try:
-                profile(executor, task.candidates, profiler, command="oppa profile", simulated=True)
+                profile(executor, small.candidates, profiler, command="oppa profile", simulated=True)
             except KeyboardInterrupt:
                 return None, study.trials()
             return Table.read(tmp_path / "T"), study.trials()
@@ -171,12 +178,12 @@ def test_what_is_chosen_untried_is_believed_to_fit_safely(task, active) -> None:
 
 
 @pytest.mark.slow
-def test_a_profile_that_is_broken_off_leaves_a_table_and_goes_on_where_it_was(task, sit, tmp_path) -> None:
-    assert sit(ExhaustiveProfiling(task.problem, task.candidates), trials=5)[0] is None
+def test_a_profile_that_is_broken_off_leaves_a_table_and_goes_on_where_it_was(small, sit, tmp_path) -> None:
+    assert sit(ExhaustiveProfiling(small.problem, small.candidates), trials=5)[0] is None
     part = Table.read(tmp_path / "T")
-    part.require_for(task.problem)
+    part.require_for(small.problem)
     assert not part.origin.complete and len(part.rows) == 5 == part.origin.trials
-    table, trials = sit(ExhaustiveProfiling(task.problem, task.candidates))
+    table, trials = sit(ExhaustiveProfiling(small.problem, small.candidates))
     assert table.origin.complete and table.origin.method == "exhaustive"
     counted = [trial.configuration for trial in trials if trial.counts]
     assert len(set(counted)) == len(counted) == table.origin.trials
@@ -185,11 +192,11 @@ def test_a_profile_that_is_broken_off_leaves_a_table_and_goes_on_where_it_was(ta
 
 
 @pytest.mark.slow
-def test_an_active_profile_says_how_sure_it_is_and_uses_all_trials_there_are(task, active, sit) -> None:
-    table, trials = sit(active)
+def test_an_active_profile_says_how_sure_it_is_and_uses_all_trials_there_are(small, sit) -> None:
+    table, trials = sit(ActiveProfiling(small.problem, small.candidates, seed=0, bound=0.01))
     assert (table.origin.method, table.origin.loss_bound, table.origin.complete) == ("active", 0.01, True)
     assert table.origin.expected_loss <= 0.01
-    again, more = sit(ActiveProfiling(task.problem, task.candidates, seed=0, bound=0.02))  # fitted anew, it is as sure but for a little
+    again, more = sit(ActiveProfiling(small.problem, small.candidates, seed=0, bound=0.02))  # fitted anew, it is as sure but for a little
     assert len(more) == len(trials)
     assert {row.configuration for row in table.rows if row.trials} == {row.configuration for row in again.rows if row.trials}
 
