@@ -31,12 +31,21 @@ def job():
     return load_job(catalog.root() / JOB, settings=["limits.q_max=12", "space.parameters.recompute=none"])
 
 
+@pytest.fixture(scope="module")
+def smaller():
+    """The same job with fewer candidates, over which a designer thinks for seconds."""
+    from oppa import catalog
+
+    buckets = ["space.parameters.dp_bucket_mb=25", "space.parameters.zero_bucket_mb=24"]
+    return load_job(catalog.root() / JOB, settings=["limits.q_max=12", "space.parameters.recompute=none", *buckets])
+
+
 @pytest.fixture
 def spend(job, tmp_path):
     """Search and verify on the simulated cluster, with a limit; returns the spending, the trials, and why the search ended."""
 
-    def spend(hours, *, designer="random", **limits):
-        problem = dataclasses.replace(job, limits=dataclasses.replace(job.limits, max_gpu_hours=hours, wall_time_s=None, **limits))
+    def spend(hours, *, designer="random", of=job, **limits):
+        problem = dataclasses.replace(of, limits=dataclasses.replace(of.limits, max_gpu_hours=hours, wall_time_s=None, **limits))
         candidates = problem.candidates()
         with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
             study.open_session({})
@@ -60,8 +69,8 @@ def test_a_limit_is_never_passed_and_is_nearly_used(spend, hours) -> None:
 
 
 @pytest.mark.slow
-def test_verification_has_its_share(spend, job) -> None:
-    _, trials, _, found = spend(20.0, designer="oppa", trials=30)
+def test_verification_has_its_share(spend, smaller, job) -> None:
+    _, trials, _, found = spend(20.0, designer="oppa", of=smaller, trials=30)
     assert found.speed_up is not None and found.missing(job.limits.repeats) is None
     assert sum(trial.purpose == VERIFICATION for trial in trials) == len(found.repeats) * job.limits.repeats
 
