@@ -28,6 +28,7 @@ from oppa.bench.tasks import simulated_tasks
 from oppa.cli.commands.bench import bench
 from oppa.errors import InputError
 from tests.command_line import commands_below
+from tests.sampling import nightly
 
 HERE = catalog.root()
 MOE = simulated_job("moe").as_posix()
@@ -146,8 +147,10 @@ def checkout(tmp_path_factory) -> Checkout:
     ("name", "changed"),
     [
         (MOE, SIMULATED_RECORDS | TRANSFER),
-        ("runners/simulated/jobs/llama-3.2-1b.toml", SIMULATED_RECORDS | {"results/drift"}),
-        ("runners/simulated/jobs/copus-3b.toml", {"results/goodput-simulated"} | TRANSFER),
+        *nightly(
+            ("runners/simulated/jobs/llama-3.2-1b.toml", SIMULATED_RECORDS | {"results/drift"}),
+            ("runners/simulated/jobs/copus-3b.toml", {"results/goodput-simulated"} | TRANSFER),
+        ),
         ("priors/clusters/RTX3080.toml", SIMULATED_RECORDS | {"results/drift"}),
         ("search_spaces/megatron.toml", {"results/goodput-simulated", "results/proxy"} | TRANSFER | together("moe", "long-context")),
         ("priors/hardware/RTX3080.toml", {"results/search/simulated", "results/profile"} | SIMULATED_SUITES),
@@ -155,7 +158,7 @@ def checkout(tmp_path_factory) -> Checkout:
         ("examples/digits.py", {"results/policies"}),
         ("OPPA_DATA/adaptdl_gradstats.csv", {"results/goodput-pollux"}),
         ("experiments/stopping/run.py", set()),
-        ("oppa/simulator/simulator.py", set()),
+        *nightly(("oppa/simulator/simulator.py", set())),
     ],
 )
 def test_a_change_of_an_input_changes_the_digests_of_what_declares_it(checkout, name, changed) -> None:

@@ -29,7 +29,7 @@ trainer_precision = ["32-true", "bf16-mixed"]
 """,
 }
 LINES = {"transformers": ["torchrun", "train.py"], "lightning": ["torchrun", "train.py", "fit"]}
-SOME = 60
+SOME = 44
 TRAINER = """
 import json, sys
 from transformers import HfArgumentParser, TrainingArguments

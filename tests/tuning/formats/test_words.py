@@ -11,7 +11,7 @@ from tests.tuning.formats.conftest import LIGHTNING_CLI, ask
 from tests.tuning.formats.launch_lines import line
 from tests.tuning.formats.torchtitan_knobs import EVERY_KNOB
 
-SOME = 40
+SOME = 30
 CLUSTER = 'batch = {global_batch = 64}\ncluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}\n'
 TITAN = """
 import json, sys, types
