@@ -89,7 +89,7 @@ def test_losses_are_those_of_one_rank_through_any_chain_of_layouts(chain: list[C
 
 def test_the_noise_scale_goes_on_through_a_change_of_layout(made: Runs) -> None:
     plan = ((48, configured(tp=2, pp=2)),)
-    changed, kept = made.trained(configured(dp=4, micro_batch=1), *plan), made.trained(configured(dp=4, micro_batch=1))
+    changed, kept = (made.trained(configured(dp=4, micro_batch=1), *each, samples=56) for each in (plan, ()))
     assert changed[5]["noise"] == pytest.approx(kept[5]["noise"], rel=1e-4) and changed[5]["signal"] != changed[6]["signal"]
     forgotten = 0.05 / (1 - 0.95**7)  # what one of seven steps counts for, had the others been forgotten it would count for all
     assert abs(changed[6]["signal"] / changed[5]["signal"] - 1) < 10 * forgotten
@@ -119,8 +119,8 @@ def test_token_files_are_read_once_through_changes_of_batch_and_layout(made: Run
 def test_a_mixture_changes_its_batch_size_in_flight(made: Runs) -> None:
     plan = ((48, configured(global_batch=16)),)
     model = dataclasses.replace(MIXTURE, layers=4)
-    one = made.trained(configured(), *plan, model=model)
-    several = made.trained(configured(dp=2, pp=2), (48, configured(dp=2, pp=2, global_batch=16)), model=model)
+    one = made.trained(configured(), *plan, model=model, samples=64)
+    several = made.trained(configured(dp=2, pp=2), (48, configured(dp=2, pp=2, global_batch=16)), model=model, samples=64)
     # A mixture balances its experts over a micro-batch, so those must be the same: 2 sequences in both.
     assert losses(several) == pytest.approx(losses(one), abs=CLOSE)
 

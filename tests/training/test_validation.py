@@ -85,11 +85,11 @@ def validated(made: Runs) -> Validated:
     """Return the losses of a run, which is trained once."""
 
     @functools.cache
-    def of(configuration: Configuration, *plan: tuple[int, Configuration], model: Model = SHORT, every: int = 32) -> Losses:
-        folder = made.new(configuration, *plan, model=model, validation=HELD_OUT, validate_every=every)
+    def of(configuration: Configuration, *plan: tuple[int, Configuration], model: Model = SHORT, every: int = 16) -> Losses:
+        folder = made.new(configuration, *plan, model=model, samples=48, validation=HELD_OUT, validate_every=every)
         assert made.train(folder).ending.value == "finished"
         looks = events(folder, ledger.VALIDATED)
-        assert [look["samples"] for look in looks] == list(range(every, 97, every))
+        assert [look["samples"] for look in looks] == list(range(every, 49, every))
         return losses(events(folder, ledger.STEP)), losses(looks)
 
     return of
@@ -126,7 +126,7 @@ def test_every_layout_finds_the_loss_of_one_process(configuration: Configuration
 
 @pytest.mark.slow
 def test_it_is_looked_at_through_a_change_of_layout(validated: Validated, alone: Losses) -> None:
-    steps, looks = validated(configured(dp=4, micro_batch=1), (48, configured(tp=2, pp=2)))
+    steps, looks = validated(configured(dp=4, micro_batch=1), (24, configured(tp=2, pp=2)))
     assert looks == pytest.approx(alone[1], abs=CLOSE) and steps == pytest.approx(alone[0], abs=CLOSE)
 
 
@@ -145,7 +145,7 @@ FAMILIES: Sequence[tuple[str, Model, Configuration]] = [
     ids=[each[0] for each in FAMILIES],
 )
 def test_so_does_every_family(model: Model, configuration: Configuration, validated: Validated) -> None:
-    one, several = validated(configured(), model=model, every=96), validated(configuration, model=model, every=96)
+    one, several = validated(configured(), model=model, every=48), validated(configuration, model=model, every=48)
     assert several[1] == pytest.approx(one[1], abs=CLOSE)
 
 
@@ -153,7 +153,7 @@ def test_so_does_every_family(model: Model, configuration: Configuration, valida
 def test_looking_changes_nothing(validated: Validated) -> None:
     """But what there is to train on."""
     configuration = configured(dp=2, pp=2, micro_batch=1)
-    often, once = (validated(configuration, every=every)[0] for every in (8, 96))
+    often, once = (validated(configuration, every=every)[0] for every in (8, 48))
     assert often == once
 
 
