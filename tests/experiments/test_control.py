@@ -29,7 +29,6 @@ from oppa.problem.model import Model
 from oppa.training import GradientStatistics
 from oppa.trials import processes
 from tests.bench.remains import assert_gone, command_of
-from tests.sampling import nightly
 
 TINY = Model(layers=4, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, seq_len=8)
 PLACE = MeasuredLayout(layout=Configuration(dp=4, global_batch=64, micro_batch=4), model=TINY)
@@ -189,8 +188,8 @@ def test_ranks_that_fail_are_told() -> None:
         resharding.once(pool, resharding.CHANGES[0], dataclasses.replace(TINY, heads=5), cold_first=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, *nightly(signal.SIGINT)])
+@pytest.mark.nightly  # those of goodput and of the machine are killed by default
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_when_the_benchmark_is_ended(number: signal.Signals) -> None:
     bench = subprocess.Popen(
         [sys.executable, "-m", "oppa", "bench", "control", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

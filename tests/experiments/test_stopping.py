@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.stopping import run
 from experiments.stopping.repeated_input import repetition_figures
 from experiments.stopping.run import (
     ESTIMATES,
@@ -109,7 +110,13 @@ def test_a_row_stands_for_every_cell() -> None:
     assert [row[0] for row in bias_section(errors).rows] == sorted(errors.job.unique())
 
 
+@pytest.fixture
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "searches", lambda repeats: searches(repeats, rounds=6))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_rounds")
 def test_figures_are_drawn() -> None:
     drawn = figures(1)
     searched = {"found.svg", "returned.svg", "repetitions.svg"}
@@ -118,5 +125,6 @@ def test_figures_are_drawn() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_rounds")
 def test_the_page_has_what_repetitions_teach() -> None:
     assert "What repetitions teach (figures 11 to 13)" in [section.title for section in stopping(1)]
