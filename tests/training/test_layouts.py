@@ -3,7 +3,7 @@
 import pytest
 
 from tests.sampling import sampled
-from tests.training.families import GROUPED, TINY, TOLERANCE, Alone, apart, configured, kinds, name_of
+from tests.training.families import GROUPED, TINY, TOLERANCE, Alone, apart, configured, features, kinds, name_of
 from tests.training.gang import Gang, chain
 
 
@@ -31,7 +31,7 @@ REPLICATED = [
 ACCUMULATED = [{"micro_batch": 1}, {"dp": 2, "micro_batch": 4}, {"dp": 2, "micro_batch": 1, "zero_stage": 2}, {"dp": 4, "micro_batch": 1}]
 
 
-@pytest.mark.parametrize("values", sampled(DATA + PIPELINE + ACCUMULATED + REPLICATED, apart, quick=kinds), ids=name_of)
+@pytest.mark.parametrize("values", sampled(DATA + PIPELINE + ACCUMULATED + REPLICATED, features, quick=kinds), ids=name_of)
 def test_data_and_pipeline_parallel_train_the_same_model(values: dict[str, object], gang: Gang, alone: Alone) -> None:
     assert same(gang.losses(configured(**values), TINY), alone(TINY))
 
