@@ -53,6 +53,8 @@ HIERARCHICAL = dict.fromkeys(
     ("a2a+p2p", "p2p+a2a"), "the cost model has no exchange in two levels; use `all-to-all` within a host, `ring` between hosts"
 )
 """Megatron-LM's ways to exchange that are not modelled, with the hint for each."""
+CORE = "core_attn"
+"""Module that selective recomputation repeats if none is stated."""
 OVERLAPS = ("overlap_p2p", "overlap_zero_comm", "overlap_zero_allgather")
 LAYOUT_FLAGS = (*OVERLAPS, "overlap_tp", "overlap_ep", "compiled", "quantized_weights", "quantized_gradients", "fp8_weights")
 FLAGS = {"gated": True, "tied": False, **dict.fromkeys(LAYOUT_FLAGS, False)}
@@ -115,7 +117,7 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         checked[name] = _flags(given[name], default=flag) if name in given else flag
     for name, (known, word) in WORDS.items():
         checked[name] = _words(given[name], known, default=word) if name in given else word
-    checked["recompute_modules"] = _modules(given["recompute_modules"]) if "recompute_modules" in given else ""
+    checked["recompute_modules"] = _modules(given["recompute_modules"]) if "recompute_modules" in given else CORE
     for name in FUSED:
         usual_word = np.where(checked["framework"] == DEFAULT, load_framework(DEFAULT).usual(name), "fused")
         checked[name] = np.where(checked[name] != "", checked[name], usual_word)
@@ -269,7 +271,7 @@ def _modules(column: pd.Series) -> pd.Series:
     """Return the modules of each cell, joined by plus signs."""
 
     def read(cells: pd.Series) -> pd.Series:
-        named = _filled(cells, "").str.findall(r"[^+,\s]+")
+        named = _filled(cells, CORE).str.findall(r"[^+,\s]+")
         return named.map(lambda words: "+".join(sorted(words)) if {*words} <= {*MODULES} else None)
 
     return _checked(column, read, lambda words: f"join some of {', '.join(MODULES)} by `+`")

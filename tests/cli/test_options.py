@@ -200,7 +200,7 @@ def test_a_wrong_setting_is_named_with_the_nearest_key(oppa, words, message, hin
             "`--set limits.trials=3`; a launch line follows",
         ),
         (("job.toml", "--dry-run", "true"), "`true` is no argument of `oppa tune`", "remove it; a launch line follows `--`"),
-        (("python", "train.py"), "`python` is no job file", "`oppa tune -- python train.py`"),
+        (("sh", "train.sh"), "`sh` is no job file", "`oppa tune -- sh train.sh`"),
         (("job.toml", "--trials", "0"), "`--trials 0` is too small", "use at least 1"),
         (("job.toml", "--trials", "3.5"), "`--trials 3.5` is not a whole number", "write digits"),
         (("job.toml", "--max-gpu-hours", "1h"), "`--max-gpu-hours 1h` is not a number", "such as 1.5"),

@@ -204,7 +204,7 @@ def test_a_stated_overlap_saves_time(overlap, layout) -> None:
 
 def test_modules_are_joined_by_plus_signs_in_any_order() -> None:
     rows = rows_of({"recompute_modules": "moe_act + layernorm"}, {"recompute_modules": ""}, {"recompute_modules": "mlp"})
-    assert check_rows(rows)["recompute_modules"].tolist() == ["layernorm+moe_act", "", "mlp"]
+    assert check_rows(rows)["recompute_modules"].tolist() == ["layernorm+moe_act", "core_attn", "mlp"]
     with pytest.raises(InputError, match=r"line 2: `recompute_modules = mlp\+attention`") as raised:
         check_rows(rows_of({"recompute_modules": "mlp+attention"}))
     assert "core_attn, layernorm" in raised.value.hint

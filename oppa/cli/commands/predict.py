@@ -38,16 +38,16 @@ def predict(
     the default. The optional columns are:
 
     framework  megatron, fsdp, deepspeed, colossalai, nanotron, torch or other
-    layout     cp, cp_mode, sequence_parallel, ep, etp, shard,
-               recompute_layers, offload, overlap_tp, overlap_p2p,
-               overlap_zero_comm, overlap_zero_allgather, compiled,
-               stage_layout, hpz, quantized_weights, quantized_gradients,
-               fp8_weights
+    layout     cp, cp_mode, sequence_parallel, ep, etp, dispatcher, shard,
+               recompute_layers, recompute_modules, offload, overlap_tp,
+               overlap_ep, overlap_p2p, overlap_zero_comm,
+               overlap_zero_allgather, compiled, stage_layout, hpz,
+               quantized_weights, quantized_gradients, fp8_weights
     model      gated, tied, head_dim, attention, loss, residuals, norms,
                experts, experts_per_token, expert_ffn, shared_expert_ffn,
                expert_products, dense_layers, kv_lora_rank, q_lora_rank,
                qk_rope_head_dim, v_head_dim
-    training   precision, optimizer, trained, weights
+    training   precision, optimizer, moments, gradients, trained, weights
 
     The output keeps all rows, their order, and all other columns. It adds step
     time and memory with 90% intervals, tokens per second, whether the row fits,
