@@ -24,7 +24,7 @@ def test_the_help_of_a_search_names_its_designers_and_that_of_a_comparison_names
 def test_prose_of_a_help_is_wrapped_at_the_terminal_s_width_and_tables_stay(oppa) -> None:
     prose, table = (oppa(command, "-h").stdout for command in ("explain", "predict"))
     assert "The cost model divides its memory" in prose
-    assert "\n layout     cp, cp_mode, sequence_parallel, ep, etp, shard," in table
+    assert "\n layout     cp, cp_mode, sequence_parallel, ep, etp, dispatcher, shard," in table
 
 
 def test_help_loads_nothing_heavy(oppa) -> None:
