@@ -57,7 +57,7 @@ def misbehave_at(options, run, rank, steps):
         os.kill(os.getpid(), signal.SIGKILL)
     if name.startswith("pause") and run.plan.step == int(at) and once(options, "pause"):
         with run.paused("eval", at_most_s=60.0 if name == "pause" else 0.1):
-            time.sleep(2.5)
+            time.sleep(4)
     needed = {"memory": run.plan.global_batch - 1, "memory-in-full": steps if options.recompute == "full" else -1}.get(name)
     if needed is not None and needed >= int(at):
         raise MemoryError("CUDA out of memory")
