@@ -49,14 +49,8 @@ for file in sys.argv[1:]:
 print(json.dumps(found))
 """
 DEEPSPEED_KNOBS = (
-    DEEPSPEED.partition("found = []")[0]
-    + """
-found = []
-for file, ranks in json.load(open(sys.argv[1])):
-    class Ranks:
-        get_data_parallel_world_size = lambda self: ranks
-    c = DeepSpeedConfig(file, mpu=Ranks())
-    z = c.zero_config
+    DEEPSPEED.partition("    found.append(")[0]
+    + """\
     device = lambda table: str(getattr(table.device, "value", table.device)) if table else "none"
     found.append([json.load(open(file)).get("sequence_parallel_size", 1), z.zero_hpz_partition_size, device(z.offload_optimizer),
         device(z.offload_param), z.zero_quantized_weights, z.zero_quantized_gradients])
