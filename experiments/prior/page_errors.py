@@ -1,5 +1,6 @@
 """Compare predictions with what projects publish on their own pages, which no coefficient was fitted to."""
 
+import functools
 from collections.abc import Mapping
 
 import pandas as pd
@@ -14,6 +15,7 @@ LESS_POWER = ", less power"
 """Mark of devices that have less power than those of the catalogue."""
 
 
+@functools.cache
 def page_errors() -> pd.DataFrame:
     """Return the errors of step time and memory by page, and by kind of run."""
     runs = predict_rows(performance_pages())

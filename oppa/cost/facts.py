@@ -124,16 +124,9 @@ def layout_of(
         "quantized_gradients": _flags(columns, "quantized_gradients") * (numbers["zero_stage"] >= 3),
         "recompute": _codes(columns["recompute"], RECOMPUTE),
         **_modules_again(columns),
+        **_operations(columns),
         "recompute_layers": np.where(recomputed > 0, recomputed, np.inf),
         "sequence_parallel": _numbers(columns, "sequence_parallel", float(framework is None or framework.sequence_parallel)),
-        "dispatcher": _codes(columns.get("dispatcher", ""), DISPATCHERS),
-        "narrow_gradients": np.asarray(np.asarray(columns.get("gradients", "")) == "16-bit", dtype=np.float64),
-        "moment_share": _moment_share(columns),
-        "flash": np.asarray(np.asarray(columns.get("attention", "flash")) != "plain", dtype=np.float64),
-        "loss_bytes": _loss_bytes(columns),
-        "wide_residuals": np.asarray(np.asarray(columns.get("residuals", "16-bit")) == "32-bit", dtype=np.float64),
-        "plain_norms": (np.asarray(columns.get("norms", "fused")) == "plain") * (1 - _flags(columns, "compiled")),
-        "expert_loop": np.asarray(np.asarray(columns.get("expert_products", "grouped")) == "loop", dtype=np.float64),
         "offload_activations": np.asarray(offload == "activations", dtype=np.float64),
         "offload_optimizer": np.asarray(np.isin(offload, ("optimizer", "parameters")), dtype=np.float64),
         "offload_parameters": np.maximum(offload == "parameters", _flags(columns, "offload_parameters")),
@@ -171,6 +164,20 @@ def _ends_together(schedule: NDArray[Any], chunks: NDArray[np.float64]) -> Any:
     """Return whether the stages of each schedule form a V, shape (n,) or ()."""
     names, sizes = np.unique(schedule).tolist(), np.unique(chunks).tolist()
     return np.any([(schedule == name) & (chunks == size) & folded(name, size) for name in names for size in sizes], axis=0)
+
+
+def _operations(columns: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """Return the columns of number formats and of ways to compute, shape (n,) or () each."""
+    return {
+        "dispatcher": _codes(columns.get("dispatcher", ""), DISPATCHERS),
+        "narrow_gradients": _is(columns, "gradients", "16-bit"),
+        "moment_share": _moment_share(columns),
+        "flash": 1 - _is(columns, "attention", "plain"),
+        "loss_bytes": _loss_bytes(columns),
+        "wide_residuals": _is(columns, "residuals", "32-bit"),
+        "plain_norms": _is(columns, "norms", "plain") * (1 - _flags(columns, "compiled")),
+        "expert_loop": _is(columns, "expert_products", "loop"),
+    }
 
 
 def _modules_again(columns: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
@@ -359,6 +366,11 @@ def _numbers(columns: Mapping[str, Any], name: str, default: float) -> NDArray[n
 def _flags(columns: Mapping[str, Any], name: str) -> NDArray[np.float64]:
     """Return 1 where a column is true, shape (n,) or (): its values are flags, or their words."""
     return np.isin(np.asarray(columns.get(name, False)).astype(str), ("true", "True", "1", "1.0")).astype(np.float64)
+
+
+def _is(columns: Mapping[str, Any], name: str, word: str) -> NDArray[np.float64]:
+    """Return 1 where a column has this word, shape (n,) or (); 0 without the column."""
+    return np.asarray(np.asarray(columns.get(name, "")) == word, dtype=np.float64)
 
 
 def _codes(column: Any, names: tuple[str, ...]) -> NDArray[np.float64]:

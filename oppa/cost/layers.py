@@ -17,7 +17,7 @@ from oppa.cost.coefficients import Coefficients
 from oppa.cost.collectives import CollectiveGroup, all_to_all_time, deduplicated_time, gather_time
 from oppa.cost.recomputation import attention_again, elementwise_again, expert_parallel_again, matmul_again, tensor_parallel_again
 from oppa.cost.stages import activation_elements, experts_per_layer, held_per_layer, moved_elements, replicated_elements
-from oppa.cost.workload import Workload
+from oppa.cost.workload import ALL_GATHER, DEDUPLICATED, Workload
 
 TENSOR_PARALLEL_OPERATIONS = 8
 """Operations per layer and micro-batch.
@@ -271,7 +271,7 @@ def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
     once = sparse * deduplicated_time(group, uneven * token, chosen, machine, c)
     everywhere = sparse * gather_time(group, layout.ep * token, machine, c)
     sent = all_to_all_time(group, uneven * payload, machine, c)
-    sent = torch.where(layout.dispatcher == 2, once, torch.where(layout.dispatcher == 1, everywhere, sent))
+    sent = torch.where(layout.dispatcher == DEDUPLICATED, once, torch.where(layout.dispatcher == ALL_GATHER, everywhere, sent))
     return operations * (sent + torch.where(layout.etp != layout.tp, gathered, 0.0))
 
 

@@ -7,7 +7,7 @@ Or the stages are balanced: the output projection then counts as many layers as 
 import torch
 from torch import Tensor
 
-from oppa.cost.workload import Workload
+from oppa.cost.workload import DEDUPLICATED, Workload
 
 
 def layers_per_stage(work: Workload) -> Tensor:
@@ -99,7 +99,7 @@ def moved_elements(work: Workload) -> Tensor:
     Tokens on their way to experts and back are copied, but no copy is kept. They are permuted, and expert-parallel ranks permute what they
     receive again, unless it arrives in order. The copies are counted in nine runs of a mixture in Megatron-LM (vuiseng9's tutorials).
     """
-    again = (work.layout.ep > 1) & (work.layout.dispatcher < 2)
+    again = (work.layout.ep > 1) & (work.layout.dispatcher != DEDUPLICATED)
     copies = 2 + torch.where(again, 2.0, 0.0) + _gathered_copies(work) - _dispatched_copies(work)
     return activation_elements(work) + copies * _dispatched(work)
 

@@ -29,6 +29,7 @@ CP_MODES = ("ring", "all-to-all", "all-gather")
 
 Keys and values pass around a ring, heads are exchanged for tokens, or every rank gathers all keys and values.
 """
+ALL_TO_ALL, ALL_GATHER, DEDUPLICATED = range(3)
 DISPATCHERS = ("all-to-all", "all-gather", "deduplicated")
 """Ways in which tokens reach their experts on other ranks.
 
