@@ -273,16 +273,7 @@ def _framework(file: _File, name: str, *, source: str) -> FrameworkPrior:
     sizes = file.bytes_per_weight.model_dump(exclude={"source"})
     return FrameworkPrior(
         name=name,
-        description=file.description,
-        sequence_parallel=file.sequence_parallel,
-        balanced_stages=file.balanced_stages,
-        overlaps_tp_backward=file.overlaps_tp_backward,
-        eight_bit_saving=file.eight_bit_saving,
-        separate_experts=file.separate_experts,
-        overlaps_interleaved_p2p=file.overlaps_interleaved_p2p,
-        fused_gate=file.fused_gate,
-        selective=file.selective,
-        usable_share=file.usable_share,
+        **file.model_dump(exclude={"bytes_per_weight", "sharding", "stall", "columns", "coefficients"}),
         **{f"{key}_bytes": size for key, size in sizes.items()},
         **file.sharding.model_dump(exclude={"source"}),
         stall_probability_per_host=file.stall.probability_per_host if file.stall else 0.0,

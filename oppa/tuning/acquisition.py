@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from oppa.tuning.surrogate.distributions import Normal
+from oppa.tuning.surrogate.gaussian_process import SOFTNESS
 
 TEMPERATURE = 0.05
 """Width of the step from feasible to infeasible, in log memory: 5% of the limit."""
@@ -40,18 +41,23 @@ def constrained_ucb(log_rate: Normal, log_slack: Normal, *, beta: float = 1.0) -
 
 
 def constrained_improvement(log_rate: Normal, log_slack: Normal, *, incumbent: float) -> Tensor:
-    """Return E[max(0, X - r*)] / r* for a log-normal throughput and memory, shape (n,): expected improvement (Jones et al. 1998).
+    """Return P(fits) E[max(0, R - r*)] / r* for a log-normal throughput R and a log-normal memory, shape (n,).
 
-    Eq. 4 prefers what is surely good. Expected improvement prefers what may be better than the incumbent. A configuration that fits with
-    one chance in ten ranks above those that are known to be slower.
+    It is expected improvement (Jones et al. 1998) times the probability to be feasible (Gardner et al. 2014). Eq. 4 prefers what is surely
+    good. Expected improvement prefers what may be better than the incumbent. A configuration that fits with one chance in ten ranks above
+    those that are known to be slower.
+
+    The sigmoid of eq. 4 is left out. It would take 13% of the throughput from what surely fits in 91% of the limit, and the fastest
+    configurations are close to the limit. The probability counts that the limit itself is known to SOFTNESS.
 
     Args:
         incumbent: log r*, the logarithm of the fastest feasible throughput so far.
     """
-    chunks = zip(
-        *(column.split(CHUNK) for column in (log_rate.mean - incumbent, log_rate.stddev, log_slack.mean, log_slack.stddev)), strict=True
-    )
-    return torch.cat([_improvement(Normal(*parts[:2]), Normal(*parts[2:])) for parts in chunks])
+    fits = torch.special.ndtr(-log_slack.mean / (log_slack.stddev.square() + SOFTNESS**2).sqrt())
+    place, sigma = log_rate.mean - incumbent, log_rate.stddev.clamp_min(1e-6)
+    d = place / sigma
+    option = (place + 0.5 * sigma.square()).exp() * torch.special.ndtr(d + sigma) - torch.special.ndtr(d)
+    return torch.as_tensor(fits * option.clamp_min(0))
 
 
 def learned(belief: Normal, noise: float) -> Normal:
@@ -101,15 +107,6 @@ def bound(log_determinant: float, noise: Tensor, *, norm: float = 1.0, delta: fl
         delta: The probability that the bound fails.
     """
     return norm + math.sqrt(max(0.0, log_determinant - float(noise.log().sum()) - 2 * math.log(delta)))
-
-
-def _improvement(log_ratio: Normal, slack: Normal) -> Tensor:
-    share, weight = _shares(slack)
-    sigma = log_ratio.stddev.clamp_min(1e-6)[:, None]
-    place = log_ratio.mean[:, None] + share.clamp_min(1e-300).log()
-    d = place / sigma
-    option = (place + 0.5 * sigma.square()).exp() * torch.special.ndtr(d + sigma) - torch.special.ndtr(d)
-    return torch.as_tensor((option.clamp_min(0) * weight).sum(dim=1))
 
 
 def _exact(log_rate: Normal, slack: Normal, beta: float) -> Tensor:

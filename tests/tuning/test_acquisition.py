@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from oppa.tuning.acquisition import TEMPERATURE, bound, constrained_ucb, constrained_ucb_sampled, value_of_repeats
+from oppa.tuning.acquisition import (
+    TEMPERATURE,
+    bound,
+    constrained_improvement,
+    constrained_ucb,
+    constrained_ucb_sampled,
+    value_of_repeats,
+)
 from oppa.tuning.surrogate.distributions import Normal
+from oppa.tuning.surrogate.gaussian_process import SOFTNESS
 
 ROOMY, DRAWS = -3.0, 200_000
 """A slack far below the limit; draws of the brute force, which then errs by a few tenths of a percent."""
@@ -152,3 +160,20 @@ def test_a_repeat_is_worth_what_the_choice_after_it_gains() -> None:
 
 def test_repeats_of_the_only_one_are_worth_nothing() -> None:
     assert value_of_repeats(normal([0.0], [0.1]), 0.01).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("incumbent", [-1.0, 0.0, 0.5])
+def test_the_improvement_is_what_brute_force_finds(incumbent, beliefs) -> None:
+    rate, slack = beliefs
+    draws = torch.randn((DRAWS, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ratio = (rate.mean + rate.stddev * draws[:, :1] - incumbent).exp()
+    fits = slack.mean + slack.stddev * draws[:, 1:2] <= SOFTNESS * draws[:, 2:]
+    expected = (fits * (ratio - 1).clamp_min(0)).mean(dim=0)
+    found = constrained_improvement(rate, slack, incumbent=incumbent)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.005 * float(expected.max()))  # the error of the draws
+
+
+def test_the_improvement_of_what_surely_fits_is_whole_close_to_the_limit() -> None:
+    rate, slack = normal([0.0, 0.0], [0.1, 0.1]), normal([math.log(0.9), ROOMY], [0.01, 0.01])
+    close, roomy = constrained_improvement(rate, slack, incumbent=0.0)
+    assert float(close / roomy) > 0.999
