@@ -1,7 +1,7 @@
 """Read the input of a command: a job file, or the user's own launch line after `--`, or both.
 
 Without a job file, the launch line itself states what may vary (oppa.tuning.launch_line). `--set` reaches everything that a
-job file would state. `--model` is short for `--set model...`, and `--advise` of `oppa train` for `--set train.advise=true`.
+job file would state. `--model` and others are short for a `--set` that users type often.
 """
 
 import re
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 JOB = "Job file; `oppa init` writes one. Without it, oppa reads the job from the launch line."
 COMMAND = "Your own launch line, such as `torchrun train.py --micro-batch {micro_batch}`."
 SET = "Change a key of the job file, such as `limits.trials=20`. Repeat it for more."
+MODEL = "Dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`."
 Job = Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_default=False)]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)]
+ModelWords = Annotated[str, typer.Option("--model", metavar="DIMENSIONS|FILE", help=MODEL, show_default=False)]
 Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)]
-_MODEL = "--model"
 _SETTING = re.compile(r"[a-z_]+(\.[\w-]+)+=")
 _VERBOSE = re.compile(r"-v+|--verbose")
-SHORT_FORMS = {"train": {"--advise": "train.advise=true", "--no-advise": "train.advise=false"}}
-"""Words that are short for a setting, by command."""
 
 
 class LaunchLineCommand(typer.core.TyperCommand):
@@ -40,7 +39,7 @@ class LaunchLineCommand(typer.core.TyperCommand):
         """Parse the words before `--`, and keep those after it as the launch line."""
         at = args.index("--") if "--" in args else len(args)
         own, line = args[:at], args[at + 1 :]
-        rest = super().parse_args(ctx, list(_with_model(_with_settings(own, SHORT_FORMS.get(self.name or "", {})))))
+        rest = super().parse_args(ctx, own)
         if stray := ctx.params.get("command"):
             raise _stray(stray, str(ctx.params["job"]), ctx.command_path)
         ctx.params["command"] = line or None
@@ -63,27 +62,24 @@ def verbose_first(words: Sequence[str]) -> list[str]:
     return [*verbose, *(word for word in own if word not in verbose), *rest]
 
 
-def _with_settings(words: Sequence[str], short_forms: Mapping[str, str]) -> Sequence[str]:
-    """Return the words with short forms as settings: `--set train.advise=true`."""
-    return [each for word in words for each in (("--set", short_forms[word]) if word in short_forms else (word,))]
+def settings_of(changes: Sequence[str] | None, model: str, named: Mapping[str, object] | None = None) -> list[str]:
+    """Return the words of `--set`, after those that `--model` and other options are short for.
+
+    Args:
+        changes: Words of `--set`.
+        model: Value of `--model`: dimensions and files, separated by commas.
+        named: Values of other such options, by key; None and "" if they are not given.
+    """
+    given = {
+        key: str(value).lower() if isinstance(value, bool) else value for key, value in (named or {}).items() if value not in (None, "")
+    }
+    return [*map(_model_setting, filter(None, model.split(","))), *(f"{key}={value}" for key, value in given.items()), *(changes or ())]
 
 
-def _with_model(words: Sequence[str]) -> Sequence[str]:
-    """Return the words with `--model` as settings: `--set model.layers=32`, or `--set model.config=config.json`."""
-    found: list[str] = []
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
-        name, equals, value = word.partition("=")
-        if name != _MODEL:
-            found.append(word)
-            continue
-        if not equals and not waiting:
-            raise InputError("`--model` has no value", hint="write `--model layers=32,hidden=4096,...` or `--model config.json`")
-        for part in (value if equals else waiting.pop(0)).split(","):
-            key, states, _ = part.partition("=")
-            found += ["--set", f"model.{part}" if states and "/" not in key else f"model.config={Path(part).absolute()}"]
-    return found
+def _model_setting(word: str) -> str:
+    """Return the setting that a word of `--model` stands for: `model.layers=32`, or `model.config=/home/me/config.json`."""
+    key, states, _ = word.partition("=")
+    return f"model.{word}" if states and "/" not in key else f"model.config={Path(word).absolute()}"
 
 
 def refuse_command(command: Sequence[str] | None, because: str) -> None:

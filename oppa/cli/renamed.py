@@ -23,7 +23,6 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
         "--task": "task={value}",
         "--table": "replay.table={value}",
         "--runner": "runner.name={value}",
-        "--launcher": "launcher.name={value}",
         "--parallel": "launcher.parallel={value}",
         "--sbatch": "launcher.options.{value}",
         "--transfer": "designer.transfer={value}",

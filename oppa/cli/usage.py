@@ -69,16 +69,16 @@ def _source(refused: typer.TyperException, context: Any) -> str:
 
 
 def _meant(option: str, possible: Sequence[str], context: Any) -> str:
-    """Return what an option that does not exist may stand for: another one, or a key of the job file."""
+    """Return what an option that does not exist may stand for: a key of the job file, or another option."""
     from oppa.problem.declaration import tables_with
     from oppa.problem.job_file import JobFile
 
-    if possible:
-        return f"did you mean {' or '.join(f'`{each}`' for each in possible)}?"
     key = option.lstrip("-").replace("-", "_")
     takes_job = context is not None and {"job", "changes"} <= {each.name for each in context.command.params}
     tables = tables_with(JobFile, key) if takes_job else []
-    return f"use `--set {shlex.quote(f'{tables[0]}.{key}={_value(option)}')}`" if tables else ""  # [proxy] repeats keys of earlier tables
+    if tables:  # [proxy] repeats keys of earlier tables
+        return f"use `--set {shlex.quote(f'{tables[0]}.{key}={_value(option)}')}`"
+    return f"did you mean {' or '.join(f'`{each}`' for each in possible)}?" if possible else ""
 
 
 def _value(option: str) -> str:

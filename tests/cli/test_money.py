@@ -78,7 +78,7 @@ def test_a_plan_states_that_nothing_is_predicted_to_fit(oppa) -> None:
         (("--max-gpu-hours", "nan"), "`max_gpu_hours = nan` is not a positive number", "more than 0"),
         (("--max-gpu-hours", "1e-4"), "`max_gpu_hours = 0.0001` lasts 45 ms on 8 devices", "20 trials of one minute take 2.67 GPU-hours"),
         (("--set", "limits.currency=EUR"), '`currency = "EUR"` has no effect without a price', "price_per_gpu_hour"),
-        (("--launcher", "slurm"), "no option `--launcher` any more", "--set launcher.name=slurm"),
+        (("--parallel", "2"), "no option `--parallel` any more", "--set launcher.parallel=2"),
     ],
 )
 def test_wrong_money_is_named_and_leaves_nothing_behind(oppa, words, message, hint) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from oppa.cli import app
-from oppa.cli.job_options import SHORT_FORMS, LaunchLineCommand
+from oppa.cli.job_options import LaunchLineCommand
 from tests.command_line import commands_below
 
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
@@ -43,7 +43,8 @@ def unknown(words: list[str]) -> list[str]:
             return [] if not rest[0].islower() or "|" in rest[0] else [rest[0]]
         command = below[rest.pop(0)]
     known = HELP | {option for parameter in command.params for option in parameter.opts}
-    known |= {"--", "--model", *SHORT_FORMS.get(command.name or "", ())} if isinstance(command, LaunchLineCommand) else set()
+    known |= {each for parameter in command.params for each in parameter.secondary_opts}
+    known |= {"--"} if isinstance(command, LaunchLineCommand) else set()
     return [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]
 
 

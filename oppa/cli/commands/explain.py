@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command, problem_of, refuse_command
+from oppa.cli.job_options import Changes, Command, ModelWords, problem_of, refuse_command, settings_of
 
 if TYPE_CHECKING:
     from oppa.problem.problem import Problem
@@ -26,14 +26,13 @@ def explain(
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     changes: Changes = None,
+    model: ModelWords = "",
 ) -> None:
     """Explain a configuration: the constraint that forbids it, how its trial failed, or how far it is from the best.
 
     If several configurations match, the best predicted one is explained. The cost model
     divides its memory and its step time by cause. If a trial measured something else, the
     coefficient of priors/ that explains the difference is named.
-
-    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
 
     Exit codes: 0 explained, 2 wrong input, 3 environment lacking.
     """
@@ -48,7 +47,7 @@ def explain(
     if not setting and not command:
         raise InputError(f"`{job}` names no configuration to explain", hint=f"add one: `oppa explain {job} dp=2,tp=1`")
     source, setting = (Path(job), setting) if setting else (None, job)
-    problem, folder, trials = _problem_and_trials(source, study, command or (), changes or ())
+    problem, folder, trials = _problem_and_trials(source, study, command or (), settings_of(changes, model))
     if problem.has_prior:
         warn_of_unknown_device(problem.cluster)
     candidates = problem.candidates()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command, problem_of
+from oppa.cli.job_options import Changes, Command, ModelWords, problem_of, settings_of
 from oppa.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def predict(
     limit: Annotated[int, typer.Option(min=1, help="Number of configurations to list.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line, best first.")] = False,
     changes: Changes = None,
+    model: ModelWords = "",
     rows: Annotated[Path | None, typer.Option(metavar="CSV", help=ROWS)] = None,
     out: Annotated[Path | None, typer.Option(metavar="CSV", help=OUT)] = None,
 ) -> None:
@@ -53,13 +54,11 @@ def predict(
     time and memory with 90% intervals, tokens per second, whether the row fits,
     and the probability that it does.
 
-    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
-
     Exit codes: 0 predicted, 1 no configuration of the job fits, 2 wrong input, 3 environment lacking.
     """
     if (job or command) and not rows and not out:
-        _predict_job(job, command or (), changes or (), limit=limit, as_json=as_json)
-    elif rows and not job and not command and not as_json and not changes:
+        _predict_job(job, command or (), settings_of(changes, model), limit=limit, as_json=as_json)
+    elif rows and not job and not command and not as_json and not changes and not model:
         _predict_rows(rows, out)
     else:
         raise InputError(

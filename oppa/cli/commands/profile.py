@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command, Job, problem_of
+from oppa.cli.job_options import Changes, Command, Job, ModelWords, problem_of, settings_of
 
 BATCH = "Global batch sizes in sequences: `16..1024` doubles from the first to the last, `16,24,32` lists."
 TABLE = "Folder of the table and of its study: an existing one is resumed. The default is a new one below tables/."
@@ -25,6 +25,7 @@ def profile(
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
     seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 0,
     changes: Changes = None,
+    model: ModelWords = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
     """Measure throughput and memory of the parallel strategies that could be the fastest, at every global batch size.
@@ -32,8 +33,6 @@ def profile(
     `max_gpu_hours` of the job limits a profile, too. `trials` and `wall_time` of the file are for `oppa tune`;
     `--set limits.wall_time="10 min"` limits a profile.
     Ctrl-C stops it, and leaves a valid table; the same command resumes it.
-
-    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
 
     Exit codes: 0 done, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
@@ -44,7 +43,8 @@ def profile(
     from oppa.problem.settings import parse_settings
     from oppa.tuning.outcomes import no_table
 
-    problem, given = problem_of(job, command or (), changes or ()), parse_settings(changes or ()).get("limits", {})
+    settings = settings_of(changes, model)
+    problem, given = problem_of(job, command or (), settings), parse_settings(settings).get("limits", {})
     view = SessionView("--table")
     with view.running(no_table if as_json else None):
         found = api.profile(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command
+from oppa.cli.job_options import Changes, Command, ModelWords, settings_of
 from oppa.errors import InputError, require_known
 from oppa.plain_text import clipped
 from oppa.problem.bounds import MOST_DEVICES
@@ -33,6 +33,7 @@ def scale_table(
     measure: Annotated[str, typer.Option(metavar="SIZES", help=MEASURE, show_default=False)] = "",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     changes: Changes = None,
+    model: ModelWords = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON on stdout.")] = False,
 ) -> None:
     """Find the fastest configuration on each number of devices, and write a table of those that are worth a change.
@@ -43,8 +44,6 @@ def scale_table(
     From a job, with or without a launch line after `--`, measure a few numbers of whole hosts by short trials, as `oppa profile` does.
     Predict the others from them, and state the error. The same command resumes it.
 
-    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
-
     Exit codes: 0 written, 1 nothing fits or no number of devices is worth a change, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
     from oppa.training.run.run_folder import SCALES
@@ -52,9 +51,9 @@ def scale_table(
     if command or source.is_file() or source.suffix == ".toml":
         _refuse({"--same-replicas": same_replicas, "--schedules": schedules}, "a job, whose throughput is measured")
         folder, words = out or source.parent / SCALES, command or ()
-        _measure(source, _range(devices), folder, measure=measure, settings=changes or (), command=words, as_json=as_json)
+        _measure(source, _range(devices), folder, measure=measure, settings=settings_of(changes, model), command=words, as_json=as_json)
         return
-    _refuse({"--measure": measure, "--set": changes}, "a run, from which all is predicted")
+    _refuse({"--measure": measure, "--set": changes, "--model": model}, "a run, from which all is predicted")
     _predict(source, _range(devices), out or source / SCALES, schedules, same_replicas=same_replicas, search_s=search_s, as_json=as_json)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command, Job, problem_of
+from oppa.cli.job_options import Changes, Command, Job, ModelWords, problem_of, settings_of
 
 
 def space(
@@ -12,12 +12,11 @@ def space(
     command: Command = None,
     *,
     changes: Changes = None,
+    model: ModelWords = "",
     limit: Annotated[int, typer.Option(min=0, help="Number of configurations to list.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line.")] = False,
 ) -> None:
     """Count and list the valid configurations of a job, the default configurations first.
-
-    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
 
     Exit codes: 0 listed, 2 wrong input, 3 environment lacking.
     """
@@ -27,7 +26,7 @@ def space(
     from oppa.cli.views.summary import warn_of_unknown_device
     from oppa.problem.describe import by_degrees, varying
 
-    problem = problem_of(job, command or (), changes or ())
+    problem = problem_of(job, command or (), settings_of(changes, model))
     warn_of_unknown_device(problem.cluster)
     candidates = problem.candidates()
     if as_json:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli.job_options import Changes, Command
+from oppa.cli.job_options import Changes, Command, ModelWords, settings_of
 
 SOURCE = "The job file; or the folder of a study, to train its winner."
 CONFIGURATION = (
@@ -21,6 +21,7 @@ POLICY = (
 )
 CONTROL = "Running control service, `JOB@127.0.0.1:PORT`, with its own policy and table. OPPA_CONTROL_TOKEN holds the token of the job."
 WEIGHTS = "Weights from `oppa train-policy`, for `--policy rl` or for `--policy explore`, which samples its actions at random."
+ADVISE = "Print decisions without acting on them; the default in the first run of an own trainer under a policy."
 EVAL_RUN = "Folder of a run of this job under `--policy explore`, to evaluate `rl` before it may act. Repeat it for more."
 
 
@@ -36,16 +37,14 @@ def train(
     eval_run: Annotated[list[Path] | None, typer.Option(metavar="RUN", help=EVAL_RUN, show_default=False)] = None,
     control: Annotated[str, typer.Option(metavar="JOB@ADDRESS", help=CONTROL, show_default=False)] = "",
     changes: Changes = None,
+    model: ModelWords = "",
+    advise: Annotated[bool | None, typer.Option("--advise/--no-advise", help=ADVISE, show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
     """Train a job to its end; restart ranks that die from the newest checkpoint.
 
     With a launch line after `--`, train your own trainer, which opens its run with `oppa_client`.
     Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once. The same command with --run resumes.
-
-    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
-    `--advise`: print decisions without acting on them; the default in the first run of an own trainer under a policy
-    `--no-advise`: act on decisions in that run, too
 
     Exit codes: 0 trained to its end, 1 training failed, 2 wrong input, 3 environment lacking, 130 stopped.
     """
@@ -59,7 +58,7 @@ def train(
             source,
             setting,
             run=run,
-            settings=changes or (),
+            settings=settings_of(changes, model, {"train.advise": advise}),
             command=command or (),
             table=table,
             policy=policy,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oppa.cli.job_options import Changes, Command, Job, job_of, refuse_command
+from oppa.cli.job_options import Changes, Command, Job, ModelWords, job_of, refuse_command, settings_of
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ STUDY = "Folder of the study: an existing one is resumed. The default is a new o
 TRIALS = "Search trials of the whole study. The default is that of the job file, or 24 for a launch line."
 GPU_HOURS = "Hours of all devices together that the whole study may take, verification included; no trial is granted more."
 DESIGNER = "Designer of trials: oppa, grid, random, exhaustive or `module:Class`. `oppa bench search -h` lists others, for comparisons."
+LAUNCHER = "Launcher of trials: auto, local, slurm, srun, ray or that of an installed package. The default is that of the job file."
 DRY_RUN = "Print the search space, the launcher, the expected cost and speed-up, and the first trial; start nothing."
 
 
@@ -31,7 +32,9 @@ def tune(
     max_gpu_hours: Annotated[float | None, typer.Option(metavar="HOURS", help=GPU_HOURS)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the designer's random choices.")] = 0,
     designer: Annotated[str, typer.Option(metavar="NAME", help=DESIGNER)] = designers.DEFAULT,
+    launcher: Annotated[str, typer.Option(metavar="NAME", help=LAUNCHER, show_default=False)] = "",
     changes: Changes = None,
+    model: ModelWords = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
@@ -39,8 +42,6 @@ def tune(
 
     Without a job file, `oppa tune -- torchrun ...` reads the job from the line. It prints the same line with the changed arguments marked.
     Ctrl-C stops the search; the same command with --study resumes it.
-
-    `--model DIMENSIONS|FILE`: dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`
 
     Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
@@ -51,7 +52,7 @@ def tune(
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import unfinished
 
-    source = _source(job, command or (), changes or (), study)
+    source = _source(job, command or (), settings_of(changes, model, {"launcher.name": launcher}), study)
     line = source if isinstance(source, LineJob) else None
     if line is not None and not (dry_run and as_json):
         launch_line_view.print_understood(line, style.out() if dry_run else None)
