@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oppa.api import load_job, load_line, plan, plan_verification, predict, profile, train, tune, verify
+    from oppa.api import load_job, load_line, plan, plan_verification, predict, profile, profile_scales, train, tune, verify
     from oppa.control.training_session.callback import RunCallback, TrainCallback
     from oppa.control.training_session.result import TrainResult
     from oppa.cost.ranking import PredictResult
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import ProfileResult, SearchResult
     from oppa.tuning.plan import TunePlan
+    from oppa.tuning.scale_profile import ScaleProfile
     from oppa.tuning.session import SessionCallback
     from oppa.tuning.trial_executor import SearchCallback
     from oppa.tuning.verification import Interval, SpeedUp
@@ -30,41 +31,31 @@ if TYPE_CHECKING:
     from oppa.tuning.verify.result import VerifyResult
 
 __version__ = "0.1.0"
-_MODULES = {
-    "load_job": "api",
-    "load_line": "api",
-    "plan": "api",
-    "plan_verification": "api",
-    "predict": "api",
-    "profile": "api",
-    "train": "api",
-    "tune": "api",
-    "verify": "api",
-    "RunCallback": "control.training_session.callback",
-    "TrainCallback": "control.training_session.callback",
-    "TrainResult": "control.training_session.result",
-    "PredictResult": "cost.ranking",
-    "OppaError": "errors",
-    "Configuration": "problem.configuration",
-    "Problem": "problem.problem",
-    "SearchSpace": "problem.space",
-    "BenchmarkTask": "simulator.benchmark_task",
-    "Study": "study",
-    "Trial": "study",
-    "Table": "table",
-    "LineJob": "tuning.launch_line.line_job",
-    "ProfileResult": "tuning.outcomes",
-    "SearchResult": "tuning.outcomes",
-    "TunePlan": "tuning.plan",
-    "Contender": "tuning.comparison",
-    "SessionCallback": "tuning.session",
-    "SearchCallback": "tuning.trial_executor",
-    "Interval": "tuning.verification",
-    "SpeedUp": "tuning.verification",
-    "VerifyPlan": "tuning.verify.plan",
-    "VerifyResult": "tuning.verify.result",
+_NAMES = {
+    "api": "load_job load_line plan plan_verification predict profile profile_scales train tune verify",
+    "control.training_session.callback": "RunCallback TrainCallback",
+    "control.training_session.result": "TrainResult",
+    "cost.ranking": "PredictResult",
+    "errors": "OppaError",
+    "problem.configuration": "Configuration",
+    "problem.problem": "Problem",
+    "problem.space": "SearchSpace",
+    "simulator.benchmark_task": "BenchmarkTask",
+    "study": "Study Trial",
+    "table": "Table",
+    "tuning.comparison": "Contender",
+    "tuning.launch_line.line_job": "LineJob",
+    "tuning.outcomes": "ProfileResult SearchResult",
+    "tuning.plan": "TunePlan",
+    "tuning.scale_profile": "ScaleProfile",
+    "tuning.session": "SessionCallback",
+    "tuning.trial_executor": "SearchCallback",
+    "tuning.verification": "Interval SpeedUp",
+    "tuning.verify.plan": "VerifyPlan",
+    "tuning.verify.result": "VerifyResult",
 }
-"""The module of each name."""
+"""The names that each module defines."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [
     "BenchmarkTask",
     "Configuration",
@@ -76,6 +67,7 @@ __all__ = [
     "Problem",
     "ProfileResult",
     "RunCallback",
+    "ScaleProfile",
     "SearchCallback",
     "SearchResult",
     "SearchSpace",
@@ -95,6 +87,7 @@ __all__ = [
     "plan_verification",
     "predict",
     "profile",
+    "profile_scales",
     "train",
     "tune",
     "verify",

@@ -3,16 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import oppa
 from oppa.api.jobs import Resume, load_job, problem_of, session_facts, session_folder
 from oppa.api.torch_threads import torch_threads_kept
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
-
-if TYPE_CHECKING:
-    from oppa.tuning.scale_profile import ScaleProfile
 
 
 @torch_threads_kept()
@@ -87,7 +83,7 @@ def profile_scales(
     settings: Sequence[str] = (),
     command: Sequence[str] = (),
     callback: "oppa.SessionCallback | None" = None,
-) -> "ScaleProfile":
+) -> "oppa.ScaleProfile":
     """Measure how a job scales on a few numbers of devices, predict the others with the error of the prediction, and write a scale table.
 
     Args:

@@ -142,7 +142,7 @@ def test_a_runner_up_is_measured_again_if_that_is_asked_for(study) -> None:
     plan = api.plan_verification(study, runner_up=True)
     assert {*plan.finished.roles.values()} == {"winner", "runner-up", "default"}
     found = run_verification(plan)
-    assert found.status == "passed" and found.runner_up.role == "runner-up" and found.lead is not None
+    assert found.status == "passed" and found.runner_up.role == "runner-up" and found.over_runner_up is not None
     swapped = dataclasses.replace(plan.finished.found, best=plan.finished.found.reference, runner_up=plan.finished.found.best)
     overtaken = run_verification(dataclasses.replace(plan, finished=dataclasses.replace(plan.finished, found=swapped)))
     assert overtaken.regressions[0].startswith("the runner-up is now faster than the winner by")

@@ -96,14 +96,7 @@ def run(
     )
     interruption = Interruption()
     with contextlib.nullcontext() if dry_run else held(spool, done="managed"), interruption.caught():
-        while True:
-            found = controller.step()
-            if once or controller.has_ended(found):
-                break
-            until = time.monotonic() + check_s
-            while time.monotonic() < until:
-                interruption.check()
-                time.sleep(0.1)
+        found = controller.run(interruption.check, every_s=check_s, once=once)
     raise typer.Exit(int(bool(controller.damaged) or any(status.ending in ("failed", "given up") for status in found)))
 
 

@@ -26,6 +26,7 @@ from oppa.errors import EnvironmentLackingError, OppaError
 LAUNCH_S = 30.0
 PATIENCE_S = 10.0
 """Seconds that a job that scales up waits for hosts that are not idle."""
+WAIT_S = 0.1
 GRANT_S = 300.0
 """Seconds that it waits for hosts that seem idle; perhaps the scheduler does not give them to this job."""
 UNREADABLE_STEPS = 10
@@ -70,6 +71,21 @@ class ClusterController:
     def has_ended(self, found: Sequence[Status]) -> bool:
         """Return True if nothing is left to do for these jobs of the last step: all have ended, or stay unreadable."""
         return all(status.ending for status in found) and (not self.damaged or self._unreadable >= UNREADABLE_STEPS)
+
+    def run(self, check: Callable[[], None], *, every_s: float, once: bool = False) -> list[Status]:
+        """Take steps until nothing is left to do, and return the status of each job in the last one.
+
+        Args:
+            check: Is called many times between two steps; what it raises ends the loop, and jobs continue.
+            every_s: Seconds between two steps.
+            once: Take one step.
+        """
+        while not self.has_ended(found := self.step()) and not once:
+            until = time.monotonic() + every_s
+            while time.monotonic() < until:
+                check()
+                time.sleep(WAIT_S)
+        return found
 
     def step(self) -> list[Status]:
         """Run one iteration: read the state, decide and act; return the status of each job as it was read."""

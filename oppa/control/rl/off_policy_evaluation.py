@@ -141,13 +141,13 @@ def recorded(lines: Iterable[Line], actions: Actions, reward: Reward, drawn: Dra
     return found
 
 
-def verdict(runs: Sequence[Sequence[RecordedWindow]], weights: Weights, in_force: Policy) -> PolicyVerdict:
-    """Compare a learned policy with the baseline policy `in_force`.
+def verdict(runs: Sequence[Sequence[RecordedWindow]], weights: Weights, baseline: Policy) -> PolicyVerdict:
+    """Compare a learned policy with the baseline policy.
 
     Args:
         runs: Recorded windows of each run.
         weights: Weights of the learned policy.
-        in_force: Baseline policy.
+        baseline: Baseline policy.
 
     Raises:
         InputError: for fewer than LEAST_WINDOWS windows.
@@ -158,7 +158,7 @@ def verdict(runs: Sequence[Sequence[RecordedWindow]], weights: Weights, in_force
         raise InputError(f"the recorded runs have {len(windows)} windows, fewer than the {LEAST_WINDOWS} that a verdict needs", hint=hint)
     actions = weights.actions
     rows = [np.column_stack((weights.normalised(observations(each.state, actions)), each.before)) for each in windows]
-    own, other = ([_steps(policy, each.state, actions) for each in windows] for policy in (LearnedPolicy(weights=weights), in_force))
+    own, other = ([_steps(policy, each.state, actions) for each in windows] for policy in (LearnedPolicy(weights=weights), baseline))
     valued = _values(rows, windows, (own, other), len(actions.steps))
     differences = np.array([first - second for first, second in zip(*valued, strict=True)])
     # not scipy's bootstrap: it draws as many blocks as there are, and these overlap, so that a sample needs only len / BLOCK of them

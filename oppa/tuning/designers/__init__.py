@@ -58,7 +58,8 @@ def require_designer(name: str) -> None:
     if ":" in name:
         _load(name)
     elif name not in (known := known_designers()):
-        raise InputError(f"`{name}` is no designer", hint=f"{nearest(name, known)}; name your own as `module:Class`")
+        others = "" if len(known) > len(DESIGNERS) else "; the peers of `oppa bench search` need a checkout"
+        raise InputError(f"`{name}` is no designer", hint=f"{nearest(name, known)}; name your own as `module:Class`{others}")
 
 
 def make_designer(

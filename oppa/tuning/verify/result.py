@@ -48,7 +48,7 @@ class VerifyResult:
     """The winner's speed-up over the reference in the study."""
     speed_up: SpeedUp | None
     """The same in the verification; None if either has fewer than two repeats."""
-    lead: SpeedUp | None
+    over_runner_up: SpeedUp | None
     """The winner's speed-up over the runner-up in the verification."""
     changes: tuple[EnvironmentChange, ...]
     recorded: bool
@@ -84,7 +84,7 @@ class VerifyResult:
             runner_up=by_role.get(RUNNER_UP),
             speed_up_then=finished.found.speed_up,
             speed_up=now.speed_up,
-            lead=now.margin,
+            over_runner_up=now.margin,
             recorded=plan.recorded,
             changes=(*plan.changes, *moved(finished, trials)),
             equivalence=_same_losses(finished, study, trials, problem),
@@ -104,7 +104,7 @@ class VerifyResult:
         found = []
         if self.winner.verdict in ("slower", "no_longer_runs"):
             found.append(f"the winner {'is ' * (self.winner.verdict == 'slower')}{self.winner.in_words(self.objective)}")
-        compared = ((self.runner_up, self.lead), (self.reference, self.speed_up))
+        compared = ((self.runner_up, self.over_runner_up), (self.reference, self.speed_up))
         for other, over in compared:
             if other and over and overtaken(over, self.margin):
                 name = REFERENCES.get(other.role, f"the {other.role}")
@@ -143,7 +143,7 @@ class VerifyResult:
             "runner_up": self.runner_up and self.runner_up.to_dict(self.objective),
             "gain_then": _ratio(self.speed_up_then),
             "gain": _ratio(self.speed_up),
-            "lead": _ratio(self.lead),
+            "lead": _ratio(self.over_runner_up),
             "equivalence": self.equivalence and self.equivalence.to_dict(),
             "spent": self.spent.to_dict(),
             "trials": [{**trial_json(trial), "hosts": list(trial.hosts)} for trial in self.trials],
