@@ -25,7 +25,7 @@ _ROWS = re.compile(r"^(`[^`]+`: |\s|\S+ {2,})", re.MULTILINE)
 
 
 class CommandGroup(typer.core.TyperGroup):
-    """A group of commands whose options may be set by variables, and which refuses variables that set no option."""
+    """Groups commands whose options may be set by variables, and refuses variables that set no option."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, with the names of its options' variables; None if there is no such command."""

@@ -21,7 +21,7 @@ Progress = Callable[[str, int], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCluster:
-    """The GPUs that jobs run on, and the rules of the scheduler."""
+    """Describes the GPUs that jobs run on, and the rules of the scheduler."""
 
     gpus: int
     each: int = 8
@@ -40,7 +40,7 @@ class SharedCluster:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRow:
-    """Results of one policy."""
+    """Holds the results of one policy."""
 
     policy: str
     completion_s: float
@@ -86,7 +86,7 @@ def _row(policy: str, result: Result, names: set[str], until_s: float) -> Policy
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QueueingTimes:
-    """Queueing times of one type of jobs."""
+    """Holds the queueing times of one type of jobs."""
 
     kind: str
     jobs: int

@@ -16,7 +16,7 @@ from oppa.units import format_bytes
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of one check. A check that is not `needed` only extends what oppa can do."""
+    """Holds the result of one check. A check that is not `needed` only extends what oppa can do."""
 
     name: str
     works: bool

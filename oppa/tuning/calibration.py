@@ -15,7 +15,7 @@ RATE = 0.35
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrackRecord:
-    """The accuracy of a study's predictions of throughput."""
+    """States the accuracy of a study's predictions of throughput."""
 
     inside: int
     """Number of trials whose measured throughput lay in the predicted 90% interval."""

@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A value between two ends: a geometric mean of repeats and 95% confidence, or an expectation and 90% of its draws."""
+    """Holds a value between two ends: a geometric mean of repeats and 95% confidence, or an expectation and 90% of its draws."""
 
     value: float
     low: float
@@ -25,7 +25,7 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """The winner's speed-up over another configuration, from repeats of both."""
+    """Holds the winner's speed-up over another configuration, from repeats of both."""
 
     winner: Interval
     """The winner's throughput, in steps per second."""

@@ -13,7 +13,7 @@ ANY_WORDS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 class BenchmarkGroup(CommandGroup):
-    """The group of benchmarks, which imports the experiments of a checkout when the first of them is needed."""
+    """Groups the benchmarks, and imports the experiments of a checkout when the first of them is needed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all benchmarks."""

@@ -34,7 +34,7 @@ from oppa.tuning.verify.verdict import Verdict
 
 
 class LaunchLineChange(Output):
-    """A change of a launch line."""
+    """Describes a change of a launch line."""
 
     about: str
     old: str | None
@@ -42,7 +42,7 @@ class LaunchLineChange(Output):
 
 
 class LaunchLineOutput(Output):
-    """The user's own launch line with the winner's words."""
+    """Holds the user's own launch line with the winner's words."""
 
     words: list[str]
     changes: list[LaunchLineChange]
@@ -50,13 +50,13 @@ class LaunchLineOutput(Output):
 
 
 class TuneOutput(StudyOutput):
-    """The result of `oppa tune`."""
+    """Holds the result of `oppa tune`."""
 
     launch_line: LaunchLineOutput | None = None
 
 
 class ExpectedOutput(BreakEvenOutput):
-    """The expected cost and gain of a search."""
+    """States the expected cost and gain of a search."""
 
     trials: int
     repeats: int
@@ -69,7 +69,7 @@ class ExpectedOutput(BreakEvenOutput):
 
 
 class UnderstoodOutput(Output):
-    """The meaning of a launch line."""
+    """States the meaning of a launch line."""
 
     framework: str
     evidence: str
@@ -84,7 +84,7 @@ class UnderstoodOutput(Output):
 
 
 class TunePlanOutput(Output):
-    """The plan of `oppa tune --dry-run`."""
+    """Holds the plan of `oppa tune --dry-run`."""
 
     name: str
     configurations: int
@@ -101,7 +101,7 @@ class TunePlanOutput(Output):
 
 
 class FastestRow(Output):
-    """The fastest row of a global batch."""
+    """Holds the fastest row of a global batch."""
 
     global_batch: int
     configuration: Configuration
@@ -112,7 +112,7 @@ class FastestRow(Output):
 
 
 class ProfileOutput(Output):
-    """The result of `oppa profile`."""
+    """Holds the result of `oppa profile`."""
 
     table: str
     ended: str
@@ -128,7 +128,7 @@ class ProfileOutput(Output):
 
 
 class NoTableOutput(Output):
-    """The result of `oppa profile` if no configuration could run."""
+    """Holds the result of `oppa profile` if no configuration could run."""
 
     table: str
     ended: str
@@ -136,7 +136,7 @@ class NoTableOutput(Output):
 
 
 class VerifyPlanOutput(Output):
-    """The plan of `oppa verify --dry-run`."""
+    """Holds the plan of `oppa verify --dry-run`."""
 
     study: str
     launcher: str
@@ -149,7 +149,7 @@ class VerifyPlanOutput(Output):
 
 
 class VerdictOutput(Output):
-    """The verdict on one configuration."""
+    """Holds the verdict on one configuration."""
 
     role: str
     configuration: Configuration
@@ -164,7 +164,7 @@ class VerdictOutput(Output):
 
 
 class VerifyOutput(Output):
-    """The result of `oppa verify`."""
+    """Holds the result of `oppa verify`."""
 
     study: str
     measured: str
@@ -189,14 +189,14 @@ class VerifyOutput(Output):
 
 
 class ShownStudyOutput(StudyOutput):
-    """The result of `oppa show STUDY`."""
+    """Holds the result of `oppa show STUDY`."""
 
     verifications: list[dict[str, Any]]
     surrogate: dict[str, Any] | None = None
 
 
 class RankingOutput(Output):
-    """The fastest rows of a global batch."""
+    """Lists the fastest rows of a global batch."""
 
     global_batch: int
     fastest: TableRowOutput
@@ -205,7 +205,7 @@ class RankingOutput(Output):
 
 
 class ShownTableOutput(Output):
-    """The result of `oppa show TABLE`."""
+    """Holds the result of `oppa show TABLE`."""
 
     table: str
     origin: dict[str, Any]
@@ -216,7 +216,7 @@ class ShownTableOutput(Output):
 
 
 class InvalidOutput(Output):
-    """The explanation of a setting that is not valid."""
+    """Explains why a setting is not valid."""
 
     setting: str
     valid: Literal[False]
@@ -225,7 +225,7 @@ class InvalidOutput(Output):
 
 
 class ExplainOutput(Output):
-    """The explanation of a valid configuration; values are in the unit of the objective."""
+    """Explains a valid configuration; values are in the unit of the objective."""
 
     id: str
     valid: Literal[True]
@@ -248,13 +248,13 @@ class ExplainOutput(Output):
 
 
 class WeightsOutput(Output):
-    """The files of weights that `oppa export` wrote."""
+    """Lists the files of weights that `oppa export` wrote."""
 
     files: list[str]
 
 
 class ImportOutput(Output):
-    """The configuration that `oppa import` read."""
+    """Holds the configuration that `oppa import` read."""
 
     baseline: Configuration
     ignored: list[str]
@@ -264,7 +264,7 @@ class ImportOutput(Output):
 
 
 class HardwareOutput(Output):
-    """The figures of `oppa doctor --measure`."""
+    """Holds the figures of `oppa doctor --measure`."""
 
     device: str
     memory_bytes: int
@@ -279,7 +279,7 @@ class HardwareOutput(Output):
 
 
 class EnvironmentOutput(Output):
-    """An environment of a runner."""
+    """Describes an environment of a runner."""
 
     runner: str
     state: str

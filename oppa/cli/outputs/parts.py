@@ -14,20 +14,20 @@ Pair = list[float]
 
 
 class Output(BaseModel):
-    """An object that a command prints; a field with a default may be missing."""
+    """Describes an object that a command prints; a field with a default may be missing."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class ObjectiveOutput(Output):
-    """The quantity that the search optimises."""
+    """Describes the quantity that the search optimises."""
 
     unit: str
     better: Literal["higher", "lower"]
 
 
 class TrialOutput(Output):
-    """A trial; values that it did not measure are null."""
+    """Describes a trial; values that it did not measure are null."""
 
     id: int
     configuration: Configuration
@@ -45,7 +45,7 @@ class TrialOutput(Output):
 
 
 class ContenderOutput(Output):
-    """A configuration that took part in the final comparison."""
+    """Describes a configuration that took part in the final comparison."""
 
     configuration: Configuration
     steps_per_s: float | None
@@ -56,7 +56,7 @@ class ContenderOutput(Output):
 
 
 class EquivalenceOutput(Output):
-    """A comparison of the losses of two configurations."""
+    """Compares the losses of two configurations."""
 
     holds: bool
     reference: str
@@ -70,7 +70,7 @@ class EquivalenceOutput(Output):
 
 
 class SpendingOutput(Output):
-    """The time for which the devices were held, and its price."""
+    """States the time for which the devices were held, and its price."""
 
     gpu_hours: float
     cost: float | None
@@ -83,7 +83,7 @@ class SpendingOutput(Output):
 
 
 class BreakEvenOutput(Output):
-    """The cost of a search against the time that its winner saves."""
+    """Compares the cost of a search with the time that its winner saves."""
 
     search_s: float
     search_interval_s: Pair
@@ -101,7 +101,7 @@ class BreakEvenOutput(Output):
 
 
 class ProxyOutput(Output):
-    """The study of the smaller size."""
+    """Describes the study of the smaller size."""
 
     study: str
     hosts: int
@@ -112,14 +112,14 @@ class ProxyOutput(Output):
 
 
 class DamagedOutput(Output):
-    """A trial whose record is damaged, and counts for nothing."""
+    """Names a trial whose record is damaged and counts for nothing."""
 
     id: int
     fault: str
 
 
 class ChangeOutput(Output):
-    """A difference between two environments."""
+    """Describes a difference between two environments."""
 
     name: str
     then: str
@@ -127,7 +127,7 @@ class ChangeOutput(Output):
 
 
 class TableRowOutput(Output):
-    """A row of a table."""
+    """Holds a row of a table."""
 
     strategy: str
     configuration: Configuration
@@ -142,7 +142,7 @@ class TableRowOutput(Output):
 
 
 class StudyOutput(Output):
-    """The result of a study so far; null where a value is missing."""
+    """Holds the result of a study so far; null where a value is missing."""
 
     study: str
     proxy: ProxyOutput | None = None

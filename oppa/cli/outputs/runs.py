@@ -8,7 +8,7 @@ from oppa.control.rl.evaluation import PolicyScore
 
 
 class PipelineOutput(Output):
-    """The figures of a pipeline schedule."""
+    """Holds the figures of a pipeline schedule."""
 
     model: str
     pp: int
@@ -26,7 +26,7 @@ class PipelineOutput(Output):
 
 
 class TrainOutput(Output):
-    """The result of `oppa train`."""
+    """Holds the result of `oppa train`."""
 
     run: str
     ending: Literal["finished", "stopped", "failed", "revoked"]
@@ -48,7 +48,7 @@ class TrainOutput(Output):
 
 
 class PlannedStage(Output):
-    """A stage of `oppa plan`."""
+    """Describes a stage of `oppa plan`."""
 
     tokens: int
     samples: int
@@ -57,7 +57,7 @@ class PlannedStage(Output):
 
 
 class PolicyOutput(Output):
-    """The result of `oppa train-policy`."""
+    """Holds the result of `oppa train-policy`."""
 
     policy: str
     scores: list[PolicyScore] | None = None
@@ -65,26 +65,26 @@ class PolicyOutput(Output):
 
 
 class ScaleTableOutput(Output):
-    """The result of `oppa scale-table`."""
+    """Holds the result of `oppa scale-table`."""
 
     table: str
     entries: list[dict[str, Any]]
 
 
 class SpoolOutput(Output):
-    """The jobs of `oppa cluster status`."""
+    """Lists the jobs of `oppa cluster status`."""
 
     jobs: list[dict[str, Any]]
 
 
 class SimulationOutput(Output):
-    """The result of `oppa cluster simulate`: one row for each policy."""
+    """Holds the result of `oppa cluster simulate`: one row for each policy."""
 
     rows: list[dict[str, Any]]
 
 
 class TraceOutput(Output):
-    """The queueing times of `oppa cluster generate`."""
+    """Holds the queueing times of `oppa cluster generate`."""
 
     jobs: int
     utilisation: float
@@ -94,7 +94,7 @@ class TraceOutput(Output):
 
 
 class SearchBenchmarkOutput(Output):
-    """The result of `oppa bench search` on one suite."""
+    """Holds the result of `oppa bench search` on one suite."""
 
     designers: dict[str, Any]
     ratio_to_best_peer: float | None
@@ -105,7 +105,7 @@ class SearchBenchmarkOutput(Output):
 
 
 class PooledBenchmarkOutput(Output):
-    """The result of `oppa bench search` on every suite."""
+    """Holds the result of `oppa bench search` on every suite."""
 
     suites: dict[str, SearchBenchmarkOutput]
     pooled: SearchBenchmarkOutput

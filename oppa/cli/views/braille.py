@@ -25,7 +25,7 @@ class _Cell:
 
 
 class Canvas:
-    """A drawing of `columns` x `rows` cells. Points are in the unit square, with (0, 0) at the lower left.
+    """Draws on `columns` x `rows` cells. Points are in the unit square, with (0, 0) at the lower left.
 
     Letters are on top of dots. The first letter and the first style of a cell stay.
     """

@@ -39,7 +39,7 @@ class Counted:
 
 
 class DesignerSearch(Protocol):
-    """One search of a comparison of designers."""
+    """Names the task and the designer of one search in a comparison of designers."""
 
     @property
     def task(self) -> str:

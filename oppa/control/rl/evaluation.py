@@ -20,7 +20,7 @@ RUNS = 20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyScore:
-    """Result of a policy over all runs."""
+    """Holds the result of a policy over all runs."""
 
     name: str
     seconds: float | None
