@@ -18,7 +18,7 @@ MOST = 1 << 62
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Elasticity:
-    """How jobs of one size scale, and the cost of a change in seconds."""
+    """Describes how jobs of one size scale, and the cost of a change in seconds."""
 
     table: ScaleTable
     save_s: float

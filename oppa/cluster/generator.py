@@ -33,7 +33,7 @@ DEBUG_WEIGHTS = (0.118, 0.008, 0.038, 0.687, 0.061, 0.043, 0.0084, 0.0047, 0.009
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobKind:
-    """One type of jobs."""
+    """Describes one type of jobs."""
 
     name: str
     share: float
@@ -53,7 +53,7 @@ class JobKind:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TraceProfile:
-    """Published properties of a cluster and its jobs, which a generated trace simulates."""
+    """Holds the published properties of a cluster and its jobs, which a generated trace simulates."""
 
     name: str
     gpus: int

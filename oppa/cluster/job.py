@@ -11,7 +11,7 @@ from oppa.errors import InputError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobScale:
-    """A number of GPUs that a job can run on, and its speed-up over the requested number."""
+    """Holds a number of GPUs that a job can run on, and its speed-up over the requested number."""
 
     gpus: int
     speedup: float
@@ -19,7 +19,7 @@ class JobScale:
 
 @dataclasses.dataclass(frozen=True)
 class ScaleTable:
-    """The sizes of an elastic job in ascending order. The requested size is one of them, with a speed-up of 1."""
+    """Lists the sizes of an elastic job in ascending order. The requested size is one of them, with a speed-up of 1."""
 
     sizes: tuple[JobScale, ...]
 
@@ -67,7 +67,7 @@ class ScaleTable:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TraceJob:
-    """One job of a trace."""
+    """Describes one job of a trace."""
 
     name: str
     arrival_s: float

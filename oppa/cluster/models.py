@@ -34,7 +34,7 @@ SCHEDULES = ("1f1b", "interleaved")
 
 
 class Division(enum.Enum):
-    """The parts of a prediction head, and of the model's own logits and loss, that can be on separate stages."""
+    """Names the parts of a prediction head, and of the model's own logits and loss, that can be on separate stages."""
 
     WHOLE = "whole"
     """No division: a head's embedding, layer, logits and loss are one part (FlexTrain's figures 4a and 4b)."""
@@ -49,7 +49,7 @@ class Division(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedModel:
-    """One model of table 2."""
+    """Describes one model of table 2."""
 
     name: str
     active: float

@@ -15,7 +15,7 @@ Holding = dict[int, int]
 
 
 class Nodes:
-    """The nodes of one cluster, and their free GPUs.
+    """Tracks the nodes of one cluster, and their free GPUs.
 
     Args:
         count: Number of nodes.

@@ -20,7 +20,7 @@ Possible = Callable[[Running, int], bool]
 
 
 class ScalingPolicy(Protocol):
-    """The scaling policy of one cluster."""
+    """Scales the jobs of one cluster."""
 
     def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[ScaleDecision]:
         """Return the next changes of size while no job waits; jobs that shrink come first."""
@@ -29,7 +29,7 @@ class ScalingPolicy(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Growing:
-    """`greedy` and `flextrain`: one job at a time."""
+    """Implements `greedy` and `flextrain`, which scale one job at a time."""
 
     settings: Settings
 
@@ -41,7 +41,7 @@ class Growing:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ElasticFlow:
-    """`elasticflow`: all jobs at once."""
+    """Implements `elasticflow`, which scales all jobs at once."""
 
     settings: Settings
 

@@ -12,7 +12,7 @@ from oppa.cluster.scaling import ScaleDecision
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJob:
-    """One job that has ended."""
+    """Describes one job that has ended."""
 
     job: TraceJob
     started_s: float
@@ -34,7 +34,7 @@ class EndedJob:
 
 
 class Usage:
-    """Idle and spare GPUs over time.
+    """Records idle and spare GPUs over time.
 
     Args:
         gpus: Number of GPUs of the cluster.
@@ -74,7 +74,7 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Results of one simulation."""
+    """Holds the results of one simulation."""
 
     done: Sequence[EndedJob]
     """Jobs in the order of their ends."""

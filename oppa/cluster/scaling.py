@@ -18,7 +18,7 @@ SMALLEST, LARGEST, OLDEST = ORDERS = ("smallest", "largest", "oldest")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of the scaling controller; the defaults are the paper's."""
+    """Holds the settings of the scaling controller; the defaults are the paper's."""
 
     threshold: float = 0.6
     """P_th; 0 uses idle GPUs at once."""
@@ -48,7 +48,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Running:
-    """An elastic job on its present GPUs."""
+    """Describes an elastic job on its present GPUs."""
 
     job: TraceJob
     gpus: int
@@ -74,7 +74,7 @@ class Running:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleDecision:
-    """A change of a job's size, with the reason."""
+    """Describes a change of a job's size, with the reason."""
 
     job: TraceJob
     before: int

@@ -21,7 +21,7 @@ BUILT_IN = (EntryPoint(SLURM, "oppa.cluster.slurm.scheduler:SlurmScheduler", GRO
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A job in a scheduler's queue."""
+    """Describes a job in a scheduler's queue."""
 
     id: str
     nodes: int
@@ -48,7 +48,7 @@ class QueuedJob:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
-    """Idle nodes and queued jobs at one moment."""
+    """Holds the idle nodes and queued jobs at one moment."""
 
     idle: int
     """Number of idle nodes."""
@@ -79,7 +79,7 @@ class QueueSnapshot:
 
 
 class Supervisor(Protocol):
-    """The process that trains an elastic job, or waits for the hosts to do so."""
+    """Runs the process that trains an elastic job, or waits for the hosts to do so."""
 
     def poll(self) -> int | None:
         """Return its exit code, or None while it runs; never block."""
@@ -104,7 +104,7 @@ class Scheduler(Protocol):
 
 @runtime_checkable
 class ForecastingScheduler(Scheduler, Protocol):
-    """A scheduler that predicts whether it would grant hosts; the controller asks it before each scale-up."""
+    """Predicts whether it would grant hosts; the controller asks it before each scale-up."""
 
     def unavailable(self, job: ElasticJob, hosts: int) -> str:
         """Return why this number of further hosts would not be granted to the job now; empty if it would be."""

@@ -39,7 +39,7 @@ OVERTAKING = 200
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Random node failures at a constant rate. A job that loses a node resumes from its last checkpoint.
+    """Defines random node failures at a constant rate. A job that loses a node resumes from its last checkpoint.
 
     It goes back into the queue, by priority and its original arrival.
     """
@@ -54,7 +54,7 @@ class Failures:
 
 
 class _Event(NamedTuple):
-    """An event of the simulation; events at the same time run in the order of their numbers."""
+    """Describes an event of the simulation; events at the same time run in the order of their numbers."""
 
     time_s: float
     number: int
@@ -63,7 +63,7 @@ class _Event(NamedTuple):
 
 
 class _Task:
-    """The state of one job in the simulation."""
+    """Holds the state of one job in the simulation."""
 
     __slots__ = ("changes", "end", "gpu_s", "gpus", "holding", "job", "left_s", "number", "ready_s", "seen_s", "speed", "started_s")
 
@@ -96,7 +96,7 @@ class _Task:
 
 
 class Simulation:
-    """Simulation of one trace under one policy.
+    """Simulates one trace under one policy.
 
     Args:
         jobs: Jobs in any order.

@@ -33,7 +33,7 @@ AFTERMATH = 50
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputAccount:
-    """Goodput integrated over time, from the start of the run."""
+    """Integrates goodput over time, from the start of the run."""
 
     actual: float = 0.0
     """Sum over the steps that were taken."""

@@ -21,7 +21,7 @@ HEALTHY = "healthy"
 
 
 class DecisionKind(enum.StrEnum):
-    """Command to a job (COPUS, section 4.3, and appendix E)."""
+    """Names a command to a job (COPUS, section 4.3, and appendix E)."""
 
     NO_OP = "no_op"
     """Continue unchanged."""
@@ -34,7 +34,7 @@ class DecisionKind(enum.StrEnum):
 
 
 class Limit(enum.StrEnum):
-    """Reason why a policy did not choose a better candidate."""
+    """Names the reason why a policy did not choose a better candidate."""
 
     UNHEALTHY = "unhealthy"
     """The noise scale is unreliable."""
@@ -56,7 +56,7 @@ class Limit(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """State of a job between two steps. Times are seconds on the job's own clock."""
+    """Holds the state of a job between two steps. Times are seconds on the job's own clock."""
 
     configuration: Configuration
     noise_scale: float | None
@@ -112,7 +112,7 @@ class JobState:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A candidate: a configuration with its goodput at the present noise scale."""
+    """Describes a candidate: a configuration with its goodput at the present noise scale."""
 
     configuration: Configuration
     samples_per_s: float
@@ -143,7 +143,7 @@ class Option:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A policy's choice, its reason and its alternatives."""
+    """Holds a policy's choice, its reason and its alternatives."""
 
     command: DecisionKind
     configuration: Configuration

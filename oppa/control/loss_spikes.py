@@ -1,6 +1,6 @@
 """Detect loss spikes: narrow ones pass by themselves, wide ones require a roll-back (COPUS, appendix E).
 
-Trainers may report a loss only now and then. The steps between say nothing of it, and are left out.
+Trainers may report a loss only now and then. The steps between report none, and are left out.
 
 Notation (the last WINDOW losses that were calm, that is, not high):
     centre     their median
@@ -28,7 +28,7 @@ _NORMAL = 1.4826
 
 
 class LossSpikes:
-    """Detector of loss spikes, updated with each step that reports its loss."""
+    """Detects loss spikes, and is updated with each step that reports its loss."""
 
     def __init__(self) -> None:
         self._calm = deque[float](maxlen=WINDOW)

@@ -29,7 +29,7 @@ RESTART_S = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseSeen:
-    """The noise scale of a run after a number of samples, in sequences."""
+    """Holds the noise scale of a run after a number of samples, in sequences."""
 
     samples: int
     noise_scale: float
@@ -43,7 +43,7 @@ class NoiseSeen:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlanStage:
-    """A stage of the plan: a configuration and the sample count at which it starts."""
+    """Describes a stage of the plan: a configuration and the sample count at which it starts."""
 
     samples: int
     configuration: Configuration
@@ -56,7 +56,7 @@ class PlanStage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """The stages of a plan, and what a change of layout costs in it."""
+    """Holds the stages of a plan, and what a change of layout costs in it."""
 
     stages: Sequence[PlanStage]
     reconfiguration_s: float

@@ -25,7 +25,7 @@ RL, BASELINE = "rl", "baseline="
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
-    """The user's choice of a policy."""
+    """Holds the user's choice of a policy."""
 
     text: str = ""
     """Name of the policy with its settings, and with the baseline of a learned policy; empty: no policy."""

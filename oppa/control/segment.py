@@ -15,7 +15,7 @@ RECENT = 200
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Segment:
-    """A segment of the run, to which steps are added."""
+    """Describes a segment of the run, to which steps are added."""
 
     configuration: Configuration
     local_batches: tuple[int, ...]

@@ -30,7 +30,7 @@ BEST = 3
 
 
 class ThroughputIndex:
-    """The candidates of a table. Jobs may share an instance; refining it for a job makes a new one.
+    """Indexes the candidates of a table. Jobs may share an instance; refining it for a job makes a new one.
 
     Raises:
         TableError: if the table has no row.
@@ -166,7 +166,7 @@ class ThroughputIndex:
 
 
 class _Rows:
-    """The parts of a table's rows that refinement leaves unchanged."""
+    """Holds the parts of a table's rows that refinement leaves unchanged."""
 
     def __init__(self, rows: Sequence[TableRow]) -> None:
         self.configurations: list[Configuration] = [row.configuration for row in rows]

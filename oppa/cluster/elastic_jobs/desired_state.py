@@ -16,7 +16,7 @@ STARTS = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """The scheduler did not grant a number of hosts."""
+    """Records that the scheduler did not grant a number of hosts."""
 
     times: int
     """Consecutive refusals."""
@@ -33,7 +33,7 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DesiredState:
-    """The desired state of a job, and the result of its starts so far."""
+    """Holds the desired state of a job, and the result of its starts so far."""
 
     hosts: int
     """Number of hosts from the next start on."""

@@ -53,12 +53,12 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """Errors by which a damaged file of a spool shows."""
 _MOMENTARY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN}
-"""Errors of a file system that is away for a moment, which say nothing about a file."""
+"""Errors of a file system that is away for a moment, which are no evidence about a file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobStart:
-    """The last start of a job."""
+    """Records the last start of a job."""
 
     hosts: int
     at: float
@@ -73,7 +73,7 @@ class JobStart:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticJob:
-    """One job of a spool."""
+    """Describes one job of a spool."""
 
     folder: Path
     hosts: int

@@ -20,7 +20,7 @@ RECENT = 10
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The status of one job at one moment."""
+    """Describes the status of one job at one moment."""
 
     job: ElasticJob
     hosts: int

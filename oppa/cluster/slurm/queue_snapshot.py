@@ -44,7 +44,7 @@ def take_snapshot(partition: str = "", *, without: str = "") -> QueueSnapshot:
 
 
 class _PartitionNode(NamedTuple):
-    """A node in one of its partitions."""
+    """Describes a node in one of its partitions."""
 
     name: str
     state: str

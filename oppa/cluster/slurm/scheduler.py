@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class SlurmScheduler:
-    """The scheduler `slurm`.
+    """Implements the scheduler `slurm`.
 
     Args:
         options: Options of sbatch for the jobs that hold hosts; `partition` also selects the nodes and the queue that count. Nodes

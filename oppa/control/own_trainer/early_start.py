@@ -48,7 +48,7 @@ def has_memory() -> bool:
 
 
 class EarlyLauncher(Launcher, Protocol):
-    """A launcher whose ranks can start while those of another one hold the devices."""
+    """Launches ranks that can start while those of another launcher hold the devices."""
 
     def start_early(self, folder: Path, spec: TrialSpec, on_tick: Callable[[], None]) -> RunningTrial:
         """Start the trial in `folder`; while hosts are awaited, call `on_tick`, whose exceptions propagate.

@@ -30,7 +30,7 @@ class FailedChange:
     move: LayoutMove | None = None
     """The change as a restart; None if the batch changed between two steps."""
     is_revoked: bool = False
-    """True if hosts were withdrawn, which says nothing about the layout."""
+    """True if hosts were withdrawn, which is no evidence about the layout."""
 
     @property
     def resize(self) -> ResizeRequest | None:

@@ -70,7 +70,7 @@ class Resizing:
         """Refuse a request: the run goes on as it is.
 
         Args:
-            excused: Hosts were withdrawn, which says nothing about the number of hosts.
+            excused: Hosts were withdrawn, which is no evidence about the number of hosts.
         """
         self._refused = request.id
         self._state(refused=request.id, cause=cause, excused=excused)

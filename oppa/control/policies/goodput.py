@@ -166,7 +166,7 @@ class GoodputPolicy(Policy):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Weighed:
-    """Result of comparing all candidates: the chosen one, and the thresholds that the others had to reach."""
+    """Holds the result of comparing all candidates: the chosen one, and the thresholds that the others had to reach."""
 
     state: JobState
     growth: float

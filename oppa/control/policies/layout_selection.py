@@ -15,7 +15,7 @@ from oppa.units import format_number
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits on the batches that a policy may choose, in sequences."""
+    """Limits the batches that a policy may choose, in sequences."""
 
     growth: float = math.inf
     """Largest factor by which the batch may grow in one decision."""

@@ -19,7 +19,7 @@ TYPICAL = 256
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """Possible changes of a local batch and its bounds, in samples. An action is the number of a step."""
+    """Defines the possible changes of a local batch and its bounds, in samples. An action is the number of a step."""
 
     steps: tuple[int, ...] = STEPS
     least: int = LEAST

@@ -20,7 +20,7 @@ RUNS = 8
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParallelRuns:
-    """Parallel runs; arrays have one row for each worker of each run, n rows in all."""
+    """Steps parallel runs; arrays have one row for each worker of each run, n rows in all."""
 
     task: EpisodeTask
     episodes: Sequence[Episode]
@@ -42,7 +42,7 @@ class ParallelRuns:
 
 
 class Course:
-    """A sequence of episodes, each on newly drawn hosts."""
+    """Provides a sequence of episodes, each on newly drawn hosts."""
 
     def __init__(self, task: EpisodeTask, *, mean: Array, deviation: Array, seed: int) -> None:
         self.task, self._mean, self._deviation, self.seed = task, mean, deviation, seed

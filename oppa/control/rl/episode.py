@@ -34,7 +34,7 @@ MEMORY, SAMPLE_MEMORY = (2e-3, 0.3), (1e-6, 1e-3)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeTask:
-    """Specification of a simulated job."""
+    """Specifies a simulated job."""
 
     curve: LearningCurve
     actions: Actions
@@ -93,7 +93,7 @@ def curve_of_runs(folders: Sequence[Path], scaling: Scaling) -> LearningCurve:
 
 
 class Episode:
-    """One simulated run, from its start."""
+    """Simulates one run, from its start."""
 
     def __init__(self, task: EpisodeTask, hosts: Hosts, *, seed: int, local_batches: Sequence[int] = ()) -> None:
         self._task, self._world = task, UnevenWorkers(hosts, task.curve, seed=seed)
@@ -136,7 +136,7 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedRun:
-    """Result of a run under a policy."""
+    """Holds the result of a run under a policy."""
 
     seconds: float | None
     """Seconds until the target accuracy was reached; None if it was not."""

@@ -53,7 +53,7 @@ def module_of(layers: Sequence[tuple[Array, Array]]) -> nn.Sequential:
 
 
 class Learner:
-    """A network with its Adam optimizer."""
+    """Trains a network with an Adam optimizer."""
 
     def __init__(self, module: nn.Sequential, *, rate: float = RATE) -> None:
         self.module = module

@@ -38,7 +38,7 @@ DEFAULTS: Mapping[Form, Mapping[str, float]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
-    """A reward function: its form and its constants."""
+    """Defines a reward function by its form and its constants."""
 
     form: Form = "goodput"
     alpha: float = DEFAULTS["goodput"]["alpha"]

@@ -12,7 +12,7 @@ from oppa.control.rl.weights import CLIP
 
 
 class Workers(VecEnv):
-    """All workers of an episode's runs, a row each; after an episode the next one begins."""
+    """Steps all workers of an episode's runs, a row each; after an episode the next one begins."""
 
     def __init__(self, course: Course) -> None:
         count, actions = course.task.workers * RUNS, len(course.task.actions.steps)

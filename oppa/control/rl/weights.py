@@ -28,7 +28,7 @@ CLIP = 5.0
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Weights:
-    """A network from one worker's observation to a logit for each action, with tanh between its layers."""
+    """Holds a network from one worker's observation to a logit for each action, with tanh between its layers."""
 
     layers: tuple[tuple[Array, Array], ...]
     """Weight (out, in) and bias (out,) of each layer."""

@@ -14,7 +14,7 @@ from oppa.protocol.messages import NAME
 TOKEN = "OPPA_CONTROL_TOKEN"
 """Environment variable with the token of a running control service."""
 RUN = "Oppa-Run"
-"""Header with the UUID of the run that a connection belongs to; a service that does not know it ignores it."""
+"""Header with the UUID of the run that a connection belongs to; a service that does not support it ignores it."""
 TAKEN = 1008
 """Code with which the service closes the connection of a run that holds a name of another run."""
 _ANSWER_S = 10.0
@@ -28,7 +28,7 @@ def in_use(job: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """A control service on this machine, and the job name and token with which a run connects to it."""
+    """Names a control service on this machine, and the job name and token with which a run connects to it."""
 
     job: str
     port: int
@@ -63,7 +63,7 @@ class ServiceAddress:
             try:
                 line = opened.enter_context(connect(url, additional_headers=headers, open_timeout=_ANSWER_S, close_timeout=1.0, proxy=None))
                 line.recv(timeout=_ANSWER_S)
-            except InvalidStatus as error:  # an older service does not know the path, and training goes on without one that refuses
+            except InvalidStatus as error:  # an older service lacks the path, and training goes on without one that refuses
                 if error.response.status_code == http.HTTPStatus.CONFLICT:
                     raise self._taken() from None
             except ConnectionClosed as error:

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(slots=True)
 class _Outgoing:
-    """A message that has not been sent or not been acknowledged."""
+    """Holds a message that has not been sent or not been acknowledged."""
 
     message: StepTaken | Changed
     number: int | None = None
@@ -199,7 +199,7 @@ class ControlClient:
             _log.info("the control service is not reachable: %s", self._words(error))
 
     def _words(self, error: Exception) -> str:
-        """Return an error's message for a log: it may quote the token, and what the other end said."""
+        """Return an error's message for a log: it may quote the token, and what the other end sent."""
         return plain_text(str(error).replace(self._token, "TOKEN"))
 
     def _connected(self) -> connect:

@@ -73,7 +73,7 @@ class ConnectionLimit:
 
 
 class BoundedConnection(ServerConnection):
-    """A connection that is counted from its first to its last moment.
+    """Counts against the limit of connections, from its first to its last moment.
 
     Args:
         limit: Where it is counted.

@@ -11,7 +11,7 @@ POINTS = 2000
 
 
 class History:
-    """Points of a curve. Above the limit `most`, every second one is dropped; the last point always stays."""
+    """Keeps the points of a curve. Above the limit `most`, every second one is dropped; the last point always stays."""
 
     def __init__(self, most: int = POINTS) -> None:
         self._most, self._stride, self._count = most, 1, 0

@@ -87,7 +87,7 @@ def sorted_out(texts: list[str | bytes]) -> tuple[list[Received], list[str]]:
 
 
 class Pace:
-    """Rate limiter: passes BURST messages at once, then PER_S a second (token bucket)."""
+    """Limits a rate: passes BURST messages at once, then PER_S a second (token bucket)."""
 
     def __init__(self) -> None:
         self._left, self._seen_s = float(BURST), time.monotonic()

@@ -15,7 +15,7 @@ KEPT = 200
 
 
 class ControlledJob:
-    """One training run, from its first message on.
+    """Controls one training run, from its first message on.
 
     Args:
         hello: The first message.

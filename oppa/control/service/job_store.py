@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobStore:
-    """The jobs of a service, and their journal.
+    """Keeps the jobs of a service, and their journal.
 
     Args:
         folder: Folder of the journal.

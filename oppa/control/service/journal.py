@@ -31,7 +31,7 @@ create table if not exists snapshots (job text primary key, number integer not n
 
 
 class Journal:
-    """The journal of one service, an SQLite database; every commit is durable (WAL, synchronous=FULL)."""
+    """Stores the journal of one service in an SQLite database; every commit is durable (WAL, synchronous=FULL)."""
 
     def __init__(self, folder: Path) -> None:
         """Open or create the journal in `folder`.

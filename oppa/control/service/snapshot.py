@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The state of a job after one of its messages."""
+    """Holds the state of a job after one of its messages."""
 
     job: str
     number: int

@@ -20,7 +20,7 @@ _BYTES = 32
 
 
 class Tokens:
-    """The tokens of a service."""
+    """Derives and checks the tokens of a service."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret

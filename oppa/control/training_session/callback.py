@@ -14,7 +14,7 @@ from oppa.trials.trial_folder import Measurement
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunSession:
-    """A run that is about to be trained, as a callback receives it."""
+    """Describes a run that is about to be trained, as a callback receives it."""
 
     run: RunSpec
     folder: Path

@@ -21,7 +21,7 @@ from oppa.trials.runner import Runner, load_runner, require_program
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """The user's choices for training a job."""
+    """Holds the user's choices for training a job."""
 
     runner: Runner
     asked: Configuration | None

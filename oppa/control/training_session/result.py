@@ -16,7 +16,7 @@ from oppa.training.run.supervision import Ending, Outcome
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """How the training of a run ended."""
+    """Describes how the training of a run ended."""
 
     folder: Path
     """Folder of the run; a further call resumes it."""
