@@ -9,7 +9,7 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RETRY_S = 0.02
-"""Seconds until a request that came while a module was loaded is looked at again."""
+"""Seconds until a request that came while a module was loaded is checked again."""
 
 
 def follow() -> None:

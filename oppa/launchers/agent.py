@@ -52,7 +52,7 @@ HOST = "OPPA_HOST"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTask:
-    """The parameters of all agents of a job."""
+    """Holds the parameters of all agents of a job."""
 
     runner: str
     """Folder of the runner."""

@@ -19,7 +19,7 @@ Event = dict[str, Any]
 
 
 class AgentClient:
-    """The agents of all hosts, started by one command for all (srun) or by one per host."""
+    """Connects to the agents of all hosts, started by one command for all (srun) or by one per host."""
 
     def __init__(self, commands: Sequence[list[str]], *, hosts: int, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
         self._hosts = hosts

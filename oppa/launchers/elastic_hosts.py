@@ -17,7 +17,7 @@ from oppa.trials.trial_folder import TrialSpec
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JoinedHosts:
-    """A host pool of the hosts of several pools, in their order."""
+    """Joins the hosts of several pools into one host pool, in their order."""
 
     pools: tuple[HostPool, ...]
 
@@ -70,7 +70,7 @@ It raises EnvironmentLackingError if they can never be granted, or the request w
 
 
 class ElasticHosts:
-    """The hosts of a run whose number changes while it trains.
+    """Holds the hosts of a run whose number changes while it trains.
 
     One thread at a time changes them: `launcher` may run in another thread, whose end the caller awaits before `keep` or `close`.
 

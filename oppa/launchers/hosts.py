@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class HostPool(Protocol):
-    """A host pool: hosts that one trial at a time can hold."""
+    """Provides hosts that one trial at a time can hold (a host pool)."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class HostPool(Protocol):
 
 @runtime_checkable
 class SharedHostPool(HostPool, Protocol):
-    """A host pool whose hosts several launchers of this process can use at the same time."""
+    """Provides hosts that several launchers of this process can use at the same time."""
 
     def another(self) -> Self:
         """Return a pool of the same hosts for another launcher; `kill` of one pool leaves the processes of the other alone."""
@@ -179,7 +179,7 @@ class HostsLauncher:
         """Return why hosts were withdrawn, by the agents or by the host pool; empty while they are available."""
         if agents.lost is not None:
             return f"host {self._pool.names[agents.lost]} was lost"
-        leaving = "" if agents.leaving is None else f"host {self._pool.names[agents.leaving]} was told to end its trials"
+        leaving = "" if agents.leaving is None else f"host {self._pool.names[agents.leaving]} was signalled to end its trials"
         return self._pool.revoked() or leaving
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class HostsLauncher:
 
 
 class HostsTrial:
-    """A trial that runs on several hosts."""
+    """Runs a trial on several hosts."""
 
     def __init__(self, launcher: HostsLauncher, agents: AgentClient, pool: HostPool, folder: Path, *, launch_id: int) -> None:
         self._launcher, self._agents, self._pool = launcher, agents, pool

@@ -14,7 +14,7 @@ POLL_S = 0.005
 
 
 class LineProcess:
-    """A command with pipes to its stdin and from its stdout; stderr goes to `log`. Messages call the command `name`."""
+    """Runs a command with pipes to its stdin and from its stdout; stderr goes to `log`. Messages call the command `name`."""
 
     def __init__(self, name: str, command: list[str], *, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
         self._guard, self._in, self._out = GuardedProcess.with_pipes(name, command, environment=environment, grace_s=grace_s, log=log)

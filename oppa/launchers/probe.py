@@ -29,7 +29,7 @@ CHUNK = bytes(1 << 20)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Resources of the hosts of an allocation: the minimum over all hosts, and the link between two."""
+    """Holds the resources of the hosts of an allocation: the minimum over all hosts, and the link between two."""
 
     hosts: int
     machine: Machine

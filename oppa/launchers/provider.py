@@ -39,7 +39,7 @@ SLOT = "OPPA_SLOT"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostRequest:
-    """The hosts that a study needs."""
+    """Describes the hosts that a study needs."""
 
     cluster: Cluster
     options: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
@@ -50,7 +50,7 @@ class HostRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingTuner:
-    """The tuner that waits for hosts."""
+    """Describes the tuner that waits for hosts."""
 
     folder: Path
     """Folder of the study, on a file system that all hosts share."""
@@ -64,7 +64,7 @@ class WaitingTuner:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """The hosts on which this tuner runs trials, and the number of tuners that can run in parallel."""
+    """Holds the hosts on which this tuner runs trials, and the number of tuners that can run in parallel."""
 
     pool: HostPool | None = None
     """Host pool of this tuner; None for this host."""
@@ -117,7 +117,7 @@ class Backend:
 
 
 class HostProvider(Protocol):
-    """A launcher: provides the hosts of a study, from the check of the request until the study ends."""
+    """Provides the hosts of a study as a launcher, from the check of the request until the study ends."""
 
     @property
     def options(self) -> Collection[str]:

@@ -18,7 +18,7 @@ from oppa.problem.training import LauncherChoice
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """The user's choice of where trials run."""
+    """Holds the user's choice of where trials run."""
 
     launcher: str = AUTO
     parallel: int | None = None

@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:
-    """The resources that an allocation has on one host."""
+    """Describes the resources that an allocation has on one host."""
 
     name: str
     address: str
@@ -72,7 +72,7 @@ class SlurmNode:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmState:
-    """State of a job (`RUNNING`, `PENDING`, ...), and the reason why it does not run."""
+    """Holds the state of a job (`RUNNING`, `PENDING`, ...), and the reason why it does not run."""
 
     name: str
     reason: str = ""
@@ -179,7 +179,7 @@ def _has(node: SlurmNode, cluster: Cluster) -> int:
 
 
 class SlurmHosts:
-    """A host pool: the hosts of an allocation for one of `slots` parallel tuners. Tuners share hosts if there are too few."""
+    """Provides the hosts of an allocation to one of `slots` parallel tuners, as a host pool. Tuners share hosts if there are too few."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ def argv(port: int) -> list[str]:
 
 
 class _End:
-    """One end of the tunnel. A thread per connection reads from it, so that one read does not delay another.
+    """Implements one end of the tunnel. A thread per connection reads from it, so that one read does not delay another.
 
     One thread alone numbers new connections: that of the listener, or on the other end `carry`. Any thread may end a connection, and the
     first to take it out of `_connections` closes it. `_lock` keeps frames whole.
@@ -153,7 +153,7 @@ def tunnel(command: Callable[[int], list[str]], port: int, *, environment: Mappi
 
 
 class _Near:
-    """The local end of the tunnel, in a thread of its own."""
+    """Runs the local end of the tunnel, in a thread of its own."""
 
     def __init__(
         self, command: Callable[[int], list[str]], target: int, *, environment: Mapping[str, str], grace_s: float, log: Path

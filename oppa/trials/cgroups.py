@@ -19,7 +19,7 @@ _REMOVAL_S = 1.0
 
 
 class CpuGroups:
-    """A control group for each rank, which limits it to a number of cores in each period; raises OSError if groups cannot be made."""
+    """Limits each rank to a number of cores in each period, by a control group of its own; raises OSError if groups cannot be made."""
 
     def __init__(self, study: str, cpus: Sequence[float], *, period_us: int = PERIOD_US) -> None:
         self.folder = _home() / scratch_dirs.name(study)

@@ -53,7 +53,7 @@ State = Literal["ready", "missing", "incomplete"]
 
 
 class StepTable(DeclaredTable):
-    """A `[[step]]` table: packages that one call of pip installs."""
+    """Validates a `[[step]]` table: packages that one call of pip installs."""
 
     packages: Words
     options: list[str] = Field(default_factory=list)
@@ -61,7 +61,7 @@ class StepTable(DeclaredTable):
 
 
 class DeclarationTable(DeclaredTable):
-    """The contents of an `environment.toml`."""
+    """Validates the contents of an `environment.toml`."""
 
     imports: Words
     warm_up: str | None = None
@@ -70,7 +70,7 @@ class DeclarationTable(DeclaredTable):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The environment that a runner declares, made or not."""
+    """Describes the environment that a runner declares, made or not."""
 
     runner: Path
     """Folder of the runner that declares it."""

@@ -18,7 +18,7 @@ _MAX_MESSAGE = 1 << 20
 
 
 class ForkServer:
-    """The process that forks ranks. It is warm if it imports a program first, cold if each rank executes a command of its own."""
+    """Runs the process that forks ranks. It is warm if it imports a program first, cold if each rank executes a command of its own."""
 
     def __init__(
         self, program: Path | None, *, environment: Mapping[str, str], grace_s: float, log: Path, python: str = sys.executable

@@ -18,7 +18,7 @@ _shims: set[processes.Process] = set()
 
 
 class GuardedProcess:
-    """A command that runs under a shim, with a unique tag in its environment. Messages call the command `name`.
+    """Runs a command under a shim, with a unique tag in its environment. Messages call the command `name`.
 
     The constructor makes this process a subreaper. If the shim is killed, the guarded processes become children of this process, and
     `close` still finds them. In a program of oppa it finds them even if they have cleared their environment.

@@ -12,7 +12,7 @@ from oppa.trials.trial_folder import TrialSpec
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:
-    """The end of one process of a trial: an exit code, or the signal that killed it."""
+    """Describes the end of one process of a trial: an exit code, or the signal that killed it."""
 
     rank: int | None
     """The rank of the process; None for a command that starts the ranks itself."""
@@ -35,7 +35,7 @@ class ProcessExit:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The ends of a trial's processes, in order of time.
+    """Lists the ends of a trial's processes, in order of time.
 
     The other processes get a moment after the first abnormal end, to report why. Those that have not ended by then are missing here.
     """
@@ -56,7 +56,7 @@ class Exit:
 
 
 class RunningTrial(Protocol):
-    """A trial that has been started."""
+    """Controls a trial that has been started."""
 
     def poll(self) -> Exit | None:
         """Return how the trial's processes ended, or None while they run; never block."""

@@ -21,7 +21,7 @@ from oppa.trials.runner import Runner
 from oppa.trials.trial_folder import REPORT, TrialSpec
 
 TRIM_S = 1.0
-"""Seconds between two looks at the size of the logs."""
+"""Seconds between two checks of the size of the logs."""
 LINGER_S = 1.5
 """Seconds that the other ranks get to fail by themselves and report why, after a rank has ended abnormally without a report."""
 
@@ -146,7 +146,7 @@ class LocalLauncher:
 
 
 class LocalTrial:
-    """A trial whose processes run on this host."""
+    """Runs the processes of a trial on this host."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ TORCHRUN_RANKS = "PET_NPROC_PER_NODE"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One host's part in a trial: the ranks from `index * devices_per_host` on, one for each device of the host."""
+    """Describes one host's part in a trial: the ranks from `index * devices_per_host` on, one for each device of the host."""
 
     index: int = 0
     hosts: int = 1
@@ -43,7 +43,7 @@ class Seat:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlacement:
-    """One process to start, in the form that `runners/fork_server.py` receives."""
+    """Describes one process to start, in the form that `runners/fork_server.py` receives."""
 
     rank: int | None
     """The rank of the process; None for a command that starts the ranks itself."""

@@ -23,7 +23,7 @@ _UNKILLABLE_S = 10.0
 
 
 class Process(NamedTuple):
-    """A process, identified so that a later one with the same number differs. `started` is in the kernel's ticks since boot."""
+    """Identifies a process, so that a later one with the same number differs. `started` is in the kernel's ticks since boot."""
 
     pid: int
     started: int

@@ -37,7 +37,7 @@ REPORTED = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+)"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RootCause:
-    """The line that explains a failure, the rank that printed it, and the traceback that ends with it."""
+    """Holds the line that explains a failure, the rank that printed it, and the traceback that ends with it."""
 
     line: str
     rank: int | None = None

@@ -62,7 +62,7 @@ class RunnerManifest(DeclaredTable):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """A program that trains, and how it is started."""
+    """Describes a program that trains, and how it is started."""
 
     folder: Path
     name: str

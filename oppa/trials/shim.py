@@ -25,7 +25,7 @@ def argv(tuner: int, line: int, grace_s: float, command: list[str]) -> list[str]
 
 
 class _Family:
-    """The command, all processes below it, and orphans."""
+    """Watches the command, all processes below it, and orphans."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = os.spawnvp(os.P_NOWAIT, command[0], command)

@@ -24,7 +24,7 @@ RECURRING = 0.1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputEstimate:
-    """A throughput in steps per second, its variance in (steps per second)^2, and the number of steps kept."""
+    """Holds a throughput in steps per second, its variance in (steps per second)^2, and the number of steps kept."""
 
     steps_per_s: float
     variance: float

@@ -24,7 +24,7 @@ POLL_S = 0.015
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """The result of a trial."""
+    """Holds the result of a trial."""
 
     outcome: Outcome
     cause: str = ""

@@ -50,7 +50,7 @@ Outcome = Literal["completed", "terminated_early", "out_of_memory", "failed", "t
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
-    """Everything that a program needs to run one trial. `steps` counts optimizer steps, the first (warm-up) included."""
+    """Holds everything that a program needs to run one trial. `steps` counts optimizer steps, the first (warm-up) included."""
 
     study: str
     trial: int
@@ -121,7 +121,7 @@ def _lacking(variables: Mapping[str, str]) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The measurement of one optimizer step. `memory_bytes` is the peak so far, maximum over ranks; None if it is not known yet."""
+    """Holds the measurement of one optimizer step. `memory_bytes` is the peak so far, maximum over ranks; None if it is not known yet."""
 
     step: int
     step_time_s: float
@@ -131,7 +131,7 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A program's own report of its end: the outcome, the cause, and the rank that failed."""
+    """Holds a program's own report of its end: the outcome, the cause, and the rank that failed."""
 
     outcome: str
     cause: str = ""

@@ -63,7 +63,7 @@ def opened(path: Path, *, writing: bool = False) -> Iterator[BinaryIO | None]:
 def read_from(path: Path, offset: int, *, limit_bytes: int) -> bytes:
     """Return at most `limit_bytes` that follow an offset, in bytes; nothing if the file ends there, or is missing.
 
-    The file is opened anew, as network file systems tell only then how long it is.
+    The file is opened anew, as network file systems report only then how long it is.
 
     Raises:
         MeasurementError: it is no regular file, or cannot be read, for `PATIENCE_S` if that may pass.

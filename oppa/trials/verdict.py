@@ -24,7 +24,7 @@ FEWEST = 3
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialVerdict:
-    """An outcome, its cause, and the first rank that failed, if one did."""
+    """Holds an outcome, its cause, and the first rank that failed, if one did."""
 
     outcome: Outcome
     cause: str = ""
@@ -34,7 +34,7 @@ class TrialVerdict:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FailureSign:
-    """A sign of failure, with the verdict that holds if no sign is earlier."""
+    """Describes a sign of failure, with the verdict that holds if no sign is earlier."""
 
     time: float
     """Unix seconds at which it was seen."""

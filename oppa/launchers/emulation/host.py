@@ -36,7 +36,7 @@ _QUEUE_PACKETS = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedHost:
-    """One of several hosts that this machine emulates."""
+    """Describes one of several hosts that this machine emulates."""
 
     address: str
     namespace: Path
@@ -54,7 +54,7 @@ class EmulatedHost:
 
 
 class Plug(NamedTuple):
-    """An emulated host that is not connected yet; `namespace` and `device` are file descriptors."""
+    """Holds an emulated host that is not connected yet; `namespace` and `device` are file descriptors."""
 
     address: str
     namespace: int

@@ -18,7 +18,7 @@ from oppa.trials.cgroups import quotas_lacking
 
 
 class Netlab:
-    """Emulated hosts and the link between them. They exist until `close`, or until the thread that created them ends for any reason.
+    """Emulates hosts and the link between them. They exist until `close`, or until the thread that created them ends for any reason.
 
     One process, the relay, holds the devices and carries all packets. Processes on a host may outlive it, but are then disconnected.
 

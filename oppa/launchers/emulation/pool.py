@@ -33,7 +33,7 @@ class EmulatedProvider:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedHostPool:
-    """Hosts of a netlab: as many as a job needs."""
+    """Provides hosts of a netlab: as many as a job needs."""
 
     addresses: tuple[str, ...]
     namespaces: tuple[str, ...]

@@ -32,7 +32,7 @@ Hear = Callable[[int, int, bytes], None]
 
 
 class EmulatedRanks:
-    """Ranks on the hosts of a netlab, `ranks_per_host` on each and in order, until `close`.
+    """Runs ranks on the hosts of a netlab, `ranks_per_host` on each and in order, until `close`.
 
     Raises:
         OSError: a process cannot be started. No rank is left.
@@ -121,7 +121,7 @@ def variables_of(rank: int, hosts: tuple[EmulatedHost, ...], ranks_per_host: int
 
 
 class _Rank:
-    """A command under a shim on an emulated host. `code` is its exit code, or minus the signal that killed it; None while it runs."""
+    """Runs a command under a shim on an emulated host. `code` is its exit code, or minus the signal that killed it; None while it runs."""
 
     def __init__(
         self, command: list[str], *, host: EmulatedHost, environment: Mapping[str, str], group: Path | None, grace_s: float

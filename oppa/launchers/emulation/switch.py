@@ -45,7 +45,7 @@ def argv(
 
 
 class _Line:
-    """One direction of a line, which carries one packet at a time."""
+    """Models one direction of a line, which carries one packet at a time."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s

@@ -43,7 +43,7 @@ def collective_figures(hosts: Sequence[str], device: torch.device, plan: Measure
 
 
 def link_figures(hosts: Sequence[str], device: torch.device, plan: MeasurementPlan) -> dict[str, Figure]:
-    """Return the rate of each host's link on every rank; none for fewer than three hosts, of which nothing tells the slow one.
+    """Return the rate of each host's link on every rank; none for fewer than three hosts, of which none can be identified as slow.
 
     The hosts form a ring, and the first ranks of neighbours send to each other, all pairs of a round at once. A host has the better of
     its two rates, so that a slow neighbour does not count against it.

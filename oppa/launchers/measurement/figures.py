@@ -87,7 +87,7 @@ class MeasuredNode:
     """Holds the rates of one node: of its slowest device, because a step waits for it, and of its link."""
 
     name: str
-    """Name by which Slurm, or else the node itself, knows it."""
+    """Name of the node in Slurm, or else its own."""
     figures: tuple[Figure, ...]
 
     def to_dict(self) -> dict[str, Any]:

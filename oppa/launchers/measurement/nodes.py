@@ -20,7 +20,7 @@ from oppa.launchers.measurement.figures import Figure, MeasuredNode
 FALSE_ALARM = 0.05
 """Probability that the rule names a node if all nodes are alike, over all figures together."""
 FEWEST = 3
-"""Nodes below which no rule can tell the slow one."""
+"""Nodes below which no rule can identify the slow one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

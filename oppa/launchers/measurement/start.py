@@ -77,7 +77,7 @@ def _measure_here(ranks: int, *, figure_s: float, on_cuda: bool, tell: Tell) -> 
 
 
 def _ended(guard: GuardedProcess, progress: Path, tell: Tell) -> str:
-    """Return how the ranks ended, and tell their progress until then."""
+    """Return how the ranks ended, and report their progress until then."""
     give_up_at, shown = time.monotonic() + _PATIENCE_S, ""
     while not (how := guard.ended()) and time.monotonic() < give_up_at:
         step = progress.read_text() if progress.exists() else ""

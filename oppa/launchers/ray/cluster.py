@@ -22,7 +22,7 @@ HINT = "run oppa on a node of the cluster, for example by `ray job submit`, or n
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """The resources that a trial holds on each host."""
+    """Describes the resources that a trial holds on each host."""
 
     cpus: int
     gpus: int = 0

@@ -20,7 +20,7 @@ from oppa.launchers.event_line import write_event
 from oppa.launchers.ray.cluster import Bundle, connected, unreachable
 
 POLL_S = 0.5
-"""Seconds between two looks at the placement group."""
+"""Seconds between two checks of the placement group."""
 SOON_S = 2
 
 

@@ -100,7 +100,7 @@ def _fitting(request: HostRequest) -> int:
 
 
 class Holder:
-    """The process that holds a placement group (`holder.py`), and what it reports. A cluster that is lost may return."""
+    """Runs the process that holds a placement group (`holder.py`), and reads its reports. A cluster that is lost may return."""
 
     def __init__(self, hold: Hold, *, grace_s: float, log: Path, return_s: float = RETURN_S) -> None:
         self.hold = hold
@@ -211,7 +211,7 @@ class Holder:
 
 
 class RayHosts:
-    """A host pool: the nodes of a placement group. Ray moves the group to other nodes if one is lost."""
+    """Provides the nodes of a placement group as a host pool. Ray moves the group to other nodes if one is lost."""
 
     def __init__(self, holder: Holder) -> None:
         self._holder = holder

@@ -25,7 +25,7 @@ from oppa.launchers.event_line import LOST, write_event
 from oppa.launchers.ray.cluster import connected
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES")
-"""Variables by which Ray tells an actor its devices."""
+"""Variables in which Ray lists the devices of an actor."""
 STDOUT, STDERR = 1, 2
 STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
 """Descriptors of a command's output, with the concurrency group of the actor in which each is read."""
@@ -171,7 +171,7 @@ def _beat(actors: list[Any]) -> None:
 
 
 def _copy_out(actor: Any, stream: int, host: int, codes: list[int], *, events: bool) -> None:
-    """Print a command's output until it ends, in whole lines if it is events. A lost actor ends the step: nobody knows what still runs."""
+    """Print a command's output until it ends, in whole lines if it is events. A lost actor ends the step: what still runs is unknown."""
     import ray
 
     read = actor.read.options(concurrency_group=STREAMS[stream])
