@@ -9,7 +9,7 @@ HIDDEN = "***"
 _SECRET = re.compile(r"(secret|passw(or)?d|passphrase|credentials?|(api|access|private)_?key|authorization)(_|$)")
 """Matches names in lower case that always name a secret."""
 _TOKEN = re.compile(r"(^|_)(token|auth|cookie|key|pwd|sig|signature)$")
-"""Matches names that name a secret, unless their value says otherwise."""
+"""Matches names that name a secret, unless their value shows otherwise."""
 _SERVICE = re.compile(
     r"(^|_)((hf|hub|hugging_?face|auth|access|api|bearer|wandb|git(hub|lab)|session|refresh|neptune|client|user)_token)$|^token$"
 )
@@ -50,7 +50,7 @@ _SHAPES = re.compile(
 def redacted(words: Sequence[str]) -> list[str]:
     """Return a command line without its secrets.
 
-    A secret is the value of a variable or an option whose name says so, such as `WANDB_API_KEY=...` or `--password ...`. It is also the
+    A secret is the value of a variable or an option that is named like one, such as `WANDB_API_KEY=...` or `--password ...`. It is also the
     login of a URL, or a key with the shape of a well-known service. A reference to a variable, such as `$WANDB_API_KEY`, is no secret.
     """
     return list(_redacted(words))

@@ -138,7 +138,7 @@ class Configuration:
         return "_".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values by name, as they are written to JSON; `knobs` has what else there is to know of the extras."""
+        """Return plain values by name, as they are written to JSON; `knobs` has the other facts of the extras."""
         values = {name: getattr(self, name) for name in PARAMETERS}  # `asdict` takes ten times as long, and messages hold several
         if self.extras:
             values |= {extra.name: extra.value for extra in self.extras}

@@ -27,7 +27,7 @@ _OF_STEP = frozenset([_IMAGE, "container-name"])
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A folder that a container has at the same place."""
+    """Describes a folder that a container has at the same place."""
 
     source: PurePath
     is_writable: bool
@@ -39,7 +39,7 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container that a launch line starts."""
+    """Describes a container that a launch line starts."""
 
     image: str
     """File or name of its image; empty if the line does not state it, as with `--container-name`."""

@@ -90,7 +90,7 @@ class Problem:
 
     @property
     def has_prior(self) -> bool:
-        """Return whether the cost model says something about the job: its model is stated, and the objective is throughput."""
+        """Return whether the cost model applies to the job: its model is stated, and the objective is throughput."""
         return self.stated_model is not None and self.objective.is_throughput
 
     @property
@@ -136,7 +136,7 @@ class Problem:
         """
         values = self.to_dict()
         values["runner"] = self.runner.name
-        values["space"].pop("framework", None)  # what the prior knows changes no result
+        values["space"].pop("framework", None)  # what the prior predicts changes no result
         values["space"].pop("framework_text", None)
         values["cluster"].pop("hardware", None)
         for name in ("config", *COMPUTED):  # the dimensions of a configuration are decisive, wherever its file lies

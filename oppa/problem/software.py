@@ -69,7 +69,7 @@ class Software:
     def differences(self, other: Self) -> Iterator[tuple[str, str, str]]:
         """Yield what differs between the two, each with both values: the environment, versions, image, programs of the launch line.
 
-        One environment may have its interpreter at several paths, so its folder is compared instead. What either does not know is no
+        One environment may have its interpreter at several paths, so its folder is compared instead. What either does not state is no
         difference: earlier studies did not record it, and a login node may have no driver.
         """
         for name, field in (("environment", "prefix"), ("Python", "python_version"), ("torch", "torch")):

@@ -174,7 +174,7 @@ class SearchSpace:
     balanced_stages: bool = False
     """The framework cuts pipeline stages by cost, the output projection included; otherwise they hold equally many layers."""
     framework: str = ""
-    """Framework whose memory and communication the cost model knows (priors/frameworks); empty: that of the built-in trainer."""
+    """Framework whose memory and communication the cost model predicts (priors/frameworks); empty: that of the built-in trainer."""
     framework_text: str = ""
     """Content of the framework's file, in TOML, if the job names its own. A study stores it, so that it needs no other file."""
     listed: tuple[tuple[Value, ...], ...] | None = None

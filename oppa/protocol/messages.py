@@ -117,7 +117,7 @@ Text = Annotated[str, Field(max_length=2000), AfterValidator(plain_text)]
 
 
 class _Message(BaseModel):
-    """Base of all messages; unknown fields are refused."""
+    """Implements what all messages share; unknown fields are refused."""
 
     model_config = _STRICT
 
@@ -149,7 +149,7 @@ class Reach(BaseModel):
 
 
 class Hello(_Message):
-    """First message of a connection: identifies the job and describes its training."""
+    """Opens a connection: identifies the job and describes its training."""
 
     type: Literal["hello"] = "hello"
     version: Literal[1] = 1
@@ -167,12 +167,12 @@ class Hello(_Message):
     """Changes that are open to the job; by default, all."""
 
     def to_json(self) -> str:
-        """Return the JSON text to send, without a default `reach`, which older services do not know."""
+        """Return the JSON text to send, without a default `reach`, which older services refuse."""
         return self.model_dump_json(exclude={"reach"} if self.reach == Reach() else None)
 
 
 class StepFacts(_Message):
-    """Facts of an optimizer step, as the run controller, the ledger and the message share them."""
+    """Holds the facts of an optimizer step, as the run controller, the ledger and the message share them."""
 
     step: Count
     samples: Count
@@ -212,7 +212,7 @@ class StepFacts(_Message):
 
 
 class StepTaken(StepFacts):
-    """Report of an optimizer step."""
+    """Reports an optimizer step."""
 
     type: Literal["step"] = "step"
     number: Number
@@ -234,7 +234,7 @@ class StepTaken(StepFacts):
 
 
 class ChangeFacts(_Message):
-    """Facts of an attempted change of configuration, as the run controller, the ledger and the message share them."""
+    """Holds the facts of an attempted change of configuration, as the run controller, the ledger and the message share them."""
 
     before: AnySetting
     after: AnySetting
@@ -248,14 +248,14 @@ class ChangeFacts(_Message):
 
 
 class Changed(ChangeFacts):
-    """Report of the outcome of a change of configuration."""
+    """Reports the outcome of a change of configuration."""
 
     type: Literal["change"] = "change"
     number: Number
 
 
 class Welcome(_Message):
-    """Answer to a hello: the service accepts the job."""
+    """Answers a hello: the service accepts the job."""
 
     type: Literal["welcome"] = "welcome"
     version: Literal[1] = 1
@@ -264,14 +264,14 @@ class Welcome(_Message):
 
 
 class Ack(_Message):
-    """Acknowledgement of all messages up to this number."""
+    """Acknowledges all messages up to this number."""
 
     type: Literal["ack"] = "ack"
     number: Number
 
 
 class Weighed(BaseModel):
-    """A configuration with its goodput."""
+    """Holds a configuration with its goodput."""
 
     model_config = _STRICT
 
@@ -284,7 +284,7 @@ class Weighed(BaseModel):
 
 
 class Decided(_Message):
-    """A decision on what the job should do."""
+    """States a decision on what the job should do."""
 
     type: Literal["decision"] = "decision"
     number: Number
@@ -315,7 +315,7 @@ class Decided(_Message):
 
 
 class Refused(_Message):
-    """Refusal of a message or of the whole connection."""
+    """Refuses a message or the whole connection."""
 
     type: Literal["refused"] = "refused"
     reason: Text

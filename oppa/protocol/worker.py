@@ -19,7 +19,7 @@ SLIDING = 5
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """Metrics of one worker over a window of steps; means over the steps unless stated otherwise."""
+    """Holds the metrics of one worker over a window of steps; means over the steps unless stated otherwise."""
 
     local_batch: int
     """Samples of the worker in a step."""

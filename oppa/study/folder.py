@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Study:
-    """One study, as used by one tuner. `clock` returns wall-clock time, since leases are compared across processes."""
+    """Reads and writes one study, as used by one tuner. `clock` returns wall-clock time, since leases are compared across processes."""
 
     def __init__(self, folder: str | Path, *, clock: Clock = time.time, host: str = "") -> None:
         self.folder = Path(folder)

@@ -25,7 +25,7 @@ Inode = tuple[int, int]
 
 
 class Identity(NamedTuple):
-    """The files that a path names at some moment; None for one that is missing, or cannot be SQLite's."""
+    """Identifies the files that a path names at some moment; None for one that is missing, or cannot be SQLite's."""
 
     database: Inode | None
     log: Inode | None

@@ -19,7 +19,7 @@ QUANTILE = 1.645
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The designer's prediction for a trial before it ran."""
+    """Holds the designer's prediction for a trial before it ran."""
 
     steps_per_s: float
     log_stddev: float
@@ -49,7 +49,7 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right of one tuner to run one trial, until it expires. `token` invalidates the lease of a tuner that was presumed dead."""
+    """Grants one tuner the right to run one trial, until it expires. `token` invalidates the lease of a tuner that was presumed dead."""
 
     trial: int
     configuration: Configuration
@@ -67,7 +67,7 @@ class Lease:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTime:
-    """The seconds for which the tuners of a study hold devices, at one moment, as one of them sees it.
+    """States the seconds for which the tuners of a study hold devices, at one moment, as one of them sees it.
 
     A holder is a tuner whose launcher holds its hosts between trials. It holds them until the last running trial has ended.
     """
@@ -93,7 +93,7 @@ class HeldTime:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBudget:
-    """The seconds in which a study may hold its devices, and the share of them that a trial requests."""
+    """States the seconds in which a study may hold its devices, and the share of them that a trial requests."""
 
     total_s: float
     """Seconds of all trials of the study together, those of other tuners included."""
@@ -112,7 +112,7 @@ class TimeBudget:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A trial that ended. Values that it did not measure are None."""
+    """Describes a trial that ended. Values that it did not measure are None."""
 
     id: int
     configuration: Configuration

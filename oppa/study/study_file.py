@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class StudyFile:
-    """The open `study.db` of a folder. Before each use it is compared with what its path names now.
+    """Keeps the `study.db` of a folder open. Before each use it is compared with what its path names now.
 
     Raises:
         StudyError: the file cannot be used, here and in every method.

@@ -16,7 +16,7 @@ MOST = 8
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyRanking:
-    """The ranking of strategies at one global batch."""
+    """Ranks strategies at one global batch."""
 
     fastest: TableRow
     next_best: TableRow | None

@@ -30,7 +30,7 @@ Method = Literal["active", "exhaustive", "predicted"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareFingerprint:
-    """The machine that ran the trials: what throughput depends on, and its memory."""
+    """Describes the machine that ran the trials: what throughput depends on, and its memory."""
 
     cpu: str
     cores: float
@@ -56,7 +56,7 @@ class HardwareFingerprint:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The origin of a table. All of it is written to `table.meta.json`."""
+    """Describes the origin of a table. All of it is written to `table.meta.json`."""
 
     problem: Mapping[str, Any]
     """The parts of the problem that decide throughput: model, cluster, precision, runner, and the user's own command."""

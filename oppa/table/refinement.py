@@ -43,7 +43,7 @@ _LEAST_VARIANCE = 1e-12
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeObservation:
-    """Optimizer steps of a training run that were made in one configuration."""
+    """Summarises the optimizer steps of a training run that were made in one configuration."""
 
     configuration: Configuration
     steps: int
@@ -92,7 +92,7 @@ class StepTimeObservation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CombinedObservation:
-    """All observations of one configuration, combined."""
+    """Combines all observations of one configuration."""
 
     mean: float
     """Mean of the log rate."""

@@ -22,7 +22,7 @@ Source = Literal["measured", "predicted"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelStrategy:
-    """A parallel strategy S: the layout of the ranks and every knob except the batch sizes.
+    """Holds a parallel strategy S: the layout of the ranks and every knob except the batch sizes.
 
     A change between two configurations of one strategy needs no other layout.
     """
@@ -43,7 +43,7 @@ class ParallelStrategy:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """The throughput of a configuration, as a log-normal distribution around a median."""
+    """Holds the throughput of a configuration, as a log-normal distribution around a median."""
 
     configuration: Configuration
     steps_per_s: float

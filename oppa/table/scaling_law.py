@@ -30,7 +30,7 @@ LARGEST = 9.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScalingLaw:
-    """The step time over the number of devices."""
+    """Predicts the step time over the number of devices."""
 
     coefficients: tuple[float, float, float]
     """a, b and c, in seconds."""

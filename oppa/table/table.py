@@ -14,7 +14,7 @@ PROFILE = "make one: `oppa profile JOB --global-batch FIRST..LAST --table FOLDER
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Throughput and memory of (S, B_g, B_m). A configuration that is missing does not fit, or was not worth a trial."""
+    """Holds throughput and memory of (S, B_g, B_m). A configuration that is missing does not fit, or was not worth a trial."""
 
     rows: tuple[TableRow, ...]
     origin: Origin

@@ -26,7 +26,7 @@ from oppa.tracking.tracker import Status
 from oppa.training.run.run_folder import SPEC, RunSpec
 
 POLL_S = 1.0
-"""Seconds between two looks at the records."""
+"""Seconds between two reads of the records."""
 
 
 class SessionRecorder(Protocol):
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def follow(folder: Path, name: str, choice: TrackingChoice, *, words: int) -> None:
-    """Record the study or the run in a folder until its session says how it ended.
+    """Record the study or the run in a folder until its session reports how it ended.
 
     Args:
         name: Name of the tracker, one of the choice.

@@ -100,7 +100,7 @@ def following(folder: Path, choice: TrackingChoice) -> Iterator[None]:
 
 
 class _Follower:
-    """A process that follows a folder with one tracker. Its standard output consists of warnings."""
+    """Runs a process that follows a folder with one tracker. Its standard output consists of warnings."""
 
     def __init__(self, folder: Path, name: str, choice: TrackingChoice) -> None:
         log = file_of(folder, name, ".log")
@@ -114,7 +114,7 @@ class _Follower:
         self._reader.start()
 
     def end(self, status: Status) -> None:
-        """Tell the process how the session ended."""
+        """Report to the process how the session ended."""
         with contextlib.suppress(OSError):  # it has ended before
             os.write(self._in, status.encode())
         os.close(self._in)

@@ -14,7 +14,7 @@ Status = Literal["finished", "failed", "interrupted"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """A run as a tracker records it: a study, one of its trials, or a training run."""
+    """Describes a run as a tracker records it: a study, one of its trials, or a training run."""
 
     id: str
     """Unique id; a run that a later session continues has the same one. It consists of letters, digits and `-`."""

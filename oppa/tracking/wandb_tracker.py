@@ -1,4 +1,4 @@
-"""Record runs with Weights & Biases, on this machine unless an option says otherwise: `wandb sync` uploads them."""
+"""Record runs with Weights & Biases, on this machine unless an option states otherwise: `wandb sync` uploads them."""
 
 import os
 from collections.abc import Mapping

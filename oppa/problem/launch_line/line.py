@@ -35,7 +35,7 @@ MOST_WORDS = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A program that starts the next one: a wrapper, a step of a cluster, or a launcher of ranks."""
+    """Describes a program that starts the next one: a wrapper, a step of a cluster, or a launcher of ranks."""
 
     name: str
     kind: str
@@ -56,7 +56,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchLine:
-    """A launch line by its parts."""
+    """Divides a launch line into its parts."""
 
     typed: tuple[str, ...]
     """The user's own words."""

@@ -9,7 +9,7 @@ from oppa.problem.launch_line.words import Word
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptLaunch:
-    """The command that a script starts."""
+    """Holds the command that a script starts."""
 
     words: tuple[Word, ...]
     environment: Mapping[str, Word]

@@ -24,7 +24,7 @@ _NESTED = 8
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Effects:
-    """Variables, arguments and a folder that commands may change."""
+    """Collects the variables, arguments and folder that commands may change."""
 
     names: set[str] = dataclasses.field(default_factory=set)
     lasting: set[str] = dataclasses.field(default_factory=set)

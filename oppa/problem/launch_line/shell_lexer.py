@@ -19,7 +19,7 @@ _SPECIAL = "@*#?$!-0123456789"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """An operator, or a word."""
+    """Holds an operator, or a word."""
 
     operator: str
     """Text of an operator; empty for a word."""

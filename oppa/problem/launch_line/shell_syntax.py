@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LiteralText:
-    """Literal text, with its line."""
+    """Holds literal text, with its line."""
 
     text: str
     line: int
@@ -18,7 +18,7 @@ class LiteralText:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """An expansion: `$NAME`, `${NAME:-default}`, `$((...))` or `$(...)`."""
+    """Describes an expansion: `$NAME`, `${NAME:-default}`, `$((...))` or `$(...)`."""
 
     source: str
     """The expansion as the script has it."""
@@ -35,7 +35,7 @@ Parts = tuple[Part, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """An assignment: of a word, or of the words of an array."""
+    """Describes an assignment: of a word, or of the words of an array."""
 
     name: str
     value: Parts
@@ -46,7 +46,7 @@ class Assigned:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Simple:
-    """A simple command: assignments, then words."""
+    """Describes a simple command: assignments, then words."""
 
     line: int
     assignments: tuple[Assigned, ...] = ()
@@ -57,7 +57,7 @@ class Simple:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Conditional:
-    """An `if` command: branches with their conditions; the last condition is empty for `else`."""
+    """Describes an `if` command: branches with their conditions; the last condition is empty for `else`."""
 
     line: int
     branches: tuple[tuple[tuple["Command", ...], tuple["Command", ...]], ...]
@@ -66,7 +66,7 @@ class Conditional:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CaseCommand:
-    """A `case` command: its word, and branches with their patterns."""
+    """Describes a `case` command: its word, and branches with their patterns."""
 
     line: int
     word: Parts
@@ -76,7 +76,7 @@ class CaseCommand:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Opaque:
-    """A loop, a function, a group, a subshell or another compound command, with the commands inside."""
+    """Describes a loop, a function, a group, a subshell or another compound command, with the commands inside."""
 
     line: int
     kind: str

@@ -38,7 +38,7 @@ _BLANKS = re.compile(r"([ \t\n]+)")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Fragment:
-    """A piece of an expanded word; `splits` if blanks in it separate words."""
+    """Holds a piece of an expanded word; `splits` if blanks in it separate words."""
 
     piece: WordPiece
     splits: bool = False

@@ -17,7 +17,7 @@ ENVIRONMENT = "environment"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WordPiece:
-    """A part of a word with one origin."""
+    """Holds a part of a word with one origin."""
 
     text: str
     origin: str
@@ -26,7 +26,7 @@ class WordPiece:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A word of a launch line."""
+    """Holds a word of a launch line."""
 
     pieces: tuple[WordPiece, ...]
 
