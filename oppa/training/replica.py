@@ -34,7 +34,7 @@ Answered = Callable[[Tensor, Tensor], None]
 
 
 class Replica:
-    """This rank's part of the model and its optimizers."""
+    """Holds this rank's part of the model and its optimizers."""
 
     def __init__(self, spec: TrialSpec, mesh: Mesh, *, weights: bool = True, local_batches: Sequence[int] = ()) -> None:
         """Build this rank's part.

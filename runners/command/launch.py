@@ -31,7 +31,7 @@ from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, OPENED, RECOGNISED, REPORT, REPORTER, TrialSpec
 
 LOOK_S, DRAIN_S = 0.5, 5.0
-"""Seconds between two looks at the program, and most seconds of output that others print after its end."""
+"""Seconds between two checks of the program, and most seconds of output that others print after its end."""
 LONGEST_LINE = 1 << 12
 """Most bytes of a line that are read; a program may print its data, or no end of a line."""
 

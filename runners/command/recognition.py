@@ -10,7 +10,7 @@ ENOUGH = 2
 
 
 LONGEST = 2_000
-"""Characters of a line that are looked at; a program may print its data."""
+"""Characters of a line that are searched; a program may print its data."""
 
 
 class Recognition:

@@ -20,7 +20,7 @@ class RunCheckpoints:
 
     Args:
         manager: The manager, which reads and writes.
-        resume: The state to go on from; None begins, where the configuration says so with the weights of `initial_load_path`.
+        resume: The state to go on from; None begins, with the weights of `initial_load_path` if the configuration has one.
         saved_after_step: Saves after a step if that is due.
     """
 

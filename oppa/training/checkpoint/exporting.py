@@ -103,7 +103,7 @@ class _ReadingPlanner(DefaultSavePlanner):
 
 
 class _Stored:
-    """The tensors of a checkpoint, whole."""
+    """Reads the tensors of a checkpoint, whole."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._manifest = folder, Manifest.read(folder)

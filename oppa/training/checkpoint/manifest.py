@@ -27,7 +27,7 @@ _ELSEWHERE = ("name", "seq_len", "entry_point", "config")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A saved piece: a box of a whole tensor of the training state, stored in `file` under `name`."""
+    """Describes a saved piece: a box of a whole tensor of the training state, stored in `file` under `name`."""
 
     key: TensorKey
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The contents of a checkpoint: optimizer steps taken, the trainer's notes (JSON), bytes of each file, and disjoint pieces."""
+    """Lists the contents of a checkpoint: optimizer steps taken, the trainer's notes (JSON), bytes of each file, and disjoint pieces."""
 
     model: Mapping[str, Any]
     steps: int

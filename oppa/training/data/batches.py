@@ -34,7 +34,7 @@ _EMBEDDED_BYTES = 4 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
-    """Inputs and targets of b sequences or images, each of shape (b, ...)."""
+    """Holds the inputs and targets of b sequences or images, each of shape (b, ...)."""
 
     inputs: Tensor
     targets: Tensor
@@ -50,7 +50,7 @@ class Batch:
 
 
 class Source(Protocol):
-    """A source of training data."""
+    """Provides training data."""
 
     @property
     def size(self) -> int | None:
@@ -77,7 +77,7 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Text for a language model; the targets are the inputs shifted by one token."""
+    """Provides text for a language model; the targets are the inputs shifted by one token."""
 
     text: Text
     seq_len: int
@@ -144,7 +144,7 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Masked:
-    """Text for an encoder: some bytes of each sequence are masked, and only these are predicted.
+    """Provides text for an encoder: some bytes of each sequence are masked, and only these are predicted.
 
     Every sequence has the same number of masked bytes, so that the mean over micro-batches is the mean over all masked bytes.
     """

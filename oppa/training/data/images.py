@@ -22,7 +22,7 @@ CLASSES = 10
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Digits:
-    """Grey images between -1 and 1, shape (n, 1, 8, 8), and their digits, shape (n,)."""
+    """Provides grey images between -1 and 1, shape (n, 1, 8, 8), and their digits, shape (n,)."""
 
     images: Tensor
     digits: Tensor

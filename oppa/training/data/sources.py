@@ -8,7 +8,7 @@ from oppa.trials.trial_folder import TrialSpec
 
 
 class UserData:
-    """The data of a user's module, which decides itself when it repeats samples."""
+    """Provides the data of a user's module, which decides itself when it repeats samples."""
 
     size = None
     held_out = 0

@@ -20,7 +20,7 @@ Array = np.ndarray[tuple[int], np.dtype[Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive tokens in a file: `length` tokens of a numpy type, from byte `offset` on."""
+    """Locates consecutive tokens in a file: `length` tokens of a numpy type, from byte `offset` on."""
 
     file: Path
     length: int
@@ -35,7 +35,7 @@ class Stretch:
 
 
 class Text:
-    """The concatenated tokens of stretches of files.
+    """Concatenates the tokens of stretches of files.
 
     Args:
         stretches: Stretches in order; empty ones are left out.

@@ -96,7 +96,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer.
+    """Computes one transformer layer.
 
     Args:
         model: Model that the layer belongs to.

@@ -52,7 +52,7 @@ class TokenEmbedding(nn.Embedding):
 
 
 class TiedHead(ColumnLinear):
-    """The tied output head of a last stage without the embedding: a copy of it. The gradients of both are summed."""
+    """Implements the tied output head of a last stage without the embedding: a copy of it. The gradients of both are summed."""
 
     def pieces(self, name: str) -> list[Piece]:
         """Return this rank's rows of the embedding, under its name."""

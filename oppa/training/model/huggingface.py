@@ -32,7 +32,7 @@ _ELSEWHERE = ("name", "seq_len", "entry_point", "config", "activation")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Foreign:
-    """A tensor of a file: this core's tensors below each other, and then transposed if it multiplies from the right."""
+    """Describes a tensor of a file: this core's tensors below each other, and then transposed if it multiplies from the right."""
 
     parts: tuple[str, ...]
     transposed: bool = False

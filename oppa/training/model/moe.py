@@ -78,7 +78,7 @@ class Mixture(nn.Module):
 
 
 class Experts(nn.Module):
-    """The experts of this rank. Their matrices of one kind are stacked by rows, so that FSDP2 can shard them evenly."""
+    """Holds the experts of this rank. Their matrices of one kind are stacked by rows, so that FSDP2 can shard them evenly."""
 
     def __init__(self, model: Model, mine: range, tp: Slice) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Experts(nn.Module):
 
 
 class Stack(nn.Module):
-    """The linear layers of the experts in `mine`; this tensor-parallel rank holds a part of dimension `dim` of each."""
+    """Stacks the linear layers of the experts in `mine`; this tensor-parallel rank holds a part of dimension `dim` of each."""
 
     def __init__(self, mine: range, full_shape: tuple[int, int], dim: int, tp: Slice, *, bias: bool) -> None:
         super().__init__()

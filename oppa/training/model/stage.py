@@ -26,7 +26,7 @@ from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear, Slice, ente
 
 
 class ModelStage(nn.Module):
-    """A stage of consecutive parts. The first part embeds the inputs, and the last one computes this rank's slice of the logits.
+    """Runs consecutive parts. The first part embeds the inputs, and the last one computes this rank's slice of the logits.
 
     A last stage without a `head` multiplies with the tied embedding, which it then holds. A stage without parts returns its input.
 

@@ -28,7 +28,7 @@ from oppa.training.model.tensor_slices import Piece
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
-    """This rank's share of a group: part number `index` of `size`, in tensor parallelism, among experts or among replicas."""
+    """Describes this rank's share of a group: part number `index` of `size`, in tensor parallelism, among experts or among replicas."""
 
     index: int = 0
     size: int = 1
@@ -152,7 +152,7 @@ def _scattered(x: Tensor, tp: Slice) -> Tensor:
 
 @runtime_checkable
 class Sliced(Protocol):
-    """A module with tensors of which this rank holds parts."""
+    """Lists the tensors of a module of which this rank holds parts."""
 
     def pieces(self, name: str) -> list[Piece]:
         """Return the pieces of the parameter with this global name, from its first rows to its last."""
@@ -160,7 +160,7 @@ class Sliced(Protocol):
 
 
 class SplitLinear(nn.Linear):
-    """A linear layer with only this rank's `part` of the weight's dimension `dim`; a bias is split with the outputs, else whole."""
+    """Holds only this rank's `part` of the dimension `dim` of a linear layer's weight; a bias is split with the outputs, else whole."""
 
     def __init__(self, full_shape: tuple[int, int], dim: int, tp: Slice, *, bias: bool = False) -> None:
         self.part = tp.of(full_shape[dim])
@@ -174,14 +174,14 @@ class SplitLinear(nn.Linear):
 
 
 class ColumnLinear(SplitLinear):
-    """A linear layer that is split over its outputs; its input must have passed `enter`."""
+    """Splits a linear layer over its outputs; its input must have passed `enter`."""
 
     def __init__(self, inputs: int, outputs: int, tp: Slice, *, bias: bool = False) -> None:
         super().__init__((outputs, inputs), 0, tp, bias=bias)
 
 
 class RowLinear(SplitLinear):
-    """A linear layer that is split over its inputs; it sums its output over the group, and then adds its bias once."""
+    """Splits a linear layer over its inputs, sums its output over the group, and then adds its bias once."""
 
     def __init__(self, inputs: int, outputs: int, tp: Slice, *, bias: bool = False) -> None:
         super().__init__((outputs, inputs), 1, tp, bias=bias)

@@ -16,7 +16,7 @@ Box = tuple[range, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of the whole tensor `name`, independent of layouts."""
+    """Describes a box of the whole tensor `name`, independent of layouts."""
 
     name: str
     shape: tuple[int, ...]

@@ -21,7 +21,7 @@ from oppa.problem.model import Model
 
 
 class Parts(Protocol):
-    """A module in parts. Each part maps one tensor to one tensor, whose first dimension is the sequences of a micro-batch.
+    """Divides a module into parts. Each maps one tensor to one tensor, whose first dimension is the sequences of a micro-batch.
 
     An optional method `batch(step: int, sequences: range) -> (inputs, targets)` returns these sequences of the global batch of a step, and
     the same ones at each call. Without it, the module is trained on the data of a built-in model with these dimensions.

@@ -20,7 +20,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Family(Protocol):
-    """A model as a chain of parts: one before the first block, each block, and one after the last block."""
+    """Divides a model into a chain of parts: one before the first block, each block, and one after the last block."""
 
     def stage(self, parts: range, *, weights: bool = True) -> nn.Module:
         """Build consecutive parts, sharded over the replicas if the ZeRO stage requires it.

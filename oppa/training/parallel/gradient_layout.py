@@ -27,7 +27,7 @@ from oppa.training.parallel.tied_embeddings import COPIES
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GradientPlacement:
-    """The distribution of a parameter's gradients over the ranks."""
+    """Describes the distribution of a parameter's gradients over the ranks."""
 
     copies: int = 1
     """Number of ranks with the same gradient of a micro-batch."""
@@ -41,7 +41,7 @@ class GradientPlacement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GradientLayout:
-    """The modules of this rank, the placements of their parameters, and the group to sum over."""
+    """Holds the modules of this rank, the placements of their parameters, and the group to sum over."""
 
     parts: Sequence[tuple[nn.Module, dict[str, GradientPlacement]]]
     device: torch.device

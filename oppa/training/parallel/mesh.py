@@ -35,7 +35,7 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeshAxis:
-    """This rank's peers in one kind of parallelism, and its index among them; without peers, there is no group."""
+    """Holds this rank's peers in one kind of parallelism, and its index among them; without peers, there is no group."""
 
     ranks: tuple[int, ...]
     index: int
@@ -49,7 +49,7 @@ class MeshAxis:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """This rank's position in the job and its process groups.
+    """Holds this rank's position in the job and its process groups.
 
     `replicas` has the ranks that train the same parameters. ZeRO shards their state over `shard`; `copies` has the ranks with equal shards.
     `expert_dp` has the ranks that hold the same experts.
@@ -166,7 +166,7 @@ def _joined(
 
 
 class Peers(NamedTuple):
-    """The peers of a rank in each kind of parallelism; each includes the rank itself, in order."""
+    """Lists the peers of a rank in each kind of parallelism; each includes the rank itself, in order."""
 
     dp: tuple[int, ...]
     tp: tuple[int, ...]

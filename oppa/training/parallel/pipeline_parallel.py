@@ -35,7 +35,7 @@ def numbers_of(configuration: Configuration, pp_index: int) -> tuple[int, ...]:
 
 
 class _Recorded(PipelineStage):
-    """A stage that reports its passes to the recorder, if one is set."""
+    """Reports the passes of a stage to the recorder, if one is set."""
 
     recorder: PassRecorder | None = None
 

@@ -17,7 +17,7 @@ COPIES = ("embedding.weight", "head.weight")
 
 
 class TiedEmbeddings:
-    """The copies of the embedding on this rank: none, one, or both if the last stage is on the first rank."""
+    """Holds the copies of the embedding on this rank: none, one, or both if the last stage is on the first rank."""
 
     def __init__(self, stages: Sequence[nn.Module], mesh: Mesh) -> None:
         named = [entry for stage in stages for entry in stage.named_parameters()]

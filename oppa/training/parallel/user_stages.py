@@ -18,7 +18,7 @@ from oppa.trials.trial_folder import TrialSpec
 
 
 class UserStage(nn.Module):
-    """A stage of consecutive parts, which `made` creates; its output is cast to `dtype`, unless it has the head."""
+    """Runs consecutive parts, which `made` creates; its output is cast to `dtype`, unless it has the head."""
 
     def __init__(
         self,

@@ -258,7 +258,7 @@ def _tune_malloc(threshold_bytes: int) -> None:
 
 
 class _MallInfo(ctypes.Structure):
-    """glibc's `struct mallinfo2` has ten sizes; the ninth is the free memory that malloc holds."""
+    """Mirrors glibc's `struct mallinfo2` with its ten sizes; the ninth is the free memory that malloc holds."""
 
     _fields_: ClassVar = [*((f"_{index}", ctypes.c_size_t) for index in range(8)), ("fordblks", ctypes.c_size_t), ("_9", ctypes.c_size_t)]
 

@@ -27,7 +27,7 @@ INPUT = -1
 
 
 class Sum(NamedTuple):
-    """A sum, and the number of its values."""
+    """Holds a sum, and the number of its values."""
 
     total: float
     values: int
@@ -38,7 +38,7 @@ PassSums = dict[tuple[int, str], Sum]
 
 
 class _Mark(NamedTuple):
-    """A moment at which a pass begins, ends or reaches the output of a block."""
+    """Marks a moment at which a pass begins, ends or reaches the output of a block."""
 
     kind: int
     stage: int
@@ -48,7 +48,7 @@ class _Mark(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """The time of a pass between two marks, in one part: seconds, and live bytes at its begin, at its peak and at its end."""
+    """Holds a pass's time between two marks, in one part: seconds, and live bytes at its begin, at its peak and at its end."""
 
     part: int
     seconds: float
@@ -196,7 +196,7 @@ class PassRecorder:
 
 
 class _Stage:
-    """The parts of a stage, the numbers of its blocks, and the number of weights of each part."""
+    """Holds the parts of a stage, the numbers of its blocks, and the number of weights of each part."""
 
     def __init__(self, module: nn.Module, parts: range, last_part: int) -> None:
         self.parts = parts

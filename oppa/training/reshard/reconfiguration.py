@@ -28,7 +28,7 @@ Phase = Literal["stage", "release", "regroup", "rebuild", "load", "undo"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutChange:
-    """The outcome of a change of configuration."""
+    """Describes the outcome of a change of configuration."""
 
     before: Configuration
     after: Configuration
@@ -42,7 +42,7 @@ class LayoutChange:
 
 
 class _NotBuiltError(OppaError):
-    """Raised on all ranks when one could not build its part of a layout."""
+    """One rank could not build its part of a layout; all ranks raise it."""
 
 
 def reconfigured(

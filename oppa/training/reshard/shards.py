@@ -38,7 +38,7 @@ WEIGHT, ADAM = "weight", ("exp_avg", "exp_avg_sq")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorKey:
-    """The key of a whole tensor of the training state: `weight` or torch's name of a moment, and the weight's global name."""
+    """Identifies a whole tensor of the training state: `weight` or torch's name of a moment, and the weight's global name."""
 
     kind: str
     name: str
@@ -46,7 +46,7 @@ class TensorKey:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A box of a whole tensor that a rank holds, and its position: the box `at` of the rank's part of `parameter`."""
+    """Describes a box of a whole tensor that a rank holds, and its position: the box `at` of the rank's part of `parameter`."""
 
     key: TensorKey
     shape: tuple[int, ...]
@@ -86,7 +86,7 @@ def held_by(model: Model, configuration: Configuration, rank: int, moments: tupl
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parameter:
-    """A parameter of a stage before ZeRO shards it; its rows are the rows of its pieces in order."""
+    """Describes a parameter of a stage before ZeRO shards it; its rows are the rows of its pieces in order."""
 
     name: str
     dtype: torch.dtype

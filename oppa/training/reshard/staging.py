@@ -33,7 +33,7 @@ from oppa.trials.trial_folder import TrialSpec
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Staged:
-    """The state of this rank in a layout, in host memory, and the number of optimizer steps taken."""
+    """Holds the state of this rank in a layout, in host memory, and the number of optimizer steps taken."""
 
     layout: Layout
     state: State

@@ -21,7 +21,7 @@ Boxes = tuple[tuple[Box, ...], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """The transfer of one box of a whole tensor from one rank to another."""
+    """Describes the transfer of one box of a whole tensor from one rank to another."""
 
     key: TensorKey
     box: Box
@@ -32,7 +32,7 @@ class Transfer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flow:
-    """A box that all `holders` hold in the source layout; the `receivers` hold it in the target layout only."""
+    """Describes a box that all `holders` hold in the source layout; the `receivers` hold it in the target layout only."""
 
     box: Box
     holders: tuple[int, ...]

@@ -12,7 +12,7 @@ SCALINGS = {"sqrt": 0.5, "linear": 1.0, "none": 0.0}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The batch that the learning rate followed at the last change of the batch size."""
+    """Records the batch that the learning rate followed at the last change of the batch size."""
 
     batch: float
     """Batch in samples."""

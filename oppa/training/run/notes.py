@@ -13,7 +13,7 @@ from oppa.training.statistics.noise_scale import NoiseScale
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunNotes:
-    """The progress of a run at a checkpoint."""
+    """Records the progress of a run at a checkpoint."""
 
     step: int
     samples: int

@@ -66,7 +66,7 @@ class PresentSize:
     cause: str = ""
     """Why it was refused."""
     excused: bool = False
-    """True if hosts were withdrawn, which says nothing about the number of hosts."""
+    """True if hosts were withdrawn, which is no evidence about the number of hosts."""
 
     def write(self, run: Path) -> None:
         """Write the statement into a run's folder; raises OSError."""

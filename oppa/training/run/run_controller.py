@@ -10,7 +10,7 @@ from oppa.protocol.messages import ChangeFacts, StepFacts
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerDecision:
-    """A request for what a run should do before its next step."""
+    """Requests what a run should do before its next step."""
 
     configuration: Configuration
     """Configuration to train in from the next step on."""

@@ -43,7 +43,7 @@ rounding."""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A planned change: the configuration to use from sample number `samples` on."""
+    """Describes a planned change: the configuration to use from sample number `samples` on."""
 
     samples: int
     configuration: Configuration
@@ -51,7 +51,7 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """The problem and the configurations of a run; `problem.run_options` has the details of training."""
+    """Holds the problem and the configurations of a run; `problem.run_options` has the details of training."""
 
     uuid: str
     problem: Problem

@@ -31,7 +31,7 @@ NICE = 19
 
 
 class ScheduleSearch:
-    """A running search; `close` ends it.
+    """Runs a search in a process of its own; `close` ends it.
 
     Args:
         folder: Folder of the run, with its profile.

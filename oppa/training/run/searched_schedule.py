@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class SearchedRunSchedule:
-    """The schedule of one run on each of its ranks; only rank 0 reads, searches and writes.
+    """Keeps the schedule of one run on each of its ranks; only rank 0 reads, searches and writes.
 
     Args:
         folder: Folder of the run.

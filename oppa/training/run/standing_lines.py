@@ -14,7 +14,7 @@ KEPT_BYTES = 16 << 20
 
 
 class StandingLines(Sequence[Line]):
-    """The lines that `ledger.standing` returns, up to the present end of the ledger. An iteration over a long one keeps none.
+    """Reads the lines that `ledger.standing` returns, up to the present end of the ledger. An iteration over a long one keeps none.
 
     Args:
         folder: Folder of the run.

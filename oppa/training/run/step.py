@@ -12,7 +12,7 @@ from oppa.training.statistics.noise_scale import NoiseScale, Norms
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Directive:
-    """Rank 0's directive, which all ranks follow after a step."""
+    """Holds rank 0's directive, which all ranks follow after a step."""
 
     configuration: Configuration | None = None
     """New configuration; None keeps the present one."""
@@ -39,7 +39,7 @@ class Directive:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStep:
-    """One optimizer step; it is the same on every rank, except for measured times."""
+    """Describes one optimizer step; it is the same on every rank, except for measured times."""
 
     number: int
     samples: range

@@ -18,7 +18,7 @@ Share = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """The report of one rank."""
+    """Holds the report of one rank."""
 
     loss: Tensor | None
     """Mean loss of its replica; None on ranks without the last stage."""
@@ -33,7 +33,7 @@ class RankReport:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Consensus:
-    """The combined reports of all ranks, the same on every rank."""
+    """Combines the reports of all ranks; it is the same on every rank."""
 
     loss: float
     """Mean loss over the replicas."""

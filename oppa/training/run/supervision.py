@@ -21,7 +21,7 @@ FRUITLESS = 3
 
 
 class Ending(enum.Enum):
-    """The way in which supervision ended."""
+    """Names the way in which supervision ended."""
 
     FINISHED = "finished"
     """All samples were seen, and the state is saved."""
@@ -35,7 +35,7 @@ class Ending(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of supervision; the run may be resumed later."""
+    """Holds the result of supervision; the run may be resumed later."""
 
     ending: Ending
     attempts: int

@@ -76,7 +76,7 @@ def open_run(
 
 
 class TrainingRun:
-    """One rank's part of a run."""
+    """Runs one rank's part of a run."""
 
     def __init__(self, spec: TrialSpec, run_options: RunOptions, mesh: Mesh, on_phase: Callable[[Phase], None]) -> None:
         self.spec, self.run_options, self.mesh = spec, run_options, mesh

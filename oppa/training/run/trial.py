@@ -20,7 +20,7 @@ from oppa.trials.trial_folder import Measurement, TrialSpec
 
 
 class Trainable(Protocol):
-    """One rank's part of the model, in any framework."""
+    """Trains one rank's part of the model, in any framework."""
 
     def step(self, batch: Batch) -> Tensor | None:
         """Take one optimizer step on this replica's share of the global batch; return its mean loss on the last stage, else None."""

@@ -6,8 +6,8 @@ A hook on a parameter gets the gradient of one backward pass before autograd acc
 parameters are not part of the graph. There the hook is on the gathered parameter, which exists from the first forward pass on. Under a
 pipeline, the n-th gradient of a parameter is that of the n-th micro-batch, whatever the schedule.
 
-Norms are written into tensors that stay. A small tensor that outlives a hook lies between gradients in malloc's heap. Pages behind it are
-then given back and faulted in anew in each step, which costs more than the norms do.
+Norms are written into tensors that stay. A small tensor that outlives a hook lies between gradients in malloc's heap. Pages after it are
+then released and faulted in anew in each step, which costs more than the norms do.
 """
 
 import weakref

@@ -41,7 +41,7 @@ COMPARED = 31
 
 
 class PlannedStep(Protocol):
-    """A step's plan, such as `oppa_client` has it."""
+    """Describes the plan of a step, such as `oppa_client` has it."""
 
     @property
     def step(self) -> int:
@@ -63,7 +63,7 @@ class PlannedStep(Protocol):
 
 
 class MeasurementSchedule:
-    """Chooses the steps that are measured. Ranks that hear the same numbers choose the same steps.
+    """Chooses the steps that are measured. Ranks that receive the same numbers choose the same steps.
 
     Args:
         largest_share: Share of the training's time that measuring may take.

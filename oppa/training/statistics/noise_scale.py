@@ -23,7 +23,7 @@ _SAME = 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Norms:
-    """Squared norms of a step's gradients at two sizes, in tokens."""
+    """Holds the squared norms of a step's gradients at two sizes, in tokens."""
 
     small: float
     big: float
@@ -33,7 +33,7 @@ class Norms:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseScaleEstimate:
-    """One step's unbiased estimate of |G|^2 and tr(Sigma). Either may be negative; only means over many steps are not."""
+    """Holds a step's unbiased estimate of |G|^2 and tr(Sigma). Either may be negative; only means over many steps are not."""
 
     signal: float
     noise: float
@@ -85,7 +85,7 @@ def paper_estimate(squared_norms: Sequence[float], mean_squared_norm: float, glo
 
 
 class Health(enum.StrEnum):
-    """Reliability of the noise scale, and the reason if it is unreliable."""
+    """States whether the noise scale is reliable, and the reason if it is not."""
 
     HEALTHY = "healthy"
     NOT_FINITE = "the last gradients were not finite"
@@ -96,7 +96,7 @@ class Health(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothing:
-    """Parameters of the moving averages over steps; averages are longer after the warm-up (COPUS, section 6.1).
+    """Holds the parameters of the moving averages over steps; averages are longer after the warm-up (COPUS, section 6.1).
 
     The noise scale grows during training, so a long average lags. The paper's 100 steps are few of 100,000 but a quarter of 400. By
     default, the average therefore spans at most a `share` of all tokens, but always some steps.
@@ -127,7 +127,7 @@ class Smoothing:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseScale:
-    """The estimate of the noise scale from the steps so far."""
+    """Estimates the noise scale from the steps so far."""
 
     smoothing: Smoothing = Smoothing()
     signal_average: float = 0.0

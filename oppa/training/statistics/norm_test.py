@@ -82,7 +82,7 @@ def groups_of(form: Form, workers: int) -> Over:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The division of a batch over workers; all have equal shares."""
+    """Divides a batch over workers; all have equal shares."""
 
     workers: int
     accumulation: int

@@ -27,7 +27,7 @@ from oppa.training.statistics.accuracy import hits
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
-    """Loss and accuracy on held-out samples."""
+    """Holds loss and accuracy on held-out samples."""
 
     loss: float
     """Mean loss over the targets."""

@@ -90,7 +90,7 @@ def _fused(
 
 
 class _LanguageModel:
-    """A model whose layers record what they keep; layers of the same structure run once in each pass."""
+    """Runs a model whose layers record what they keep; layers of the same structure run once in each pass."""
 
     def __init__(self, model: Any, config: Any) -> None:
         self.model, self._config = model, config

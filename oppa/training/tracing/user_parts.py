@@ -43,7 +43,7 @@ def _shorter(model: Model, precision: str) -> Pass | None:
 
 
 class _Module:
-    """All parts of a user's module on fake tensors."""
+    """Runs all parts of a user's module on fake tensors."""
 
     def __init__(self, model: Model, precision: str) -> None:
         self._model, self._dtype = model, DTYPES[precision]
