@@ -166,7 +166,7 @@ def _decisive(space: Mapping[str, Any], *, asked: Collection[str], words: bool) 
     kept = {name: entry for name, entry in declared.items() if name not in quiet}
     if not words:
         kept = {name: {key: value for key, value in entry.items() if key != "words"} for name, entry in kept.items()}
-    space = {name: value for name, value in space.items() if name != "framework"}  # the cost model's, of which _framework knows
+    space = {name: value for name, value in space.items() if name != "framework"}  # the cost model's, whose file _framework returns
     defaults = {name: _default(declared[name]) for name in quiet}
     stated = ((each, _without(str(each.get("expression")), defaults)) for each in space.get("constraint", ()))
     constraints = [{**each, "expression": text} for each, text in stated if text]
@@ -230,7 +230,7 @@ def _space(job: Path) -> str:
 
 
 def _framework(space: str) -> Path:
-    """Return the file of what the cost model knows of a search space's framework."""
+    """Return the file that describes a search space's framework to the cost model."""
     stated = (str(_toml(path).get("framework", "")) for path in _spaces(space))
     return Path("priors", "frameworks", f"{next(filter(None, stated), OTHER)}.toml")
 

@@ -7,7 +7,7 @@ Distortions:
     tripled_time     every configuration is predicted to take three times its time
     scaled_memory    every configuration is predicted to need a multiple of its memory
     reversed_ranks   the fastest configuration is predicted to be the slowest, and so on
-    with_hidden_knob an extra parameter, of which no formula knows, multiplies throughput by HIDDEN
+    with_hidden_knob an extra parameter, which no formula contains, multiplies throughput by HIDDEN
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ def _scaled_memory(factor: float) -> Formulas:
 
 
 def with_hidden_knob(task: BenchmarkTask) -> BenchmarkTask:
-    """Return the task with an extra parameter that matters, and that no formula knows."""
+    """Return the task with an extra parameter that matters, and that no formula contains."""
     space, values = task.problem.space, tuple(HIDDEN)
     knob = Parameter(name=KNOB, values=values, choices=values, default=values[0])
     listed = None if space.listed is None else tuple((*row, value) for row in space.listed for value in values)

@@ -33,7 +33,7 @@ class TrialRecord:
     chosen: bool
     """The designer chose the candidate; otherwise it is the user's baseline, which comes first for every designer."""
     pays: bool
-    """The trial was expected to save more of a run of RUN_S than it takes, or its designer does not tell."""
+    """The trial was expected to save more of a run of RUN_S than it takes, or its designer states no expectation."""
     result: TrialResult
     prediction: Prediction | None
     incumbent: int | None

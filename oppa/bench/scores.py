@@ -97,7 +97,7 @@ def summary(runs: Iterable[Run], trials: int, longest: Mapping[str, float]) -> d
 
 
 def until_it_pays(run: Run) -> Run:
-    """Return the run up to the first trial that was not expected to pay; the whole run of a designer that does not tell."""
+    """Return the run up to the first trial that was not expected to pay; the whole run of a designer that states no expectation."""
     if run.paying is None or run.paying >= len(run.outcomes):
         return run
     each = ("best_at", "seconds", "steps", "outcomes", "measured", "predicted", "log_stddev", "memory", "predicted_memory")

@@ -184,11 +184,11 @@ class FrameworkPrior:
     _columns: Mapping[str, _Column] = dataclasses.field(default_factory=dict, repr=False)
 
     def usual(self, column: str) -> str:
-        """Return what an absent column means under this framework; empty if its file does not say."""
+        """Return what an absent column means under this framework; empty if its file states nothing."""
         return self._columns[column].constant if column in self._columns else ""
 
     def reads(self, names: Iterable[str]) -> set[str]:
-        """Return those of these parameters that give one of the columns COLUMNS: the cost model knows what they do."""
+        """Return those of these parameters that give one of the columns COLUMNS: the cost model predicts their effect."""
         own = {*names}
         return {next((name for name in self._parameters_of(column) if name in own), "") for column in COLUMNS} & own
 

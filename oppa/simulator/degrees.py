@@ -7,7 +7,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 
 SIMULATED_EXTRAS = ("cp", "dp_shard")
-"""Extra parameters that the simulator knows: context parallelism, and the groups of HSDP."""
+"""Extra parameters that the simulator supports: context parallelism, and the groups of HSDP."""
 
 
 def context_parallel(configuration: Configuration) -> int:

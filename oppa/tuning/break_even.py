@@ -24,7 +24,7 @@ REFERENCES = {"baseline": "the baseline", "default": "the default configuration"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """The cost of a search against the time that its winner saves; expected before the search, or measured after it."""
+    """Compares the cost of a search with the time that its winner saves; expected before the search, or measured after it."""
 
     cluster: Cluster
     limits: Limits

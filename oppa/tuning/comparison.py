@@ -25,7 +25,7 @@ BASELINES = 6
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A configuration that took part in the comparison, and its throughput."""
+    """Holds a configuration that took part in the comparison, and its throughput."""
 
     configuration: Configuration
     steps_per_s: float | None
@@ -41,7 +41,7 @@ class Contender:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WinnerComparison:
-    """The winner, and what it was compared with: the user's baseline, else the default; None if there is no such configuration."""
+    """Compares the winner with a reference: the user's baseline, else the default; None if there is no such configuration."""
 
     best: Trial
     reference: Trial | None

@@ -18,7 +18,7 @@ from oppa.trials.trial_folder import Outcome
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The outcome of a candidate's trial, in the form that models use."""
+    """Holds the outcome of a candidate's trial, in the form that models use."""
 
     candidate: int
     outcome: Outcome
@@ -71,7 +71,7 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A profile's estimate of one candidate: log-normal throughput, and peak memory."""
+    """Holds a profile's estimate of one candidate: log-normal throughput, and peak memory."""
 
     candidate: int
     log_rate: float
@@ -160,7 +160,7 @@ class Concurrent(Protocol):
 
 @runtime_checkable
 class Valued(Protocol):
-    """Tells what it expects of a trial. Designers may have this method."""
+    """Predicts the gain of a trial. Designers may have this method."""
 
     def expected_gain(self, candidate: int) -> float | None:
         """Return the share by which a trial of the candidate is expected to speed up the choice; None before anything ran to its end."""

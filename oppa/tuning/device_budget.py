@@ -30,7 +30,7 @@ UNPREDICTED = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBudget:
-    """The budget of a study, as one tuner applies it."""
+    """Applies the budget of a study in one tuner."""
 
     problem: Problem
     study: Study

@@ -27,7 +27,7 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Equivalence:
-    """A comparison of two configurations' losses over the steps for which both reported one."""
+    """Compares two configurations' losses over the steps for which both reported one."""
 
     reference: str
     """Id of the configuration that the winner is compared with."""

@@ -47,7 +47,7 @@ Drawn = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """The expected cost and gain of a search, and what they rest on."""
+    """States the expected cost and gain of a search, and what they rest on."""
 
     break_even: BreakEven
     trials: int

@@ -22,7 +22,7 @@ from oppa.tuning.designers.without_prior import WithoutPrior
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The facts about one configuration, compared with the best one measured; if nothing was measured, with the best one predicted."""
+    """States facts about one configuration, compared with the best one measured; if nothing was measured, with the best one predicted."""
 
     configuration: Configuration
     objective: Objective

@@ -27,7 +27,7 @@ _EXPORTED = "\nThe configuration for other frameworks; the `run.sh` of each fold
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedBest:
-    """The contents of `best/`."""
+    """Describes the contents of `best/`."""
 
     folder: Path
     script: Path | None

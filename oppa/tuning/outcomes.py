@@ -21,7 +21,7 @@ from oppa.tuning.verification import SpeedUp
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The winner of a search, verified by repeats that alternate with those of its reference."""
+    """Holds the winner of a search, verified by repeats that alternate with those of its reference."""
 
     study: Path
     """Folder of the study; a further search resumes it."""
@@ -113,7 +113,7 @@ def no_table(folder: Path, why_ended: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileResult:
-    """The table of a profile, as it was written to its folder."""
+    """Holds the table of a profile, as it was written to its folder."""
 
     folder: Path
     """Folder of the table and of its study; a further profile resumes it."""

@@ -26,7 +26,7 @@ SPREAD = 1.25
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TunePlan:
-    """The plan of a search: its subject, its launcher, its first trial, and what it is expected to cost and to gain."""
+    """Holds the plan of a search: its subject, its launcher, its first trial, and what it is expected to cost and to gain."""
 
     problem: Problem
     candidates: Candidates

@@ -26,7 +26,7 @@ DEFAULT_LOSS = 0.01
 
 
 class Profiler(Designer, Protocol):
-    """A designer that can also report a table."""
+    """Chooses trials as a designer does, and can also report a table."""
 
     @property
     def method(self) -> Method:

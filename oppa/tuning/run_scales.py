@@ -27,7 +27,7 @@ SPREAD = 0.1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunScales:
-    """The predicted scale table of a run."""
+    """Holds the predicted scale table of a run."""
 
     spec: RunSpec
     entries: Sequence[Entry]

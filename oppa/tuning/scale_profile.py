@@ -24,7 +24,7 @@ MEASURED = 4
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleEntry:
-    """The fastest configuration of one number of devices."""
+    """Holds the fastest configuration of one number of devices."""
 
     devices: int
     row: TableRow
@@ -36,7 +36,7 @@ class ScaleEntry:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleProfile:
-    """The scale table of a job, as it was written to its folder."""
+    """Holds the scale table of a job, as it was written to its folder."""
 
     folder: Path
     entries: tuple[ScaleEntry, ...]

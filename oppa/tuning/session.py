@@ -46,7 +46,7 @@ LOCAL_END_S, HOSTS_END_S = 1.0, 15.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A study that is open for trials, as a callback receives it before the first trial."""
+    """Describes a study that is open for trials, as a callback receives it before the first trial."""
 
     study: Study
     problem: Problem
@@ -172,7 +172,7 @@ def _resolved(problem: Problem, runner: Runner, launcher: str, *, alone: bool) -
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """Options of a session: its folder, its facts, and the callback that watches it."""
+    """Holds the options of a session: its folder, its facts, and the callback that watches it."""
 
     folder: Path
     facts: Mapping[str, str]

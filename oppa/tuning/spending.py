@@ -23,7 +23,7 @@ HOUR_S = 3600.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """The seconds in which a study has held all devices of its cluster, and their price."""
+    """States the seconds in which a study has held all devices of its cluster, and their price."""
 
     cluster: Cluster
     limits: Limits

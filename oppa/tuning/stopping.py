@@ -35,7 +35,7 @@ def _complete_at_the_end(_: Sequence[float]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StopTest:
-    """A stopping test, the estimator of throughput that it compares by, and when a trial is complete before its last step."""
+    """Holds a stopping test, the estimator of throughput that it compares by, and when a trial is complete before its last step."""
 
     stops: Stops
     estimate: Callable[[Sequence[float]], ThroughputEstimate] = estimate

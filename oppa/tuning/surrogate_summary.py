@@ -18,7 +18,7 @@ IDENTIFIED = 0.7
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CoefficientSummary:
-    """One coefficient of the cost model, before and after the study."""
+    """Describes one coefficient of the cost model, before and after the study."""
 
     name: str
     before: Belief
@@ -32,7 +32,7 @@ class CoefficientSummary:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SurrogateSummary:
-    """The summary of one surrogate, of throughput or of memory."""
+    """Summarises one surrogate, of throughput or of memory."""
 
     weight: float
     """Probability of this surrogate against one with a constant mean; 1 if there is no other."""

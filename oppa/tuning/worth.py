@@ -1,4 +1,4 @@
-"""Tell whether the next trial of a search pays for the run that follows.
+"""Predict whether the next trial of a search pays for the run that follows.
 
 A trial pays if the run is expected to get shorter by more than the trial takes. Both use the same devices, so seconds compare. The designer
 states by how much a trial is expected to speed up its choice. Expected improvement is compared with its cost, as proposed by Xie et al.
@@ -51,8 +51,8 @@ def worth_of(
 ) -> TrialWorth | None:
     """Return the worth of the trial that a designer suggests; None if that is unknown.
 
-    It is unknown if no length of the run is stated, if nothing ran to its end yet, or if the designer tells no expectation. So it is for an
-    objective other than throughput.
+    It is unknown if no length of the run is stated, if nothing ran to its end yet, or if the designer states no expectation. So it is for
+    an objective other than throughput.
     """
     best = incumbent(seen)
     if not problem.objective.is_throughput or best is None or not isinstance(designer, Valued):

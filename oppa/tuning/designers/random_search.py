@@ -11,7 +11,7 @@ from oppa.tuning.designer import Observation, free
 
 
 class RandomSearch:
-    """The designer `random`. The n-th choice depends on the seed and on n alone, so a resumed study goes on as if it had never stopped."""
+    """Implements the designer `random`. The n-th choice depends on the seed and n alone, so a resumed study goes on as if never stopped."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         self._triples = candidates.triples()

@@ -42,7 +42,7 @@ def trial_variance(observations: Sequence[Observation]) -> float:
 
 
 def slacks(observations: Sequence[Observation], log_limit: float, *, failures: bool = False) -> Data:
-    """Return log(memory / limit) of each candidate's last trial that tells it, or its bound.
+    """Return log(memory / limit) of each candidate's last trial that shows it, or its bound.
 
     It is at least 0 where the trial ran out of memory, and at most 0 where it ran without reporting its memory.
 
@@ -67,7 +67,7 @@ def tells_memory(observation: Observation) -> bool:
 
 
 def memory_trials(observations: Sequence[Observation]) -> list[Observation]:
-    """Return the trials that tell memory. While none was seen to run out of it, those that failed for an unknown cause are among them."""
+    """Return the trials that are evidence of memory. While none ran out of it, those that failed for an unknown cause are among them."""
     recognised = any(seen.outcome == "out_of_memory" for seen in observations)
     return [seen for seen in observations if tells_memory(seen) or (not recognised and seen.outcome == "failed")]
 

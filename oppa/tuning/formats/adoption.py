@@ -32,7 +32,7 @@ Edit = tuple[str, str, Value]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The text of a job while it is fitted to a framework's files."""
+    """Holds the text of a job while it is fitted to a framework's files."""
 
     path: Path
     """The job file; without a job, one that is not written yet."""
@@ -81,7 +81,7 @@ class Draft:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A value that the files and the job state differently."""
+    """Describes a value that the files and the job state differently."""
 
     words: str
     file: str

@@ -9,7 +9,7 @@ from oppa.tuning.formats import megatron
 
 
 class BatchStage(Protocol):
-    """A part of a training with one configuration."""
+    """Describes a part of a training with one configuration."""
 
     @property
     def samples(self) -> int:

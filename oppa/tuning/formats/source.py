@@ -9,7 +9,7 @@ from oppa.problem.bounded_text import parse_python
 
 
 class Code(str):
-    """Python code that a source contains as it stands; all other text becomes a string literal."""
+    """Marks Python code that a source contains as it stands; all other text becomes a string literal."""
 
 
 def assignments(values: Mapping[str, object]) -> str:

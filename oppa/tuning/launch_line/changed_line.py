@@ -21,7 +21,7 @@ Mark = Literal["", "changed", "added", "removed"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedWord:
-    """A word of the new launch line, or one of the old line that is gone."""
+    """Marks a word of the new launch line, or one of the old line that is gone."""
 
     text: str
     mark: Mark = ""
@@ -29,7 +29,7 @@ class MarkedWord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LineChange:
-    """A change of the launch line or of a file that it names; an empty text stands for nothing."""
+    """Describes a change of the launch line or of a file that it names; an empty text stands for nothing."""
 
     about: str
     """Name of the option, or of the file and its key."""
@@ -39,7 +39,7 @@ class LineChange:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedLine:
-    """The user's launch line for a configuration."""
+    """Holds the user's launch line for a configuration."""
 
     words: tuple[MarkedWord, ...]
     changes: tuple[LineChange, ...]

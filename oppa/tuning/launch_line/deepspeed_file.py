@@ -19,7 +19,7 @@ _OFFLOADS = ("offload_optimizer", "offload_params")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedFile:
-    """A file of DeepSpeed with its present values."""
+    """Holds a file of DeepSpeed with its present values."""
 
     text: str
     """The file's name as the line has it."""

@@ -44,7 +44,7 @@ _CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LineCommand:
-    """The command of every trial."""
+    """Holds the command of every trial."""
 
     argv: tuple[str, ...]
     keeps_step: bool

@@ -42,7 +42,7 @@ _KNOW_BATCH = frozenset(["megatron", "megatron-bridge", "torchtitan"])
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LineJob:
-    """The job of a launch line."""
+    """Holds the job of a launch line."""
 
     line: LaunchLine
     meaning: Meaning

@@ -34,7 +34,7 @@ Arguments = Mapping[str, ArgumentWords]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StatedFact:
-    """A value that was understood, with its origin: `line`, `run.sh:12`, a file, `default of torchrun`, `assumed`."""
+    """Holds a value that was understood, with its origin: `line`, `run.sh:12`, a file, `default of torchrun`, `assumed`."""
 
     name: str
     value: str
@@ -43,7 +43,7 @@ class StatedFact:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LineConflict:
-    """Two statements of one thing; `taken` is the one that counts."""
+    """Holds two statements of one thing; `taken` is the one that counts."""
 
     about: str
     taken: str
@@ -52,7 +52,7 @@ class LineConflict:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EditedFile:
-    """A configuration file of which trials get a copy with some keys rewritten."""
+    """Describes a configuration file of which trials get a copy with some keys rewritten."""
 
     name: str
     path: Path
@@ -73,7 +73,7 @@ class EditedFile:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LineDevices:
-    """The devices that a launch line uses; None for what neither it nor this machine states."""
+    """Describes the devices that a launch line uses; None for what neither it nor this machine states."""
 
     hosts: int = 1
     per_host: int | None = None
@@ -91,7 +91,7 @@ class LineDevices:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """The meaning that a framework's module reads from a launch line."""
+    """Holds the meaning that a framework's module reads from a launch line."""
 
     framework: str
     """Key of the framework, such as `megatron`."""

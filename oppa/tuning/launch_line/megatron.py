@@ -149,7 +149,7 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
     if any(option in options for option in _HYBRID) or "mamba" in program or "hybrid" in program:
         return {}, {}, ["the prior has no model of a hybrid of several kinds of layers"]
     if any(option in options for option in _ENCODERS):
-        return {}, {}, ["the prior has no model of an encoder beside a decoder"]
+        return {}, {}, ["the prior has no model of an encoder with a decoder"]
     defaults = _defaults()
     found: dict[str, Value] = {
         **dimensions,

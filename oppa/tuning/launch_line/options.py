@@ -33,7 +33,7 @@ def require_number(word: Word | None, shown: str, origin: str, *, least: int = 1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LineOption:
-    """One option of a line, with the words that belong to it."""
+    """Holds one option of a line, with the words that belong to it."""
 
     name: str
     words: tuple[Word, ...]

@@ -20,7 +20,7 @@ from oppa.tuning.launch_line.meaning import LineDevices
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LineSources:
-    """The sources of a launch line's meaning."""
+    """Provides the sources of a launch line's meaning."""
 
     line: LaunchLine
     machine: Machine

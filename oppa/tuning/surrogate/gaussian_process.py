@@ -105,7 +105,7 @@ class GaussianProcess:
         self.observed = torch.zeros(0, dtype=torch.long)
         """The candidates of the last fit, by number, shape (n,)."""
         self.only_upper_bounds = True
-        """Nothing was measured and no lower bound was seen: the process knows of no value."""
+        """Nothing was measured and no lower bound was seen, so that no value is known."""
         self.log_evidence = 0.0
         """The log density of the observations, of their added variances and of the hyper-parameters, at the optimum."""
         self.model: Any = None
@@ -174,7 +174,7 @@ class GaussianProcess:
 
         A cost model is a sum of parts. As one coefficient makes its part small, the other parts remain, and the logarithm bends. So the
         linearised posterior promises more speed than any coefficients give. Each candidate's coefficients are moved by REACH standard
-        deviations in the direction that raises it most, and the cost model itself says by how much.
+        deviations in the direction that raises it most, and the cost model itself predicts by how much.
         """
         linear, (slopes, _) = self.of_candidates(rows), self._linearised()
         turned = slopes[rows] @ self.shift_covariance

@@ -42,7 +42,7 @@ class MainEffects:
             columns.append(torch.nn.functional.one_hot(torch.from_numpy(level), len(taken)).double())
             names += [f"{parameter.name}={parameter.values[code]}" for code in taken]
         self._slopes = spread * torch.cat(columns, dim=1)
-        factor = Belief(median=1.0, spread=spread, what="factor of this value", source="the effect of a value that no formula knows")
+        factor = Belief(median=1.0, spread=spread, what="factor of this value", source="the effect of a value that no formula contains")
         self.beliefs: Mapping[str, Belief] = {**mean.beliefs, **dict.fromkeys(names, factor)}
         self.names = tuple(self.beliefs)
 
