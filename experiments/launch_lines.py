@@ -47,7 +47,7 @@ states first. Most such lines lack a name for the program's own batch argument, 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedLine:
-    """A published launch line, with what oppa makes of it."""
+    """Holds a published launch line, with what oppa makes of it."""
 
     source: str
     expected: Mapping[str, Any]

@@ -34,7 +34,7 @@ def cost_predictions(problem: Problem, candidates: Candidates) -> CostPrediction
     """Return the predictions of `oppa` before any trial.
 
     Raises:
-        InputError: the cost model says nothing about the job.
+        InputError: the cost model does not apply to the job.
     """
     if not problem.has_prior:
         raise InputError("this designer needs the cost model, which predicts only jobs with [model] and no [objective]", hint=MODEL_HINT)

@@ -28,7 +28,7 @@ Answer = Literal["accepted", "clear", "traceback", "hang", "half_written"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Holds a reader's answer to one input, and what it said."""
+    """Holds a reader's answer to one input, and what it reported."""
 
     case: str
     answer: Answer
@@ -36,7 +36,7 @@ class Verdict:
 
 
 class _TooLong(BaseException):
-    """Raised in a reader that takes too long; a reader catches Exception at most."""
+    """Ends a reader that takes too long; a reader catches Exception at most."""
 
 
 def judge(case: Case, read: Callable[[Case, Path], None]) -> Verdict:

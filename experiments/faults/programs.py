@@ -87,7 +87,7 @@ HOSTILE: Mapping[str, str] = {
     "an exit": "sys.exit(7)",
     "a kill": "os.kill(os.getpid(), 9)",
 }
-"""Programs whose trial fails, whatever they say."""
+"""Programs whose trial fails, whatever they report."""
 ALLOWED: Mapping[str, str] = {
     "more fields": "for number in range(4): line(step=number, other={'a': [1]})",
     "a loss that is not finite": "for number in range(4): line(step=number, loss=float('nan'))",

@@ -50,7 +50,7 @@ Tell = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """Holds the figures of one campaign, and its faults: a reader, an input and what it said."""
+    """Holds the figures of one campaign, and its faults: a reader, an input and what it reported."""
 
     answers: Mapping[str, Mapping[str, int]]
     """Counts of answers, by reader."""

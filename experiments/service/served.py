@@ -1,4 +1,4 @@
-"""Run the control service as a process, and say what its jobs say."""
+"""Run the control service as a process, and send what its jobs send."""
 
 import contextlib
 import os

@@ -29,7 +29,7 @@ _READERS = ((TrialMonitor, "poll"), (TrialMonitor, "check_time"), (trial, "_verd
 
 @dataclasses.dataclass(slots=True)
 class _Cost:
-    """Seconds inside the functions that read a trial's files."""
+    """Counts the seconds inside the functions that read a trial's files."""
 
     calls: int = 0
     cpu_s: float = 0.0

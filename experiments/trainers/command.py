@@ -36,7 +36,7 @@ def command(
     kind = this_machine().gpu if gpu else ""
     if gpu and not kind:
         raise EnvironmentLackingError(
-            "`--gpu` needs a CUDA device, and this machine has none", hint="leave out `--gpu`; `oppa doctor` tells more"
+            "`--gpu` needs a CUDA device, and this machine has none", hint="leave out `--gpu`; `oppa doctor` reports more"
         )
     with showing_status() as tell:
         found = compare(Extent(repeats=repeats, short=short, gpu=kind), tell)

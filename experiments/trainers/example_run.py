@@ -21,7 +21,7 @@ from oppa.training.run.run_folder import ATTEMPTS
 from oppa.trials.trial_folder import MEASUREMENTS
 
 UNSURE = 1.0
-"""Standard deviation of the logarithm of a table's step times: those of one row then say little about the others."""
+"""Standard deviation of the logarithm of a table's step times: those of one row are then little evidence of the others."""
 
 
 class ExampleRun:

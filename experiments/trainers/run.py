@@ -97,7 +97,7 @@ Trained = tuple[ExampleRun, TrainResult, TrainResult]
 
 
 def compare(extent: Extent, tell: Tell) -> Comparisons:
-    """Compare each trainer whose environment is there with itself, and tell the steps."""
+    """Compare each trainer whose environment is there with itself, and report the steps."""
     return {each: _compared(each, extent, tell) for each in _present(extent, tell)}
 
 
@@ -112,7 +112,7 @@ def sections(found: Comparisons) -> list[Section]:
 
 
 def _present(extent: Extent, tell: Tell) -> Iterator[Integration]:
-    """Yield the trainers whose environment is there, and tell which are left out."""
+    """Yield the trainers whose environment is there, and report which are left out."""
     for each in (TRANSFORMERS_ON_GPU,) if extent.gpu else filter(lambda each: extent.includes(each.name), INTEGRATIONS):
         try:
             each.interpreter()

@@ -15,7 +15,7 @@ LONGEST_RUN = 9
 
 
 class TimedStatistics(GradientStatistics):
-    """Choose the measured steps as always, but never more than LONGEST_RUN in a row."""
+    """Chooses the measured steps as always, but never more than LONGEST_RUN in a row."""
 
     begins: ClassVar[list[tuple[float, float]]] = []
     """CPU seconds and seconds of the wall clock at the beginning of each step."""

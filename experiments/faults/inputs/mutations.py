@@ -80,7 +80,7 @@ def damaged(body: bytes, seed: int, count: int) -> Iterator[tuple[str, bytes]]:
 
 
 class Raw(str):
-    """Text that a file has as it stands, such as a date or nested brackets."""
+    """Marks text that a file has as it stands, such as a date or nested brackets."""
 
 
 def toml(value: Any) -> str:
