@@ -33,7 +33,7 @@ _VERBOSE = re.compile(r"-v+|--verbose")
 
 
 class LaunchLineCommand(typer.core.TyperCommand):
-    """A command whose words after `--` are a launch line, also if no job file stands before them."""
+    """Takes the words after `--` as a launch line, also if no job file stands before them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before `--`, and keep those after it as the launch line."""

@@ -36,7 +36,7 @@ LACKING = 3
 
 
 class ClusterController:
-    """The controller of one spool.
+    """Controls the elastic jobs of one spool.
 
     Args:
         scheduler: Shares the nodes among elastic jobs and those of other users.

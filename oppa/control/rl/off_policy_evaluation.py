@@ -60,7 +60,7 @@ Drawn = Callable[[JobState], Sequence[int]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedWindow:
-    """A window of a run, the steps drawn after it, and their rewards."""
+    """Holds a window of a run, the steps drawn after it, and their rewards."""
 
     state: JobState
     drawn: tuple[int, ...]
@@ -77,7 +77,7 @@ class RecordedWindow:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyVerdict:
-    """Result of comparing a policy with another on recorded runs."""
+    """Holds the result of comparing a policy with another on recorded runs."""
 
     gain: float
     """Estimated gain in the reward of a window, averaged over workers."""

@@ -48,7 +48,7 @@ _BOUNDS |= {"step_time_s": (1e-9, 1e12), "elapsed_s": (0, 1e12), "time": (0, 1e1
 
 
 class _Event(dict[str, Any]):
-    """An event with its fields. A field that is missing is damage, which only the reader of the field can notice."""
+    """Holds the fields of an event. A field that is missing is damage, which only the reader of the field can notice."""
 
     def __missing__(self, name: str) -> Any:
         raise CheckpointError(f"the ledger is damaged: a line of the event `{self['event']}` has no `{name}`", hint=MEND)
