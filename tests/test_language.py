@@ -145,3 +145,14 @@ def own_names(statement: ast.ClassDef | ast.FunctionDef | ast.Assign) -> list[st
 )
 def test_a_name_of_the_past_is_found_wherever_it_is_bound(text: str) -> None:
     assert {name.strip("_") for name in bound(ast.parse(text))} & BANNED == {"told"}
+
+
+def test_the_docstring_of_a_class_begins_with_a_verb(modules: Trees) -> None:
+    """Those of errors are sentences that state what is wrong. A noun in the plural passes for a verb here."""
+    described = [
+        (file, node.name, text)
+        for file, tree in modules.items()
+        for node in blocks(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.endswith("Error") and (text := ast.get_docstring(node))
+    ]
+    assert not [f"{file.relative_to(ROOT)}: {name}: {text[:60]}" for file, name, text in described if not THIRD_PERSON.match(text)]
