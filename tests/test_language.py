@@ -36,7 +36,6 @@ ORDINARY = frozenset(["boxes", "durable", "evidence", "interpretation", "obstacl
 """Replaced names of modules, classes and functions that are ordinary words, or the plural of a type, for anything smaller."""
 SHARED = {
     "OppaTrainer": "each library has its own",
-    "Run": "a trainer's, and one of a benchmark, which no program imports",
     "Trial": "a program's own, and one of a study",
 }
 """Public classes of the package that have the name of one of the client, which programs import."""

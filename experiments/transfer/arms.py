@@ -16,7 +16,7 @@ from torch import Tensor
 
 from experiments.transfer.cases import CASES, task
 from oppa.bench.run_designer import TrialRecord, observation, run_designer
-from oppa.bench.runs import Run
+from oppa.bench.runs import SearchRun
 from oppa.problem.problem import Problem
 from oppa.random_streams import stream
 from oppa.simulator.benchmark_task import BenchmarkTask
@@ -56,7 +56,7 @@ ARMS: Mapping[str, Callable[[str, int], Sequence[StudyLesson]]] = {
 class TransferRun:
     """Holds the run of an arm, and the weight of each study that it started from."""
 
-    run: Run
+    run: SearchRun
     weights: Mapping[str, float]
 
 
@@ -70,7 +70,7 @@ def _run(target: BenchmarkTask, arm: str, lessons: Sequence[StudyLesson], seed: 
     designer = Oppa(target.problem, target.candidates, seed=seed, beliefs=prior.beliefs if prior else None)
     records = _search(target, designer, seed)
     weights = {each.name: each.weight for each in prior.used} if prior else {}
-    return TransferRun(run=Run.of(target, arm, seed, "", records), weights=weights)
+    return TransferRun(run=SearchRun.of(target, arm, seed, "", records), weights=weights)
 
 
 def _search(target: BenchmarkTask, designer: Oppa, seed: int) -> list[TrialRecord]:

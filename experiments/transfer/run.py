@@ -16,7 +16,7 @@ from typing import Self
 from experiments.transfer.arms import ARMS, MISLED, NONE, TRIALS, TransferRun, run_target
 from experiments.transfer.cases import CASES
 from oppa.bench.intervals import LEVEL, Estimate, Table, estimate, mean, table_of
-from oppa.bench.runs import Run
+from oppa.bench.runs import SearchRun
 from oppa.bench.scores import best_at, longest_s, seconds_to, trials_to
 from oppa.report.record import Section
 
@@ -141,17 +141,17 @@ def _ratio(made: Sequence[TransferRun], arm: str, targets: Sequence[str]) -> Est
     return Estimate(value=math.exp(logs.value), low=low, high=high)
 
 
-def _best_after(trials: int, run: Run) -> float:
+def _best_after(trials: int, run: SearchRun) -> float:
     return best_at(run, TRIALS)[trials - 1]
 
 
-def _change(made: Sequence[TransferRun], arm: str, targets: Sequence[str], figure: Callable[[Run], float]) -> Table:
+def _change(made: Sequence[TransferRun], arm: str, targets: Sequence[str], figure: Callable[[SearchRun], float]) -> Table:
     """Return by how much a figure is larger than without transfer, by target and seed: the pairs share their noise."""
     ours, without = (table_of(_of(made, each, targets), targets, figure) for each in (arm, NONE))
     return ours - without
 
 
-def _of(made: Sequence[TransferRun], arm: str, targets: Collection[str]) -> list[Run]:
+def _of(made: Sequence[TransferRun], arm: str, targets: Collection[str]) -> list[SearchRun]:
     return [each.run for each in made if each.run.designer == arm and each.run.task in targets]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from oppa.bench.intervals import Estimate, estimate, mean, mean_difference, median_difference, table_of
-from oppa.bench.runs import Run
+from oppa.bench.runs import SearchRun
 from oppa.bench.scores import best_at, trials_to
 from oppa.bench.suites import DISTORTED, UNDOUBTED
 from oppa.bench.variations import PLAIN, VARIATIONS
@@ -39,7 +39,7 @@ class Misled:
         return dataclasses.asdict(self)
 
 
-def misled(runs: Sequence[Run], trials: int) -> list[Misled]:
+def misled(runs: Sequence[SearchRun], trials: int) -> list[Misled]:
     """Return the comparison for the true prior and for each distortion, as far as there are runs of both designers."""
     found = []
     for variation in (PLAIN, *DISTORTED):
@@ -51,7 +51,7 @@ def misled(runs: Sequence[Run], trials: int) -> list[Misled]:
     return found
 
 
-def price_of_doubts(runs: Sequence[Run]) -> Estimate | None:
+def price_of_doubts(runs: Sequence[SearchRun]) -> Estimate | None:
     """Return how much more of the best is found without doubts where the prior is right, after LAST trials; None without runs."""
     plain, undoubted = ([run for run in runs if (run.designer, run.variation) == ("oppa", name)] for name in (PLAIN, UNDOUBTED))
     tasks = sorted({run.task for run in plain} & {run.task for run in undoubted})
@@ -60,7 +60,7 @@ def price_of_doubts(runs: Sequence[Run]) -> Estimate | None:
     return estimate(mean_difference, *(table_of(group, tasks, _best) for group in (undoubted, plain)))
 
 
-def adversarial_section(runs: Sequence[Run], trials: int) -> Section | None:
+def adversarial_section(runs: Sequence[SearchRun], trials: int) -> Section | None:
     """Tabulate the distortions; None if no run is under one."""
     found = misled(runs, trials)
     if {each.variation for each in found} <= {PLAIN}:
@@ -87,8 +87,8 @@ def adversarial_section(runs: Sequence[Run], trials: int) -> Section | None:
     return Section(title="Priors that mislead", text=text, columns=columns, rows=rows)
 
 
-def _misled(variation: str, ours: Sequence[Run], theirs: Sequence[Run], tasks: Sequence[str], trials: int) -> Misled:
-    def to_95(run: Run) -> float:
+def _misled(variation: str, ours: Sequence[SearchRun], theirs: Sequence[SearchRun], tasks: Sequence[str], trials: int) -> Misled:
+    def to_95(run: SearchRun) -> float:
         return trials_to(run, trials)
 
     reached, shares = ([table_of(group, tasks, figure) for group in (ours, theirs)] for figure in (to_95, _best))
@@ -103,5 +103,5 @@ def _misled(variation: str, ours: Sequence[Run], theirs: Sequence[Run], tasks: S
     )
 
 
-def _best(run: Run) -> float:
+def _best(run: SearchRun) -> float:
     return best_at(run, LAST)[-1]

@@ -22,7 +22,7 @@ from typing import Any
 from oppa import catalog
 from oppa.atomic_write import write_atomically
 from oppa.bench.registry import CI_ARGUMENTS, CI_PLAYS, CI_TRIALS, inputs
-from oppa.bench.runs import Run
+from oppa.bench.runs import SearchRun
 from oppa.bench.scores import best_at, longest_s, seconds_to
 from oppa.bench.search import Comparison, compare
 from oppa.errors import EnvironmentLackingError, InputError
@@ -78,7 +78,7 @@ def ci_inputs(names: Sequence[str] | None = None, designer: str = DEFAULT) -> In
     return inputs("ci", names, **CI_ARGUMENTS, **({} if designer == DEFAULT else {"designer": designer}))
 
 
-def measure(on_run: Callable[[Run, int, int], None], *, names: Sequence[str] | None = None, designer: str = DEFAULT) -> list[Score]:
+def measure(on_run: Callable[[SearchRun, int, int], None], *, names: Sequence[str] | None = None, designer: str = DEFAULT) -> list[Score]:
     """Run all searches now, and return their scores.
 
     Args:
@@ -167,7 +167,7 @@ def sections(found: Sequence[Change]) -> list[Section]:
     return [Section(title="Comparison with the reference", text=text, columns=columns, rows=rows)]
 
 
-def _score(comparison: Comparison, run: Run, designer: str) -> Score:
+def _score(comparison: Comparison, run: SearchRun, designer: str) -> Score:
     """Return the score of a run, under the name of the designer that it replaces. Without 95%, its own seconds count."""
     trials = comparison.trials
     seconds, best = seconds_to(run, trials, longest_s([run], trials)), best_at(run, trials)[9]

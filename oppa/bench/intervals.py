@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
-from oppa.bench.runs import Run
+from oppa.bench.runs import SearchRun
 from oppa.random_streams import stream
 
 LEVEL = 0.9
@@ -40,7 +40,7 @@ class Estimate:
         return f"{self.value:{spec}}" + ("" if self.low is None else f" [{self.low:{spec}}, {self.high:{spec}}]")
 
 
-def table_of(runs: Sequence[Run], tasks: Sequence[str], figure: Callable[[Run], float]) -> Table:
+def table_of(runs: Sequence[SearchRun], tasks: Sequence[str], figure: Callable[[SearchRun], float]) -> Table:
     """Return a figure of the runs of one designer, by task and seed."""
     groups = [[figure(run) for run in runs if run.task == task] for task in tasks]
     table = np.full((len(tasks), max(map(len, groups))), np.nan)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from oppa.bench.adversarial import adversarial_section, misled
 from oppa.bench.intervals import Estimate, Table, estimate, mean, mean_difference, median_ratio, table_of
-from oppa.bench.runs import Log, Run
+from oppa.bench.runs import Log, SearchRun
 from oppa.bench.scores import OURS, best_at, grouped, longest_s, seconds_to, to_json
 from oppa.bench.search_page import LOG, in_order
 from oppa.bench.sections import user_section
@@ -30,18 +30,18 @@ class SuiteRuns:
     """Holds the runs of one suite."""
 
     suite: str
-    runs: tuple[Run, ...]
+    runs: tuple[SearchRun, ...]
     """Runs under every variation, of the tasks that count together."""
-    apart: tuple[Run, ...] = ()
+    apart: tuple[SearchRun, ...] = ()
     """Runs of tasks that are reported separately."""
 
     @property
-    def plain(self) -> list[Run]:
+    def plain(self) -> list[SearchRun]:
         """Return the runs under the protocol itself."""
         return [run for run in self.runs if run.variation == PLAIN]
 
     @classmethod
-    def of(cls, suite: str, runs: Iterable[Run], apart: Collection[str]) -> Self:
+    def of(cls, suite: str, runs: Iterable[SearchRun], apart: Collection[str]) -> Self:
         """Return the runs of a suite; tasks in `apart` are reported separately, unless there are no others."""
         runs = list(runs)
         separate = apart if any(run.task not in apart for run in runs) else ()
@@ -189,16 +189,16 @@ def _skipped_section(skipped: Mapping[str, str]) -> Section | None:
     return Section(title="SKIPPED", text="Suites that could not run here.", columns=("suite", "why"), rows=rows) if rows else None
 
 
-def _shared(groups: Mapping[str, Sequence[Run]], name: str) -> list[str]:
+def _shared(groups: Mapping[str, Sequence[SearchRun]], name: str) -> list[str]:
     """Return the tasks on which both `oppa` and another designer have runs, sorted."""
     return sorted({run.task for run in groups.get("oppa", ())} & {run.task for run in groups[name]})
 
 
-def _tables(groups: Mapping[str, Sequence[Run]], name: str, figure: Callable[[Run], float]) -> tuple[Table, Table]:
+def _tables(groups: Mapping[str, Sequence[SearchRun]], name: str, figure: Callable[[SearchRun], float]) -> tuple[Table, Table]:
     """Return a figure of `oppa` and of another designer on the tasks that both have."""
     tasks = _shared(groups, name)
     return table_of(groups["oppa"], tasks, figure), table_of(groups[name], tasks, figure)
 
 
-def _best_after(after: int, trials: int) -> Callable[[Run], float]:
+def _best_after(after: int, trials: int) -> Callable[[SearchRun], float]:
     return lambda run: best_at(run, trials)[after - 1]

@@ -32,7 +32,7 @@ Key = tuple[str, str, int, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SearchRun:
     """Holds the result of one run, trial by trial."""
 
     task: str
@@ -130,9 +130,9 @@ class Log:
         except (ValueError, KeyError):
             raise InputError(f"`{path}` is not a log of a comparison", hint="write one with `oppa bench search --out FOLDER`") from None
 
-    def read(self) -> list[Run]:
+    def read(self) -> list[SearchRun]:
         """Return all runs; raises InputError if the log belongs to another comparison."""
-        return [Run(**_tuples(line)) for line in self._lines() if "task" in line]
+        return [SearchRun(**_tuples(line)) for line in self._lines() if "task" in line]
 
     def origins(self) -> list[dict[str, str]]:
         """Return the provenance of the runs, session by session."""
@@ -155,7 +155,7 @@ class Log:
             write_atomically(self.path, f"{whole}\n".encode() if whole else b"")
         self._write({"protocol": self.protocol, "origin": origin})
 
-    def append(self, run: Run) -> None:
+    def append(self, run: SearchRun) -> None:
         """Append a run; it is on disk when this function returns."""
         self._write(dataclasses.asdict(run))
 

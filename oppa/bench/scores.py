@@ -17,25 +17,25 @@ from typing import Any
 import numpy as np
 
 from oppa.bench.run_designer import RUN_S
-from oppa.bench.runs import RAN, Run
+from oppa.bench.runs import RAN, SearchRun
 
 NEAR = 0.95
 OURS = ("oppa", "oppa-paper", "oppa-no-prior", "oppa-no-early-stop")
 """Variants of this project's designer, which do not count as peers."""
 
 
-def best_at(run: Run, trials: int) -> list[float]:
+def best_at(run: SearchRun, trials: int) -> list[float]:
     """Return the incumbent's share of the best after each of `trials`; a designer that ended earlier keeps its incumbent."""
     last = run.best_at[-1] if run.best_at else 0.0
     return [*run.best_at[:trials], *[last] * (trials - len(run.best_at))]
 
 
-def trials_to(run: Run, trials: int) -> int:
+def trials_to(run: SearchRun, trials: int) -> int:
     """Return the first trial after which the incumbent reaches 95% of the best, or `trials` + 1 if it never does."""
     return next((k for k, value in enumerate(run.best_at[:trials], 1) if value >= NEAR), trials + 1)
 
 
-def longest_s(runs: Iterable[Run], trials: int) -> dict[str, float]:
+def longest_s(runs: Iterable[SearchRun], trials: int) -> dict[str, float]:
     """Return the seconds of the longest search of each task."""
     longest: dict[str, float] = {}
     for run in runs:
@@ -43,7 +43,7 @@ def longest_s(runs: Iterable[Run], trials: int) -> dict[str, float]:
     return longest
 
 
-def seconds_to(run: Run, trials: int, longest: Mapping[str, float]) -> float:
+def seconds_to(run: SearchRun, trials: int, longest: Mapping[str, float]) -> float:
     """Return the seconds until the incumbent reached 95%; a run that never does counts as the longest search of its task.
 
     Its own seconds would reward a search whose trials fail early. The longest search makes it no faster than any run that reaches 95%.
@@ -55,13 +55,13 @@ def seconds_to(run: Run, trials: int, longest: Mapping[str, float]) -> float:
     return run.seconds[reached - 1] if reached <= trials else longest[run.task]
 
 
-def best_after(run: Run, seconds: float) -> float:
+def best_after(run: SearchRun, seconds: float) -> float:
     """Return the incumbent's share of the best after this number of seconds."""
     ended = [value for value, end in zip(run.best_at, run.seconds, strict=True) if end <= seconds]
     return ended[-1] if ended else 0.0
 
 
-def untuned(runs: Iterable[Run]) -> dict[str, float]:
+def untuned(runs: Iterable[SearchRun]) -> dict[str, float]:
     """Return the throughput of an untuned job by task, as a share of the best.
 
     An untuned job runs with the user's baseline, or else the framework's default. Where that does not run, or the log lacks it, it runs
@@ -76,13 +76,13 @@ def untuned(runs: Iterable[Run]) -> dict[str, float]:
     return {task: statistics.median(shares) for task, shares in firsts.items()} | recorded
 
 
-def break_even_s(run: Run, tuned_s: float, share: float) -> float:
+def break_even_s(run: SearchRun, tuned_s: float, share: float) -> float:
     """Return the second at which tuning for `tuned_s` and then training overtakes training at `share` from the start; inf if never."""
     best, best_s = best_after(run, tuned_s), min(tuned_s, run.seconds[-1])
     return best * best_s / (best - share) if best > share else math.inf
 
 
-def summary(runs: Iterable[Run], trials: int, longest: Mapping[str, float]) -> dict[str, float]:
+def summary(runs: Iterable[SearchRun], trials: int, longest: Mapping[str, float]) -> dict[str, float]:
     """Return the scores of one designer over tasks and seeds; `longest` is that of `seconds_to`."""
     runs = list(runs)
     rises = np.array([best_at(run, max(trials, 20)) for run in runs])
@@ -96,7 +96,7 @@ def summary(runs: Iterable[Run], trials: int, longest: Mapping[str, float]) -> d
     }
 
 
-def until_it_pays(run: Run) -> Run:
+def until_it_pays(run: SearchRun) -> SearchRun:
     """Return the run up to the first trial that was not expected to pay; the whole run of a designer that states no expectation."""
     if run.paying is None or run.paying >= len(run.outcomes):
         return run
@@ -104,7 +104,7 @@ def until_it_pays(run: Run) -> Run:
     return dataclasses.replace(run, **{name: getattr(run, name)[: run.paying] for name in each})
 
 
-def net_gain_s(run: Run, share: float) -> float:
+def net_gain_s(run: SearchRun, share: float) -> float:
     """Return the net gain of a search over an untuned job whose throughput is `share` of the best, in seconds.
 
     A search without an incumbent saves nothing, and costs its seconds.
@@ -113,12 +113,12 @@ def net_gain_s(run: Run, share: float) -> float:
     return (RUN_S * (1 - share / best) if best else 0.0) - spent_s
 
 
-def not_run(run: Run) -> int:
+def not_run(run: SearchRun) -> int:
     """Return the number of trials that ran out of memory, or failed where a table does not distinguish them."""
     return sum(outcome not in RAN for outcome in run.outcomes)
 
 
-def user_scores(runs: Iterable[Run], start: Mapping[str, float]) -> dict[str, float | None]:
+def user_scores(runs: Iterable[SearchRun], start: Mapping[str, float]) -> dict[str, float | None]:
     """Return what one designer costs and gains a user, over tasks and seeds.
 
     The share `first_fits` is over the first trials that the designer chose: it leaves out baselines, and searches without other trials.
@@ -142,7 +142,7 @@ def user_scores(runs: Iterable[Run], start: Mapping[str, float]) -> dict[str, fl
     }
 
 
-def ratio(runs: Sequence[Run], designer: str, peer: str, trials: int) -> float:
+def ratio(runs: Sequence[SearchRun], designer: str, peer: str, trials: int) -> float:
     """Return a designer's median seconds to 95% over the peer's, in the geometric mean over the tasks of both; NaN if there are none.
 
     The longest search of a task is that of one of these two designers, so that others do not change their ratio.
@@ -153,7 +153,7 @@ def ratio(runs: Sequence[Run], designer: str, peer: str, trials: int) -> float:
     return math.exp(statistics.mean(logs)) if logs else math.nan
 
 
-def best_peer(runs: Sequence[Run], trials: int) -> tuple[str, float] | None:
+def best_peer(runs: Sequence[SearchRun], trials: int) -> tuple[str, float] | None:
     """Return the peer with the highest ratio of `oppa`'s seconds to its own, and that ratio; None without `oppa` or without peers.
 
     A peer has runs on every task of `oppa`: an interrupted comparison has others, which would be judged by their easiest tasks.
@@ -164,7 +164,7 @@ def best_peer(runs: Sequence[Run], trials: int) -> tuple[str, float] | None:
     return max(peers.items(), key=lambda each: each[1]) if peers else None
 
 
-def to_json(runs: Sequence[Run], apart: Sequence[Run], trials: int, environment: Mapping[str, str]) -> dict[str, Any]:
+def to_json(runs: Sequence[SearchRun], apart: Sequence[SearchRun], trials: int, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the whole comparison: `designers` and `ratio_to_best_peer` over `runs` alone, `tasks` over all runs."""
     peer = best_peer(runs or apart, trials)
     return {
@@ -177,9 +177,9 @@ def to_json(runs: Sequence[Run], apart: Sequence[Run], trials: int, environment:
     }
 
 
-def grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def grouped(runs: Iterable[SearchRun]) -> dict[str, list[SearchRun]]:
     """Return the runs by designer, in order of first appearance."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[SearchRun]] = {}
     for run in runs:
         groups.setdefault(run.designer, []).append(run)
     return groups
@@ -191,7 +191,7 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(piece), "") if piece.isdigit() else (0, piece) for piece in pieces)
 
 
-def _summaries(runs: Sequence[Run], trials: int) -> dict[str, dict[str, float | None]]:
+def _summaries(runs: Sequence[SearchRun], trials: int) -> dict[str, dict[str, float | None]]:
     start, longest = untuned(runs), longest_s(runs, trials)
     return {
         designer: {**summary(group, trials, longest), **user_scores(group, start), **_ended(user_scores(map(until_it_pays, group), start))}
@@ -204,7 +204,7 @@ def _ended(scores: Mapping[str, float | None]) -> dict[str, float | None]:
     return {f"{name}_until_it_pays": value for name, value in scores.items() if name != "first_fits"}
 
 
-def _task(runs: Sequence[Run], trials: int) -> dict[str, dict[str, Any]]:
+def _task(runs: Sequence[SearchRun], trials: int) -> dict[str, dict[str, Any]]:
     longest = longest_s(runs, trials)
     return {
         designer: {
@@ -216,11 +216,11 @@ def _task(runs: Sequence[Run], trials: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def _names(runs: Iterable[Run]) -> list[str]:
+def _names(runs: Iterable[SearchRun]) -> list[str]:
     return list(dict.fromkeys(run.task for run in runs))
 
 
-def _medians(runs: Iterable[Run], designer: str, trials: int, longest: Mapping[str, float]) -> dict[str, float]:
+def _medians(runs: Iterable[SearchRun], designer: str, trials: int, longest: Mapping[str, float]) -> dict[str, float]:
     tasks: dict[str, list[float]] = {}
     for run in runs:
         if run.designer == designer:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from oppa.bench.declared import DESIGNERS, PROTOCOL
 from oppa.bench.run_designer import run_designer
-from oppa.bench.runs import Key, Log, Run
+from oppa.bench.runs import Key, Log, SearchRun
 from oppa.bench.suites import MOST_TASKS, PEER_SEEDS, SUITES
 from oppa.bench.tasks import load_suite, spread, suite_inputs
 from oppa.bench.variations import PLAIN, VARIATIONS, Variation
@@ -100,7 +100,9 @@ def every_suite(designers: tuple[str, ...], *, seeds: int, trials: int) -> list[
     return made
 
 
-def compare(comparison: Comparison, tasks: Sequence[BenchmarkTask], log: Log | None, on_run: Callable[[Run, int, int], None]) -> list[Run]:
+def compare(
+    comparison: Comparison, tasks: Sequence[BenchmarkTask], log: Log | None, on_run: Callable[[SearchRun, int, int], None]
+) -> list[SearchRun]:
     """Return all runs. Those missing from the log run now, one per core at a time, and are appended to it as they end.
 
     Args:
@@ -127,7 +129,7 @@ def _keys(comparison: Comparison, tasks: Sequence[BenchmarkTask]) -> Iterator[Ke
                         yield task.name, designer, seed, variation
 
 
-def _runs(comparison: Comparison, keys: Sequence[Key]) -> Iterator[Run]:
+def _runs(comparison: Comparison, keys: Sequence[Key]) -> Iterator[SearchRun]:
     """Yield the runs as they end, with one process per core; each is single-threaded and depends only on its seed."""
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, initializer=_settle, initargs=(os.getpid(),))
@@ -148,12 +150,12 @@ def _settle(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run(comparison: Comparison, task_name: str, designer_name: str, seed: int, variation_name: str) -> Run:
+def _run(comparison: Comparison, task_name: str, designer_name: str, seed: int, variation_name: str) -> SearchRun:
     variation = VARIATIONS[variation_name]
     task = variation.task(_tasks(comparison.suite, comparison.table, variation)[task_name])
     designer = variation.designer(designer_name, task, seed)
     records = run_designer(task, designer, variation.rule(designer_name, task), seed=seed, trials=comparison.trials)
-    return Run.of(task, designer_name, seed, variation_name, records, _length_scales(designer, task))
+    return SearchRun.of(task, designer_name, seed, variation_name, records, _length_scales(designer, task))
 
 
 def _length_scales(designer: Designer, task: BenchmarkTask) -> Mapping[str, float] | None:

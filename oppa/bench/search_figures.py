@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oppa.bench.runs import Run
+from oppa.bench.runs import SearchRun
 from oppa.bench.scores import OURS, best_at, grouped, natural
 from oppa.report.figures import Axis, Series, lines, scatter
 
@@ -18,7 +18,7 @@ GRID = 60
 """Points of a line over seconds or steps."""
 
 
-def all_figures(runs: Sequence[Run], trials: int) -> dict[str, tuple[str, str]]:
+def all_figures(runs: Sequence[SearchRun], trials: int) -> dict[str, tuple[str, str]]:
     """Return caption and SVG by file name, for each figure that the runs suffice for."""
     groups = grouped(runs)
     peers = [name for name in groups if name == "oppa" or name not in OURS][:DRAWN]
@@ -34,7 +34,7 @@ def all_figures(runs: Sequence[Run], trials: int) -> dict[str, tuple[str, str]]:
     return made
 
 
-def _rise(groups: Mapping[str, Sequence[Run]], names: Sequence[str], against: str, trials: int) -> tuple[str, str]:
+def _rise(groups: Mapping[str, Sequence[SearchRun]], names: Sequence[str], against: str, trials: int) -> tuple[str, str]:
     """Draw the incumbents against trials, training steps or seconds."""
     chosen = {name: groups[name] for name in names}
     if against == "trials":
@@ -53,11 +53,11 @@ def _rise(groups: Mapping[str, Sequence[Run]], names: Sequence[str], against: st
     return caption, lines({"": drawn}, x=axis, y=SHARE, description=caption, steps=True)
 
 
-def _ends(run: Run, against: str) -> Sequence[float]:
+def _ends(run: SearchRun, against: str) -> Sequence[float]:
     return run.seconds if against == "seconds" else np.cumsum(run.steps).tolist()
 
 
-def _by_task(runs: Sequence[Run], names: Sequence[str]) -> tuple[str, str]:
+def _by_task(runs: Sequence[SearchRun], names: Sequence[str]) -> tuple[str, str]:
     panels = {}
     for task in dict.fromkeys(run.task for run in sorted(runs, key=lambda run: natural(run.task))):
         some = grouped(run for run in runs if run.task == task and run.designer in names)
@@ -67,7 +67,7 @@ def _by_task(runs: Sequence[Run], names: Sequence[str]) -> tuple[str, str]:
     return caption, lines(panels, x=Axis(label="seconds", log=True), y=SHARE, description=caption, steps=True)
 
 
-def _predictions(runs: Sequence[Run]) -> list[Series]:
+def _predictions(runs: Sequence[SearchRun]) -> list[Series]:
     """Return the predictions of trials 1 to 5, of trials 6 to 10, and of later ones, each against its measurement."""
     drawn = []
     for name, first, last in (("trials 1 to 5", 0, 5), ("6 to 10", 5, 10), ("11 and on", 10, 10**6)):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from oppa.bench import search_figures
 from oppa.bench.adversarial import adversarial_section
-from oppa.bench.runs import Log, Run
+from oppa.bench.runs import Log, SearchRun
 from oppa.bench.scores import OURS, grouped, longest_s, seconds_to
 from oppa.bench.sections import (
     ablation_section,
@@ -56,7 +56,7 @@ def page(path: Path) -> tuple[str, dict[str, str]]:
     return "\n".join(parts), {name: standalone(svg) for name, (_, svg) in figures.items()}
 
 
-def _details(plain: Sequence[Run], shown: Sequence[Run], judged: Sequence[Run], trials: int) -> list[Section]:
+def _details(plain: Sequence[SearchRun], shown: Sequence[SearchRun], judged: Sequence[SearchRun], trials: int) -> list[Section]:
     varied = _varied(judged)
     made = [
         task_section(plain, trials),
@@ -77,12 +77,12 @@ def _details(plain: Sequence[Run], shown: Sequence[Run], judged: Sequence[Run], 
     return [section for section in made if section is not None]
 
 
-def _varied(runs: Sequence[Run]) -> list[Run]:
+def _varied(runs: Sequence[SearchRun]) -> list[SearchRun]:
     """Return the runs of `oppa`, under every variation."""
     return [run for run in runs if run.designer == "oppa"]
 
 
-def in_order(runs: Sequence[Run]) -> list[Run]:
+def in_order(runs: Sequence[SearchRun]) -> list[SearchRun]:
     """Sort runs: `oppa` first, then the peers from fast to slow, then the other variants of `oppa`."""
     groups, longest = grouped(runs), longest_s(runs, 10**6)
     usual = {name: sorted(seconds_to(run, 10**6, longest) for run in group)[len(group) // 2] for name, group in groups.items()}

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from oppa.bench.run_designer import RUN_S
-from oppa.bench.runs import RAN, Run
+from oppa.bench.runs import RAN, SearchRun
 from oppa.bench.scores import (
     OURS,
     best_after,
@@ -33,13 +33,13 @@ TUNED_S, TRAINED_S = 1200.0, 4 * 3600.0
 """Seconds of search, as in the paper's figure 5, and of the whole run of four hours."""
 
 
-def comparison_sections(runs: Sequence[Run], apart: Sequence[Run], trials: int) -> list[Section]:
+def comparison_sections(runs: Sequence[SearchRun], apart: Sequence[SearchRun], trials: int) -> list[Section]:
     """Return a table of all designers over the tasks that count together, and one over those reported separately."""
     made = [_compared("All tasks together", runs, trials)] if runs else []
     return [*made, *([_compared("Apart: the largest clusters" if runs else "All tasks together", apart, trials)] if apart else [])]
 
 
-def task_section(runs: Sequence[Run], trials: int) -> Section:
+def task_section(runs: Sequence[SearchRun], trials: int) -> Section:
     """Tabulate the median trials to 95%, by designer and task."""
     designers = list(grouped(runs))
     tasks = list(dict.fromkeys(run.task for run in sorted(runs, key=lambda run: natural(run.task))))
@@ -54,7 +54,7 @@ def task_section(runs: Sequence[Run], trials: int) -> Section:
     return Section(title="Task by task", text=text, columns=("task", *(f">{name}" for name in designers)), rows=rows)
 
 
-def clock_section(runs: Sequence[Run]) -> Section:
+def clock_section(runs: Sequence[SearchRun]) -> Section:
     """Tabulate the incumbents after five, ten and twenty minutes, by designer and task."""
     groups = grouped(runs)
     rows = []
@@ -68,7 +68,7 @@ def clock_section(runs: Sequence[Run]) -> Section:
     )
 
 
-def break_even_section(runs: Sequence[Run]) -> Section:
+def break_even_section(runs: Sequence[SearchRun]) -> Section:
     """Tabulate figure 5 of the paper: trials within twenty minutes, and the value of that tuning in a run of four hours."""
     rows, start = [], untuned(runs)
     for name, group in grouped(runs).items():
@@ -90,9 +90,9 @@ def break_even_section(runs: Sequence[Run]) -> Section:
     return Section(title="What tuning is worth (figure 5)", text=text, columns=columns, rows=rows)
 
 
-def user_section(runs: Sequence[Run]) -> Section | None:
+def user_section(runs: Sequence[SearchRun]) -> Section | None:
     """Tabulate what a search gains and costs a user."""
-    start, rows, groups = untuned(runs), [], dict[str, list[Run]]()
+    start, rows, groups = untuned(runs), [], dict[str, list[SearchRun]]()
     for name, group in grouped(runs).items():
         paying = [until_it_pays(run) for run in group]
         groups[name] = paying
@@ -116,7 +116,7 @@ def user_section(runs: Sequence[Run]) -> Section | None:
     return Section(title="What a user gains", text=text, columns=columns, rows=rows) if rows else None
 
 
-def ablation_section(runs: Sequence[Run], trials: int) -> Section | None:
+def ablation_section(runs: Sequence[SearchRun], trials: int) -> Section | None:
     """Tabulate the contribution of each part of `oppa` (figures 7 and 24 of the paper)."""
     groups, longest = {name: group for name, group in grouped(runs).items() if name in OURS}, longest_s(runs, trials)
     if len(groups) < 2:
@@ -129,7 +129,7 @@ def ablation_section(runs: Sequence[Run], trials: int) -> Section | None:
     return Section(title="Ablations (figures 7 and 24)", text=text, columns=(*COLUMNS, ">training steps"), rows=rows)
 
 
-def coverage_section(runs: Sequence[Run]) -> Section | None:
+def coverage_section(runs: Sequence[SearchRun]) -> Section | None:
     """Tabulate the coverage of the prediction intervals and the errors of the predictions."""
     rows = []
     for name, group in grouped(runs).items():
@@ -144,7 +144,7 @@ def coverage_section(runs: Sequence[Run]) -> Section | None:
     return Section(title="Predicted against measured (figures 6, 20 to 22)", text=text, columns=columns, rows=rows) if rows else None
 
 
-def confusion_section(runs: Sequence[Run]) -> Section | None:
+def confusion_section(runs: Sequence[SearchRun]) -> Section | None:
     """Tabulate the trials that were predicted to fit against those that ran (figure 23 of the paper)."""
     rows = []
     for name, group in grouped(runs).items():
@@ -160,7 +160,7 @@ def confusion_section(runs: Sequence[Run]) -> Section | None:
     return Section(title="Memory (figure 23)", text=text, columns=columns, rows=rows) if rows else None
 
 
-def winner_section(runs: Sequence[Run]) -> Section | None:
+def winner_section(runs: Sequence[SearchRun]) -> Section | None:
     """Tabulate the configurations that `oppa` returns, over the seeds (table 4 of the paper)."""
     rows = []
     ours = [run for run in runs if run.designer == "oppa" and run.winner]
@@ -172,7 +172,7 @@ def winner_section(runs: Sequence[Run]) -> Section | None:
     return Section(title="Winners (Table 4)", text=text, columns=("task", *names), rows=rows) if rows else None
 
 
-def length_scale_section(runs: Sequence[Run]) -> Section | None:
+def length_scale_section(runs: Sequence[SearchRun]) -> Section | None:
     """Tabulate the length scales that `oppa` has learned at the end of its runs (table 5 of the paper)."""
     learned: dict[str, list[Mapping[str, float]]] = {}
     for run in runs:
@@ -194,7 +194,7 @@ def _median_of(name: str, learned: Sequence[Mapping[str, float]]) -> str:
     return f"{statistics.median(known):.2f}" if known else ""
 
 
-def thinking_section(runs: Sequence[Run]) -> Section:
+def thinking_section(runs: Sequence[SearchRun]) -> Section:
     """Tabulate the seconds of each designer per suggestion, on the machine that ran the comparison."""
     rows = []
     for name, group in grouped(runs).items():
@@ -207,7 +207,7 @@ def thinking_section(runs: Sequence[Run]) -> Section:
     return Section(title="Seconds per suggestion", text=text, columns=("designer", ">median", ">slowest play"), rows=rows)
 
 
-def _compared(title: str, runs: Sequence[Run], trials: int) -> Section:
+def _compared(title: str, runs: Sequence[SearchRun], trials: int) -> Section:
     groups, longest = grouped(runs), longest_s(runs, trials)
     tasks = len(longest)
     rows = [(name, len(group), *figures_of(summary(group, trials, longest)), _share(runs, name, trials)) for name, group in groups.items()]
@@ -229,7 +229,7 @@ def figures_of(of: Mapping[str, float]) -> tuple[str, ...]:
     return (*rises, f"{of['trials_to_95_median']:g}", f"{of['trials_to_95_p90']:g}", f"{of['seconds_to_95_median']:.0f}")
 
 
-def _share(runs: Sequence[Run], name: str, trials: int) -> str:
+def _share(runs: Sequence[SearchRun], name: str, trials: int) -> str:
     if name == "oppa" or not any(run.designer == "oppa" for run in runs):
         return ""
     share = ratio(runs, "oppa", name, trials)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from oppa.bench.runs import Run
+from oppa.bench.runs import SearchRun
 from oppa.bench.scores import best_after, longest_s, natural, summary
 from oppa.bench.search_figures import SHARE, at, band, grid
 from oppa.bench.sections import figures_of
@@ -18,7 +18,7 @@ STEPS = (PLAIN, "q-min-2", "q-min-10")
 MINUTES = (5, 10, 20)
 
 
-def variation_section(runs: Sequence[Run], trials: int) -> Section | None:
+def variation_section(runs: Sequence[SearchRun], trials: int) -> Section | None:
     """Tabulate every variation, over the seeds that all variations have."""
     groups, longest = _groups(runs, tuple(VARIATIONS)), longest_s(runs, trials)
     rows = []
@@ -30,7 +30,7 @@ def variation_section(runs: Sequence[Run], trials: int) -> Section | None:
     return Section(title="Sensitivity", text=text, columns=columns, rows=rows) if groups else None
 
 
-def prior_section(runs: Sequence[Run]) -> Section | None:
+def prior_section(runs: Sequence[SearchRun]) -> Section | None:
     """Tabulate the incumbent under a misleading prior after some minutes, by task (table 6)."""
     groups = _groups(runs, PRIORS)
     rows = []
@@ -46,7 +46,7 @@ def prior_section(runs: Sequence[Run]) -> Section | None:
     return Section(title="A prior that misleads (Table 6)", text=text, columns=columns, rows=rows) if groups else None
 
 
-def q_min_section(runs: Sequence[Run]) -> Section | None:
+def q_min_section(runs: Sequence[SearchRun]) -> Section | None:
     """Tabulate the effect of q_min on trials, training steps and the incumbent (figure 25)."""
     groups = _groups(runs, STEPS)
     rows = []
@@ -64,7 +64,7 @@ def q_min_section(runs: Sequence[Run]) -> Section | None:
     return Section(title="Steps before early termination (Figure 25)", text=text, columns=columns, rows=rows) if groups else None
 
 
-ENDS: Mapping[str, Callable[[Run], Sequence[float]]] = {
+ENDS: Mapping[str, Callable[[SearchRun], Sequence[float]]] = {
     "seconds": lambda run: run.seconds,
     "trials": lambda run: [float(number) for number in range(1, len(run.steps) + 1)],
     "training steps": lambda run: [float(total) for total in np.cumsum(run.steps)],
@@ -72,7 +72,7 @@ ENDS: Mapping[str, Callable[[Run], Sequence[float]]] = {
 """Amounts spent by the end of each trial of a run, by unit."""
 
 
-def q_min_figures(runs: Sequence[Run]) -> Mapping[str, tuple[str, str]]:
+def q_min_figures(runs: Sequence[SearchRun]) -> Mapping[str, tuple[str, str]]:
     """Return figure 25 against seconds, trials and training steps, as caption and SVG by file name; empty without such runs."""
     groups = _groups(runs, STEPS)
     if not groups:
@@ -87,7 +87,7 @@ def q_min_figures(runs: Sequence[Run]) -> Mapping[str, tuple[str, str]]:
     return {"q-min.svg": (caption, lines(panels, x=Axis(label="", log=True), y=SHARE, description=caption, steps=True))}
 
 
-def _groups(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[Run]]:
+def _groups(runs: Sequence[SearchRun], names: Sequence[str]) -> dict[str, list[SearchRun]]:
     """Return the runs of each variation on the seeds that all of them have; empty with fewer than two variations."""
     groups = {name: [run for run in runs if run.variation == name] for name in names}
     groups = {name: group for name, group in groups.items() if group}
@@ -101,5 +101,5 @@ def _q_min(variation: str) -> str:
     return str(VARIATIONS[variation].q_min or "of the job")
 
 
-def _seeds(groups: Mapping[str, Sequence[Run]]) -> int:
+def _seeds(groups: Mapping[str, Sequence[SearchRun]]) -> int:
     return len({run.seed for group in groups.values() for run in group})

@@ -1,6 +1,6 @@
 """A small task, a designer that tries its candidates in order, and runs as a comparison logs them."""
 
-from oppa.bench.runs import Run
+from oppa.bench.runs import SearchRun
 from oppa.problem.cluster import Cluster
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem, facts_of
@@ -50,9 +50,9 @@ class InOrder:
         self.last = observations
 
 
-def run_of(best: tuple[float, ...], seconds: tuple[float, ...], *, designer: str = "oppa", task: str = "a", seed: int = 0) -> Run:
+def run_of(best: tuple[float, ...], seconds: tuple[float, ...], *, designer: str = "oppa", task: str = "a", seed: int = 0) -> SearchRun:
     nothing = (None,) * len(best)
-    return Run(
+    return SearchRun(
         task=task,
         designer=designer,
         seed=seed,

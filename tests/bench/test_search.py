@@ -14,7 +14,7 @@ import pytest
 from oppa import catalog
 from oppa.bench.declared import PROTOCOL
 from oppa.bench.run_designer import run_designer
-from oppa.bench.runs import Log, Run
+from oppa.bench.runs import Log, SearchRun
 from oppa.bench.scores import best_peer, ratio, to_json
 from oppa.bench.search import Comparison, compare
 from oppa.bench.search_page import page, write_page
@@ -207,7 +207,9 @@ def _hear_interrupts() -> None:
 def test_a_run_logs_the_default_that_runs() -> None:
     task = small_task()
     played = run_designer(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=6)
-    assert Run.of(task, "mine", 0, "", played).untuned == 0.5  # dp = 4 does not run, and dp = 2 with one sequence has half of the best rate
+    assert (
+        SearchRun.of(task, "mine", 0, "", played).untuned == 0.5
+    )  # dp = 4 does not run, and dp = 2 with one sequence has half of the best rate
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -217,4 +219,4 @@ def test_a_run_counts_the_trials_of_the_baseline(own) -> None:
         task = dataclasses.replace(task, problem=dataclasses.replace(task.problem, baseline=task.candidates.configuration(3)))
     played = run_designer(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=6)
     assert [each.chosen for each in played] == [not own, *[True] * 5]
-    assert Run.of(task, "mine", 0, "", played).baselines == int(own)
+    assert SearchRun.of(task, "mine", 0, "", played).baselines == int(own)

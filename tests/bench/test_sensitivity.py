@@ -2,15 +2,15 @@
 
 import pytest
 
-from oppa.bench.runs import Run
+from oppa.bench.runs import SearchRun
 from oppa.bench.sensitivity import prior_section, q_min_figures, q_min_section, variation_section
 from oppa.bench.variations import VARIATIONS, variations_named
 from oppa.errors import InputError
 
 
-def run_of(variation: str, seed: int, best: tuple[float, ...], outcomes: str) -> Run:
+def run_of(variation: str, seed: int, best: tuple[float, ...], outcomes: str) -> SearchRun:
     nothing = (None,) * len(best)
-    return Run(
+    return SearchRun(
         task="a",
         designer="oppa",
         seed=seed,

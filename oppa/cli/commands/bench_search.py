@@ -10,7 +10,7 @@ from oppa.bench.declared import DESIGNERS as COMPARED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oppa.bench.runs import Log, Run
+    from oppa.bench.runs import Log, SearchRun
     from oppa.bench.search import Comparison
     from oppa.simulator.benchmark_task import BenchmarkTask
 
@@ -64,7 +64,7 @@ def search(
     _print(runs, tasks, made, environment, as_json=as_json)
 
 
-def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, str]) -> "tuple[list[Run], list[BenchmarkTask]]":
+def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, str]) -> "tuple[list[SearchRun], list[BenchmarkTask]]":
     """Return the runs of a comparison and its tasks. They are logged below `out`, next to the page."""
     from oppa.bench.search import compare
     from oppa.cli.views import style
@@ -134,7 +134,7 @@ def _log(comparison: "Comparison", tasks: "Sequence[BenchmarkTask]", out: Path |
 
 
 def _print(
-    runs: "Sequence[Run]", tasks: "Sequence[BenchmarkTask]", comparison: "Comparison", environment: dict[str, str], *, as_json: bool
+    runs: "Sequence[SearchRun]", tasks: "Sequence[BenchmarkTask]", comparison: "Comparison", environment: dict[str, str], *, as_json: bool
 ) -> None:
     from oppa.bench.scores import to_json
     from oppa.bench.sections import comparison_sections, user_section
