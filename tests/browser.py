@@ -23,7 +23,7 @@ class Page:
     def __init__(self, line, domains: tuple[str, ...] = ("Page", "Runtime", "Log")) -> None:
         self._line, self._numbers = line, itertools.count(1)
         self.complaints: list[str] = []
-        """Of the console: errors, and what the content-security policy has stopped."""
+        """Errors of the console, and what the content-security policy has stopped."""
         for domain in domains:
             self.call(f"{domain}.enable")
 
@@ -49,13 +49,13 @@ class Page:
         self.call("Page.navigate", url=address)
 
     def value(self, expression: str):
-        """Of an expression in the page."""
+        """Return the value of an expression in the page."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
     def wait_for(self, expression: str, timeout_s: float = 15.0) -> None:
-        """Until it is true."""
+        """Wait until the expression is true."""
         deadline = time.monotonic() + timeout_s
         while not self.value(
             f"(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()"
@@ -64,7 +64,7 @@ class Page:
             time.sleep(0.05)
 
     def picture(self, path: Path, width: int = 1240, height: int = 1400) -> None:
-        """What it looks like."""
+        """Save a screenshot of the page."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 

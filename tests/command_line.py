@@ -107,7 +107,7 @@ def _set_environment(environment: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def _written_to(number: int, file: io.BufferedRandom) -> Iterator[None]:
-    """What this process and its children write to stdout (1) or stderr (2) goes to a file."""
+    """Redirect what this process and its children write to stdout (1) or stderr (2) to a file."""
     name = {1: "stdout", 2: "stderr"}[number]
     before, kept = getattr(sys, name), os.dup(number)
     before.flush()

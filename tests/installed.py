@@ -1,4 +1,4 @@
-"""Tests the installed form: both wheels, each in an environment of its own, away from the checkout.
+"""Test the installed form: both wheels, each in an environment of its own, away from the checkout.
 
 The environment of `oppa-tuner` has the dependencies of this one. That of `oppa-client` has nothing else.
 

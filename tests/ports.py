@@ -1,11 +1,11 @@
-"""Ports that a test may close and open again."""
+"""Find ports that a test may close and open again."""
 
 import contextlib
 import random
 import socket
 
 LOWEST, HIGHEST = 10_240, 32_767
-"""Linux gives higher ports to connections, and to whoever asks for port 0."""
+"""Linux gives higher ports to connections, and to a program that asks for port 0."""
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Samples of parametrized tests: the default run takes a few cases that show everything, `-m nightly` the rest."""
+"""Sample parametrized tests: the default run takes a few cases that show everything, `-m nightly` the rest."""
 
 import random
 from collections.abc import Callable, Hashable, Iterable, Sequence

@@ -111,7 +111,7 @@ def test_no_text_installs_oppa_from_an_index() -> None:
 
 
 def texts() -> Iterator[Path]:
-    """What people read or run, but for this file; `pyproject.toml` has `oppa[...]` for its own extras."""
+    """Yield what people read or run, but for this file; `pyproject.toml` has `oppa[...]` for its own extras."""
     for name in TEXTS:
         for path in [ROOT / name, *sorted((ROOT / name).rglob("*"))]:
             if path.is_file() and path.suffix in SUFFIXES and path != Path(__file__) and "__pycache__" not in path.parts:

@@ -1,4 +1,4 @@
-"""What the tests promise about themselves."""
+"""The test modules keep the rules that they promise."""
 
 import ast
 from pathlib import Path
@@ -9,7 +9,7 @@ FOLDER = Path(__file__).parent
 
 
 def test_no_test_module_imports_another_one() -> None:
-    """What several of them need is in a module of its own, so that each file of tests can move, and runs alone."""
+    """A module of its own has what several of them need, so that each file of tests can move, and runs alone."""
     imports = {
         (str(path.relative_to(FOLDER)), name)
         for path in FOLDER.rglob("*.py")

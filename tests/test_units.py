@@ -1,4 +1,4 @@
-"""Quantities: every unit is what it says, and nonsense is refused with the legal units."""
+"""Every unit of a quantity is what its name states, and nonsense is refused with the legal units."""
 
 import pytest
 from hypothesis import given

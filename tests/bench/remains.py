@@ -1,4 +1,4 @@
-"""What a benchmark that was ended leaves running: nothing, after a moment."""
+"""A benchmark that was ended leaves no process running after a moment."""
 
 import time
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Intervals of a comparison: they hold the figure, narrow with tasks and seeds, and are the same each time."""
+"""An interval of a comparison holds the figure, narrows with tasks and seeds, and is the same each time."""
 
 import math
 

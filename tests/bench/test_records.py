@@ -1,4 +1,4 @@
-"""What is on record under results/search, and of experiments, is derived again from the raw log beside it, to the last byte."""
+"""Each record under results/search, and of experiments, follows from the raw log in its folder to the last byte."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ EXPERIMENTS = {"goodput": goodput.page, "policies": policies.page, **{each.name:
 RECORDED_RUNS = [name for name in EXPERIMENTS if (RESULTS / name / recorded_page.PAGE).exists()]
 RECORDS = sorted(path.parent for path in (RESULTS / "search").rglob(LOG))
 ALONE = ("cpu", "long-context")
-"""Of the records of all suites, those that are looked at by default."""
+"""Suites whose records of `--suite all` the default run checks; it leaves the others to the nightly run."""
 
 
 SOME = [pytest.param(each, marks=[pytest.mark.nightly] * (each.parent.name == "all" and each.name not in ALONE)) for each in RECORDS]

@@ -200,7 +200,7 @@ def test_nothing_is_left_of_a_comparison_that_is_broken_off(number, tmp_path) ->
 
 
 def _hear_interrupts() -> None:
-    """What runs the tests may be a shell's background job, whose children ignore SIGINT."""
+    """Restore the handler of SIGINT: the tests may run as a shell's background job, whose children ignore the signal."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

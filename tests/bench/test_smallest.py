@@ -24,7 +24,7 @@ LONG = (
     *("calibrate", "cluster-sim", "control", "faults", "goodput-pollux", "goodput-simulated", "overhead", "policies-simulated", "prior"),
     *("profile", "proxy", "schedule", "service", "start-up", "stopping", "transfer", "trial-reading"),
 )
-"""Those that take over ten seconds of a processor. What they compute is tested in `tests/experiments`."""
+"""Benchmarks that take over ten seconds of a processor. `tests/experiments` checks what they compute."""
 
 
 COMPARED = {"changes", "client_overhead", "statistics_overhead", "loss_equal", "resumed_equal", "seconds"}

@@ -72,7 +72,7 @@ REPEATS = ((1, 49), (2, 72), (4, 98), (4, 102), (2, 68), (1, 51), (1, 50), (2, 7
 
 @pytest.fixture
 def measured(oppa) -> str:
-    """A study with hand-made trials and repeats, beside the job."""
+    """Create a study with hand-made trials and repeats, in the folder of the job."""
     problem = load_job(oppa.folder / "job.toml")
     with Study.create(oppa.folder / "s", problem.to_dict(), problem.fingerprint) as study:
         for configuration, expected, result in TRIALS:

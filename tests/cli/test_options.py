@@ -1,4 +1,4 @@
-"""Options of all commands: few, settable by variables and by `--set`, and never seen by a trial."""
+"""Every command has few options; variables and `--set` can set them, and no trial sees them."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""`oppa report`: a page beside the study, or wherever it is wanted."""
+"""`oppa report` writes a page into the study's folder, or to the path that is given."""
 
 import pytest
 

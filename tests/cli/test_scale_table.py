@@ -103,7 +103,7 @@ def test_a_job_in_a_searched_order_has_one_at_each_size(oppa: Oppa, tmp_path: Pa
 
 @pytest.mark.parametrize("devices", [3, 5, 8, 9])
 def test_whatever_is_proposed_can_be_asked_for(devices: int, tmp_path: Path) -> None:
-    """As `oppa train JOB CONFIGURATION.json --hosts N` takes it."""
+    """Each proposal is an argument that `oppa train JOB CONFIGURATION.json --hosts N` takes."""
     (tmp_path / "job.toml").write_text(
         f'model = {{preset = "tiny-1m"}}\nbatch = {{global_batch = 360}}\nrunner = {{name = "torch"}}\n'
         f'cluster = {{devices_per_host = {devices}, device = "CPU", memory_limit = "1 GiB"}}\n'

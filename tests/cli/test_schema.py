@@ -42,7 +42,7 @@ def test_the_schema_of_job_files_finds_mistakes(text: str, fault: str) -> None:
 
 @pytest.mark.parametrize("name", schemas.names())
 def test_each_schema_is_published_as_the_command_prints_it(name: str) -> None:
-    """After a change: `oppa schema NAME > docs/reference/schemas/NAME.json`."""
+    """If it fails after a change, run `oppa schema NAME > docs/reference/schemas/NAME.json`."""
     text = (PUBLISHED / f"{name}.json").read_text()
     assert text == json.dumps(schemas.schema(name), indent=1) + "\n"
     assert json.loads(text)["$id"] == f"urn:oppa:schema:{name}:{schemas.VERSION}"

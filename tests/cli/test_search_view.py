@@ -1,4 +1,4 @@
-"""What is printed while a study's trials run: a line for each on a pipe; the same lines on a terminal, above a live view."""
+"""While trials run, a pipe gets a line for each; a terminal shows the same lines above a live view."""
 
 import re
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from tests.cli.conftest import TRIALS
 
 @pytest.fixture
 def printed(oppa, capsys, monkeypatch):
-    """What a view of a study's trials prints; rich takes a pipe for a terminal if colours are forced."""
+    """Return what a view of a study's trials prints; rich takes a pipe for a terminal if colours are forced."""
     problem = load_job(oppa.folder / "job.toml")
 
     def printed(name: str, *, terminal: bool) -> str:

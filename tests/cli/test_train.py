@@ -143,7 +143,7 @@ def test_wrong_data_and_weights_are_refused_before_there_is_a_run(keys: str, wor
 
 @pytest.fixture
 def table(oppa) -> Path:
-    """Two configurations that a profile has measured, and one that it has not; beside the job."""
+    """Write a table, into the job's folder, of two configurations that a profile has measured, and one that it has not."""
     (oppa.folder / "job.toml").write_text(TRAIN_JOB)
     problem = load_job(oppa.folder / "job.toml")
     facts = {"method": "active", "complete": True, "candidates": 3, "trials": 2, "spent_s": 1.0, "created_at": 0.0}

@@ -140,7 +140,7 @@ def test_a_service_that_is_named_wrongly_is_told_of(there, words, token, said, o
 @pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")
 @pytest.mark.nightly
 def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
-    """Whose loopback is not theirs."""
+    """The ranks do not share the loopback of the service."""
     job = TRAIN_JOB.replace("devices_per_host = 2", 'hosts = "allocation"\ndevices_per_host = "allocation"\ndevice = "CPU"')
     fixed = (
         "micro_batch = 2",

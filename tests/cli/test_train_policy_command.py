@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def learned_once():
-    """What learning has said, and the file that it has written: once for all that follow."""
+    """Learn a policy once for all tests that follow; return what the command printed, and its file."""
     return dict[str, Any]()
 
 

@@ -1,4 +1,4 @@
-"""What is shown of a study at work: a line per trial, whose mark says what the trial is for."""
+"""A study at work shows a line per trial, whose mark states the purpose of the trial."""
 
 import re
 import shlex

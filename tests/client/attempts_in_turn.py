@@ -1,4 +1,4 @@
-"""Runs attempts one after the other on the same ranks, as their start takes longer than they do."""
+"""Run attempts one after the other on the same ranks, as their start takes longer than they do."""
 
 import argparse
 import json

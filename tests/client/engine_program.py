@@ -1,4 +1,4 @@
-"""A user's program around `EngineLoop`: a tiny model on samples that can be told apart. It requests what oppa would, and saves what it saw.
+"""A user's program around `EngineLoop`: a tiny model on distinguishable samples. It requests what oppa would, and saves what it saw.
 
 It runs under torchrun in DeepSpeed's environment.
 """
@@ -26,7 +26,7 @@ from tests.client.engine_model import RATE, SEED, SIZE, Samples, groups_of, laye
 from tests.own_trainer.folders import TOTAL, prepare
 
 CUTS = [{"patterns": [r".*inner\.0\.weight"], "partition_type": "column"}, {"patterns": [r".*inner\.2\.weight"], "partition_type": "row"}]
-"""How AutoTP cuts the inner layers of a block."""
+"""Patterns by which AutoTP cuts the inner layers of a block."""
 
 
 def engine_for(options, micro_batch):

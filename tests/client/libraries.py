@@ -1,4 +1,4 @@
-"""Libraries that tests of loops need and that may be missing, and the marks of such tests."""
+"""Find the libraries that tests of loops need and that may be missing, and mark such tests."""
 
 import importlib.util
 

@@ -1,6 +1,6 @@
-"""Users' programs around Accelerate and Lightning: a tiny classifier on samples that can be told apart, and oppa's requests.
+"""Train a tiny classifier around Accelerate and Lightning, as users' programs do, on distinguishable samples and under oppa's requests.
 
-They run in a test's process or under torchrun, and save what their rank saw.
+The programs run in a test's process or under torchrun, and save what their rank saw.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Stands for the module of Megatron-LM's training loop: it asks megatron-core's calculator and calls its parts where that loop does.
+"""Stand for the module of Megatron-LM's training loop: it asks megatron-core's calculator and calls its parts where that loop does.
 
 Megatron-LM itself trains on GPUs alone and is no package. Its calculator and its schedule of the learning rate, which are used here, are.
 """

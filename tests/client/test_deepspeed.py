@@ -67,12 +67,12 @@ ALONE = {
     "alone-shards": {"zero_stage": 3, "dp": 1, "before": "shards"},
     "in-two": {"zero_stage": 2, "dp": 1, "asked": SINGLE, "measured": True},
 }
-"""What one process goes on with, or trains from the beginning."""
+"""Attempts of one process, which resumes a checkpoint or trains from the beginning."""
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What two ranks saw in attempts of all kinds, one after the other, and what one process saw that goes on from one of them."""
+    """Return what two ranks saw in attempts of all kinds, and what one process saw that resumes one of them."""
     folder = tmp_path_factory.mktemp("engines")
     cases = {f"zero-{stage}": {"zero_stage": stage, "asked": CHANGES, "measured": True} for stage in range(4)}
     cases["pipeline-changes"] = {"pp": 2, "dp": 1, "asked": EVEN}

@@ -1,4 +1,4 @@
-"""Without extras oppa tunes, predicts, shows and serves; what needs an extra is refused by an error that names it."""
+"""oppa tunes, predicts, shows and serves without extras; an error refuses what needs an extra, and names it."""
 
 import json
 import subprocess

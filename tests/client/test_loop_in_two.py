@@ -1,4 +1,4 @@
-"""Loops on one rank whose step is a single micro-batch: measured steps are taken in two, and the training is the same."""
+"""A loop on one rank with a single micro-batch takes measured steps in two, and trains the same."""
 
 from typing import Any
 

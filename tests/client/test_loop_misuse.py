@@ -1,4 +1,4 @@
-"""What a loop around Accelerate or a module of Lightning may get wrong is refused before it trains on other batches than oppa planned."""
+"""A wrong loop around Accelerate, or a wrong module of Lightning, is refused before it trains on other batches than oppa planned."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Checkpoints of the user's own, and callbacks that may upload them, are pauses of the run."""
+"""The user's own checkpoints, and callbacks that may upload them, are pauses of the run."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Loops around Accelerate and Lightning on several ranks: the batch changes in mid-epoch, and other ranks go on from the checkpoint."""
+"""A loop around Accelerate or Lightning changes the batch of several ranks in mid-epoch, and other ranks resume its checkpoint."""
 
 import pytest
 

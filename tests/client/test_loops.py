@@ -1,4 +1,4 @@
-"""Loops around Accelerate and Lightning follow the plan of a run, and train as a plain loop on the same batches."""
+"""A loop around Accelerate or Lightning follows the plan of a run, and trains as a plain loop on the same batches."""
 
 import json
 

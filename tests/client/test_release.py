@@ -1,4 +1,4 @@
-"""What installs and releases oppa: the image follows the documents, and the release is made without a stored secret."""
+"""The image follows the documents, and the release is made without a stored secret."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Workers that load samples draw other random numbers on each replica and in each attempt, as those of a plain `DataLoader` do."""
+"""Data-loading workers draw other random numbers on each replica and in each attempt, as those of a plain `DataLoader` do."""
 
 import itertools
 

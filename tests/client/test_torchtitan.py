@@ -40,7 +40,7 @@ ALONE = {
     "warm": {"initial": "first/output/checkpoint/step-5", "total": 16},
     "outside-alone": {**OWN_STATE, "config": {**OWN_STATE["config"], "training.steps": 5, "training.global_batch_size": 8}},
 }
-"""What one process goes on with."""
+"""Attempts of one process, each of which resumes a checkpoint."""
 
 
 def run_ranks(ranks: int, cases: Sequence[tuple[Path, dict[str, Any]]]) -> list[list[dict[str, Any]]]:
@@ -57,7 +57,7 @@ def run_ranks(ranks: int, cases: Sequence[tuple[Path, dict[str, Any]]]) -> list[
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What two ranks saw in attempts of all kinds, and what one process saw that goes on from some of them."""
+    """Return what two ranks saw in attempts of all kinds, and what one process saw that resumes some of them."""
     folder, found = tmp_path_factory.mktemp("titans"), {}
     for ranks, cases in ((2, CASES), (1, ALONE)):
         found |= dict(zip(cases, run_ranks(ranks, [(folder / name, options) for name, options in cases.items()]), strict=True))

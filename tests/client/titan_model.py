@@ -1,4 +1,4 @@
-"""A tiny Llama of torchtitan on samples that can be told apart: the trainer and the plain loop of its test train it."""
+"""A tiny Llama of torchtitan on distinguishable samples: the trainer and the plain loop of its test train it."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A user's program around `OppaTrainer`: a tiny Llama on samples that can be told apart, and a callback that writes oppa's requests.
+"""A user's program around `OppaTrainer`: a tiny Llama on distinguishable samples, and a callback that writes oppa's requests.
 
 It runs in a test's process or under torchrun, and saves what its rank saw.
 """

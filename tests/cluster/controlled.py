@@ -31,18 +31,18 @@ class Controlled:
             return subprocess.Popen(self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def kill(self) -> None:
-        """At once, and another one begins."""
+        """Kill the controller at once, and start another one."""
         self.process.kill()
         self.process.wait()
         self.process = self._begin()
 
     def lines(self) -> list[ledger.Line]:
-        """Of the job's ledger."""
+        """Return the lines of the job's ledger."""
         run = self.spool / "elastic" / "run"
         return ledger.read(run) if (run / ledger.FILE).exists() else []
 
     def hosts(self) -> int:
-        """On which the newest step was taken."""
+        """Return the number of hosts of the newest step."""
         steps = [line for line in self.lines() if line["event"] == ledger.STEP]
         return hosts_of(steps[-1]) if steps else 0
 
@@ -78,7 +78,7 @@ def scaled(
     at_most: Callable[[Controlled], None] = lambda _: None,
     hurry: Callable[[], None] = lambda: None,
 ) -> Controlled:
-    """Train the job on one, two, four and one hosts, by departures and an arrival of other jobs, and then to its end on that one.
+    """Train the job on one, two, four and one hosts, as other jobs depart and one arrives, and to its end there.
 
     Args:
         most: Most hosts on which it trains: four, or two.
@@ -109,7 +109,7 @@ def scaled(
 
 
 def grown_without_a_node(spool: Path, slurm: SlurmCluster, chance: random.Random) -> Controlled:
-    """Lose a node at some moment of the change from two hosts to four, and mend it once the job trains on what is left, to its end."""
+    """Lose a node at some moment of the change from two hosts to four, and mend it once the job trains on the rest."""
     other = slurm.submit("sleep 600", "--nodes=2", "--exclusive")
     slurm.wait_for(other, "RUNNING")
     controlled = Controlled(spool, slurm, "--set", "scaling.threshold=0")
@@ -132,7 +132,7 @@ def grown_without_a_node(spool: Path, slurm: SlurmCluster, chance: random.Random
 
 
 def hosts_of(step: ledger.Line) -> int:
-    """On which a step was taken."""
+    """Return the number of hosts on which a step was taken."""
     dp, pp = (int(each) for each in re.findall(r"[dp]p(\d+)", step["configuration"]))
     return dp * pp
 

@@ -1,6 +1,6 @@
 """Train a model of one number with one plain Python rank on each host; the ranks meet over TCP as torchrun's would.
 
-Sample n pulls the weight towards n % 7, and takes as long as stated, so that more hosts are faster; no time once the output folder
+Sample n pulls the weight towards n % 7. It takes as long as stated, so that more hosts are faster, and no time once the output folder
 has the file `hurry`. Each rank appends its attempt, and the numbers of its samples, to a file of its own.
 """
 

@@ -23,7 +23,7 @@ runner = {name = "torch"}
 
 
 def put(scales: Path, **values: object) -> ElasticJob:
-    """Into a spool beside the scale table."""
+    """Put a job into a spool, in the folder of the scale table."""
     return submit(scales.parent / "spool", scales.parent / "job.toml", scales, **values)  # type: ignore[arg-type]
 
 
@@ -49,7 +49,7 @@ class InMemoryScheduler:
         return self
 
     def poll(self) -> int | None:
-        """As the supervisor of every job."""
+        """Return the exit code that the supervisor of every job has."""
         return self.exit_code
 
     def cancel(self, request: QueuedJob) -> None:
@@ -96,6 +96,6 @@ class Held:
 
 
 def started(job: ElasticJob, hosts: int, *, size: int = 0, ago_s: float = 100.0) -> None:
-    """What a supervisor writes."""
+    """Write what a supervisor writes when it starts a job."""
     facts = {"hosts": hosts, "at": time.time() - ago_s, "size": size, "launch": job.desired().launches}
     write_json(job.folder / STARTED, {"process": "1:1", **facts})

@@ -1,4 +1,4 @@
-"""What the scaling controller makes of a spool, by what its scheduler reports."""
+"""The scaling controller acts on a spool by what its scheduler reports."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_hosts_are_requested_of_slurm_under_the_token_of_the_job(scales: Path) -
 
 
 def test_a_supervisor_that_never_says_that_it_has_begun_is_given_up_too(scales: Path) -> None:
-    """And nobody is launched beside one that is about to: by this controller, or by one that was killed."""
+    """No second launch takes place while one is about to begin, by this controller or by one that was killed."""
     taken, scheduler, said = put(scales), InMemoryScheduler(), list[str]()
     scheduler.exit_code = None
     control = ClusterController(taken.folder.parent, scheduler, Settings(), tell=said.append)

@@ -1,4 +1,4 @@
-"""The user's own trainer as an elastic job on a real Slurm: from the profile to the last sample, and what may go wrong on the way."""
+"""The user's own trainer runs as an elastic job on a real Slurm, from the profile to the last sample, also with failures."""
 
 import json
 import os

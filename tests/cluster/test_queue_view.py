@@ -1,4 +1,4 @@
-"""What the scaling controller makes of a queue in which several elastic jobs change their size."""
+"""The scaling controller follows a queue in which several elastic jobs change their size."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

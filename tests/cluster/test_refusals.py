@@ -1,4 +1,4 @@
-"""What the scaling controller does if the scheduler does not grant hosts: it waits for a bounded time, longer between two tries."""
+"""If the scheduler does not grant hosts, the scaling controller waits for a bounded time, longer between two tries."""
 
 import json
 import os

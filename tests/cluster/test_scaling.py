@@ -1,4 +1,4 @@
-"""Who grows, and who gives back (FlexTrain, section 5), by hand."""
+"""Scale-up and reclaim decisions (FlexTrain, section 5) equal those computed by hand."""
 
 import math
 

@@ -206,14 +206,14 @@ def test_laws(jobs: list[TraceJob], policy: str, backfill: bool) -> None:
 
 @given(traces(), st.sampled_from(NAMES), st.booleans(), st.sampled_from([3.0, 300.0]), st.integers(0, 9))
 def test_nodes_that_fail_lose_no_job(jobs: list[TraceJob], policy: str, backfill: bool, repair_s: float, seed: int) -> None:
-    """Not even one that fails and is back while a job is giving it back."""
+    """A job survives even if the node fails and is back while the job returns it."""
     failures = Failures(every_s=2_000, repair_s=repair_s, checkpoint_s=100, seed=seed)
     result = Simulation(jobs, Watched(4, 8), policy_of(policy, RULES), RULES, backfill=backfill, failures=failures).run()
     assert sorted(each.job.name for each in result.done) == sorted(each.name for each in jobs)
 
 
 def _in_order(done: list[EndedJob]) -> None:
-    """Of one priority nobody starts before somebody who came earlier, and nobody while one of a higher priority waits."""
+    """Check that no job starts before an earlier one of its priority, or while one of a higher priority waits."""
     for one in done:
         for other in done:
             earlier = (other.job.arrival_s, other.job.name) < (one.job.arrival_s, one.job.name)

@@ -61,7 +61,7 @@ def submitted(folder: Path, samples: int) -> Path:
 
 
 def unscaled(folder: Path, samples: int) -> dict[int, float]:
-    """Of the same job on one host from its first step to its last."""
+    """Return the losses of the same job on one host from its first step to its last."""
     (folder / "alone.toml").write_text(JOB % samples)
     words = ["train", folder / "alone.toml", "pp=1,micro_batch=2", "--run", folder / "alone", "--set", "launcher.name=local"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""Traces as they are published, and what makes no sense in them."""
+"""A trace loads as it is published, or its faulty line is named."""
 
 import json
 import time

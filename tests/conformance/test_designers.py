@@ -1,4 +1,4 @@
-"""What every designer promises, whatever it is made of."""
+"""Every designer keeps the same promises, by whatever method it searches."""
 
 import dataclasses
 import functools

@@ -1,6 +1,6 @@
-"""What a trial promises, whoever runs it: frameworks, a command of the user's, processes that act out a script, simulations.
+"""A trial keeps the same promises under every runner: frameworks, a command of the user's, scripted processes, simulations.
 
-What takes processes holds for runners that start some: a rank that is killed or hangs, and nobody who survives.
+Laws about processes hold for runners that start some: a rank that is killed or hangs ends the trial, and no process survives.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ for step in range(int(sys.argv[1])):
     if not trial.step(0.05, loss=2 / (step + 1), memory_bytes=1 << 20):
         break
 """
-"""Without torch, whose import takes seconds on each rank; programs of tests/docs train with it."""
+"""The program does without torch, whose import takes seconds on each rank; programs of tests/docs train with it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Case:
     too_large: TrialSpec
     endless: TrialSpec
     launcher: LocalLauncher | None = None
-    """Of those that start processes."""
+    """Launcher of a case that starts processes."""
 
     @property
     def limits(self):
@@ -127,7 +127,7 @@ def launched(folder):
 
 
 def named(*names):
-    """Those that need an environment of their own are marked, and those that start ranks with torch or a program."""
+    """Return cases by name; mark those that need their own environment, and those that start ranks with torch or a program."""
     return [pytest.param(name, marks=_marks(name)) for name in names]
 
 
@@ -147,7 +147,7 @@ def case(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ended(case, tmp_path_factory):
-    """A trial that has run to its end: its result, its folder, and what was told of its steps."""
+    """Return a trial that has run to its end: its result, its folder, and the steps that it reported."""
     folder, told = tmp_path_factory.mktemp("ended"), []
     return case.run(folder, case.fits, limits=case.limits, on_step=told.append), folder, told
 

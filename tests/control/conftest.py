@@ -27,7 +27,7 @@ def step_time_s(configuration: Configuration) -> float:
 
 
 def row(**parameters) -> TableRow:
-    """As the cluster has it, unless told otherwise."""
+    """Return a row whose values are the cluster's unless they are given."""
     steps_per_s = parameters.pop("steps_per_s", None)
     configuration = Configuration(**{"micro_batch": 4, **parameters})
     return TableRow(

@@ -1,4 +1,4 @@
-"""A control service at work beside a test, and jobs that talk to it."""
+"""Run a control service during a test, and jobs that talk to it."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ def serving(folder: Path, table, policy_of, port: int = 0, policy: str = "", tit
 
 
 def hello(job: str = "a-job", **changes) -> Hello:
-    """What a job says first."""
+    """Return the first message of a job."""
     return Hello(**{"job": job, "configuration": PRESENT, "total_samples": None, **changes})
 
 
@@ -51,7 +51,7 @@ def step(count: int, **changes) -> StepTaken:
 
 
 def worker(**changes) -> WorkerState:
-    """What a worker says of a window."""
+    """Return what a worker reports of a window."""
     values = {
         "local_batch": 32,
         "throughput_bytes_per_s": 1e6,
@@ -90,7 +90,7 @@ def until(condition, timeout_s=10.0) -> None:
 
 
 def said_to_watcher(port: int, token: str, origin=None) -> dict:
-    """What the live page would be sent first."""
+    """Return what the live page would be sent first."""
     with connect(f"ws://127.0.0.1:{port}/watch", origin=origin, proxy=None) as opened:
         opened.send(token)
         return json.loads(opened.recv(timeout=5))

@@ -210,7 +210,7 @@ def test_a_service_that_sends_garbage_stops_nobody(garbage, fared) -> None:
 
 
 def test_a_service_that_never_says_farewell_leaves_nothing_open() -> None:
-    """The client is told to end while it waits for the answer to its farewell."""
+    """The client is asked to end while it waits for the answer to its farewell."""
 
     def speak(listening) -> None:
         taken, _ = listening.accept()

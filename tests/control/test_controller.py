@@ -36,7 +36,7 @@ class Job:
     noise_scale: float = 100.0
     health: str = "healthy"
     slow: dict = dataclasses.field(default_factory=dict)
-    """By what factor a configuration is slower than the table has it."""
+    """Factor by which each configuration is slower than in the table."""
     unbuildable: frozenset = frozenset()
     loss: Callable = lambda job: 3.0
     loss_every: int = 1
@@ -98,7 +98,7 @@ def job(table):
 
 
 def test_a_roll_back_keeps_workers_batches_of_their_own(tmp_path) -> None:
-    """Else no answer could be made of it: their sum is shared out evenly by nothing."""
+    """Otherwise it would have no answer: nothing shares out their sum evenly."""
     present = Configuration(dp=4, global_batch=67, micro_batch=16)
     found = Controller(None, ProportionalPolicy, total_samples=None)
     decisions = []
@@ -210,7 +210,7 @@ def test_a_spike_shows_in_losses_that_are_reported_now_and_then(risen, job) -> N
 
 
 def test_going_back_knows_the_same_bounds(table) -> None:
-    """Of growth, of what could not be built, and of what made the loss rise."""
+    """It obeys the limit of growth, and avoids what could not be built and what made the loss rise."""
     policy = GoodputPolicy(ThroughputIndex(table))
     back = dataclasses.replace(at(DATA, 64).configuration, global_batch=128)
     worse = at(PIPELINE, 64)

@@ -1,4 +1,4 @@
-"""What the goodput policy chooses, and what keeps it from choosing."""
+"""The goodput policy chooses the largest goodput, within its limits, if the change pays."""
 
 import dataclasses
 
@@ -70,7 +70,7 @@ def test_another_layout_must_be_better_than_what_can_be_had_without_it(gain, com
 
 @pytest.mark.parametrize(("between", "wanted"), [(0.95, 128), (0.85, 64)])
 def test_what_lies_beyond_the_growth_is_gone_to_by_steps(between, wanted, table_of) -> None:
-    """If what lies between is not much worse; the paper's controller stays."""
+    """A step that lies between must not be much worse; the paper's controller stays."""
     worth = {64: 1.0, 128: between, 256: 1.5}
 
     def throughputs(**objective) -> ThroughputIndex:
@@ -90,7 +90,7 @@ def test_the_batch_grows_twofold_at_most(noise_scale, policy) -> None:
 
 
 def test_the_batch_may_shrink_at_once(table_of) -> None:
-    """Where throughput is the same at every batch, goodput is largest where the batch is half the noise scale; by eq. 8, all of it."""
+    """If throughput is the same at every batch, goodput is largest at half the noise scale; by eq. 8, at all of it."""
     flat = ThroughputIndex(table_of(row(**DATA, global_batch=batch, steps_per_s=1000 / batch) for batch in BATCHES))
     assert GoodputPolicy(flat).decide(at(DATA, 256, noise_scale=32.0)).configuration.global_batch == 16
     assert GoodputPolicy.as_written(flat).decide(at(DATA, 256, noise_scale=16.0)).configuration.global_batch == 16

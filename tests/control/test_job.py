@@ -1,4 +1,4 @@
-"""What the service keeps of a job, and what of that survives."""
+"""The service stores the state of a job, and a restart restores it."""
 
 import dataclasses
 import itertools
@@ -127,7 +127,7 @@ EARLIER = {
     "the length": {**LONG, "total_samples": 64 * 40},
     "the cost of a change": {**LONG, "reconfiguration_s": 1e6},
 }
-"""What the first hello of a run states, where the second one is `LONG`."""
+"""Changes of the first hello of a run, whose second one is `LONG`."""
 
 
 @pytest.mark.parametrize("differs", EARLIER)

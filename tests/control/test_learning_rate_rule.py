@@ -1,4 +1,4 @@
-"""By which rule the learning rate follows the batch of a job that states none."""
+"""A job that states no rule for its learning rate has the optimizer's, and none under a norm test."""
 
 import pytest
 
@@ -17,7 +17,7 @@ STATED = JOB + 'train = {scaling = "sqrt"}\n'
 @pytest.mark.parametrize("policy", ["norm-test", "norm-test-paper,eta=0.1"])
 @pytest.mark.parametrize(("job", "rule"), [(JOB, "none"), (SGD, "none"), (STATED, "sqrt")])
 def test_under_a_norm_test_it_follows_by_no_rule_that_is_not_stated(job, rule, policy, table, tmp_path) -> None:
-    """As in tables 5 to 7 of Lau et al."""
+    """Tables 5 to 7 of Lau et al. have it so."""
     problem, made = problem_of(job, tmp_path), policy_of(policy)(ThroughputIndex(table))
     assert measured_for(problem, made).run_options.scaling == rule
     stored = Problem.from_dict(problem.to_dict())

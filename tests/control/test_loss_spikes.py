@@ -1,4 +1,4 @@
-"""Which rises of a loss are spikes, and which of them are wide."""
+"""A rise of the loss beyond its noise is a spike, and a lasting one is a wide spike."""
 
 import random
 
@@ -14,7 +14,7 @@ def falling(steps: int, *, noise: float = 0.05, seed: int = 0) -> list[float]:
 
 
 def found(losses: list[float | None]) -> list[tuple[int, int]]:
-    """At which steps wide spikes were seen, and when they began."""
+    """Return the steps at which wide spikes were found, and when they began."""
     spikes = LossSpikes()
     seen = [(step, spikes.wide(step, loss)) for step, loss in enumerate(losses)]
     return [(step, began) for step, began in seen if began is not None]

@@ -1,4 +1,4 @@
-"""Laws of the metrics: Prometheus' own parser reads them, counters end in `_total`, and what is unknown is left out."""
+"""Prometheus' own parser reads the metrics, counters end in `_total`, and unknown values are left out."""
 
 import subprocess
 import sys

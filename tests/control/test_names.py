@@ -1,4 +1,4 @@
-"""Two runs with one name: the service serves one of them, and the other one is told before its first step."""
+"""If two runs have one name, the service serves one of them, and the other one gets an error before its first step."""
 
 import contextlib
 import itertools

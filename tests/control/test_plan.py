@@ -51,7 +51,7 @@ def test_dear_changes_of_layout_are_fewer(table) -> None:
 
 
 def test_the_norm_test_can_be_planned(table) -> None:
-    """In expectation it asks for phi (1 - eta^2) / eta^2 where the noise scale is phi; here that is phi."""
+    """The expected batch of the norm test is phi (1 - eta^2) / eta^2 at noise scale phi; here that is phi."""
     policy = NormTestPolicy(ThroughputIndex(table), eta=0.5**0.5)
     stages = plan(policy, table, GROWING, begin=BEGIN, total=TOTAL)
     batches = [stage.configuration.global_batch for stage in stages]

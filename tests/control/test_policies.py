@@ -1,4 +1,4 @@
-"""Policies by name, with settings; and batch size warm-up by stages."""
+"""A policy is chosen by name, with settings; batch size warm-up has stages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Workloads of all kinds: rows of a table, and the space of a framework."""
+"""Provide workloads of all kinds: rows of a table, and the space of a framework."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -93,6 +93,6 @@ def framework_problem() -> Callable[..., Problem]:
 
 @pytest.fixture(scope="session")
 def published_data() -> None:
-    """What others measured; the tests that need it say that they were skipped."""
+    """Skip tests that need published measurements, with a message, if these are not there."""
     if lacking := published.missing():
         pytest.skip(f"NOT TESTED against published measurements: `{catalog.data_folder()}` lacks {', '.join(lacking)} (set OPPA_DATA)")

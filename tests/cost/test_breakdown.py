@@ -1,4 +1,4 @@
-"""Parts of step time and memory: none is negative, and they add up to what is predicted."""
+"""No part of step time or memory is negative, and the parts add up to what is predicted."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Operations among ranks: closed forms within a host, and what crossing hosts costs."""
+"""Collective operations follow closed forms within a host, and cost more across hosts."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What stands in `priors/frameworks`: every file reads, and the parameters of every search space reach the cost model."""
+"""Every file in `priors/frameworks` reads, and the parameters of every search space reach the cost model."""
 
 import dataclasses
 import tomllib

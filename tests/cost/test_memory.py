@@ -107,7 +107,7 @@ def test_with_one_stage_the_first_is_the_last() -> None:
     [("1f1b", 1, 4, 1), ("1f1b", 2, 5.5, 2.5), ("1f1b", 4, 4.75, 3.25), ("gpipe", 1, 8, 8), ("zb-v", 2, 4, 4)],
 )
 def test_a_stage_holds_what_it_has_passed_forward_and_not_yet_backward(schedule, chunks, first, last) -> None:
-    """Of eight micro-batches on four stages, in Megatron-LM's interleaved schedule and in a V counted pass by pass."""
+    """A stage holds its activations of eight micro-batches on four stages, interleaved as in Megatron-LM or in a V counted pass by pass."""
     sizes = {"dp": 1, "tp": 1, "pp": 4, "model_chunks": chunks, "micro_batch": 1, "num_microbatches": 8, "zero_stage": 0}
     columns = {**sizes, "recompute": "none", "schedule": schedule}
     layout = layout_of({name: np.array([value]) for name, value in columns.items()}, balanced=False)

@@ -1,4 +1,4 @@
-"""What stands in `priors/`: every file reads, every number has a source, and what is wrong is named."""
+"""Every file in `priors/` reads, every number has a source, and what is wrong is named."""
 
 import dataclasses
 import tomllib

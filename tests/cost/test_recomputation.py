@@ -1,4 +1,4 @@
-"""What the backward pass computes again, and what layers keep for it."""
+"""Recomputation repeats operations in the backward pass, and layers keep less for it."""
 
 from collections.abc import Mapping
 
@@ -80,7 +80,7 @@ def test_modules_that_are_computed_again_take_their_time() -> None:
 
 
 def test_torchtitan_computes_every_second_matrix_product_again() -> None:
-    """Of the seven of a layer of Llama, in the order of its forward pass, keys, the output projection and the gate's partner."""
+    """It computes again the keys, the output projection and the gate's partner, of a Llama layer's seven products in order."""
     hidden, keys, ffn = ROW["hidden"], ROW["hidden"] // 4, ROW["ffn"]
     products = {"q": hidden, "k": keys, "v": keys, "o": hidden, "gate": ffn, "up": ffn, "down": ffn}
     again = sum(list(products.values())[1::2]) / sum(products.values())

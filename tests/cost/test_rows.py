@@ -1,4 +1,4 @@
-"""Rows of somebody's table: predicted alike in any company and order, and as the same configurations of a job are."""
+"""A row of a table is predicted alike in any company and order, and as the same configuration of a job."""
 
 import numpy as np
 import pandas as pd
@@ -163,7 +163,7 @@ def test_a_column_that_would_be_there_twice_is_refused() -> None:
     "space", ["torch", "torchtitan", "accelerate", "transformers", "lightning", "deepspeed", "megatron", "colossalai", "nanotron"]
 )
 def test_a_job_s_configurations_are_predicted_as_the_same_rows(framework_problem, space) -> None:
-    """Where both can say what is meant: without a pipeline, whose cut a row does not know, gradients in one bucket, and no overlap."""
+    """Both can express these cases: no pipeline, whose cut a row does not have, gradients in one bucket, and no overlap."""
     problem = framework_problem(space, model="tiny-4m")
     candidates, framework = problem.candidates(), framework_of(problem)
     plain = (candidates.column(name) == 0 for name in ("overlap_zero_comm", "overlap_zero_allgather"))

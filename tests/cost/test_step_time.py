@@ -174,7 +174,7 @@ EXPERTS = {"experts": 64, "experts_per_token": 8, "expert_ffn": 1024, "tp": 1, "
 
 
 def test_a_host_launches_many_experts_one_by_one_for_longer_than_the_device_computes() -> None:
-    """On one rank each, Megatron-LM's experts have products of their own, and FSDP's are stacked."""
+    """Each rank has all experts; Megatron-LM's have products of their own, and FSDP's are stacked."""
     few = {**EXPERTS, "dp": 8, "ep": 1, "gbs": 8, "hidden": 1024, "heads": 8, "expert_ffn": 256, "layers": 16}
     kinds = [{**few, "framework": name, "experts": experts} for name in ("megatron", "fsdp") for experts in (64, 192)]
     own, more_own, stacked, more_stacked = (16 * layer_time(work_of(kind), C).item() for kind in kinds)
@@ -211,7 +211,7 @@ def test_fsdp_gathers_weights_for_each_micro_batch_and_deepspeed_after_the_updat
 
 
 def test_large_matrix_products_take_what_the_peak_allows() -> None:
-    """Of a wide model: six operations per weight and token, attention aside, at the efficiency that is believed."""
+    """A wide model takes six operations per weight and token, attention aside, at the assumed efficiency."""
     wide = {"hidden": 65536, "ffn": 262144, "heads": 512, "kv_heads": 512, "layers": 4}
     work = work_of({"dp": 1, "tp": 1, "pp": 1, "gbs": 64, "mbs": 4, **wide})
     weights = 4 * (4 * 65536**2 + 3 * 65536 * 262144) + 128256 * 65536

@@ -49,7 +49,7 @@ def test_the_names_of_megatron_are_understood() -> None:
 
 
 def test_a_ring_hides_behind_long_sequences_but_not_behind_short_ones() -> None:
-    """On 8 devices, where attention of 64 Ki tokens takes longer than the exchange of their keys and values."""
+    """Attention of 64 Ki tokens on 8 devices takes longer than the exchange of their keys and values."""
     alike = {**LONG, "dp": 1, "cp": 8}
     ring, gathered = predicted({**alike, "cp_mode": "ring"}, {**alike, "cp_mode": "all-gather"})[TIME]
     assert ring < gathered
@@ -145,7 +145,7 @@ def test_gradients_of_fewer_bits_are_exchanged_sooner() -> None:
 
 
 def test_experts_are_not_sharded_twice() -> None:
-    """With all experts spread over the replicas, no two of them hold the same expert, so ZeRO has nothing to shard."""
+    """If all experts are spread over the replicas, no two of these hold the same expert, so ZeRO has nothing to shard."""
     alone = {**SPARSE, "dp": 8, "ep": 8, "gbs": 64}
     plain, sharded = predicted({**alone, "zero": 0}, {**alone, "zero": 1})[MEMORY].astype(float)
     experts = ROW["layers"] * 64 * 3 * ROW["hidden"] * 1024
@@ -183,7 +183,7 @@ def test_latent_attention_has_wide_queries_and_narrow_values() -> None:
 
 
 def test_zero_plus_plus_sends_less_and_keeps_a_second_copy() -> None:
-    """Over a network of 100 Gbit/s for each GPU, where exchange is all that counts."""
+    """Each GPU has a network of 100 Gbit/s, so that exchange alone counts."""
     plain = {**SHARDED, "framework": "deepspeed", "device": "A100-80GB", "mbs": 1, "gbs": 64, "seq_len": 128}
     usual, weights, gradients, small = predicted(
         plain, {**plain, "quantized_weights": True}, {**plain, "quantized_gradients": True}, {**plain, "hpz": 8}
@@ -249,7 +249,7 @@ def test_zero_3_may_leave_its_shards_in_the_memory_of_the_host() -> None:
 
 @pytest.mark.parametrize(("framework", "shard_bytes"), [("colossalai", 2), ("torch", 4), ("deepspeed", 2), ("fsdp", 4)])
 def test_weights_in_the_memory_of_the_host_move_to_the_device_in_every_pass(framework, shard_bytes) -> None:
-    """On one GPU too, where ZeRO 3 has no other use."""
+    """This holds on one GPU too, which has no other use of ZeRO 3."""
     alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 3, "gbs": 64, "seq_len": 64, "framework": framework, "recompute": "full"}
     states, everything = predicted(*({**alone, "offload": part} for part in ("optimizer", "parameters")))[[MEMORY, TIME]].to_numpy(float)
     moved = 64 * 2 * shard_bytes * stage_parameters(work_of(alone)).item() / 64e9  # PCIe 5.0

@@ -1,6 +1,6 @@
 """Every figure that a document quotes from a record stands in that record.
 
-A block of a document (a paragraph, a list item, a row of a table) that links to `results/` quotes it: each of its numerals must be a
+A block of a document (a paragraph, a list item, a row of a table) that links to `results/` quotes it. Each of its numerals must be a
 numeral of the linked pages, rounded to as many decimals as the document gives. A table without links of its own quotes what the paragraph
 above it links to. Numerals in code, in links, in references to a paper, and in names such as H100 or ZB-H1 quote nothing.
 
@@ -46,7 +46,7 @@ class Figure(NamedTuple):
         return f"{self.value}{'%' if self.percent else ''}"
 
     def quotes(self, recorded: "Figure") -> bool:
-        """Whether this is the recorded figure, rounded; a share may be quoted as a percentage."""
+        """Return True if this is the recorded figure, rounded; a share may be quoted as a percentage."""
         value = recorded.value if self.percent == recorded.percent else recorded.value * (100 if self.percent else 0)
         exponent = Decimal(1).scaleb(int(self.value.as_tuple().exponent))
         return self.value in {value.quantize(exponent, rounding) for rounding in (ROUND_HALF_UP, ROUND_HALF_EVEN)}
@@ -78,7 +78,7 @@ def claims(document: Path, text: str) -> Iterator[Claim]:
 
 
 def missing(claim: Claim) -> list[str]:
-    """What the pages do not have: figures, or figures that are bound by a rule."""
+    """Return what the pages lack: figures, or figures that are bound by a rule."""
     lines = [line for page in claim.pages for line in page.read_text().replace("`", "").splitlines()]
     tables = list(_tables(lines))
     rows = [figures(line) for line in lines]
@@ -94,7 +94,7 @@ def missing(claim: Claim) -> list[str]:
 
 
 def _hold(quoted: list[Figure], recorded: list[Figure]) -> bool:
-    """Whether the quoted figures are among the recorded ones, in the same order."""
+    """Return True if the quoted figures are among the recorded ones, in the same order."""
     rest = iter(recorded)
     return all(any(figure.quotes(other) for other in rest) for figure in quoted)
 
@@ -107,7 +107,7 @@ def _tables(lines: list[str]) -> Iterator[list[list[str]]]:
 
 
 def _in_one_column(named: list[tuple[str, list[Figure]]], table: list[list[str]]) -> bool:
-    """Whether some column has, in the row of each name, its figure."""
+    """Return True if some column has, in the row of each name, its figure."""
     return any(
         all(any(name in row and _hold(quoted, figures(row[column])) for row in table) for name, quoted in named)
         for column in range(min(map(len, table)))

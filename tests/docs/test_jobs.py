@@ -1,6 +1,6 @@
 """Every job and every step format of the docs runs: before the real library, or a tiny real program that prints as it does.
 
-Each runs with one micro-batch per optimizer step and with four, as what counts is steps; one of the two is left to `make nightly`, as
+Each runs with one micro-batch per optimizer step and with four, as what counts is steps. One of the two is left to `make nightly`, as
 tests/runners counts the steps of every format without a program.
 """
 

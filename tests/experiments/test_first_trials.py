@@ -1,4 +1,4 @@
-"""What the surrogate learns from the first trials of a task, and on which runs it is judged."""
+"""The surrogate learns from the first trials of a task, and is evaluated on the remaining runs."""
 
 import pandas as pd
 import pytest

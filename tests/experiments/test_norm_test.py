@@ -88,7 +88,7 @@ def test_a_norm_test_stands_beside_the_constant_batch_of_its_size(folder) -> Non
 
 
 def test_between_two_constant_batches_their_losses_are_interpolated(folder) -> None:
-    """At 100, in the logarithm of the size."""
+    """The loss at 100 is linear in the logarithm of the size."""
     trace("norm-test-0.8", 0, 100, loss=2.0).write(folder / "runs")
     told = DDP.to_json(folder, print)["validation_loss_below_constant_of_its_size"]
     assert told["norm-test-0.8"] == pytest.approx(0.1 + 0.4 * np.log2(100 / 64), abs=1e-4)

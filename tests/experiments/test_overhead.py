@@ -1,4 +1,4 @@
-"""The benchmark of a designer's step: what is told to whom, and a row for every cell."""
+"""The benchmark of a designer's step gives each designer the same observations, and has a row for every cell."""
 
 import itertools
 
@@ -8,7 +8,7 @@ from experiments.timings.overhead import SIZES, Oppa, observations, problem_of, 
 
 
 class Listening:
-    """Remembers what it is told, batch by batch."""
+    """Records its observations, batch by batch."""
 
     def __init__(self):
         self.told = []

@@ -1,4 +1,4 @@
-"""What is made of pipelines that were run."""
+"""The benchmark of pipelines compares measured steps with their predictions."""
 
 import dataclasses
 from pathlib import Path
@@ -28,7 +28,7 @@ from oppa.problem.model import Model
 from tests.pipeline.profiles import profile
 
 PHASES = tuple({"save": seconds, "start and meet": 2.0} for seconds in (0.5, 1.0, 1.0, 1.5))
-"""Of four changes."""
+"""Phases of four changes."""
 CHAINS = {
     name: Chain(losses=(4.0, 3.0 * (1 + difference)), standing_s=PHASES)
     for name, difference in ((NEVER, 0.0), (STAGES, 0.0), (REPLICAS, 1e-6))

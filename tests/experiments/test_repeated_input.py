@@ -1,4 +1,4 @@
-"""Repetitions of one input: they teach about this input with falling returns, and about the maximum only if the input is the best one."""
+"""A repeated input teaches about itself with falling returns, and about the maximum only if it is the best one."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Fits to published runs of several sources and devices."""
+"""A fit to published runs finds the coefficients of several sources and devices."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""Trainers of users: the page of their runs, the runs that it is made of, and the cost of statistics, on numbers that are made up."""
+"""The page of users' trainers shows their runs and the cost of statistics, here from made-up numbers."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What `oppa bench transfer` makes of its runs, and the studies that its searches start from."""
+"""`oppa bench transfer` computes effects from its runs, and its searches start from studies of their device."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def found(target: str, arm: str, seed: int, at: int) -> TransferRun:
 
 
 def effect(moe: int, copus: int) -> TransferEffect:
-    """Of searches that find the best in these trials, where those without transfer find it in the fourth."""
+    """Return the effect of searches that find the best in these trials, and in the fourth without transfer."""
     at = {(NONE, "moe"): 4, (NONE, "copus-32b"): 4, (ONE, "moe"): moe, (ONE, "copus-32b"): copus}
     made = [found(target, arm, seed, trial) for (arm, target), trial in at.items() for seed in range(3)]
     return TransferEffect.of(made, ONE, TARGETS)

@@ -1,4 +1,4 @@
-"""Does what a how-to page says, outside the repository: writes its files, installs its packages, and runs its commands."""
+"""Follow a how-to page outside the repository: write its files, install its packages, and run its commands."""
 
 import os
 import re
@@ -41,7 +41,7 @@ class Page:
         return done
 
     def _install(self, package: Path) -> None:
-        """Install a package as pip does, without a network: its folder on the path, and its metadata beside its modules."""
+        """Install a package as pip does, without a network: put its folder on the path, and its metadata next to its modules."""
         project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
         metadata = package / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
         metadata.mkdir()

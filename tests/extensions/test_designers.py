@@ -1,4 +1,4 @@
-"""Designers by `module:Class`, and by short names that are registered later."""
+"""A job chooses a designer by `module:Class`, or by a short name that is registered later."""
 
 import sys
 from collections.abc import Callable

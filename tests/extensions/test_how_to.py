@@ -1,4 +1,4 @@
-"""Whoever adds a runner, a designer, a launcher or a scheduler by its page touches nothing else."""
+"""A runner, a designer, a launcher or a scheduler that is added by its page changes nothing else."""
 
 import json
 import sys
@@ -141,7 +141,7 @@ def test_a_scheduler_takes_its_own_options_alone(tmp_path: Path, in_this_process
 
 
 def scale_table(job: Path, folder: Path) -> None:
-    """Of one size: one host."""
+    """Write a scale table of one size, which is one host."""
     problem = load_job(job)
     configuration = Configuration(dp=1, pp=1, global_batch=8, micro_batch=2)
     row = TableRow(configuration=configuration, steps_per_s=1.0, log_stddev=0.1, memory_bytes=2**20, source="predicted")

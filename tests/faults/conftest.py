@@ -19,7 +19,7 @@ GRACE_S = 1.0
 
 
 def wait_for(condition, timeout_s=30):
-    """What the condition returns once it is true; fails if that never comes."""
+    """Return what the condition returns once it is true; fail if that never comes."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, "this never happened"

@@ -1,4 +1,4 @@
-"""A request to stop, at any moment from the first on: a documented exit code, no traceback, no process left, and a study that goes on."""
+"""A request to stop, at any moment, gives a documented exit code, no traceback and no process, and the study can be resumed."""
 
 import os
 import re

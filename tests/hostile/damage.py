@@ -1,4 +1,4 @@
-"""Ways in which a file may have become something else, and what must then hold: it reads as before, or says what is wrong."""
+"""Damage a file in many ways; it must then read as before, or report what is wrong."""
 
 import os
 import random
@@ -140,7 +140,7 @@ def _fields(values: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
 
 
 def said(read: Callable[[], object]) -> str:
-    """What reading says: an error of ours with a hint, or nothing if it reads. Any other error is a failure, and so is much memory."""
+    """Return the text of an error of ours with a hint, empty if it reads. Any other error is a failure, and so is much memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         read()

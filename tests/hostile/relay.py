@@ -70,7 +70,7 @@ class Relay:
             time.sleep(0.3)
 
     def _first(self, name: str) -> bool:
-        """Whether this is the first call with this name, of all relays."""
+        """Return True for the first call with this name, of all relays."""
         try:
             (self._marks / name).touch(exist_ok=False)
         except FileExistsError:

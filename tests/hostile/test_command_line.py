@@ -1,4 +1,4 @@
-"""Words and streams of the command line that no command can use are refused by a clear error."""
+"""The command line refuses, by a clear error, words and streams that no command can use."""
 
 import io
 import subprocess

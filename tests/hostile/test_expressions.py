@@ -1,4 +1,4 @@
-"""Expressions compute as Python does, whatever the numbers: nothing wraps, nothing is rounded, and what cannot be computed is an error."""
+"""An expression computes as Python does, whatever the numbers: nothing wraps or is rounded, and what cannot be computed is an error."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Messages of agents that are lost, doubled, late or damaged confuse no trial, and cost the next one nothing."""
+"""A message of an agent that is lost, doubled, late or damaged confuses no trial, and costs the next one nothing."""
 
 import dataclasses
 import json

@@ -25,7 +25,7 @@ def oppa(tmp_path: Path) -> Oppa:
 
 
 def imported(oppa: Oppa, name: str, text: str | bytes, *, code: int = 2, job: bool = True) -> str:
-    """What `oppa import` prints to stderr for a file."""
+    """Return what `oppa import` prints to stderr for a file."""
     (oppa.folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     options = ("--job", "job.toml") if job else ()
     told = oppa("import", name, "--from", imports.FORMATS[name], *options, "--out", "out.toml", code=code).stderr

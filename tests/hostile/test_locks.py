@@ -1,4 +1,4 @@
-"""Another user of the machine can hold no lock: whoever can open its file could keep its owner waiting."""
+"""Another user of the machine can hold no lock: a user who can open its file could keep its owner waiting."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Files of a run that are damaged or replaced: `oppa plan` and `oppa scale-table` refuse them, and name the file."""
+"""`oppa plan` and `oppa scale-table` refuse damaged or replaced files of a run, and name the file."""
 
 import json
 import os

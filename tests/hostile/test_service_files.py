@@ -1,4 +1,4 @@
-"""What the control service stores belongs to its owner alone, and its tokens are in no log."""
+"""The control service's files belong to its owner alone, and its tokens are in no log."""
 
 import contextlib
 import logging

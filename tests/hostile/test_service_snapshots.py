@@ -183,7 +183,7 @@ def test_the_snapshot_of_another_policy_table_or_interval_is_ignored(changed: st
 
 
 def test_a_service_takes_snapshots_while_it_runs(tmp_path: Path, table) -> None:
-    """So a start after a kill replays few messages."""
+    """A start after a kill then replays few messages."""
     filled(tmp_path, 300)
     with serving(tmp_path, table, GoodputPolicy, policy="goodput") as (service, port):
         for number in range(UNSAVED // LEAST):  # so many jobs share what a start replays

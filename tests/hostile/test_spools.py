@@ -1,4 +1,4 @@
-"""Files of runs and spools that are damaged or replaced: a run says what is wrong, and the controller keeps the other jobs going."""
+"""A run reports its damaged or replaced files, and the controller of a spool keeps the other jobs going."""
 
 import json
 from collections.abc import Callable

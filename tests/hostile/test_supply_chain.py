@@ -1,4 +1,4 @@
-"""What builds and checks oppa is named by its content: packages by the hashes of their files, actions by their commits."""
+"""The inputs that build and check oppa are named by content: packages by the hashes of their files, actions by their commits."""
 
 import re
 import subprocess

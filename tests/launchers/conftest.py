@@ -1,4 +1,4 @@
-"""Places that trials run on, as they really are."""
+"""Start the launchers that trials run on, as they really are."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _free_nodes(request):
-    """What a test submits ends with it; what was there before stays."""
+    """Cancel the jobs that a test submits when it ends; earlier ones stay."""
     slurm = request.getfixturevalue("slurm") if "slurm" in request.fixturenames else None
     before = slurm.jobs() if slurm else set()
     yield

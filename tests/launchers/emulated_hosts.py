@@ -1,4 +1,4 @@
-"""Whether this machine can play several hosts."""
+"""Check if this machine can emulate several hosts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Measurements of devices, made up."""
+"""Make up measurements of devices."""
 
 from oppa.launchers.measurement.figures import Figure, HardwareMeasurement
 

@@ -129,7 +129,7 @@ class RayTuner(Tuner):
         return out + err
 
     def is_in(self, phase: str, running: subprocess.Popen[str]) -> bool:
-        """Whether a tuner is in this phase of a study of two hosts."""
+        """Return True if a tuner is in this phase of a study of two hosts."""
         assert running.poll() is None, running.communicate()
         holds, steps = _runs(running, "holder", '"hosts": 2'), _runs(running, "step")
         trial = max((self.folder / "S" / "trials").glob("*"), default=self.folder)
@@ -155,7 +155,7 @@ TRIALS = 3
 
 
 def _runs(running: subprocess.Popen[str], program: str, argument: str = "") -> bool:
-    """Whether one of our programs runs below a tuner."""
+    """Return True if one of our programs runs below a tuner."""
     for process in processes.descendants(running.pid):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{process.pid}/cmdline").read_text()

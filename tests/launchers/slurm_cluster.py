@@ -22,9 +22,9 @@ from tests.ports import free_ports
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "sinfo", "squeue")
 FREEZER = Path("/sys/fs/cgroup/freezer")
 KILL_WAIT_S = 3
-"""From SIGTERM to SIGKILL, when a job is taken away."""
+"""Seconds between SIGTERM and SIGKILL when a job is cancelled or preempted."""
 REQUEUE_S = 5
-"""How long a requeued job waits before it may run again; the least that Slurm allows."""
+"""Seconds that a requeued job waits before it may run again; the least that Slurm allows."""
 T = TypeVar("T")
 
 SETTINGS = """\
@@ -63,7 +63,7 @@ class Allocation(NamedTuple):
 
 
 def slurm_lacking() -> str:
-    """Why Slurm cannot run here; empty if it can."""
+    """Return why Slurm cannot run here; empty if it can."""
     missing = [name for name in PROGRAMS if _find(name) is None]
     if missing:
         return f"{', '.join(missing)} not installed: apt-get install slurm-wlm slurm-client munge"
@@ -71,12 +71,12 @@ def slurm_lacking() -> str:
 
 
 def tracking_lacking() -> str:
-    """Why Slurm cannot find every process of a step here; empty if it can."""
+    """Return why Slurm cannot find every process of a step here; empty if it can."""
     return "" if os.access(FREEZER / "release_agent", os.W_OK) else f"no writable cgroups (v1) in {FREEZER}"
 
 
 def until(condition: Callable[[], T], explain: Callable[[], str] = str, timeout_s: float = 30) -> T:
-    """What the condition returns once it is true; fails if that never comes."""
+    """Return what the condition returns once it is true; fail if that never comes."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"this never happened\n{explain()}"
@@ -125,12 +125,12 @@ class SlurmCluster:
         return self.run("sbatch", *words, script=f"#!/bin/bash\n{script}\n").stdout.strip()
 
     def output(self, job: str) -> str:
-        """What the script has printed so far, in all its runs."""
+        """Return what the script has printed so far, in all its runs."""
         path = self._folder / f"{job}.out"
         return path.read_text() if path.exists() else ""
 
     def job(self, job: str) -> dict[str, str]:
-        """What `scontrol` tells of a job, which stays for five minutes after its end."""
+        """Return what `scontrol` shows of a job, which stays for five minutes after its end."""
         line = self.run("scontrol", "show", "job", "--oneliner", job).stdout.strip()
         return dict(field.split("=", 1) for field in re.split(r"\s+(?=[A-Z][\w/:]*=)", line))
 
@@ -144,7 +144,7 @@ class SlurmCluster:
         return {line.partition(" ")[0].removeprefix("JobId=") for line in listed if " JobName=oppa-" in line}
 
     def wait_for(self, job: str, *states: str, timeout_s: float = 30) -> dict[str, str]:
-        """What `scontrol` tells of the job once it is in one of these states."""
+        """Return what `scontrol` shows of the job once it is in one of these states."""
 
         def arrived() -> dict[str, str]:
             told = self.job(job)

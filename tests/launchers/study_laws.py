@@ -1,6 +1,6 @@
-"""What holds for `oppa tune` on two hosts of every launcher: a study finishes, is ended and resumed, and runs trials side by side.
+"""`oppa tune` on two hosts of any launcher finishes, is ended and resumed, and runs trials concurrently.
 
-A test module has a class that inherits from `StudyLaws`, a fixture `tuner` with a `Tuner`, and a fixture `end`: a way to end a tuner.
+A test module has a class that inherits from `StudyLaws`. Its fixture `tuner` is a `Tuner`, and its fixture `end` a way to end a tuner.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ class Tuner:
         raise NotImplementedError
 
     def finished(self, running: Any, code: int = 0) -> str:
-        """What it has printed, once it has ended with this exit code."""
+        """Return what the tuner has printed, once it has ended with this exit code."""
         raise NotImplementedError
 
     def rewrite(self, **replaced: str) -> None:
@@ -47,7 +47,7 @@ class Tuner:
             return tuple(study.trials())
 
     def has_trials(self, count: int) -> bool:
-        """Whether the study has so many trials."""
+        """Return True if the study has so many trials."""
         return (self.folder / "S" / "study.db").exists() and len(self.trials()) >= count
 
     def counted(self) -> list[Trial]:
@@ -61,7 +61,7 @@ class Tuner:
 
 
 class StudyLaws:
-    """What holds for a study on two hosts of every launcher."""
+    """State what holds for a study on two hosts of every launcher."""
 
     def test_a_study_of_two_hosts_finishes(self, tuner):
         said = tuner.finished(tuner.start("--json"))

@@ -1,4 +1,4 @@
-"""The user's own program on several hosts: torchrun on each, told where the others are; one of the hosts reports."""
+"""The user's own program runs on several hosts: torchrun starts on each with the others' addresses, and one host reports."""
 
 import dataclasses
 import sys

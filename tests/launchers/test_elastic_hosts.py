@@ -1,4 +1,4 @@
-"""Hosts of several requests are one pool: in which order they are joined, and which are returned."""
+"""The hosts of several requests are one pool, which joins them in order and returns the newest."""
 
 import contextlib
 from collections.abc import Callable, Iterator

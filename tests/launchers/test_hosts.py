@@ -1,4 +1,4 @@
-"""What a tuner makes of hosts that take their time."""
+"""A tuner waits for slow hosts."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a host says of itself, and how a link is measured."""
+"""A host reports its devices, and a link is measured."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""With cgroups a place finds every process of a step, however it hides."""
+"""A launcher with cgroups finds every process of a step, however it hides."""
 
 import contextlib
 import sys

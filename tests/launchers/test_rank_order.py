@@ -51,7 +51,7 @@ ON_TWO_HOSTS = [
     *[(4, sizes) for sizes in [(2, 2, 2, 1), (1, 4, 2, 1), (1, 2, 4, 1), (2, 1, 4, 1), (1, 8, 1, 1)]],
     *[(4, sizes) for sizes in [(8, 1, 1, 4), (4, 2, 1, 2), (4, 2, 1, 4), (2, 2, 2, 2)]],
 ]
-"""How many ranks a host has, and SIZES. Hosts of 3 are not filled with groups of 2: one in three of these is cut."""
+"""Ranks of a host, and SIZES. Hosts of 3 are not filled with groups of 2: one in three of these is cut."""
 CLUSTERS = [(hosts, per_host) for hosts in (1, 2, 3, 4, 5) for per_host in (1, 2, 3, 4, 6, 8)]
 
 
@@ -92,13 +92,13 @@ def crossing(found, host_of):
 
 
 def numbered(configuration, cluster):
-    """Which axes cross hosts, where ranks fill hosts in the order of their numbers."""
+    """Return the axes that cross hosts if ranks fill hosts in the order of their numbers."""
     return crossing(groups(configuration), [rank // cluster.devices_per_host for rank in range(configuration.devices)])
 
 
 @functools.cache
 def facts():
-    """What the cost model knows of the model and of the formats, once for all layouts."""
+    """Return the cost model's facts about the model and the formats, once for all layouts."""
     formats = format_facts(load_framework("torch"), "bf16")
     shape = {name: torch.tensor([float(value)]) for name, value in shape_facts(MODEL).items()}
     return ModelFacts(**shape), FormatFacts(**{name: torch.tensor([float(value)]) for name, value in formats.items()})
@@ -114,7 +114,7 @@ def machine_and_coefficients(per_host, slowed):
 
 
 class CostModel:
-    """What the cost model believes. It has no groups of an expert's replicas."""
+    """Predicts by the cost model. It has no groups of an expert's replicas."""
 
     axes = ("tp", "ep", "dp", "pp")
 
@@ -135,13 +135,13 @@ class CostModel:
         return {axis for axis in self.axes if hosts[axis] > 1}
 
     def seconds(self):
-        """By the axes that talk meanwhile."""
+        """Return the seconds of a layout, by the axes that communicate meanwhile."""
         work, c = self.work, self.coefficients
         return {("tp", "ep"): layer_time(work, c), ("dp",): replica_time(work, torch.zeros(1), c), self.axes: step_time(work, c)}
 
 
 class Simulated:
-    """What the simulator believes."""
+    """Predicts by the simulator."""
 
     axes = AXES
 
@@ -162,7 +162,7 @@ class Simulated:
         return {axis for axis in AXES if self.network.name in links[axis]}
 
     def seconds(self):
-        """By the axes that talk meanwhile."""
+        """Return the seconds of a layout, by the axes that communicate meanwhile."""
         pc, replicas, nothing = self.configuration, self.replicas, {"layers": 1, "window_s": 0.0}
         parts = {"kernels": self.kernels, "topology": self.topology, "framework": TORCH}
         pipelines = Pipelines(MODEL, **parts, balanced=False)
@@ -204,7 +204,7 @@ def test_a_slower_network_slows_what_crosses_hosts_alone(model, per_host, sizes)
 
 @pytest.fixture(scope="module")
 def whereabouts(tmp_path_factory):
-    """Where the ranks of a configuration are on two hosts, and whom they reach: what each wrote."""
+    """Return each rank's address on two hosts under a configuration, and those of the ranks that it reached."""
     with Netlab(2, Link(bandwidth_bytes_per_s=125e6, latency_s=1e-4)) as lab, pytest.MonkeyPatch.context() as patch:
         hosts = [{"address": host.address, "namespace": str(host.namespace)} for host in lab.hosts]
         patch.setenv(NETLAB, json.dumps({"hosts": hosts, "ranks_per_host": 4}))
@@ -223,7 +223,7 @@ def whereabouts(tmp_path_factory):
 
 
 def sizes_and_places(per_host, sizes):
-    """Which axes there are, on how many ranks of a host, and whether two of them are together."""
+    """Return the axes, on how many ranks of a host they are, and if two of them are together."""
     return {(per_host, axis) for axis, size in zip(SIZES, sizes, strict=True) if size > 1} | {tuple(size > 1 for size in sizes)}
 
 

@@ -1,4 +1,4 @@
-"""Trials on two nodes of a real Ray cluster: the laws of all launchers, and what only Ray has."""
+"""A trial on two nodes of a real Ray cluster obeys the laws of all launchers, and those that only Ray has."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Where trials run: what the user asks for, settled or refused before anything starts."""
+"""The place of trials is what the user asks for, resolved or refused before anything starts."""
 
 import json
 

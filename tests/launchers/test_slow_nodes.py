@@ -1,4 +1,4 @@
-"""Slow nodes are told from the spread of the others, and a node is rarely named if all are alike."""
+"""A slow node is one beyond the spread of the others, and a node is rarely named if all are alike."""
 
 import dataclasses
 import datetime

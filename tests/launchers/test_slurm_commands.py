@@ -1,4 +1,4 @@
-"""Commands to Slurm, without a Slurm: what a step inherits, and what a job requests."""
+"""A command to Slurm states what a step inherits and what a job requests; no Slurm is needed."""
 
 import dataclasses
 

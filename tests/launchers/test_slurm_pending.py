@@ -1,4 +1,4 @@
-"""Jobs that wait in Slurm's queue for what somebody has to do."""
+"""A job that a person holds up in Slurm's queue is waited for, and the state is reported."""
 
 import time
 

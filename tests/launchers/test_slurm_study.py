@@ -1,4 +1,4 @@
-"""`oppa tune` on a real Slurm: inside an allocation, beside it, cancelled, requeued, too large."""
+"""`oppa tune` runs on a real Slurm, inside an allocation or outside it, and is cancelled, requeued, or too large."""
 
 import json
 import shlex
@@ -31,7 +31,7 @@ class SlurmTuner(Tuner):
         return f"cd {shlex.quote(str(self.folder))}; {shlex.join(words)}"
 
     def start(self, *options: str) -> str:
-        """As a batch job."""
+        """Submit it as a batch job."""
         return self.slurm.submit(f"{self.line(*options)}; echo exit code $?", *TWO_NODES)
 
     def finished(self, job: str, code: int = 0) -> str:
@@ -41,7 +41,7 @@ class SlurmTuner(Tuner):
         return said
 
     def run(self, *options: object, code: int = 0):
-        """On the login node."""
+        """Run it on the login node."""
         done = self.slurm.run("sh", "-c", self.line(*options), check=False)
         assert done.returncode == code, done.stderr
         return done

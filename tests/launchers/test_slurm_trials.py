@@ -1,4 +1,4 @@
-"""Trials on two nodes of a real Slurm: the laws of all launchers, and what only Slurm has."""
+"""A trial on two nodes of a real Slurm obeys the laws of all launchers, and those that only Slurm has."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from tests.trials.conftest import SCRIPT_RUNNER, STUDY
 pytestmark = pytest.mark.slow
 
 SHARE = ("--cpus-per-task=2", "--mem=1000")
-"""Of each node, so that there is room for a second allocation."""
+"""Share of each node that a job takes, so that there is room for a second allocation."""
 WAITING = 9
 """Processes between trials: a shim, srun and its helper; on each node an agent, a shim, and the parent of its ranks."""
 
@@ -39,16 +39,16 @@ class SlurmTrials(Trials):
         return self.slurm.nodes
 
     def on(self, host: int):
-        """Of our step: the job's own script runs there, too."""
+        """Return the variables of our step: the job's own script runs on the host, too."""
         (step,) = self.steps()
         return {**super().on(host), "SLURM_STEP_ID": step.split(".")[1]}
 
     def wait_until_nothing_is_left(self) -> None:
-        """On any node: Slurm, too, takes a moment to end what we have given up."""
+        """Wait until no node runs a process of ours: Slurm takes a moment to end what we have given up."""
         until(lambda: not self.living(), lambda: str(self.living()), timeout_s=5)
 
     def steps(self) -> list[str]:
-        """What Slurm runs in the job, besides its script."""
+        """Return the steps that Slurm runs in the job, without its script."""
         listed = self.slurm.run("squeue", "--steps", "--noheader", f"--jobs={self.job}", "--format=%i").stdout.split()
         return [step for step in listed if not step.endswith(".batch")]
 
@@ -68,14 +68,14 @@ def trials_in(slurm, study):
 
 @pytest.fixture(scope="module")
 def trials(slurm):
-    """For all trials that leave their allocation as it was."""
+    """Hold an allocation for all trials that leave it as it was."""
     with trials_in(slurm, STUDY) as trials:
         yield trials
 
 
 @pytest.fixture
 def doomed(slurm):
-    """In an allocation that does not outlive the test."""
+    """Hold an allocation that does not outlive the test."""
     with trials_in(slurm, f"{STUDY}-doomed") as trials:
         yield trials
 
@@ -101,7 +101,7 @@ def test_a_cancelled_step_fails_the_trial_with_what_slurm_says(act, trials):
 
 
 def test_a_step_that_is_told_to_end_before_a_preemption_interrupts_the_trial(act, trials):
-    """As Slurm does at the start of a grace period, in which the job still runs."""
+    """Slurm sends this at the start of a grace period, in which the job still runs."""
     result = act(LONG, steps=5000, on_step=amid(lambda: trials.slurm.run("scancel", "--signal=TERM", *trials.steps())))
     assert result.outcome == "interrupted" and result.cause.endswith(" was signalled to end its trials")
     trials.wait_until_nothing_is_left()

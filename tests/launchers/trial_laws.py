@@ -1,6 +1,6 @@
 """The ways in which a trial on two hosts can end, whatever launcher holds them; each leaves both hosts fit for the next.
 
-A test module has a class that inherits from `TrialLaws`, a fixture `trials` with a `Trials`, and a fixture `act` that runs a script as a
+A test module has a class that inherits from `TrialLaws`, and a fixture `trials` with a `Trials`. Its fixture `act` runs a script as a
 trial, and then one that completes.
 """
 
@@ -50,7 +50,7 @@ class Trials:
     """Trials on held hosts, one after the other."""
 
     host_variable = "OPPA_HOST"
-    """What distinguishes the hosts in the environment of their ranks."""
+    """Variable that distinguishes the hosts in the environment of their ranks."""
 
     def __init__(self, launcher: HostsLauncher, pool: HostPool, study: str) -> None:
         self.launcher, self.pool, self.study = launcher, pool, study
@@ -66,7 +66,7 @@ class Trials:
         return run_trial(self.launcher, folder, wanted, limits=Limits(trial_time_s=60, grace_s=1), **watching)  # type: ignore[arg-type]
 
     def living(self, **variables: str) -> set[int]:
-        """Of this study, on all hosts; those with such variables."""
+        """Return the processes of this study on all hosts, or those with such variables."""
         wanted = {processes.STUDY_TAG: self.study, **variables}.items()
         return {process.pid for process in processes.tagged(lambda environment: wanted <= environment.items())}
 
@@ -82,7 +82,7 @@ class Trials:
 
 
 class TrialLaws:
-    """What holds for trials on two hosts of every launcher."""
+    """State what holds for trials on two hosts of every launcher."""
 
     @pytest.mark.parametrize("per_host", [1, 2])
     def test_ranks_fill_the_hosts_in_their_order(self, act, trials, tmp_path, per_host):

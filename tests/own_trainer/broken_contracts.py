@@ -1,4 +1,4 @@
-"""What oppa says of a trainer that breaks its contract, by the fault of `misbehaving.py`."""
+"""Name what oppa reports of a trainer that breaks its contract, by the fault of `misbehaving.py`."""
 
 REFUSED = {
     "ignores": r"ignores its plan: plan 2 has batches of 32 from step (\d+) on, but step \1 took 16 samples; take `samples`",
@@ -7,7 +7,7 @@ REFUSED = {
     "old client": r"oppa-client \S+ speaks the protocol of runs in version 0, but oppa \S+ speaks versions 1 to 1; install",
     "new client": r"oppa-client \S+ speaks the protocol of runs in version 9, but oppa \S+ speaks versions 1 to 1; install",
 }
-"""What is wrong with a trainer that breaks its contract in a way that it would repeat."""
+"""Errors of a trainer that breaks its contract in a way that it would repeat."""
 LEAVES, RESUMES = "did not save and leave for the new layout", "did not resume in the new layout"
 UNDONE = {
     "dies asked": LEAVES,
@@ -20,4 +20,4 @@ UNDONE = {
     "dies loaded": RESUMES,
     "dies at first step": RESUMES,
 }
-"""Why a change of layout has failed, after which the run goes on in the layout before."""
+"""Reasons of a failed change of layout, after which the run goes on in the layout before."""

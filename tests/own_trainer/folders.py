@@ -1,4 +1,4 @@
-"""Folders of attempts as oppa prepares them, and ranks of a program in one process."""
+"""Prepare the folders of attempts as oppa does, and the ranks of a program in one process."""
 
 import json
 from pathlib import Path

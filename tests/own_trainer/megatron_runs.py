@@ -1,4 +1,4 @@
-"""Runs of Megatron-LM's own `pretrain_gpt.py` on CPUs, and what it prints."""
+"""Run Megatron-LM's own `pretrain_gpt.py` on CPUs, and read what it prints."""
 
 import importlib.util
 import os

@@ -15,7 +15,7 @@ import oppa_client.run
 from oppa_client import run_files
 
 NEW_LAYOUT = ("--recompute", "--recompute-granularity", "--shard", "--zero-stage", "always")
-"""Arguments by which programs are told their second layout."""
+"""Arguments that state the second layout of a program."""
 IN_A_GROUP = ("own_trainer.py", "deepspeed_trainer.py", "megatron_on_cpu.py")
 """Programs that need the variables of a process group, which torchrun sets."""
 LIE, WAIT = 2, 5

@@ -1,4 +1,4 @@
-"""Runs of a plain trainer, as `oppa train JOB -- COMMAND` supervises them."""
+"""Run a plain trainer, as `oppa train JOB -- COMMAND` supervises it."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-"""Train a model of one number with plain Python ranks, as a user's own trainer does: no torch, and a start of a tenth of a second.
+"""Train a model of one number with plain Python ranks, as a user's own trainer does: without torch it starts in 0.1 s.
 
-Each sample n pulls the weight towards a target of its own; ranks add up their gradients in a shared array, in the order of ranks. With
+Each sample n pulls the weight towards a target of its own. Ranks add up their gradients in a shared array, in the order of ranks. With
 `--misbehave` it breaks its contract, and with `--empty` it writes an unreadable checkpoint. It logs the samples of each rank.
 """
 

@@ -1,4 +1,4 @@
-"""Trainers of real libraries break their contract: oppa refuses them with the numbers, or goes on in the layout before."""
+"""If the trainer of a real library breaks its contract, oppa refuses it with the numbers, or goes on in the layout before."""
 
 import re
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ BATCH, LAYOUT = {(16, 0): 1.0, (32, 0): 0.9}, {(16, 0): 0.05, (32, 1): 0.045}
 PROGRAM = Path(__file__).with_name("misbehaving.py")
 TRAINERS = {each.name: each for each in INTEGRATIONS}
 SAMPLE = {"transformers": "ignores", "fsdp2": "dies saving", "accelerate": "goes on", "lightning": "old client", "deepspeed": "new client"}
-"""What is shown on one rank; the nightly run has everything on two."""
+"""Faults that one rank shows in the default run; the nightly run has everything on two."""
 DEFAULT = ("transformers", "fsdp2")
 """Trainers of the default run, in which the plain trainer shows the other faults."""
 

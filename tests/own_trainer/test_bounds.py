@@ -1,4 +1,4 @@
-"""The user's bounds hold whoever decides, whenever a change takes effect, and after a new start of oppa."""
+"""The user's bounds hold under every policy, whenever a change takes effect, and after a new start of oppa."""
 
 import contextlib
 

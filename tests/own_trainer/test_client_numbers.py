@@ -1,4 +1,4 @@
-"""Numbers that a program reports of a step: of whatever type, and those that JSON cannot state."""
+"""A program reports numbers of any type, and those that JSON cannot state."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_all_numbers_of_a_step_may_be_tensors_and_numpy_numbers(of, tmp_path):
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_diverges_in_a_trial_is_reported(loss, tmp_path, monkeypatch):
-    """Without a seed, only such a loss tells a winner that learns otherwise."""
+    """If the job has no seed, only such a loss reveals a winner that learns otherwise."""
     attempt(tmp_path)
     (tmp_path / run_files.ATTEMPT).unlink()
     monkeypatch.setenv("OPPA_TRIAL", str(tmp_path))

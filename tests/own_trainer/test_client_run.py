@@ -330,7 +330,7 @@ def test_a_rank_that_starts_early_waits_for_its_terms_and_states_before_what_it_
 
 
 def test_a_program_may_wait_before_it_opens_its_run(tmp_path, monkeypatch):
-    """As one has to whose trainer opens the run only after it has joined a process group."""
+    """A trainer has to wait if it opens the run only after it has joined a process group."""
     terms_file, held = hold(tmp_path, monkeypatch)
     monkeypatch.setattr(early_start, "_declared", False)
     waiting = tmp_path / run_files.WAITING.format(0, 1)

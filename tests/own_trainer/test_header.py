@@ -1,4 +1,4 @@
-"""What `oppa train` prints of a run of an own trainer before it begins."""
+"""The header of a run of an own trainer has its settings, and none of the built-in trainer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A site that takes devices away sends SIGTERM: the trainer is told the reason and the time that is left."""
+"""A site that takes devices away sends SIGTERM: the trainer receives the reason and the time that is left."""
 
 import json
 import signal

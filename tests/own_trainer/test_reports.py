@@ -1,4 +1,4 @@
-"""What a trainer reports is checked against its plan, and its files against their form."""
+"""The reports of a trainer are checked against its plan, and its files against their form."""
 
 import dataclasses
 

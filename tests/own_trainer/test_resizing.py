@@ -1,4 +1,4 @@
-"""Requests for other numbers of hosts: which one stands, and what is answered."""
+"""The newest request for another number of hosts stands, and each request gets an answer."""
 
 from pathlib import Path
 

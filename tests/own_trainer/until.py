@@ -25,7 +25,7 @@ class Until(RunCallback):
 
 
 def trained(folder, policy, *, noise, begin=8, until=("global_batch", 32), train=()):
-    """Train under a policy until some steps after a line of the ledger, and return the run with the batches of its steps in their order."""
+    """Train under a policy until some steps after a line of the ledger; return the run and its batches in step order."""
     own = OwnRun(folder, "--noise", str(noise), samples=20_000, train=train)
     table = own.table(folder / "t", SPEEDS)
     result = own.train(f"global_batch={begin}", table=table, policy=policy, callback=Until(own, *until))

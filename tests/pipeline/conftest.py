@@ -1,4 +1,4 @@
-"""Pipelines to search."""
+"""Provide pipelines to search."""
 
 import pytest
 

@@ -48,6 +48,6 @@ def test_slower_transfers_never_help_and_waiting_for_them_costs_more():
 
 
 def test_stages_beside_each_other_on_a_rank_send_nothing():
-    """Of a V of one rank, nothing is sent at all."""
+    """A V of one rank sends nothing at all."""
     found = build_schedule("zb-v", ranks=1, micro_batches=3, chunks=2)
     assert execute(found, times(2, split=True, transfer_s=9.0)).bubble_rate == pytest.approx(0)

@@ -1,4 +1,4 @@
-"""Schedules and times as files: what is written is read, and errors name invalid schedules and times."""
+"""A schedule or a file of times reads as it was written, and an error names what is invalid in it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a profile of one pipeline says of others."""
+"""The profile of one pipeline predicts others."""
 
 import dataclasses
 

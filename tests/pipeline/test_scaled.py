@@ -1,4 +1,4 @@
-"""Orders that are searched for on other numbers of devices."""
+"""A schedule is searched for on another number of devices."""
 
 import dataclasses
 

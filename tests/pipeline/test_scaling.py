@@ -1,4 +1,4 @@
-"""How a job scales, and what a scale table leaves out (FlexTrain, section 4.4.4)."""
+"""A job scales by its profile, and a scale table leaves out what never pays (FlexTrain, section 4.4.4)."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Schedules: valid whatever their shape, and as long and as large as their papers say."""
+"""Every schedule is valid whatever its shape, and as long and as large as its paper has it."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_zb_h1_has_a_third_of_the_bubble():
 
 
 def test_zb_v_has_almost_none():
-    """With F = B = W only the first passes down and up, and their like at the end, are left (Qi et al. 2024, section 6)."""
+    """If F = B = W, only the first passes down and up, and their like at the end, are left (Qi et al. 2024, section 6)."""
     p = 4
     found = build_schedule("zb-v", ranks=p, micro_batches=16, chunks=2)
     bubble_s = execute(found, equal(2 * p, split=True)).makespan_s - 16 * 2 * 3

@@ -1,4 +1,4 @@
-"""Which parts of a model a stage has: evenly, by cost, or as it is written."""
+"""A stage has its parts of a model evenly, by cost, or as it is written."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def shape(ranks: int, chunks: int = 1, *, folded: bool = False) -> PipelineShape
 
 
 def most(stages: Stages, costs: Sequence[float], pipeline: PipelineShape) -> float:
-    """What the rank has that has most."""
+    """Return the cost of the rank that has most."""
     ranks = [0.0] * pipeline.ranks
     for stage, parts in enumerate(stages):
         ranks[pipeline.rank_of(stage)] += sum(costs[part] for part in parts)

@@ -1,4 +1,4 @@
-"""Orders that are kept by configuration."""
+"""A schedule is stored by its configuration."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ CLASSES = {
 
 
 def of_torch(name, p, m, v):
-    """What torch computes from a schedule's shape; its constructor wants processes, which the order does not depend on."""
+    """Return what torch computes from a schedule's shape; its constructor requires processes, on which the order does not depend."""
     from torch.distributed.pipelining import schedules
 
     ranks = []

@@ -1,4 +1,4 @@
-"""What Slurm and `oppa emulate` say in the environment, as numbers of the problem."""
+"""The variables of Slurm and `oppa emulate` become numbers of the problem."""
 
 import json
 

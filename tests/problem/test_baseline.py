@@ -1,4 +1,4 @@
-"""What the user runs at present: read from a job file, completed, checked against the space, kept with the problem."""
+"""The baseline is read from a job file, completed, checked against the space, and kept with the problem."""
 
 import json
 

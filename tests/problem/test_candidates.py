@@ -1,4 +1,4 @@
-"""Candidates: exactly the valid configurations, each once, in an order that is the same everywhere."""
+"""The candidates are exactly the valid configurations, each once, in an order that is the same everywhere."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Configurations: derived numbers, readable ids, JSON."""
+"""A configuration has derived numbers and a readable id, and survives JSON."""
 
 import dataclasses
 import json

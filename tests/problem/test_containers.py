@@ -1,4 +1,4 @@
-"""Containers of a launch line: in trials they have the folders of oppa's client and of the study; an image may be a tag."""
+"""A container of a launch line has the folders of oppa's client and of the study in trials; its image may be a tag."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Candidates at a glance."""
+"""The description summarises the candidates."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Devices are found by the names that drivers, Slurm and clouds give them; what the catalogue does not have stays unknown."""
+"""A device is found by the names that drivers, Slurm and clouds give it; one that the catalogue lacks stays unknown."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Expressions: Python's own `eval` is the oracle for what is allowed; everything else is refused with its place."""
+"""An expression is allowed where Python's own `eval` agrees; everything else is refused with its place."""
 
 import numpy as np
 import pytest

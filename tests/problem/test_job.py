@@ -1,4 +1,4 @@
-"""Jobs: what is right loads as written, what is wrong is named with what to write instead."""
+"""A correct job loads as written, and a wrong one is named with what to write instead."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Keys of a program's configuration file are declared with a parameter, as words of its launch line are."""
+"""A key of a program's configuration file is declared with a parameter, as a word of its launch line is."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Facts of models: published parameter counts to the last digit, operation counts against closed forms."""
+"""The facts of a model are its published parameter counts to the last digit, and operation counts of closed forms."""
 
 import dataclasses
 

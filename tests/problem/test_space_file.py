@@ -24,7 +24,7 @@ values = [1]
 divisors = "global_batch"
 """
 LACKS = {"nanotron-h100": {"schedule", "recompute"}, "nanotron": {"schedule", "recompute"}}
-"""What the Ultra-Scale Playbook did not vary: the space is that of its measurements."""
+"""The Ultra-Scale Playbook did not vary these: the space is that of its measurements."""
 KNOBS = {"torch-long-context": {"cp", "sequence_parallel", "recompute_layers"}}
 """Knobs that the runner of a space honours by itself; `dp_shard` varies only on request."""
 MakeFacts = Callable[..., Facts]
@@ -100,7 +100,7 @@ def test_a_space_says_how_its_framework_cuts_stages(framework_space: Callable[..
 
 
 def test_a_space_may_extend_another(framework_space: Callable[..., SearchSpace]) -> None:
-    """A parameter told again replaces the one there; all constraints hold."""
+    """A parameter that is stated again replaces the inherited one; all constraints hold."""
     first, space = framework_space("colossalai"), framework_space("colossalai-llama")
     assert space["ep"].values == (1,) and space.names == first.names
     assert all(space[name] == first[name] for name in set(first.names) - {"ep"})

@@ -1,4 +1,4 @@
-"""Dimensions of Transformers' configurations, as files state them, and what is refused."""
+"""The dimensions in a configuration of Transformers are read as its file states them, or refused."""
 
 import dataclasses
 import json

@@ -28,7 +28,7 @@ def test_each_framework_has_a_table():
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_harmless_line_stays_as_it_is(framework):
-    """What trials have once is not changed again."""
+    """Changes of trials that the line already has are not made again."""
     once, _ = trial(framework, "")
     assert list(harmless(framework, once).words) == once
     assert harmless(framework, once).changes == ()

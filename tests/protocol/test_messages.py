@@ -1,4 +1,4 @@
-"""Messages between jobs and the control service: what is taken, and what is refused."""
+"""A message between a job and the control service is accepted, or refused with its reason."""
 
 import dataclasses
 import json
@@ -205,7 +205,7 @@ def test_whatever_is_sent_it_is_taken_or_refused(text) -> None:
 
 
 def test_as_many_workers_as_a_message_may_have_fit_into_it() -> None:
-    """Of numbers as long as they get."""
+    """The numbers are as long as they get."""
     long = worker(**{name: -0.12345678901234567e-300 if name == "accuracy_gain" else 0.12345678901234567e-300 for name in FLOATS})
     most = dataclasses.replace(PRESENT, dp=WORKERS, global_batch=WORKERS * LARGEST // 2**10)
     message = STEP.model_copy(update={"configuration": most, "local_batches": [LARGEST // 2**10] * WORKERS, "workers": [long] * WORKERS})

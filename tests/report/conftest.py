@@ -1,4 +1,4 @@
-"""Studies made by hand: a proven one, and the odd ones that a page must bear."""
+"""Make studies by hand: a proven one, and the unusual ones that a page must bear."""
 
 import pytest
 

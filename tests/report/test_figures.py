@@ -1,4 +1,4 @@
-"""Figures: the same numbers give the same bytes, in colours that the page decides."""
+"""A figure of the same numbers has the same bytes, in colours that the page decides."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Charts for browsers: the same values as in the static figures, drawn by a vendored library that is what it says it is."""
+"""A chart for browsers has the values of the static figure, and its vendored library has the stated hash."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Trials on nodes that a hardware file names as slow are marked."""
+"""A trial on nodes that a hardware file names as slow is marked."""
 
 import dataclasses
 

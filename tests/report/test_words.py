@@ -1,4 +1,4 @@
-"""What the page says: which knob matters, what was saved, and no more than is known."""
+"""The page names the knob that matters and what was saved, and claims no more than was measured."""
 
 import dataclasses
 import math

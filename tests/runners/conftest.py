@@ -1,4 +1,4 @@
-"""Trials of the frameworks' own runners, each in its environment; skipped, with the command that makes it, where that is missing."""
+"""Run trials of the frameworks' own runners, each in its environment, or skip them with the command that makes it."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def shown(values: dict[str, object]) -> set[object]:
 
 
 def running(name: str, folder: Path) -> Iterator[Run]:
-    """What runs a trial of this runner to its end, below `folder`."""
+    """Yield a function that runs a trial of this runner to its end, below `folder`."""
     try:
         runner = load_runner(catalog.find("runners", name))
     except EnvironmentLackingError as lacking:

@@ -1,4 +1,4 @@
-"""ColossalAI trains the same model as the torch runner, whichever knob is turned; what does not fit, or hangs, is ended and told."""
+"""ColossalAI trains the same model as the torch runner under every knob; a trial that does not fit, or hangs, is ended and reported."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,14 +13,17 @@ from tests.sampling import sampled
 GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=400, norm_eps=1e-3, rope_theta=50.0)
 """Grouped-query attention, stages of unequal length, and a vocabulary that ColossalAI pads."""
 LARGER = dataclasses.replace(TINY, hidden=192, ffn=608, seq_len=128)
-"""Needs tens of MiB, beside which what malloc holds back is little."""
+"""Needs tens of MiB, compared with which what malloc holds back is little."""
 
 FP32_TOLERANCE = 1e-5
 """Relative, on losses of about 5 after 4 steps, between any two layouts in either framework: 1.1e-7 seen, the order of sums. (Where
 replicas miss to average their gradients, it is 6e-3.)"""
 BF16_TOLERANCE = 1e-3
-"""The same where precision is bf16: 2e-4 seen. torch keeps weights in float32 and rounds for each product; ColossalAI keeps them in bf16
-beside a float32 copy that the optimizer steps, averages gradients in bf16, and rounds even the frequencies of rotary positions."""
+"""The same where precision is bf16: 2e-4 seen.
+
+torch keeps weights in float32 and rounds for each product. ColossalAI keeps them in bf16, and steps a float32 copy. It averages gradients
+in bf16, and rounds even the frequencies of rotary positions.
+"""
 
 INTERLEAVED = {"pp": 2, "schedule": "interleaved", "model_chunks": 2}
 pytestmark = [pytest.mark.slow, pytest.mark.environment]

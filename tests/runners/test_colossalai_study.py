@@ -1,4 +1,4 @@
-"""A whole study under ColossalAI in which one configuration hangs for real: it is ended, told, and the study goes on to a winner."""
+"""A study under ColossalAI in which one configuration hangs for real ends and reports it, and goes on to a winner."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ model_chunks = [1, 2]
 recompute = "none"
 """
 HANGS = {"pp": 4, "schedule": "interleaved", "micro_batch": 2, "overlap_p2p": True}
-"""In six of six runs, mostly within the first step; the space forbids it where transfers go over gloo."""
+"""This hung in six of six runs, mostly within the first step; the space forbids it where transfers go over gloo."""
 
 
 def lifted() -> str:

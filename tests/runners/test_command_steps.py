@@ -159,7 +159,7 @@ def test_a_number_in_brackets_is_a_rank_only_where_torch_prints_it():
 
 
 def test_three_late_ranks_that_look_like_short_epochs_add_few_steps():
-    """Up to the first 2, this is what one rank prints in epochs of two steps."""
+    """The lines up to the first 2 are what one rank prints in epochs of two steps."""
     numbers = [0, 1, 0, 1, 0, 2, 1, 2, 3, 2, 3, 4, 3, 4, 5, 4, 5, 5]
     assert len(timed(numbered(numbers), STEP, ranks=3)) == 6 + 3
 

@@ -1,4 +1,4 @@
-"""DeepSpeed trains the same model as the torch runner, whichever knob is turned; what does not fit, or cannot run, is told."""
+"""DeepSpeed trains the same model as the torch runner under every knob; a trial that does not fit, or cannot run, is reported."""
 
 import dataclasses
 import importlib.util
@@ -23,11 +23,13 @@ WIDE = dataclasses.replace(TINY, layers=2, hidden=320, ffn=400, vocab=320)
 """Its matrices have over 100,000 weights each: below that, ZeRO 3 leaves them whole."""
 
 FP32_TOLERANCE = 1e-5
-"""Relative, on losses of about 4 after 4 steps, between any two layouts in either framework: 1e-7 seen with GROUPED, 4e-6 with WIDE, the
-order of sums. (With the gradients clipped to a norm of 1, DeepSpeed's default, it is 1e-3.)"""
+"""Relative, on losses of about 4 after 4 steps, between any two layouts in either framework.
+
+The order of sums makes 1e-7 with GROUPED, and 4e-6 with WIDE. (With the gradients clipped to a norm of 1, DeepSpeed's default, it is 1e-3.)
+"""
 BF16_TOLERANCE = 1e-3
-"""The same where precision is bf16: 2e-4 seen. torch keeps weights in float32 and rounds for each product; DeepSpeed keeps them in bf16
-beside a float32 copy that the optimizer steps."""
+"""The same where precision is bf16: 2e-4 seen. torch keeps weights in float32 and rounds for each product; DeepSpeed keeps them in bf16,
+next to a float32 copy that the optimizer steps."""
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20

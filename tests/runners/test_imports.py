@@ -1,4 +1,4 @@
-"""Environments of frameworks carry oppa without its dependencies: the training core and the trials' protocol need torch and numpy alone."""
+"""A framework's environment carries oppa without its dependencies: training core and trial protocol need torch and numpy alone."""
 
 import subprocess
 import sys

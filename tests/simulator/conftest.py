@@ -1,4 +1,4 @@
-"""Jobs on simulated clusters, and what is needed to change one thing about them."""
+"""Provide jobs on simulated clusters, and change one thing about them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -60,6 +60,6 @@ def plan(**values) -> Configuration:
 
 @pytest.fixture(scope="session")
 def published_runs() -> None:
-    """What others measured; the tests that need it say that they were skipped."""
+    """Skip tests that need published measurements, with a message, if these are not there."""
     if lacking := [name for name in bench.FILES if not (data_folder() / name).is_file()]:
         pytest.skip(f"NOT TESTED against published measurements: `{data_folder()}` lacks {', '.join(lacking)} (set OPPA_DATA)")

@@ -1,4 +1,4 @@
-"""Collectives: what they send is conserved, and they obey bandwidth and latency."""
+"""A collective conserves what it sends, and obeys bandwidth and latency."""
 
 import pytest
 

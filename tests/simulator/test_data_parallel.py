@@ -1,4 +1,4 @@
-"""Gradients: what is hidden, and how buckets, groups and ZeRO change it."""
+"""The exchange of gradients is partly hidden, and buckets, groups and ZeRO change it."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_fsdp_that_keeps_what_it_gathered_is_no_slower_than_fsdp_that_gathers_ag
 
 
 def test_fsdp_reduces_gradients_once_for_all_micro_batches(make_simulator):
-    """On a network that decides, two micro-batches take twice as long to gather, and once to reduce."""
+    """If the network decides, two micro-batches take twice as long to gather, and once to reduce."""
     simulator = make_simulator(device="A5000", framework="torch")
     one, two, four = (simulator.step_time_s(plan(dp=8, zero_stage=3, global_batch=8 * count)) for count in (1, 2, 4))
     assert four - two == pytest.approx(2 * (two - one), rel=0.05) and two < 1.9 * one

@@ -1,4 +1,4 @@
-"""Degrees that only some search spaces declare."""
+"""The simulator takes degrees that only some search spaces declare."""
 
 import pytest
 

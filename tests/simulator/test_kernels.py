@@ -1,4 +1,4 @@
-"""Kernels: never beyond the device, and in whole waves of tiles."""
+"""A kernel is never faster than the device, and takes whole waves of tiles."""
 
 import pytest
 

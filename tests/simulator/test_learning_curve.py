@@ -11,7 +11,7 @@ from tests.simulator.curves import TRUTH
 
 
 def ledger_of(curve: LearningCurve, batch: int, *, steps: int, every: int = 5, health: str = "healthy") -> list[dict]:
-    """What a run of the curve's would have written."""
+    """Return the ledger that a run of the curve's would have written."""
     lines, progress = [], 0.0
     for step in range(steps):
         progress += curve.worth(batch)

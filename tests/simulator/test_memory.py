@@ -30,7 +30,7 @@ SCORES = 5 * GPT.heads * GPT.seq_len / GPT.hidden
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(("recompute", "scores"), [("none", SCORES), ("selective", 0.0)])
 def test_a_layer_keeps_what_korthikanti_counts(make_work, tp, shared, recompute, scores):
-    """s b h (10 + 24 / t + 5 a s / (h t)), and all of it over t with sequence parallelism (Korthikanti et al. 2022, eq. 2, 4 and 6)."""
+    """A layer keeps s b h (10 + 24 / t + 5 a s / (h t)), all over t with sequence parallelism (Korthikanti et al. 2022)."""
     framework = dataclasses.replace(MEGATRON_2022, sequence_parallel=shared)
     kept = Activations(work=make_work(model=GPT, framework=framework, tp=tp, sequences=3)).layer_bytes(recompute)
     assert kept == pytest.approx(UNIT * ((34 + scores) / tp if shared else 10 + 24 / tp + scores / tp))

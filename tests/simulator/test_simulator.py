@@ -1,4 +1,4 @@
-"""The simulator: an simulator that obeys physics, and its jobs."""
+"""The simulator obeys the laws of the hardware, and runs its jobs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Stages: every layer and every weight is in one of them."""
+"""The stages have every layer and every weight once."""
 
 import pytest
 
@@ -34,6 +34,6 @@ def test_what_is_left_over_goes_to_the_middle():
 
 
 def test_a_balanced_cut_leaves_the_last_stage_its_head():
-    """Of Llama 3.2 1B the head costs as much as four layers, so with four stages the last has hardly any."""
+    """The head of Llama 3.2 1B costs as much as four layers, so with four stages the last has hardly any."""
     counts = [piece.layers for piece in cut(PRESETS["llama-3.2-1b"], 4, balanced=True)]
     assert counts[-1] < counts[0] and max(counts) - min(counts) >= 3

@@ -1,4 +1,4 @@
-"""Who shares which link: figures by hand on a host of two sockets and a network of one adapter for each host."""
+"""The sharing of links agrees with figures by hand, on a host of two sockets and a network of one adapter each."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from oppa.simulator.hardware import load_hardware
 from oppa.simulator.topology import Topology
 
 PCIE, SOCKETS, NETWORK = 18e9, 18e9, 2.5e9
-"""Of the A5000's file."""
+"""Bandwidths of the A5000's file."""
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ PROBLEM = {"name": "a problem"}
 
 
 class Clock:
-    """Time that passes when told to."""
+    """Time that passes when a test sets it."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Whatever kills a tuner while it writes: every trial that it was told is stored, is."""
+"""Whatever kills a tuner while it writes, every acknowledged trial is stored."""
 
 import os
 import random
@@ -11,7 +11,7 @@ import pytest
 from oppa.study import Study
 
 KILLS = 8
-"""By default; `make faults` kills 25 times as many."""
+"""Kills by default; `make faults` has 25 times as many."""
 
 WRITER = """
 import sys

@@ -1,4 +1,4 @@
-"""Studies of every earlier version are read, and one of a later version is refused."""
+"""A study of every earlier version is read, and one of a later version is refused."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Laws of a study: what was acknowledged stays, and no two tuners run the same trial."""
+"""A study keeps what was acknowledged, and no two tuners run the same trial."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Tables made by hand: a cluster on which one strategy is best at small batches, and another at large ones."""
+"""Make tables by hand: one strategy is best at small batches of a cluster, and another at large ones."""
 
 import pytest
 

@@ -133,7 +133,7 @@ def test_a_place_that_cannot_be_written_is_an_error(table, tmp_path) -> None:
 
 @pytest.mark.parametrize("renames", [0, 1, 2])
 def test_a_writer_that_dies_at_any_moment_leaves_one_table_or_the_other(table, folder, renames) -> None:
-    """`renames` of its three steps happen: the new CSV lies beside, the new meta takes its name, the new CSV takes its name."""
+    """`renames` of its three steps happen: the new CSV is written, the new meta takes its name, the new CSV takes its name."""
     newer = dataclasses.replace(table, rows=table.rows[:2])
     context = multiprocessing.get_context("fork")
     victim = context.Process(target=_write_and_die, args=(newer, folder, renames))

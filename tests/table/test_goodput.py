@@ -66,7 +66,7 @@ def test_the_learning_rate_counts_as_its_square_root_while_there_is_noise_and_th
 
 
 def test_without_noise_no_batch_is_worth_more_than_the_smallest() -> None:
-    """By eq. 8 a batch of B_hw would be: its learning rate would be larger, and nobody asks what for."""
+    """Eq. 8 favours a batch of B_hw, whose larger learning rate would be of no use."""
     assert best_batch(0.0, OURS) == 1 and best_batch(0.0, WRITTEN) == pytest.approx(B_HW, rel=1e-4)
 
 
@@ -92,7 +92,7 @@ def test_without_the_factor_the_best_batch_is_the_geometric_mean(critical, error
 
 @pytest.mark.parametrize("noise_scale", [16.0, 128.0, 2048.0])
 def test_with_the_factor_the_best_batch_solves_a_quadratic(noise_scale) -> None:
-    """Where the slope of 1.5 log B - log(B + B_hw) - log(B + phi) is 0: B^2 - (B_hw + phi) B - 3 B_hw phi = 0."""
+    """The slope of 1.5 log B - log(B + B_hw) - log(B + phi) is 0 there: B^2 - (B_hw + phi) B - 3 B_hw phi = 0."""
     total = B_HW + noise_scale
     expected = (total + math.sqrt(total**2 + 12 * B_HW * noise_scale)) / 2
     assert best_batch(noise_scale, WRITTEN) == pytest.approx(expected, rel=1e-4)

@@ -1,4 +1,4 @@
-"""Rows, strategies, and the fastest micro-batch of each."""
+"""A table has rows, strategies, and the fastest micro-batch of each."""
 
 import dataclasses
 import math

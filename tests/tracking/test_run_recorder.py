@@ -1,4 +1,4 @@
-"""What a tracker gets of a training run: every line of its ledger once."""
+"""A tracker gets every line of a training run's ledger once."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a tracker gets of a study: each trial once, nested under the study, whose run ends with the winner."""
+"""A tracker gets each trial of a study once, nested under the study, whose run ends with the winner."""
 
 from pathlib import Path
 

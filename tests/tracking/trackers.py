@@ -1,4 +1,4 @@
-"""Trackers of a user: one that writes down every call, and some that are of no use. Sessions load this file as a module of its own."""
+"""Provide trackers of a user: one records every call, and some are of no use. A session loads this file as a module of its own."""
 
 import json
 import time

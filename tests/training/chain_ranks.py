@@ -1,7 +1,7 @@
 """Train through a chain of layouts without ending, and compare every bit of the state before and after each change.
 
 The request's folder has `order.json`: `model`, `layouts`, the `steps` to take in each, and `training` where it is not the usual. The result
-is the loss of each step. With `checkpoint`, a folder, ranks resume from there if it exists, and else save there at their end; with `saved`
+is the loss of each step. With `checkpoint`, a folder, ranks resume from there if it exists, and else save there at their end. With `saved`
 they save there in any case. With `digest`, a hash of all bits that the ranks hold at their end follows the losses. With `weights`, a file,
 rank 0 saves all weights there at their end. With `threads`, the number of the process groups' threads follows.
 """
@@ -113,7 +113,7 @@ def run(folder: Path, ranks: Ranks) -> list[float | str]:
 
 
 def digest(state: dict[TensorKey, torch.Tensor]) -> str:
-    """Of every bit, whatever the order it is held in."""
+    """Return a hash of every bit, whatever the order it is held in."""
     told = hashlib.sha256()
     for key in sorted(state, key=repr):
         told.update(repr(key).encode() + state[key].numpy().tobytes())
@@ -126,7 +126,7 @@ def whole_weights(replica: Replica, spec: TrialSpec, mesh: Mesh, shapes: dict[Te
 
 
 def check_initial(weights: dict[TensorKey, torch.Tensor], spec: TrialSpec) -> None:
-    """What ranks hold by `holdings` is what they were filled with."""
+    """Check that ranks hold the values by `shards` that they were filled with."""
     if spec.model.entry_point or spec.training.init_from:
         return
     for key, bits in weights.items():

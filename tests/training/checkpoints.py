@@ -1,4 +1,4 @@
-"""Checkpoints as all ranks of a layout write and read them, without ranks."""
+"""Write and read checkpoints as all ranks of a layout do, without ranks."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ SQUARE = Configuration(dp=2, pp=2, zero_stage=2, global_batch=4, micro_batch=1)
 
 
 def saved(folder: Path, model: Model, configuration: Configuration, seed: int = 0, state: dict[TensorKey, Tensor] | None = None) -> Path:
-    """What all ranks of a layout write, one after the other."""
+    """Write what all ranks of a layout write, one after the other."""
     layout = layout_of(model, configuration)
     begin(folder)
     for rank, holdings in enumerate(layout):
@@ -26,7 +26,7 @@ def saved(folder: Path, model: Model, configuration: Configuration, seed: int = 
 
 
 def resumed(folder: Path, model: Model, configuration: Configuration) -> list[State]:
-    """What all ranks of a layout read."""
+    """Return what all ranks of a layout read."""
     manifest = Manifest.read(folder)
     manifest.require_model(model)
     states = [empty(holdings) for holdings in layout_of(model, configuration)]

@@ -1,4 +1,4 @@
-"""Ranks that all tests of the training core share, forked from one warm process."""
+"""Provide ranks for all tests of the training core, forked from one fork server."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ def alone(gang: Gang) -> Alone:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """What a trial left behind."""
+    """Result and files that a trial left."""
 
     codes: list[int]
     measurements: list[Measurement]

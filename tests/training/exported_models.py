@@ -1,4 +1,4 @@
-"""Models that Transformers has an architecture for."""
+"""Provide models that Transformers has an architecture for."""
 
 import dataclasses
 

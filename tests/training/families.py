@@ -1,4 +1,4 @@
-"""Models of every family, small, and the configurations that train them."""
+"""Provide small models of every family, and the configurations that train them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,8 +31,10 @@ FAMILIES = {
 """Vocabularies are odd, so that tp cuts unevenly; `switch` has one choice per token, and biases; `own` is the example's module."""
 
 TOLERANCE = 1e-5
-"""Relative, on losses of about 5 after 4 steps: layouts differ in the order of float32 sums alone (2e-7 seen); a gradient that is
-wrong anywhere, by a missing average of two replicas say, differs by more than 1e-3."""
+"""Relative, on losses of about 5 after 4 steps: layouts differ in the order of float32 sums alone (2e-7 seen).
+
+A gradient that is wrong anywhere, by a missing average of two replicas say, differs by more than 1e-3.
+"""
 
 
 DEGREES = ("cp",)

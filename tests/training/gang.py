@@ -40,7 +40,7 @@ class Gang:
         return codes
 
     def each(self, program: str, world: int, spec: TrialSpec | None = None, **files: object) -> list[Any]:
-        """Return the result of each rank; `files` are written as JSON beside the spec."""
+        """Return the result of each rank; `files` are written as JSON next to the spec."""
         folder = self.new_folder()
         for name, value in files.items():
             (folder / f"{name}.json").write_text(json.dumps(value))

@@ -32,7 +32,7 @@ class OwnLoop:
     def backward(
         self, model: nn.Module, step: int, rank: int, world: int, local: Callable[[Any], AbstractContextManager[None]] = nullcontext
     ) -> tuple[int, ...]:
-        """Of one rank; the tokens of its micro-batches. All but the last run within `local`."""
+        """Run the backward passes of one rank; return the tokens of its micro-batches. All but the last run within `local`."""
         losses = self.losses(model, step, rank, world)
         for loss in losses:
             with nullcontext() if loss is losses[-1] else local(model):
@@ -40,7 +40,7 @@ class OwnLoop:
         return SIZES[rank % 2]
 
     def losses(self, model: nn.Module, step: int, rank: int, world: int) -> list[Callable[[], Tensor]]:
-        """Of one rank; the loss of each micro-batch."""
+        """Return the loss of each micro-batch of one rank."""
         total = sum(sum(SIZES[peer % 2]) for peer in range(world))
         # Replicas are averaged, not summed: hence times their number.
         factors = [size * world / total for size in SIZES[rank % 2]]

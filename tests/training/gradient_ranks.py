@@ -1,4 +1,4 @@
-"""Programs of ranks that train and return their gradient norms."""
+"""Train on ranks whose programs return their gradient norms."""
 
 import contextlib
 import dataclasses
@@ -134,7 +134,7 @@ def recomputed(model):
 
 
 def astray(wrapped, backward, rank, world):
-    """What a loop is told whose workers' gradients are nowhere."""
+    """Return the error of a loop whose workers' gradients are nowhere."""
     own = OwnLoop()
     model = wrapped(own.model)
     statistics = GradientStatistics(model, over="workers")
@@ -155,7 +155,7 @@ def slice_and_shard(model):
 
 
 def refused(wrapped, rank, world):
-    """What is said about a model whose gradients cannot be measured."""
+    """Return the error about a model whose gradients cannot be measured."""
     try:
         GradientStatistics(wrapped(OwnLoop().model))
     except InputError as error:

@@ -1,4 +1,4 @@
-"""All layouts of a model on some devices, and the state of a model cut up as its ranks hold it; for the tests of resharding."""
+"""Enumerate the layouts of a model on some devices, and cut the state of a model as ranks hold it, for tests of resharding."""
 
 import dataclasses
 import itertools
@@ -82,7 +82,7 @@ def whole_state(model: Model, seed: int = 0) -> dict[TensorKey, Tensor]:
 
 
 def cut(whole: dict[TensorKey, Tensor], holdings: Iterable[Shard]) -> State:
-    """What a rank holds of it."""
+    """Return what a rank holds of it."""
     state: State = {}
     for one in holdings:
         everything = tuple(range(length) for length in one.shape)
@@ -99,7 +99,7 @@ def empty(holdings: Iterable[Shard]) -> State:
 
 
 def same(one: State, other: State) -> bool:
-    """To the last bit."""
+    """Return True if two states are equal to the last bit."""
     return one.keys() == other.keys() and all(
         box == other_box and torch.equal(tensor, other_tensor)
         for key in one

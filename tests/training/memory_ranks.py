@@ -1,10 +1,10 @@
-"""Ranks that train through a chain of layouts and watch the kernel count their memory: its peaks while they train, and while they change.
+"""Train through a chain of layouts while the kernel counts the memory of ranks: its peaks in training and in changes.
 
 The request's folder has `order.json`: `model` and `layouts`. The result of a rank, all in bytes:
 
     training    the most that the rank had at once in each layout, beyond what it had before there was a model
     changing    the same of each change between two
-    tensors     what tensors held behind each layout's last step
+    tensors     what tensors held after each layout's last step
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from oppa.training.reshard.staging import stage
 from oppa.trials.trial_folder import TrialSpec
 
 STEPS = 2
-"""In each layout: from the second one on, moments and gradients exist together."""
+"""Steps in each layout: from the second one on, moments and gradients exist together."""
 
 
 def resident_bytes(name: str) -> int:

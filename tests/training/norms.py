@@ -1,4 +1,4 @@
-"""Gradients, and their norms, of one process that computes in float64."""
+"""Compute gradients and their norms on one process in float64."""
 
 import dataclasses
 

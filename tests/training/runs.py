@@ -1,4 +1,4 @@
-"""Runs as tests train them: a tiny model on four ranks, supervised as `oppa train` does it."""
+"""Train runs as tests need them: a tiny model on four ranks, supervised as `oppa train` does it."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ CLOSE = 2e-5
 
 
 class Heard(RunListener):
-    """What a run tells; it asks to stop behind so many steps."""
+    """Records the events of a run; it asks to stop after so many steps."""
 
     def __init__(self, stop_behind: float = float("inf")) -> None:
         self.steps, self.failures, self._stop_behind = 0, list[TrialResult](), stop_behind
@@ -52,7 +52,7 @@ class Heard(RunListener):
 
 
 class Runs:
-    """Trains runs in folders of their own, with ranks that one warm parent forks."""
+    """Trains runs in folders of their own, with ranks that one fork server forks."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count, self._trained = folder, 0, dict[str, list[Line]]()

@@ -1,4 +1,4 @@
-"""What a program of the rank server gets that runs on standing ranks."""
+"""Hold what a program of the rank server gets that runs on standing ranks."""
 
 import gc
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from oppa.training.parallel.mesh import Mesh, regrouped
 from oppa.training.torch_internals import forget_shardings
 
 KEPT = ("world", "rank", "device", "store", "layout", "timeout")
-"""What the next mesh needs of the one before."""
+"""Names that the next mesh takes over from the one before."""
 
 
 class Ranks:

@@ -1,4 +1,4 @@
-"""When a run that fails is tried again, and when it is given up; and how its ledger names what became of a change."""
+"""A failed run is tried again, or given up; its ledger records what became of a change."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What another global batch means to a layout, and to the learning rate."""
+"""The learning rate and the micro-batch follow the global batch."""
 
 import math
 

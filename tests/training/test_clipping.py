@@ -14,7 +14,7 @@ from tests.training.families import FAMILIES, TOLERANCE, apart, kinds
 from tests.training.gang import Gang
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.3}
-"""To Adam a norm means little."""
+"""AdamW is almost invariant to the scale of gradients, so SGD shows the clipping."""
 CLIPPED = {**SGD, "gradient_clipping": 0.3}
 """Less than the norm of any step."""
 

@@ -1,4 +1,4 @@
-"""Counters of links and GPUs, from a tree of the kernel's files and from a module that answers as NVML does."""
+"""The counters of links and GPUs come from the kernel's files and from a module that answers as NVML does."""
 
 # ruff: noqa: N802 (the names are NVML's)
 

@@ -1,4 +1,4 @@
-"""Weights leave as Transformers and torch read them, come back to the last bit, and compute what they computed."""
+"""An export has the weights as Transformers and torch read them; they come back to the last bit, and compute the same."""
 
 import dataclasses
 import importlib.util

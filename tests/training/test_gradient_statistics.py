@@ -1,4 +1,4 @@
-"""Norms, signal and noise under every layout are those of one process that computes in float64, on the same micro-batches."""
+"""The norms, signal and noise under every layout are those of one process in float64, on the same micro-batches."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def of_json(steps: list[list[dict[str, float]]]) -> list[list[Norms]]:
 
 
 def reference(values: dict[str, object], model: Model, monkeypatch: pytest.MonkeyPatch, *, of_workers: bool = False) -> list[list[Norms]]:
-    """By step and group: experts that are spread see the micro-batches of ep ranks as one."""
+    """Return the norms by step and group: experts that are spread see the micro-batches of ep ranks as one."""
     configuration = configured(**values)
     stage = whole(model, monkeypatch)
     steps = [gradients(stage, spec_of(configuration, model), step) for step in range(STEPS)]
@@ -54,7 +54,7 @@ def reference(values: dict[str, object], model: Model, monkeypatch: pytest.Monke
 
 
 def gradients(stage: ModelStage, spec: TrialSpec, step: int) -> list[dict[str, Tensor]]:
-    """Of each micro-batch, replica by replica."""
+    """Return the gradients of each micro-batch, replica by replica."""
     batch = source_of(spec).batch(step, range(spec.configuration.global_batch))
     found = []
     for inputs, targets in zip(*(part.split(spec.configuration.micro_batch) for part in (batch.inputs, batch.targets)), strict=True):

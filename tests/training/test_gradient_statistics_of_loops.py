@@ -22,7 +22,7 @@ def linear() -> nn.Linear:
 
 
 def backward(model: nn.Module, sizes: Sequence[int], *, scale: float = 1.0) -> list[dict[str, Tensor]]:
-    """Of each micro-batch the gradient; their mean, in which all count alike, becomes the model's."""
+    """Return the gradient of each micro-batch; their mean, in which all count alike, becomes the model's."""
     found = []
     for size in sizes:
         x, alone = torch.randn(size, 4, dtype=torch.float64), copy.deepcopy(model)
@@ -110,7 +110,7 @@ def test_refusals() -> None:
 
 
 def losses(model: nn.Module, sizes: Sequence[int]) -> list[Callable[[], Tensor]]:
-    """Of micro-batches of random samples, which count alike in the mean."""
+    """Return the losses of micro-batches of random samples, which count alike in the mean."""
     batches = [torch.randn(size, 4, dtype=torch.float64) for size in sizes]
     return [lambda batch=batch: model(batch).square().sum() / sum(sizes) for batch in batches]
 

@@ -14,7 +14,7 @@ def same(losses: list[float], reference: list[float]) -> bool:
 DATA = [{"dp": dp, "zero_stage": stage} for dp in (2, 4) for stage in range(4)]
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved-zb", 2), ("zb-v", 2)]
 ORDERS = [("memory-minimal", 1), ("zb-h1", 1), ("zb-h2", 1), ("dualpipe-v", 2), ("search", 1), ("search", 2)]
-"""Those that torch has none of."""
+"""Schedules that torch does not have."""
 PIPELINE = [{"pp": pp, "schedule": name, "model_chunks": chunks} for pp in (2, 4) for name, chunks in SCHEDULES + ORDERS]
 REPLICATED = [
     *(

@@ -1,4 +1,4 @@
-"""Ranks that share each sequence train the same model as one process, in less memory."""
+"""A layout whose ranks share each sequence trains the same model as one process, in less memory."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the ledger proves, and what it does not let pass."""
+"""The ledger proves that each sample counts once, and refuses lines that contradict it."""
 
 import contextlib
 import itertools

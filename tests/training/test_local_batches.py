@@ -1,4 +1,4 @@
-"""Workers with local batches of their own: the gradient stays the mean over all samples, and each sample is seen once."""
+"""If workers have local batches of their own, the gradient stays the mean over all samples, each of which counts once."""
 
 import dataclasses
 from collections.abc import Sequence

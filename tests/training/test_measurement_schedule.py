@@ -1,4 +1,4 @@
-"""Steps that are not measured neither bias the estimate nor change its time constant; the interval follows cost and need."""
+"""A step without a measurement neither biases the estimate nor changes its time constant; the interval follows cost and need."""
 
 import dataclasses
 import itertools

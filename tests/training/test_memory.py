@@ -1,4 +1,4 @@
-"""Running out of memory is told from every other failure, whoever noticed it: torch, CUDA, cuBLAS or NCCL."""
+"""Running out of memory is distinguished from every other failure, also if CUDA, cuBLAS or NCCL reports it."""
 
 import errno
 import os

@@ -45,7 +45,7 @@ def test_the_balance_loss_is_a_mean_over_sequences() -> None:
 
 @pytest.fixture(scope="module")
 def shared(gang: Gang) -> Path:
-    """What two ranks write whose experts, or whose dimensions of experts, are shared out."""
+    """Return the folder of two ranks that share out their experts, or the dimensions of experts."""
     folder = gang.new_folder()
     assert gang.request("moe", 2, folder) == [0, 0], (folder / "stderr.log").read_text()
     return folder
@@ -53,7 +53,7 @@ def shared(gang: Gang) -> Path:
 
 @pytest.mark.parametrize("kind", ["ep", "tp"])
 def test_outputs_and_gradients_are_the_same_wherever_experts_are(kind: str, shared: Path) -> None:
-    """Not only up to a factor, which AdamW would hide."""
+    """They are the same themselves, not up to a factor, which AdamW would hide."""
     (left, left_gradients), (right, right_gradients) = (torch.load(shared / f"{kind}-{rank}.pt") for rank in (0, 1))
     alone = mixture()
     out = alone(sequences(4))

@@ -15,7 +15,7 @@ SIZES = st.lists(st.integers(1, 4096), min_size=2, max_size=20)
 
 
 def expected_norms(signal: float, noise: float, sizes: list[int], weights: list[float]) -> Norms:
-    """What both norms are in expectation, and the sizes at which they are those."""
+    """Return the expected values of both norms, with their sizes."""
     shares = [weight / sum(weights) for weight in weights]
     inverse_small = sum(share / size for share, size in zip(shares, sizes, strict=True))
     inverse_big = sum(share**2 / size for share, size in zip(shares, sizes, strict=True))
@@ -81,7 +81,7 @@ def planted(sizes: list[int], steps: int, *, by_tokens: bool) -> tuple[np.ndarra
 
 
 def is_unbiased(estimates: np.ndarray) -> bool:
-    """Whether chance explains how far their mean is from what was planted: 4 standard errors."""
+    """Return True if chance explains the distance of their mean from the planted value: 4 standard errors."""
     errors = np.abs(estimates.mean(0) - (1.0, 40.0))
     return bool((errors < 4 * estimates.std(0) / len(estimates) ** 0.5).all())
 

@@ -1,4 +1,4 @@
-"""The norm test is the paper's, gradient by gradient; what it asks for can be run; and a loop of one's own is told."""
+"""The norm test is the paper's, gradient by gradient; the batch that it requests can be run, and a loop of one's own receives it."""
 
 import math
 import tomllib
@@ -83,7 +83,7 @@ def test_of_workers_as_written_it_is_equation_5() -> None:
 
 @given(signal=st.floats(0.01, 100), noise=st.floats(0.01, 1e4), size=st.integers(1, 64), count=st.integers(2, 64))
 def test_as_written_the_batch_counts_twice_and_is_bounded(signal: float, noise: float, size: int, count: int) -> None:
-    """In expectation; the two forms differ by b / (J - 1)."""
+    """The two forms differ by b / (J - 1) in expectation."""
     batch = size * count
     norms = [Norms(small=signal + noise / size, big=signal + noise / batch, small_tokens=size, big_tokens=batch)]
     unbiased, as_written = variance_ratio(norms), variance_ratio(norms, "paper")

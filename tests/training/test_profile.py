@@ -1,4 +1,4 @@
-"""What a profile of a run's first steps says is what was there; and a run whose order is searched for goes over to it as it trains."""
+"""A profile of a run's first steps is what was measured, and a run with a searched order switches to it as it trains."""
 
 import dataclasses
 import json
@@ -154,7 +154,7 @@ def test_a_job_in_a_searched_order_grows_into_the_one_that_is_stored(in_table: b
 
 @pytest.mark.slow
 def test_a_job_in_a_searched_order_searches_again_where_none_is_stored(made: Runs) -> None:
-    """In process, too, where pp changes with dp."""
+    """It searches in its own process, too, where pp changes with dp."""
     folder = made.new(dataclasses.replace(SEARCHED, dp=2), (48, dataclasses.replace(SEARCHED, pp=4)), samples=96, profile_steps=1)
     assert made.train(folder).ending.value == "finished"
     first, second = (line["step"] for line in events(folder, "profiled"))

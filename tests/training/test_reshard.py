@@ -32,7 +32,7 @@ WALK = walk(LAYOUTS)
 
 
 def moved(states: list[State], source: Layout, target: Layout, plan: list[Transfer]) -> list[State]:
-    """What the ranks would do with process groups, without."""
+    """Return the states that the ranks would have after the transfers, without process groups."""
     wanted = [empty(holdings) for holdings in target]
     for keys, moving in rounds(plan, boxes_by_key(target), limit_bytes=1000):
         for sender, receiver in itertools.product(range(len(source)), range(len(target))):
@@ -46,7 +46,7 @@ def moved(states: list[State], source: Layout, target: Layout, plan: list[Transf
 
 @functools.cache
 def marked(model: Model, configuration: Configuration, rank: int) -> torch.Tensor:
-    """Which elements of all that there are a rank holds."""
+    """Return which of all elements a rank holds."""
     layout, marks = layout_of(model, configuration), {key: torch.zeros_like(tensor) for key, tensor in WHOLE[model].items()}
     for one in layout[rank] if rank < len(layout) else ():
         marks[one.key][tuple(slice(indices.start, indices.stop) for indices in one.box)] = 1
@@ -54,7 +54,7 @@ def marked(model: Model, configuration: Configuration, rank: int) -> torch.Tenso
 
 
 def missing_bytes(model: Model, source: Configuration, target: Configuration) -> list[int]:
-    """What each rank of the target lacks."""
+    """Return the bytes that each rank of the target lacks."""
     ranks = range(target.devices)
     return [4 * int((marked(model, target, rank) & ~marked(model, source, rank)).sum()) for rank in ranks]
 
@@ -124,7 +124,7 @@ def order(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], 
 
 
 def tour(count: int) -> list[int]:
-    """From each of so many to every other and back."""
+    """Return a tour from each of so many to every other and back."""
     there_and_back = [[number, *itertools.chain(*((other, number) for other in range(number + 1, count)))] for number in range(count)]
     return list(itertools.chain(*there_and_back))
 

@@ -34,7 +34,7 @@ Memory = dict[str, list[list[int]]]
 
 @pytest.fixture(scope="module")
 def memory(gang: Gang) -> Callable[[str], Memory]:
-    """Of a chain of layouts, what ranks had, in bytes by what (`memory_ranks`), number in the chain, and rank."""
+    """Return the bytes of each rank by kind (`memory_ranks`), and number in a chain of layouts."""
 
     @functools.cache
     def measured(name: str) -> Memory:

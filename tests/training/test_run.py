@@ -32,7 +32,7 @@ from tests.training.runs import CLOSE, Heard, Runs, attempt, events, losses, ste
 pytestmark = pytest.mark.slow
 
 BATCHES = ((24, 16), (56, 4), (72, 24))
-"""From which sample on which global batch."""
+"""First sample, and global batch from it on."""
 
 
 def planned(layouts: list[Configuration]) -> list[tuple[int, Configuration]]:
@@ -54,7 +54,7 @@ def checksum_of(model: Model) -> ledger.Checksums:
 
 @pytest.fixture(scope="module")
 def alone(made: Runs) -> list[Line]:
-    """What one rank makes of these batches, with no layout to change."""
+    """Return the ledger of one rank that trains these batches, with no layout to change."""
     return made.trained(configured(micro_batch=1), *planned([configured(micro_batch=1)]))
 
 
@@ -261,7 +261,7 @@ def saved(made: Runs, stopped: Path) -> Path:
 
 
 def cut(checkpoint: Path) -> None:
-    """As a disk that was full, or a copy that was broken off, leaves it."""
+    """Cut off a file, as a full disk or an interrupted copy leaves it."""
     file = next(checkpoint.glob("rank-*.safetensors"))
     file.write_bytes(file.read_bytes()[:-100])
 

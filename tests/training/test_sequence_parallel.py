@@ -1,4 +1,4 @@
-"""Norms and residuals on parts of the tokens train the same model as on all of them, in less memory."""
+"""A model with norms and residuals on parts of the tokens trains as one on all of them, in less memory."""
 
 import dataclasses
 from pathlib import Path

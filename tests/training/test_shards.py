@@ -14,11 +14,11 @@ from tests.training.layouts import configurations, some_of
 
 MODELS = {name: dataclasses.replace(model, layers=8) for name, model in FAMILIES.items()}
 CUT = ("query", "key", "value", "output.weight", "up", "gate", "down.weight", "head")
-"""What tensor parallelism cuts, as the names say it: Megatron-LM's way, but for a bias that is added to a sum."""
+"""Names of what tensor parallelism cuts: Megatron-LM's way, but for a bias that is added to a sum."""
 
 
 def counted(model: Model, configuration: Configuration) -> dict[TensorKey, torch.Tensor]:
-    """How many ranks hold each element; both copies of a tied embedding count."""
+    """Return how many ranks hold each element; both copies of a tied embedding count."""
     counts: dict[TensorKey, torch.Tensor] = {}
     for holding in (holding for holdings in layout_of(model, configuration) for holding in holdings):
         count = counts.setdefault(holding.key, torch.zeros(holding.shape, dtype=torch.int))
@@ -27,7 +27,7 @@ def counted(model: Model, configuration: Configuration) -> dict[TensorKey, torch
 
 
 def copies(key: TensorKey, model: Model, configuration: Configuration) -> int:
-    """How many there are to be."""
+    """Return how many copies there are to be."""
     tied = model.tied and key.name == "embedding.weight"
     is_cut = tied or any(f".{part}" in f".{key.name}" for part in CUT)
     replicas = configuration.dp // (configuration.ep if ".experts." in key.name else 1)

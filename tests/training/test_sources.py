@@ -1,4 +1,4 @@
-"""What a step trains on depends on (seed, step, sequence) alone, and is what the family needs."""
+"""The data of a step depend on (seed, step, sequence) alone, and are what the family needs."""
 
 import dataclasses
 from pathlib import Path

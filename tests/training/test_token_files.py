@@ -21,7 +21,7 @@ from tests.training.families import ENCODER, TINY
 COUNT = 1000
 TOKENS = np.random.default_rng(0).integers(0, 50_000, COUNT)
 LENGTHS = [0, 300, 1, 599, 100]
-"""Of the documents, of which one is empty."""
+"""Lengths of the documents, of which one is empty."""
 
 
 def plain(folder: Path, dtype: str) -> str:

@@ -46,7 +46,7 @@ memory_limit = "4 GiB"
 
 
 def problem_with(name: str, folder: Path) -> Problem:
-    """Return the problem of a job with one of the entry points beside this file."""
+    """Return the problem of a job with one of the entry points in this folder."""
     problem = problem_of(JOB.format(name=name), folder)
     model = dataclasses.replace(problem.model, entry_point=f"{HERE}:traced_modules:{name}")
     return dataclasses.replace(problem, stated_model=model)

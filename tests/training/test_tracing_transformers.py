@@ -1,4 +1,4 @@
-"""Models of Transformers have the counts of their own modules."""
+"""A traced model of Transformers has the counts of its own modules."""
 
 import dataclasses
 import importlib.util

@@ -1,4 +1,4 @@
-"""How a trial of the torch runner ends, what it measures, and what it refuses."""
+"""A trial of the torch runner ends in every documented way, measures its steps, and refuses what it cannot run."""
 
 import dataclasses
 import os

@@ -76,7 +76,7 @@ def test_more_than_half_cannot_be_held_out() -> None:
 
 
 Losses = tuple[list[float], list[float]]
-"""Of steps, and of looks at what is held out."""
+"""Losses of steps, and losses on held-out samples."""
 Validated = Callable[..., Losses]
 
 
@@ -151,7 +151,7 @@ def test_so_does_every_family(model: Model, configuration: Configuration, valida
 
 @pytest.mark.slow
 def test_looking_changes_nothing(validated: Validated) -> None:
-    """But what there is to train on."""
+    """Validation changes only what there is to train on."""
     configuration = configured(dp=2, pp=2, micro_batch=1)
     often, once = (validated(configuration, every=every)[0] for every in (8, 48))
     assert often == once

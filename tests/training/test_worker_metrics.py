@@ -1,4 +1,4 @@
-"""How a worker sums itself up."""
+"""A worker sums up its window."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from oppa.training.statistics.worker_metrics import WorkerMetrics, decoded, enco
 
 
 def test_the_gain_is_that_of_standardised_accuracies() -> None:
-    """By hand: mean 0.5, standard deviation 0.3 over (0.2, 0.8) five times each."""
+    """The mean is 0.5, the standard deviation 0.3, over (0.2, 0.8) five times each."""
     assert accuracy_gain([0.2] * 5 + [0.8] * 5) == pytest.approx(2.0)
     assert accuracy_gain([0.8] * 5 + [0.2] * 5) == pytest.approx(-2.0)
     assert accuracy_gain([0.5] * 20) == 0.0 and accuracy_gain([0.1, 0.9]) == 0.0

@@ -1,4 +1,4 @@
-"""Weights after some steps of training, and which of them differ from those of another layout."""
+"""Train weights for some steps, and compare them with those of another layout."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runners' own environments: declared, made once, and told apart from what is half made."""
+"""A runner's own environment is declared, made once, and distinguished from a half-made one."""
 
 import subprocess
 import zipfile

@@ -1,4 +1,4 @@
-"""What trials run on below torch is recorded where something states it: by programs, by the interpreter, by the environment."""
+"""A trial records the software below torch if a program, the interpreter or the environment states it."""
 
 import dataclasses
 import json

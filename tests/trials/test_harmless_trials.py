@@ -1,4 +1,4 @@
-"""Trials of real libraries change no byte of what the launch line that they were given writes; that line itself does.
+"""A trial of a real library changes no byte of what the given launch line writes; that line itself does.
 
 The programs write checkpoints, logs of TensorBoard and W&B where these are installed, and exported models into one folder. They run
 under a hook that records connections to other machines.

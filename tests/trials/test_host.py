@@ -1,4 +1,4 @@
-"""What a job needs and this host lacks is said before the study starts; what is broken is found, not stumbled over."""
+"""A host that lacks what a job needs is reported before the study starts, and a broken part is found early."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Logs keep their beginning and their end, and stay under their cap."""
+"""A log keeps its beginning and its end, and stays under its cap."""
 
 from oppa.trials.logs import last_words, trim
 

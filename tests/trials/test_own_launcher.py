@@ -1,4 +1,4 @@
-"""Ends of trials on a launcher of their own: a kill by the kernel for want of memory, and a program that cannot be imported."""
+"""A trial on a launcher of its own ends by a kill of the kernel for memory, or by a program that cannot be imported."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from oppa.trials.trial import run_trial
 
 @contextlib.contextmanager
 def in_memory_group(limit_bytes):
-    """Put this process, and all that it starts, into a group in which the kernel kills whoever uses more beyond what this one has."""
+    """Put this process, and all that it starts, into a group in which the kernel kills a process that uses more beyond the present."""
     home = own_group("memory")
     group = home / f"oppa-test-{os.getpid()}"
     try:
@@ -33,7 +33,7 @@ def in_memory_group(limit_bytes):
 
 
 def _resident_bytes():
-    """What this process holds; some kernels bill it to the group."""
+    """Return what this process holds; some kernels bill it to the group."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 

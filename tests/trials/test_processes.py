@@ -1,4 +1,4 @@
-"""Processes are found by their tree and by their tags, and ended for good."""
+"""A process is found by its tree and by its tags, and ended for good."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Folders outside the study: each host removes those of its own dead tuners, in a folder that hosts may share."""
+"""Each host removes the scratch folders of its own dead tuners, in a folder that hosts may share."""
 
 from oppa.trials import processes, scratch_dirs
 

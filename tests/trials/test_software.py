@@ -1,4 +1,4 @@
-"""Trials run on the programs that PATH finds, never silently on oppa's own, and a study keeps to one environment."""
+"""A trial runs on the programs that PATH finds, never silently on oppa's own, and a study keeps to one environment."""
 
 import dataclasses
 import json

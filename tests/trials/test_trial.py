@@ -106,7 +106,7 @@ def test_a_trial_that_has_taken_enough_steps_at_its_limit_is_measured(act):
 
 @pytest.mark.slow
 def test_no_descendant_gets_away(act):
-    """Not those in sessions of their own, deaf to SIGTERM, or with an environment of their own; see `nothing_is_left`."""
+    """Descendants in sessions of their own, deaf to SIGTERM, or with their own environment do not either; see `nothing_is_left`."""
     assert act("daemon\nforget\nignore SIGTERM\nsteps 4 0.01").outcome == "completed"
 
 

@@ -1,4 +1,4 @@
-"""Trials that are acted out in the tests' process: everything but the training is real."""
+"""Act out trials in the tests' process: everything but the training is real."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ class Actors:
 
 
 class Actor:
-    """One trial: a few steps each time that it is looked at, until it has done all, is asked to stop, or is out of memory."""
+    """One trial, which takes a few steps at each poll, until it is done, is asked to stop, or is out of memory."""
 
     def __init__(self, folder, spec, step_time_s: float, memory_bytes: int) -> None:
         self.folder, self.spec, self.step_time_s, self.memory_bytes = folder, spec, step_time_s, memory_bytes

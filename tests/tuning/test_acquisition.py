@@ -1,4 +1,4 @@
-"""Laws of the constrained upper confidence bound (OPPA eq. 4), against brute force and closed forms."""
+"""The constrained upper confidence bound (OPPA eq. 4) agrees with brute force and closed forms."""
 
 import math
 from statistics import NormalDist

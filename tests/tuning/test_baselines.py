@@ -52,7 +52,7 @@ def columns(candidates, *names):
 
 
 def untroubled(designer) -> list[int]:
-    """The order in which a designer that is told nothing goes through its candidates."""
+    """Return the order in which a designer without observations goes through its candidates."""
     order: list[int] = []
     while (index := designer.suggest(set(order))) is not None:
         order.append(index)

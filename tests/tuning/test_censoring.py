@@ -1,4 +1,4 @@
-"""What "at least so much" teaches: the stand-ins against the truncated posterior, integrated by brute force."""
+"""Stand-ins for censored observations agree with the truncated posterior, integrated by brute force."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Laws of the finding: the winner is what its repeats prove, and nothing else."""
+"""The winner is the configuration that its repeats prove, and no other."""
 
 import dataclasses
 import json

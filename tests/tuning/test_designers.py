@@ -1,4 +1,4 @@
-"""What each designer is for; what all of them promise is in tests/conformance."""
+"""Each designer has a purpose of its own; tests/conformance has what all of them promise."""
 
 import dataclasses
 import subprocess
@@ -23,7 +23,7 @@ MODELS = ("oppa", "oppa-no-prior", "oppa-paper", "vanilla-bo")
 
 
 def order_with(name, problem, candidates, landscape, **strategy) -> list[int]:
-    """What comes first after seven trials, under a strategy of the job's."""
+    """Return what comes first after seven trials, under a strategy of the job's."""
     designer = make_designer(name, dataclasses.replace(problem, search_options=SearchOptions(**strategy)), candidates, seed=0)
     designer.update([landscape.observe(index) for index in range(0, 32, 5)])
     order: list[int] = []

@@ -1,4 +1,4 @@
-"""A machine that becomes slower is told from configurations that are slower, and a steady one costs a few repeats."""
+"""Slower configurations reveal a machine that becomes slower, and a steady one costs a few repeats."""
 
 import dataclasses
 import itertools
@@ -37,7 +37,7 @@ def test_a_walk_is_found_and_taken_off(candidates) -> None:
 
 @pytest.mark.parametrize("stddev", [TRIAL_STDDEV, 0.05])
 def test_a_steady_machine_is_rarely_corrected_and_a_noisy_one_neither(candidates, stddev) -> None:
-    """At 5%, as the likelihood ratio is; 60 studies leave three of its standard deviations."""
+    """It is corrected in 5% of studies, the level of the likelihood ratio; 60 studies leave three of its standard deviations."""
     speeds = list(np.random.default_rng(1).normal(0, 0.3, 24))
     found = [bool(drift_of(study(candidates, speeds, repeat_every=8, noise=stddev, seed=seed)).offsets) for seed in range(60)]
     assert sum(found) / 60 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 60)

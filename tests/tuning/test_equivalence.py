@@ -1,4 +1,4 @@
-"""Whether two configurations learn the same is said of their losses, step by step."""
+"""Two configurations learn the same if their losses agree, step by step."""
 
 import json
 import math

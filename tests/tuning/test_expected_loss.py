@@ -1,4 +1,4 @@
-"""What is lost by what is not known: laws, and brute force on tiny cases."""
+"""The expected loss under uncertainty obeys its laws, and equals brute force on tiny cases."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Why a configuration is, or is not, the best."""
+"""An explanation states why a configuration is, or is not, the best."""
 
 import dataclasses
 

@@ -28,7 +28,7 @@ def designer(problem, candidates) -> Oppa:
 
 @pytest.fixture(params=["log_rate", "log_slack"])
 def name(request) -> str:
-    """Which of the designer's two processes."""
+    """Name of one of the designer's two processes."""
     return request.param
 
 

@@ -1,4 +1,4 @@
-"""Values of knobs have factors of their own: what one trial teaches about a value counts wherever that value is."""
+"""Each value of a knob has a factor of its own, so a trial teaches about its values in every candidate."""
 
 import dataclasses
 import math

@@ -31,7 +31,7 @@ LIMITS = {
     "tpe": lambda designer: math.exp(designer._log_limit),
     "optuna-gp": lambda designer: math.exp(designer._log_limit),
 }
-"""What a designer compares memory with."""
+"""Bytes with which each designer compares its predictions."""
 ON_PAPER = ("grid", "planner")
 """They put off, from the start, what an estimate says does not fit."""
 RANKED = ("prior-rank",)

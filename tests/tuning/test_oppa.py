@@ -25,7 +25,7 @@ def designer(problem, candidates) -> Oppa:
 
 
 def needs_at_least_as_much(candidates, one: int, other: int) -> bool:
-    """By the facts alone: the same placement and ZeRO stage, and micro-batches as large."""
+    """Compare the facts alone: the same placement and ZeRO stage, and micro-batches as large."""
     a, b = candidates.configuration(one), candidates.configuration(other)
     return dataclasses.replace(a, micro_batch=b.micro_batch) == b and a.micro_batch >= b.micro_batch
 

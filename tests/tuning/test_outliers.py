@@ -1,4 +1,4 @@
-"""What is odd in itself is told from what tells of its neighbours, and does not mislead."""
+"""An outlier is distinguished from an effect that its neighbours share, and does not mislead."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def believed(target: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 
 def left_out(target: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """How many deviations each lies from what all others tell, one by one."""
+    """Return how many deviations each lies from its leave-one-out prediction."""
     distances = []
     for i in range(len(target)):
         others = torch.arange(len(target)) != i
@@ -30,7 +30,7 @@ def left_out(target: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture
 def usual() -> torch.Tensor:
-    """What the process itself would show."""
+    """Return a draw of the process without outliers."""
     g = torch.Generator().manual_seed(0)
     draw = torch.linalg.cholesky(PRIOR + torch.diag(ROOM)) @ torch.randn(12, generator=g, dtype=torch.float64)
     assert left_out(draw, ROOM).abs().max() < 3

@@ -1,4 +1,4 @@
-"""Libraries in environments of their own: a script answers JSON lines."""
+"""A library in an environment of its own answers by a script in JSON lines."""
 
 import os
 import sys

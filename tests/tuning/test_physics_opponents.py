@@ -1,4 +1,4 @@
-"""Opponents on our own physics: the cost model's ranking, and forests on its error."""
+"""The baselines on our own cost model are its ranking, and forests on its error."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What several studies tell of a coefficient: alike ones agree, unlike ones count little, contradictions widen."""
+"""Similar studies agree on a coefficient, dissimilar ones count little, and contradictions widen it."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ PRIOR = Belief(median=2.0, spread=0.4, source="a test")
 
 
 def learned(log_median: float, spread: float, unlike: float = 0.0) -> CoefficientEvidence:
-    """What a study with this posterior tells of the coefficient."""
+    """Return the evidence of a study with this posterior about the coefficient."""
     after = dataclasses.replace(PRIOR, median=math.exp(log_median), spread=spread)
     found = CoefficientEvidence.of(PRIOR, after, unlike)
     assert found

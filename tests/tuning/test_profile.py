@@ -1,4 +1,4 @@
-"""Profiles of a small simulated job: what is measured, what is decided, and what the table says of itself."""
+"""The profile of a small simulated job has its measurements, its decisions, and the table's description of itself."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a trial that ran out of memory rules out."""
+"""A trial that ran out of memory rules out others."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ dp_bucket_mb = 25
 recompute = "none"
 """
 RAN_OUT = Configuration(dp=4, global_batch=64, micro_batch=8, dp_bucket_mb=25)
-"""Two micro-batches: the second one's activations lie beside the first one's gradients."""
+"""Two micro-batches: the second one's activations exist together with the first one's gradients."""
 
 
 @pytest.fixture(scope="module")

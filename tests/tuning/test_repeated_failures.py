@@ -1,4 +1,4 @@
-"""Trials that fail alike before their first step."""
+"""A study ends after trials that fail alike before their first step."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sizes of a measured scale table, and the rows that it has."""
+"""A measured scale table has the requested sizes as its rows."""
 
 from pathlib import Path
 

@@ -28,7 +28,7 @@ LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)
 
 
 class Onlooker:
-    """Counts what it sees; breaks off what it is told to."""
+    """Counts its events, and stops the trials that it is to stop."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -67,7 +67,7 @@ def onlooker() -> Onlooker:
 
 @pytest.fixture
 def sit(study, limited, onlooker):
-    """At work on the study, with trials that follow a law."""
+    """Open a session on the study, with trials that follow a law."""
     return lambda law=landscape, limits=LIMITS, baseline=None: TrialExecutor(
         study, dataclasses.replace(limited, limits=limits, baseline=baseline), partial(run_trial, Actors(law)), onlooker
     )

@@ -1,4 +1,4 @@
-"""When a trial may end early: never what is better, soon what is much slower, and what the paper's rules do instead (OPPA section 4.3)."""
+"""A better trial never ends early, a much slower one soon does, and the paper's rules act as written (OPPA section 4.3)."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ TRIALS = 100
 
 
 def stopped_at(rule, step_times_s, incumbent=1.0) -> int | None:
-    """After how many steps, the first included; None if it runs to its end."""
+    """Return after how many steps it stops, the first included; None if it runs to its end."""
     return next((n for n in range(1, len(step_times_s)) if rule(step_times_s[:n], incumbent)), None)
 
 

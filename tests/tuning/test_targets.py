@@ -1,4 +1,4 @@
-"""What trials tell of a candidate: the mean of its own, and which of them may be returned."""
+"""A candidate's target is the mean of its own trials, and shows if the candidate may be returned."""
 
 import dataclasses
 import math

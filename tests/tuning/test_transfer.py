@@ -1,4 +1,4 @@
-"""What studies learned of their device is where the next one starts; and what they say they learned."""
+"""A study starts from what earlier studies learned of their device, and reports what it learned."""
 
 import dataclasses
 import math

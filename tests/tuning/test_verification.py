@@ -1,4 +1,4 @@
-"""Laws of the comparison between the winner and the default."""
+"""The comparison of the winner with the default obeys its laws."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Laws of a verification: a change is a regression if it is beyond noise and margin, and the study itself goes on unchanged."""
+"""A verification finds a regression if a change is beyond noise and margin, and the study itself goes on unchanged."""
 
 import dataclasses
 import json

@@ -56,7 +56,7 @@ def biased(weights, action: int | None):
 
 
 def explored(task, weights, windows: int, seed: int = 0) -> list[RecordedWindow]:
-    """A simulated run whose steps are drawn by lot."""
+    """Simulate a run whose steps are drawn at random."""
     episode, policy, found = Episode(task, task.hosts(seed), seed=seed), ExploringPolicy(weights=weights, seed=seed), []
     for _ in range(windows):
         before, early = episode.state, (found[-1].rewards if found else (0.0,) * task.workers)

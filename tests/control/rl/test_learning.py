@@ -1,4 +1,4 @@
-"""Policies that are learned on simulated runs, and judged on others."""
+"""A policy learns on simulated runs, and is evaluated on others."""
 
 import dataclasses
 
@@ -131,7 +131,7 @@ def test_weights_where_they_belong(text, with_weights, weights) -> None:
 
 
 def test_it_goes_on_learning_where_it_is_asked_to(weights) -> None:
-    """Of a policy without preferences, whose step up is all that pays."""
+    """The policy begins without preferences, and only a step up pays."""
     policy = LearnedPolicy(weights=biased(weights, None), online=1)
     states, ups = state(), []
     for window in range(400):

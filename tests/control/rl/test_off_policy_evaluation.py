@@ -1,4 +1,4 @@
-"""What recorded runs say of a policy, where the truth is known."""
+"""The value of a policy on recorded runs agrees with the truth, where that is known."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What real runs teach, by runs whose rewards we know."""
+"""A policy learns online from runs whose rewards are known."""
 
 import numpy as np
 import pytest

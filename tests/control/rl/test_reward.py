@@ -1,4 +1,4 @@
-"""Rewards and actions by hand."""
+"""The reward and the actions are those computed by hand."""
 
 import dataclasses
 import math
@@ -49,7 +49,7 @@ def test_a_size_by_what_it_costs() -> None:
 
 @given(local_batch=st.integers(1, 31))
 def test_as_written_a_batch_below_32_is_paid_for_its_size(local_batch) -> None:
-    """And by the other forms none is."""
+    """The other forms pay none for its size."""
     tiny = state(workers=(worker(local_batch=local_batch), worker(local_batch=32)))
     for form in ("paper", "per-sample", "goodput"):
         with_size, without = (Reward.usual(form, delta=delta).of(tiny, least=1, first_sample_s=1.0)[0] for delta in (0.5, 0.0))

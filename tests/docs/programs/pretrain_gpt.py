@@ -1,4 +1,4 @@
-"""Prints what megatron/training/training.py, training_log(), does of each iteration, on the last rank."""
+"""Print what training_log() of megatron/training/training.py does of each iteration, on the last rank."""
 
 import argparse
 import os

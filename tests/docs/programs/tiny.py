@@ -32,5 +32,5 @@ def steps(*, micro_batch, accumulate, count, on_batch=lambda batch: None):
 
 
 def is_last():
-    """Whether this is the rank on which Megatron-LM prints."""
+    """Return True on the rank on which Megatron-LM prints."""
     return dist.get_rank() == dist.get_world_size() - 1

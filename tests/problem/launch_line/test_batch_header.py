@@ -1,4 +1,4 @@
-"""Options of sbatch and srun count as Slurm reads them."""
+"""The options of sbatch and srun count as Slurm reads them."""
 
 import shlex
 from pathlib import Path

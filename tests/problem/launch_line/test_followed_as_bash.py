@@ -1,4 +1,4 @@
-"""What a script starts is what bash would start, or the reading names what is unknown."""
+"""A script starts what bash would start, or the reading names what is unknown."""
 
 import shlex
 import subprocess

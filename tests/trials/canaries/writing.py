@@ -1,4 +1,4 @@
-"""Models, trackers and step times of the programs here, with the packages that are installed."""
+"""Provide models, trackers and step times of the programs here, with the packages that are installed."""
 
 import atexit
 import importlib.util

@@ -124,13 +124,13 @@ PACKAGES = {
     "megatron.bridge": "--no-deps megatron-core==0.16.1 megatron-bridge==0.3.1",
     "jsonargparse": "lightning jsonargparse[signatures]",
 }
-"""What has a framework that is no runner's. torchtitan takes more than 1 GB; the dependencies of megatron-bridge want a GPU."""
+"""Packages that hold a framework which is no runner's. torchtitan takes more than 1 GB; the dependencies of megatron-bridge need a GPU."""
 
 
 def ask(module: str, program: str, *arguments: object) -> object:
-    """What a program prints as JSON where a framework is installed: its own environment, or that of OPPA_FRAMEWORKS, or this one.
+    """Return what a program prints as JSON where a framework is installed: its own environment, that of OPPA_FRAMEWORKS, or this one.
 
-    Skips the test, with what to do, where none has it.
+    Skip the test, with what to do, where none has it.
     """
     made = [str(each.python) for each in environments.known() if each.name == module and each.state == "ready"]
     pythons = [*made, *filter(None, [os.environ.get("OPPA_FRAMEWORKS")]), sys.executable]

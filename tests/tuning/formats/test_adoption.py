@@ -70,7 +70,7 @@ norm = "layer"
 biases = true
 tied = true
 learned_positions = 1024"""
-"""What SCRIPT trains."""
+"""Model that SCRIPT trains."""
 LLAMA = """
 torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32
     --seq-length 4096 --max-position-embeddings 4096 --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear

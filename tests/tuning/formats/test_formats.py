@@ -1,4 +1,4 @@
-"""Laws of every format: what it writes reads back as the same configuration, and what it cannot express it names."""
+"""Every format reads back the configuration that it writes, and names what it cannot express."""
 
 import dataclasses
 import json

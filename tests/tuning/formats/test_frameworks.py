@@ -176,7 +176,7 @@ ZERO = [{"zero_stage": 3, "zero_bucket_mb": 256}, {"dp": 4, "pp": 2, "recompute"
 
 @pytest.fixture(scope="module")
 def loaded_by_deepspeed(problem_of, tmp_path_factory):
-    """What DeepSpeed reads in the files of all configurations, in one process."""
+    """Return what DeepSpeed reads in the files of all configurations, in one process."""
     folder, problem, files = tmp_path_factory.mktemp("deepspeed"), problem_of("deepspeed"), []
     for number, values in enumerate(ZERO):
         configuration = at(**{"zero_bucket_mb": 954, **values})

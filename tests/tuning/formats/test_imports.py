@@ -1,4 +1,4 @@
-"""Files as people write them: what is understood, what is named as ignored, and what is refused."""
+"""A file as people write it is understood, named as ignored, or refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Manifests for Kubernetes: valid by the published schemas, and their pods start the job's script on the right host."""
+"""The manifest for Kubernetes is valid by the published schemas, and its pods start the job's script on the right host."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def manifests(problem) -> dict[str, dict]:
 
 
 def container(manifest):
-    """What starts in a pod."""
+    """Return the container that starts in a pod."""
     if manifest["kind"] == "TrainJob":
         return manifest["spec"]["trainer"]
     return manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
@@ -38,7 +38,7 @@ def environment(manifest) -> dict[str, str]:
 
 
 def wrong(name: str, value: object) -> list[str]:
-    """What a schema does not allow in a value."""
+    """Return the errors of a value under a schema."""
     schema = json.loads((SCHEMAS / f"{name}.json").read_text())
     return list(faults(value, schema, root=schema, closed=True))
 

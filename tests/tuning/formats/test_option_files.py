@@ -1,4 +1,4 @@
-"""Files of Transformers' Trainer and of LightningCLI: the library itself and oppa read what is written, and oppa what people write."""
+"""The libraries and oppa read the written files of Transformers' Trainer and of LightningCLI, and oppa those of people."""
 
 import json
 import shlex

@@ -103,7 +103,7 @@ POLICIES = {"none": "none", "selective": "SelectiveAC", "full": "FullAC"}
 
 @pytest.fixture
 def understood(tmp_path):
-    """What a framework's parser makes of configurations all over a space, each with its configuration."""
+    """Return what a framework's parser reads of configurations all over a space, each with its configuration."""
 
     def parse(module, program, space, argv, *, more="", knobs=""):
         (tmp_path / "job.toml").write_text(f'{CLUSTER}{more}\n[space]\nname = "{space}"\n[space.parameters]\n{knobs}')
@@ -119,7 +119,7 @@ def understood(tmp_path):
 
 
 def titan(configuration):
-    """What torchtitan is to read for a configuration, apart from what does not matter in it."""
+    """Return what torchtitan is to read for a configuration, apart from what does not matter in it."""
     c, sharded = configuration, configuration.zero_stage >= 2
     names = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks", "compile", "cuda_graphs")
     found = {name: c[name] for name in names} | {"local_batch": c.micro_batch if c.pp == 1 else c.batch_per_rank, "log_freq": 1}

@@ -1,4 +1,4 @@
-"""Choices for every knob of torchtitan's search space."""
+"""Provide choices for every knob of torchtitan's search space."""
 
 EVERY_KNOB = """
 cp = [1, 2]

@@ -1,4 +1,4 @@
-"""What trials of a launch line change: nothing that a script states lets a trial write where the user writes."""
+"""No statement of a launch line's script lets a trial write where the user writes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What files and defaults of accelerate, Transformers and TRL state is the present configuration."""
+"""The present configuration is what files and defaults of accelerate, Transformers and TRL state."""
 
 import json
 import shlex

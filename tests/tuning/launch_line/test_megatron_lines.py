@@ -1,4 +1,4 @@
-"""What options of Megatron-LM state beyond its search space: FSDP, layers of several kinds, other models than causal decoders."""
+"""Megatron-LM has options beyond its search space: FSDP, layers of several kinds, other models than causal decoders."""
 
 import shlex
 

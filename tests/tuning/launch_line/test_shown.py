@@ -1,4 +1,4 @@
-"""What is printed of a launch line: copies of files, and how a model is stated."""
+"""The output about a launch line has copies of files, and the way in which a model is stated."""
 
 import io
 

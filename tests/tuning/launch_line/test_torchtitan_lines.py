@@ -1,4 +1,4 @@
-"""What lines of torchtitan state by a function or by a file, and what trials add in its spelling."""
+"""A line of torchtitan states options by a function or by a file, and trials add theirs in its spelling."""
 
 import shlex
 

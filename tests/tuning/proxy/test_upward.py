@@ -1,4 +1,4 @@
-"""What the smaller size taught holds at full size, as far as it can; and three are verified."""
+"""The full size takes over the results of the smaller one, as far as they hold, and verifies three of them."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Waits as a made-up law says: tensor parallelism costs, large micro-batches gain and need memory."""
+"""Wait as long as a made-up law has it: tensor parallelism costs, large micro-batches gain and need memory."""
 
 import time
 

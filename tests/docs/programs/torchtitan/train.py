@@ -1,4 +1,4 @@
-"""Prints what torchtitan 0.3's MetricsProcessor.log() does of each step, in colours, on every rank."""
+"""Print what torchtitan 0.3's MetricsProcessor.log() does of each step, in colours, on every rank."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""Every rank opens the mesh and says its address, as the kernel has it, in each of its groups; what it heard there is in `rank0.json`, ...
+"""Every rank opens the mesh and sends its address, as the kernel has it, to each of its groups. `rank0.json`, ... have what it received:
 
 {"address": "10.77.0.1", "tp": [[0, "10.77.0.1"], [1, "10.77.0.1"]], "ep": ..., "dp": ..., "expert_dp": ..., "pp": ...}
 """
@@ -35,7 +35,7 @@ def run(folder, rank, world):
 
 
 def gathered(axis, words):
-    """What each rank of the group says."""
+    """Return what each rank of the group sends."""
     said = [words] * axis.size
     if axis.group is not None:
         dist.all_gather_object(said, words, group=axis.group)

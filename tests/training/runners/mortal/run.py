@@ -1,10 +1,10 @@
 """A run as `runners/torch/run.py` trains it, but for what `spell` in the run's folder says, which happens once.
 
 {"rank": 1, "phase": "rebuild", "deed": "die" | "allocate" | "raise"}     when this rank comes to this phase of a change of layout
-{"rank": 1, "step": 5, "deed": "die"}                                      behind this step; rank 0 alone knows of steps
+{"rank": 1, "step": 5, "deed": "die"}                                      after this step; rank 0 alone counts steps
 {"rank": 1, "step": 5, "deed": "poison"}                                   in this step: its gradients are no numbers
-{"rank": 0, "step": 5, "deed": "roll_back", "before_step": 3, "configuration": {...}}    behind this step somebody wants that
-{"rank": 0, "step": 5, "deed": "await", "file": "order.json"}              behind this step, until the run's folder has this file
+{"rank": 0, "step": 5, "deed": "roll_back", "before_step": 3, "configuration": {...}}    after this step somebody requests that
+{"rank": 0, "step": 5, "deed": "await", "file": "order.json"}              after this step, until the run's folder has this file
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Acts out a script: real processes that run, fail, hang and are killed as it says.
+"""Act out a script: real processes that run, fail, hang and are killed as it says.
 
 The script is the trial's `training.corpus`, one instruction per line. An instruction that ends in `@ r` is for rank r alone.
 
@@ -115,7 +115,7 @@ class Script:
 
 
 def run(folder, rank, world):
-    """Act; what goes wrong is reported by whoever called."""
+    """Act; the caller reports what goes wrong."""
     Script(folder, rank).run()
     return 0
 
