@@ -10,7 +10,7 @@ import pytest
 
 Trees = dict[Path, ast.Module]
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("oppa", "experiments", "runners", "examples", "client")
+FOLDERS = ("oppa", "experiments", "runners", "examples", "client", "tests")
 FRAGMENTS = frozenset(
     [
         *("Of", "In", "By", "For", "Where", "Whether", "With", "From", "To", "At", "On", "Behind", "Beside", "Whoever", "Those", "What"),
@@ -98,12 +98,13 @@ def test_a_verb_without_a_subject_is_found(text: str, found: bool) -> None:
 @pytest.fixture(scope="module")
 def modules(trees: Trees) -> Trees:
     """Return every module but those of the examples."""
-    return {file: tree for file, tree in trees.items() if file.relative_to(ROOT).parts[0] != "examples"}
+    return {file: tree for file, tree in trees.items() if not file.is_relative_to(ROOT / "examples")}
 
 
 def test_no_two_public_classes_share_a_name(modules: Trees) -> None:
     defined = defaultdict(list)
-    for file, tree in modules.items():
+    packages = {file: tree for file, tree in modules.items() if not file.is_relative_to(ROOT / "tests")}
+    for file, tree in packages.items():
         for node in blocks(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 defined[node.name].append(str(file.relative_to(ROOT)))

@@ -44,7 +44,7 @@ def test_so_do_those_of_real_experiments(name: str) -> None:
 
 
 @pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: str(folder.relative_to(RESULTS)))
-def test_every_sitting_says_where_it_comes_from(folder: Path) -> None:
+def test_every_record_states_its_origin(folder: Path) -> None:
     log = Log.load(folder / LOG)
     assert log.origins()
     for origin in log.origins():

@@ -180,9 +180,9 @@ def test_a_comparison_goes_on_from_its_log(tmp_path) -> None:
     tasks, _ = comparison.tasks()
     log = Log(path=tmp_path / "runs.jsonl", protocol=comparison.protocol(tasks))
     log.open_session({})
-    told = []
-    first = compare(comparison, tasks, log, lambda run, done, of: told.append((done, of)))
-    assert told == [(1, 2), (2, 2)] and log.read() == sorted(first, key=lambda run: log.read().index(run))
+    progress = []
+    first = compare(comparison, tasks, log, lambda run, done, of: progress.append((done, of)))
+    assert progress == [(1, 2), (2, 2)] and log.read() == sorted(first, key=lambda run: log.read().index(run))
     assert compare(comparison, tasks, log, lambda *_: pytest.fail("it was played before")) == first
 
 

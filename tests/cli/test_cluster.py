@@ -28,17 +28,17 @@ def table(oppa: Oppa, tmp_path: Path) -> Path:
     return tmp_path / "run" / "scale-table"
 
 
-def test_a_trace_is_made_and_its_waiting_told(oppa: Oppa, tmp_path: Path) -> None:
+def test_a_trace_is_made_and_its_waiting_reported(oppa: Oppa, tmp_path: Path) -> None:
     done = oppa("cluster", "generate", tmp_path / "made.csv", "--days", "1", "--seed", "2", "--json")
-    told = json.loads(done.stdout)
-    assert told["jobs"] == len((tmp_path / "made.csv").read_text().splitlines()) - 1
-    assert {kind["kind"] for kind in told["kinds"]} == {"Eval", "Pretrain", "SFT", "MLLM", "Debug", "Other"}
+    printed = json.loads(done.stdout)
+    assert printed["jobs"] == len((tmp_path / "made.csv").read_text().splitlines()) - 1
+    assert {kind["kind"] for kind in printed["kinds"]} == {"Eval", "Pretrain", "SFT", "MLLM", "Debug", "Other"}
     again = oppa("cluster", "generate", tmp_path / "again.csv", "--days", "1", "--seed", "2")
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "made.csv").read_bytes()
     assert "published" in again.stdout and "written" in again.stderr
 
 
-def test_elastic_jobs_grow_and_give_back(oppa: Oppa, trace: Path, table: Path, tmp_path: Path) -> None:
+def test_elastic_jobs_grow_and_are_reclaimed(oppa: Oppa, trace: Path, table: Path, tmp_path: Path) -> None:
     text = trace.read_text().replace(",8,", ",2,")
     trace.write_text(text)
     words = ("--gpus", "4", "--set", "cluster.gpus_per_node=2", "--elastic", "1", "--table", table, "--policy", "greedy,none")

@@ -37,11 +37,13 @@ def netlab(oppa):
 
 
 @needs_hosts
-def test_every_rank_is_told_where_it_is_and_is_there(netlab):
+def test_every_rank_gets_its_place_and_is_there(netlab):
     said = netlab("--ranks-per-host", 2, *shell(f"echo {TORCHRUN}; grep -o 'oppa0' /proc/net/dev"))
-    told = sorted(line for line in said.stdout.splitlines() if not line.endswith("] oppa0"))
+    reported = sorted(line for line in said.stdout.splitlines() if not line.endswith("] oppa0"))
     assert said.stdout.count("] oppa0") == 4
-    assert told == [f"[rank {n}] {n} 4 {n % 2} 2 {n // 2} 10.77.0.1 29500 oppa0 {os.environ.get('OMP_NUM_THREADS', 1)}" for n in range(4)]
+    assert reported == [
+        f"[rank {n}] {n} 4 {n % 2} 2 {n // 2} 10.77.0.1 29500 oppa0 {os.environ.get('OMP_NUM_THREADS', 1)}" for n in range(4)
+    ]
     assert said.stderr == "emulated hosts: 2 (from 10.77.0.1), ranks per host: 2, link: 100 Mbit/s, 1 ms one way\n"
 
 
@@ -145,31 +147,33 @@ def command_line(process: Process) -> bytes:
 OWN_OPPA = """
 import json, os, subprocess, sys
 
-told = json.loads(os.environ["OPPA_NETLAB"])
-for host in told["hosts"]:
+facts = json.loads(os.environ["OPPA_NETLAB"])
+for host in facts["hosts"]:
     routes = subprocess.run(["nsenter", f"--net={host['namespace']}", "cat", "/proc/net/fib_trie"], capture_output=True, text=True).stdout
     host["is there"] = f"-- {host['address']}\\n" in routes
-print(json.dumps({**told, "rank": os.environ.get("RANK"), "terminal": sys.argv[1:]}))
+print(json.dumps({**facts, "rank": os.environ.get("RANK"), "terminal": sys.argv[1:]}))
 sys.exit(5)
 """
 
 
 @needs_hosts
-def test_oppa_itself_is_started_once_outside_and_told_of_the_hosts(netlab, tmp_path):
+def test_oppa_itself_is_started_once_outside_and_gets_the_hosts(netlab, tmp_path):
     own = tmp_path / "oppa"
     own.write_text(f"#!{sys.executable}{OWN_OPPA}")
     own.chmod(0o755)
-    told = json.loads(netlab("--ranks-per-host", 2, "--cpus-per-rank", 0.5, "--", own, "tune", "--seed", 1, "--", "train", code=5).stdout)
-    hosts, command = told.pop("hosts"), told.pop("command")
+    reported = json.loads(
+        netlab("--ranks-per-host", 2, "--cpus-per-rank", 0.5, "--", own, "tune", "--seed", 1, "--", "train", code=5).stdout
+    )
+    hosts, command = reported.pop("hosts"), reported.pop("command")
     assert (command[:2], command[-1]) == (["oppa", "emulate"], "--")
     assert [(host["address"], host["is there"]) for host in hosts] == [("10.77.0.1", True), ("10.77.0.2", True)]
     link = {"bandwidth_bytes_per_s": 12.5e6, "latency_s": 1e-3, "interface": "oppa0"}
-    assert told == {**link, "ranks_per_host": 2, "cpus_per_rank": 0.5, "rank": None, "terminal": ["tune", "--seed", "1", "--", "train"]}
+    assert reported == {**link, "ranks_per_host": 2, "cpus_per_rank": 0.5, "rank": None, "terminal": ["tune", "--seed", "1", "--", "train"]}
     wait_until(lambda: not any(Path(host["namespace"]).exists() for host in hosts))
 
 
 @needs_hosts
-def test_oppa_may_be_a_module_of_python_and_ranks_are_told_of_no_hosts(netlab):
+def test_oppa_may_be_a_module_of_python_and_ranks_get_no_hosts(netlab):
     assert netlab("--", sys.executable, "-m", "oppa", "--version").stdout.startswith("oppa ")
     assert netlab(*shell("echo ${OPPA_NETLAB-none}")).stdout.count("none") == 2
 
@@ -202,7 +206,7 @@ def test_wrong_input_is_refused(oppa, arguments, wrong):
 
 
 @needs_hosts
-def test_oppa_is_told_of_the_slowest_line(netlab):
+def test_oppa_gets_the_slowest_line(netlab):
     racks = ("--hosts", 2, "--racks", 2, "--uplink", "10mbit")
     said = netlab(*racks, "--", sys.executable, "-m", "oppa", "--version")
     assert "racks: 2, joined by 10 Mbit/s each" in said.stderr

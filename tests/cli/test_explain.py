@@ -38,7 +38,7 @@ def test_what_was_never_tried_is_predicted_from_what_was(oppa, measured) -> None
     assert "faster than the best: " in said and "usable; fits: " in said
 
 
-def test_the_best_is_told_so(oppa, measured) -> None:
+def test_the_best_is_named_as_such(oppa, measured) -> None:
     assert "it is the best measured configuration" in oppa("explain", measured, "dp=2,micro_batch=4,zero_stage=0").stdout
 
 

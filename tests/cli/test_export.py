@@ -65,7 +65,7 @@ def test_what_a_user_runs_becomes_the_baseline_that_the_winner_is_compared_with(
     assert present("export", "s", "--to", "deepspeed").returncode == 0  # the hand-over wrote the same files
 
 
-def test_the_hand_over_has_every_format_that_can_express_the_winner_and_says_why_not(present) -> None:
+def test_the_exported_folder_has_every_format_that_can_express_the_winner_and_states_why_not(present) -> None:
     said = present("tune", "ds.toml", "--study", "s", "--designer", "random").stderr
     best, readme = present.folder / "s" / "best", (present.folder / "s" / "best" / "README.md").read_text()
     for name in ("deepspeed", "colossalai", "megatron", "megatron-bridge", "torchtitan", "accelerate"):

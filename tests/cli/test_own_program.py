@@ -68,7 +68,7 @@ def test_a_program_that_cannot_start_ends_the_search_and_goes_on_once_it_is_mend
 
 
 @pytest.mark.slow
-def test_a_program_whose_output_has_no_step_is_told_so_with_its_last_lines(own) -> None:
+def test_a_program_whose_output_has_no_step_is_reported_with_its_last_lines(own) -> None:
     (own.folder / "program.py").write_text("print('iter 1: 20 ms')")
     ended = own("tune", "own.toml", "--study", "s", *COMMAND, code=1)
     assert "no line matches `pattern = 'step took (?P<ms>[0-9.]+) ms, loss" in ended.stderr

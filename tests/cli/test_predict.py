@@ -51,7 +51,7 @@ def test_steps_of_minutes_are_ranked(oppa) -> None:
     assert " min" in said.stdout
 
 
-def test_an_unknown_device_is_told(oppa) -> None:
+def test_an_unknown_device_is_reported(oppa) -> None:
     job = (oppa.folder / "job.toml").read_text().replace('"CPU"', '"B400"').replace("100 MiB", "10 GiB")
     (oppa.folder / "job.toml").write_text(job)
     done = oppa("predict", "job.toml")

@@ -80,7 +80,7 @@ def test_a_profile_goes_on_where_its_budget_ended(oppa) -> None:
 
 
 @pytest.mark.slow
-def test_the_fastest_at_each_batch_is_told(oppa) -> None:
+def test_the_fastest_at_each_batch_is_reported(oppa) -> None:
     said = oppa(*PROFILE, "--trials", "2").stderr
     assert "batch 64 to 256 × 256 tokens" in said and "B64 dp" in said and "fastest at this batch" in said
     assert "the budget of 2 trials is spent" in said and "trials of all configurations would take about" in said

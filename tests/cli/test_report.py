@@ -10,7 +10,7 @@ def test_it_writes_the_page_into_the_study_and_prints_where(oppa, measured) -> N
     assert (oppa.folder / "s" / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_it_writes_where_it_is_told_and_replaces_what_is_there(oppa, measured) -> None:
+def test_it_writes_to_the_given_path_and_replaces_what_is_there(oppa, measured) -> None:
     (oppa.folder / "page.html").write_text("old")
     assert oppa("report", measured, "--out", "page.html").stdout == "page.html\n"
     assert "dp2_tp1_pp1_z0_mbs4" in (oppa.folder / "page.html").read_text()

@@ -50,18 +50,18 @@ def test_a_surrogate_of_nothing_is_an_error(oppa) -> None:
 def test_trials_are_written_as_rows_with_their_parameters(oppa, measured) -> None:
     oppa("show", measured, "--csv", "trials.csv")
     rows = list(csv.DictReader((oppa.folder / "trials.csv").read_text().splitlines()))
-    told = json.loads(oppa("show", measured, "--json").stdout)
-    of_study = sorted([*told["trials"], *told["default_trials"], *told["verification"]], key=lambda trial: trial["id"])
+    record = json.loads(oppa("show", measured, "--json").stdout)
+    of_study = sorted([*record["trials"], *record["default_trials"], *record["verification"]], key=lambda trial: trial["id"])
     assert [(row["trial"], row["micro_batch"], row["outcome"]) for row in rows] == [
         (str(trial["id"]), str(trial["configuration"]["micro_batch"]), trial["outcome"]) for trial in of_study
     ]
     assert [float(row["steps_per_s"] or 0) for row in rows] == [trial["steps_per_s"] or 0 for trial in of_study]
 
 
-def test_a_record_is_written_beside_json_too_and_names_the_unit_of_its_rates(oppa, measured) -> None:
-    told = json.loads(oppa("show", measured, "--out", "record", "--json").stdout)
+def test_a_record_is_written_along_with_json_and_names_the_unit_of_its_rates(oppa, measured) -> None:
+    record = json.loads(oppa("show", measured, "--out", "record", "--json").stdout)
     page = (oppa.folder / "record" / "table.md").read_text()
-    assert len(told["trials"]) > 1 and "| trial | configuration" in " ".join(page.split()) and "steps/s |" in " ".join(page.split())
+    assert len(record["trials"]) > 1 and "| trial | configuration" in " ".join(page.split()) and "steps/s |" in " ".join(page.split())
 
 
 def test_parquet_without_its_package_is_refused(oppa, measured, monkeypatch) -> None:

@@ -72,10 +72,10 @@ def test_it_is_no_wider_than_a_narrow_terminal(oppa, table, width) -> None:
 
 
 def test_machines_get_all_of_it(oppa, table) -> None:
-    told = json.loads(oppa("show", table, "--json").stdout)
-    assert told["switches"] == [{"from": "dp1_tp2_pp1_z0", "to": "dp2_tp1_pp1_z0", "between": [8, 16]}]
-    assert len(told["rows"]) == 8 and told["origin"]["method"] == "exhaustive"
-    assert told["batches"][0]["next_best"]["slower_by"] == pytest.approx(0.5)
+    record = json.loads(oppa("show", table, "--json").stdout)
+    assert record["switches"] == [{"from": "dp1_tp2_pp1_z0", "to": "dp2_tp1_pp1_z0", "between": [8, 16]}]
+    assert len(record["rows"]) == 8 and record["origin"]["method"] == "exhaustive"
+    assert record["batches"][0]["next_best"]["slower_by"] == pytest.approx(0.5)
 
 
 def test_the_record_is_a_page_and_a_figure(oppa, table) -> None:
@@ -90,7 +90,7 @@ def test_the_record_is_a_page_and_a_figure(oppa, table) -> None:
     assert ET.parse(oppa.folder / "record" / "throughput.svg").getroot().tag.endswith("svg")
 
 
-def test_beside_a_study_the_table_is_shown_and_the_study_stays_as_it_is(oppa, measured) -> None:
+def test_next_to_a_study_the_table_is_shown_and_the_study_stays_as_it_is(oppa, measured) -> None:
     before = oppa("show", measured).stdout
     assert "winner" in before
     made(oppa).write(oppa.folder / measured)

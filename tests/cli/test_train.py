@@ -200,7 +200,7 @@ def test_a_table_of_another_job_or_one_that_was_edited_trains_nothing(oppa, tabl
         (("[train]\n", '[runner]\nname = "simulated"\n\n[train]\n'), "the runner `simulated` runs trials only, and cannot train a run"),
     ],
 )
-def test_a_wrong_recipe_is_told_of(change, said, oppa) -> None:
+def test_a_wrong_run_option_is_reported(change, said, oppa) -> None:
     job = TRAIN_JOB.replace(*change)
     (oppa.folder / "job.toml").write_text(job.replace("memory_limit", 'device = "H100"\nmemory_limit') if "simulated" in job else job)
     assert said in oppa("train", "job.toml", code=2).stderr

@@ -57,8 +57,8 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
     assert stages[0]["tokens"] == 0 and Configuration.from_dict(stages[-1]["configuration"]) == PROMISED
     assert stages[-1]["tokens"] == 32 * stages[-1]["samples"] > 0
     assert "A change of layout counts as 60 s (assumed)." in oppa("plan", "--table", table, "--noise", "run").stdout
-    told = oppa("plan", "--table", table, "--noise", "run", "--cost", 0.01, "--to", "megatron").stdout
-    assert "--pipeline-model-parallel-size 2" in told and '--step-batch-size-schedule "0:16"' in told
+    printed = oppa("plan", "--table", table, "--noise", "run", "--cost", 0.01, "--to", "megatron").stdout
+    assert "--pipeline-model-parallel-size 2" in printed and '--step-batch-size-schedule "0:16"' in printed
     assert "known" in oppa("plan", "--table", table, "--noise", "run", "--to", "nemo", code=2).stderr
 
 
@@ -99,11 +99,11 @@ def test_a_slow_worker_gets_a_smaller_batch_of_its_own(oppa) -> None:
 def service(oppa, table):
     """`oppa control` at work, and where."""
     with oppa.start("control", "--table", table, "--port", 0) as running:
-        told = ""
-        while "live page" not in told:
-            told += (line := running.stderr.readline())
-            assert line, told
-        yield re.search(r"127\.0\.0\.1:(\d+)", told)[1]
+        printed = ""
+        while "live page" not in printed:
+            printed += (line := running.stderr.readline())
+            assert line, printed
+        yield re.search(r"127\.0\.0\.1:(\d+)", printed)[1]
         running.send_signal(signal.SIGINT)
         assert running.wait(timeout=20) == 0
 
@@ -118,7 +118,7 @@ def test_a_run_speaks_to_a_service_that_runs_already(oppa, table, service, monke
     assert not (oppa.folder / "run" / "control").exists() and not (oppa.folder / "run" / "control.json").exists()
 
 
-def test_a_port_that_is_taken_is_told_of(oppa, table, service) -> None:
+def test_a_port_that_is_taken_is_reported(oppa, table, service) -> None:
     assert service in oppa("control", "--table", table, "--folder", "other", "--port", service, code=3).stderr
 
 
@@ -131,7 +131,7 @@ def test_a_port_that_is_taken_is_told_of(oppa, table, service) -> None:
         ("my-job@127.0.0.1:8765", ("--policy", "goodput"), "t", "remove one of them"),
     ],
 )
-def test_a_service_that_is_named_wrongly_is_told_of(there, words, token, said, oppa, table, monkeypatch) -> None:
+def test_a_service_that_is_named_wrongly_is_reported(there, words, token, said, oppa, table, monkeypatch) -> None:
     monkeypatch.setenv("OPPA_CONTROL_TOKEN", token)
     assert said in " ".join(oppa("train", "job.toml", "--table", table, "--control", there, *words, code=2).stderr.split())
     assert not (oppa.folder / "runs").exists()
@@ -158,8 +158,8 @@ def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
     done = oppa.process(*lab, "train", "job.toml", "--run", "run", "--set", "train.samples=400", "--table", "table", "--policy", "goodput")
     assert "warning" not in done.stderr
     with contextlib.closing(sqlite3.connect(oppa.folder / "run" / "control" / "journal.db")) as journal:
-        told = journal.execute("SELECT count(*) FROM messages").fetchone()[0]
-    assert told >= len([line for line in ledger.read(oppa.folder / "run") if line["event"] == ledger.STEP])
+        messages = journal.execute("SELECT count(*) FROM messages").fetchone()[0]
+    assert messages >= len([line for line in ledger.read(oppa.folder / "run") if line["event"] == ledger.STEP])
 
 
 def test_a_run_begins_with_a_batch_of_the_table_and_claims_no_gain_if_it_never_changed(oppa, table) -> None:
@@ -184,6 +184,6 @@ def test_a_run_begins_with_a_batch_of_the_table_and_claims_no_gain_if_it_never_c
         (("--policy", "goodput"), "needs a table"),
     ],
 )
-def test_a_wrong_policy_is_told_of(words, said, oppa, table) -> None:
+def test_a_wrong_policy_is_reported(words, said, oppa, table) -> None:
     assert said in oppa("train", "job.toml", *words, code=2).stderr
     assert not (oppa.folder / "runs").exists()

@@ -35,10 +35,10 @@ def learned(oppa, learned_once):
     return learned_once["said"]
 
 
-def test_a_policy_is_learned_judged_and_kept(oppa, learned) -> None:
-    told = json.loads(learned.stdout)
-    names = [each["name"] for each in told["scores"]]
-    assert names[0].startswith("static") and names[-1] == "learned" and told["scores"][0]["of_static"] == 1.0
+def test_a_policy_is_learned_evaluated_and_kept(oppa, learned) -> None:
+    result = json.loads(learned.stdout)
+    names = [each["name"] for each in result["scores"]]
+    assert names[0].startswith("static") and names[-1] == "learned" and result["scores"][0]["of_static"] == 1.0
     assert "episode 2 of 2" in learned.stderr and "p.safetensors" in learned.stderr
     weights = Weights.load(oppa.folder / "p.safetensors")
     assert weights.window == 10 and weights.actions.least == 1
@@ -84,11 +84,11 @@ def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned
 def test_real_runs_teach_it_more(oppa, learned) -> None:
     before = Weights.load(oppa.folder / "p.safetensors")
     more = ("train-policy", "job.toml", "dp=2,micro_batch=4", "--weights", "p.safetensors", "--out", "q.safetensors")
-    told = json.loads(oppa(*more, "--episodes", 2, "--set", "train.samples=4800", "--json").stdout)
+    result = json.loads(oppa(*more, "--episodes", 2, "--set", "train.samples=4800", "--json").stdout)
     after = Weights.load(oppa.folder / "q.safetensors")
-    assert after.provenance["runs"] == len(told["episodes"]) == 2 and after.window == before.window
+    assert after.provenance["runs"] == len(result["episodes"]) == 2 and after.window == before.window
     assert not np.array_equal(before.layers[0][0], after.layers[0][0]) and np.array_equal(before.mean, after.mean)
-    runs = [oppa.folder / each["run"] for each in told["episodes"]]
+    runs = [oppa.folder / each["run"] for each in result["episodes"]]
     assert [RunSpec.read(run).policy for run in runs] == ["learn", "learn"]
     assert len({RunSpec.read(run).problem.training.seed for run in runs}) == 2
     lines = ledger.standing(ledger.read(runs[1]))

@@ -159,8 +159,8 @@ def test_a_budget_that_is_too_small_leaves_the_verdict_open(finished) -> None:
 
 def test_a_dry_run_measures_and_writes_nothing(finished) -> None:
     upgrade(finished, "580.65.06")
-    told = finished("verify", "s", "--dry-run").stdout
-    assert "winner dp1_workers4 and baseline dp1_workers1, 3 rounds in turn" in told and "driver 570.86.15 -> 580.65.06" in told
+    printed = finished("verify", "s", "--dry-run").stdout
+    assert "winner dp1_workers4 and baseline dp1_workers1, 3 rounds in turn" in printed and "driver 570.86.15 -> 580.65.06" in printed
     assert json.loads(finished("verify", "s", "--dry-run", "--json", "--rounds", 5).stdout)["rounds"] == 5
     assert not (finished.folder / "s" / "verifications").exists()
 
@@ -181,8 +181,8 @@ def test_a_verification_that_was_stopped_goes_on(finished, monkeypatch) -> None:
         stopped.send_signal(signal.SIGINT)
     finally:
         stopped.send_signal(signal.SIGCONT)
-    _, told = stopped.communicate(timeout=60)
-    assert stopped.returncode == 130 and "oppa verify s" in told
+    _, printed = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130 and "oppa verify s" in printed
     assert json.loads(finished("show", "s", "--json").stdout)["verifications"][0]["status"] == "unfinished"
     found = verified(finished, code=4)
     assert found["verification"] == 1 and sum(trial["outcome"] == "completed" for trial in found["trials"]) == 6

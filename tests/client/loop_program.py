@@ -50,7 +50,7 @@ def schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.Lambd
     return torch.optim.lr_scheduler.LambdaLR(optimizer, linear)
 
 
-class Watcher:
+class StepRecorder:
     """Notes the samples of each step, and writes oppa's requests in given steps, as its supervisor does.
 
     Args:
@@ -78,7 +78,9 @@ class Watcher:
         self.steps.setdefault(step, []).extend(numbers.tolist()[:size])
 
 
-def with_accelerate(folder: Path, watcher: Watcher, *, measured: bool = False, dropout: float = 0.0, **changed: Any) -> dict[str, Any]:
+def with_accelerate(
+    folder: Path, recorder: StepRecorder, *, measured: bool = False, dropout: float = 0.0, **changed: Any
+) -> dict[str, Any]:
     """Train with a loop around Accelerate, and return what was seen."""
     shards = {}
     if changed.pop("shard", False):
@@ -94,7 +96,7 @@ def with_accelerate(folder: Path, watcher: Watcher, *, measured: bool = False, d
     training = OppaTraining(accelerator, made, optimizer, loader, statistics=statistics, **options)
     held_out = data(12).tensors
     for numbers, inputs, labels in training:
-        watcher.see(training._plan.step, numbers, training._sizes[training._passes])
+        recorder.see(training._plan.step, numbers, training._sizes[training._passes])
         with accelerator.accumulate(made):
             training.backward(nn.functional.cross_entropy(made(inputs), labels))
             if accelerator.sync_gradients:
@@ -104,17 +106,17 @@ def with_accelerate(folder: Path, watcher: Watcher, *, measured: bool = False, d
         if training.passed(4):
             made.eval()
             with training.paused("evaluation"), torch.no_grad():
-                watcher.evaluations[len(watcher.steps)] = nn.functional.cross_entropy(made(held_out[1]), held_out[2]).item()
+                recorder.evaluations[len(recorder.steps)] = nn.functional.cross_entropy(made(held_out[1]), held_out[2]).item()
             made.train()
-    return {**seen(watcher, accelerator.unwrap_model(made), optimizer.optimizer), "samples": training.samples}
+    return {**seen(recorder, accelerator.unwrap_model(made), optimizer.optimizer), "samples": training.samples}
 
 
 class Module(lightning.LightningModule):
     """The same classifier."""
 
-    def __init__(self, watcher: Watcher, dropout: float) -> None:
+    def __init__(self, recorder: StepRecorder, dropout: float) -> None:
         super().__init__()
-        self.watcher, self.layers, self.factor = watcher, model(dropout), 1.0
+        self.recorder, self.layers, self.factor = recorder, model(dropout), 1.0
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, ModelParallelStrategy):
@@ -125,14 +127,14 @@ class Module(lightning.LightningModule):
         numbers, inputs, labels = batch
         if self.trainer.oppa_run:
             now = self.trainer.callbacks[-1]._now
-            self.watcher.see(now.plan.step, numbers, now.sizes[now.index])
+            self.recorder.see(now.plan.step, numbers, now.sizes[now.index])
         else:
-            self.watcher.see(self.trainer.global_step, numbers, len(numbers))
+            self.recorder.see(self.trainer.global_step, numbers, len(numbers))
         return nn.functional.cross_entropy(self.layers(inputs), labels)
 
     def validation_step(self, batch: Any, _: int) -> None:
         if not self.trainer.sanity_checking:
-            self.watcher.evaluations[self.trainer.global_step] = nn.functional.cross_entropy(self.layers(batch[1]), batch[2]).item()
+            self.recorder.evaluations[self.trainer.global_step] = nn.functional.cross_entropy(self.layers(batch[1]), batch[2]).item()
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=RATE, eps=EPSILON)
@@ -146,7 +148,7 @@ class Measured(OppaTrainer):
         return GradientStatistics(model)
 
 
-def with_lightning(folder: Path, watcher: Watcher, *, measured: bool = False, dropout: float = 0.0, **changed: Any) -> dict[str, Any]:
+def with_lightning(folder: Path, recorder: StepRecorder, *, measured: bool = False, dropout: float = 0.0, **changed: Any) -> dict[str, Any]:
     """Train with Lightning, and return what was seen."""
     lightning.seed_everything(SEED, verbose=False)
     options: dict[str, Any] = {
@@ -166,17 +168,17 @@ def with_lightning(folder: Path, watcher: Watcher, *, measured: bool = False, dr
     if options["strategy"] == "fsdp2":
         options["strategy"] = ModelParallelStrategy(data_parallel_size=int(os.environ["WORLD_SIZE"]), tensor_parallel_size=1)
     loader = options.pop("loader", DataLoader(data(), batch_size=2, shuffle=True))
-    module = options.pop("module", Module)(watcher, dropout)
+    module = options.pop("module", Module)(recorder, dropout)
     trainer = (Measured if measured else options.pop("kind", OppaTrainer))(**options)
     trainer.fit(module, loader, DataLoader(data(12), batch_size=12))
-    return seen(watcher, module.layers, module.optimizers().optimizer)
+    return seen(recorder, module.layers, module.optimizers().optimizer)
 
 
-def seen(watcher: Watcher, trained: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def seen(recorder: StepRecorder, trained: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return what a rank saw, its weights and its optimizer's moments."""
     moments = {key: {name: whole(value) for name, value in each.items()} for key, each in optimizer.state_dict()["state"].items()}
     weights = {name: whole(value) for name, value in trained.state_dict().items()}
-    return {"steps": list(watcher.steps.values()), "evaluations": watcher.evaluations, "weights": weights, "moments": moments}
+    return {"steps": list(recorder.steps.values()), "evaluations": recorder.evaluations, "weights": weights, "moments": moments}
 
 
 def whole(value: Any) -> torch.Tensor:
@@ -190,12 +192,12 @@ PROGRAMS = {"accelerate": with_accelerate, "lightning": with_lightning}
 def train(name: str, folder: Path, **options: Any) -> dict[str, Any]:
     """Train until the end, or until the program leaves."""
     requests = {key: options.pop(key, None) for key in ("asked", "leave_at")}
-    watcher = Watcher(**requests, first_number=options.pop("first_number", 2))
+    recorder = StepRecorder(**requests, first_number=options.pop("first_number", 2))
     try:
-        return PROGRAMS[name](folder, watcher, **options)
+        return PROGRAMS[name](folder, recorder, **options)
     except SystemExit as end:
         assert end.code == 0
-        return {"steps": list(watcher.steps.values()), "evaluations": watcher.evaluations}
+        return {"steps": list(recorder.steps.values()), "evaluations": recorder.evaluations}
 
 
 def main() -> None:

@@ -139,14 +139,14 @@ def test_a_data_module_and_a_schedule_of_the_whole_training_follow_the_plan(atte
             lengths.append(self.trainer.estimated_stepping_batches)
             return super().configure_optimizers()
 
-    watcher = loop_program.Watcher({2: (12, 2)}, None, 2)
+    recorder = loop_program.StepRecorder({2: (12, 2)}, None, 2)
     silent = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     lightning.seed_everything(loop_program.SEED, verbose=False)
     trainer = loop_program.OppaTrainer(accelerator="cpu", devices=1, max_epochs=2, default_root_dir=folder / "output", **silent)
-    trainer.fit(Asks(watcher, 0.0), datamodule=Data())
+    trainer.fit(Asks(recorder, 0.0), datamodule=Data())
     sizes = [line["samples"] for line in reported(folder)]
     assert lengths == [12] and sum(sizes) == TOTAL and 12 in sizes
-    assert list(watcher.steps.values()) == [order(numbers) for numbers in batches(sizes)]
+    assert list(recorder.steps.values()) == [order(numbers) for numbers in batches(sizes)]
 
 
 def test_ranks_that_train_apart_are_refused(monkeypatch):

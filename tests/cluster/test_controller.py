@@ -165,7 +165,7 @@ def test_one_that_never_starts_larger_goes_back_and_is_not_given_up(scales: Path
     assert said == ["job: back to 1 hosts, as a start on 4 took no step", "job: started on 1 hosts"]
 
 
-def test_hosts_that_slurm_took_away_are_no_start_in_vain(scales: Path) -> None:
+def test_hosts_that_slurm_took_away_are_no_failed_start(scales: Path) -> None:
     taken = put(scales)
     started(taken, 1)
     (taken.folder / ENDING).write_text('{"ending": "revoked"}')
@@ -203,8 +203,8 @@ def test_a_damaged_job_keeps_no_other_waiting(file: str, text: str, scales: Path
     assert [status.job.name for status in control.step()] == ["sound"] and control.damaged == ["damaged"]
     control.step()
     assert len(said) == 2 and "is damaged" in said[0] and "would be started" in said[1], "each is said once"
-    told = json.loads(oppa("cluster", "status", damaged.folder.parent, "--json").stdout)["jobs"]
-    assert [job["state"] for job in told] == ["damaged", "not trained"] and "is damaged" in told[0]["why"]
+    jobs = json.loads(oppa("cluster", "status", damaged.folder.parent, "--json").stdout)["jobs"]
+    assert [job["state"] for job in jobs] == ["damaged", "not trained"] and "is damaged" in jobs[0]["why"]
     assert "is damaged" in oppa("cluster", "status", damaged.folder.parent).stdout
 
 

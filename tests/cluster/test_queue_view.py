@@ -131,7 +131,7 @@ def test_a_job_that_hangs_in_a_change_keeps_no_other_from_scaling_up(train: Trai
     assert other.job.desired().hosts == 4
 
 
-def test_a_trainer_that_is_not_elastic_is_not_told_to_shrink(train: Train) -> None:
+def test_a_trainer_that_is_not_elastic_gets_no_request_to_shrink(train: Train) -> None:
     fixed = train("a", 4)
     described = fixed.job.folder / "elastic.json"
     described.write_text(described.read_text().replace('"own_trainer": false', '"own_trainer": true'))

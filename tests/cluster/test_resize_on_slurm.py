@@ -62,7 +62,9 @@ def trained(job: Job) -> Iterator[Trained]:
     made.process.communicate()
 
 
-def test_hosts_that_are_refused_or_no_longer_wanted_cost_no_training_and_others_are_granted(trained: Trained, slurm: SlurmCluster) -> None:
+def test_hosts_that_are_refused_or_no_longer_requested_cost_no_training_and_others_are_granted(
+    trained: Trained, slurm: SlurmCluster
+) -> None:
     trained.reaches(1)
     refused = trained.ask(9)
     until(lambda: (found := PresentSize.read(trained.run)) and found.refused == refused.id, timeout_s=60)

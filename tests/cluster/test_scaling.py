@@ -54,7 +54,7 @@ def test_equation_16_is_equation_15_above_the_threshold(speedup: float, overhead
     assert (exact > threshold) is holds or exact == pytest.approx(threshold, rel=1e-9)
 
 
-def test_whoever_holds_fewest_grows_first_to_the_fastest_size() -> None:
+def test_the_job_with_fewest_hosts_grows_first_to_the_fastest_size() -> None:
     jobs = [running("large", 16), running("small", 8), running("younger", 8, arrival_s=5.0)]
     found = grow(jobs, idle=20, rate=0.0, settings=Settings())
     assert found is not None and (found.job.name, found.before, found.after) == ("small", 8, 24)
@@ -91,7 +91,7 @@ def test_the_next_size_is_taken_where_the_fastest_does_not_fit() -> None:
     assert found is not None and found.after == 16
 
 
-def test_those_that_gained_most_give_back_and_the_last_keeps_what_is_fastest() -> None:
+def test_the_jobs_that_gained_most_are_reclaimed_and_the_last_keeps_what_is_fastest() -> None:
     jobs = [running("gained", 32), running("less", 16), running("nothing", 8)]
     both = reclaim(jobs, giving(28))
     assert [(each.job.name, each.after) for each in both] == [("gained", 8), ("less", 8)]

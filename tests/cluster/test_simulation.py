@@ -63,7 +63,7 @@ def test_a_job_grows_at_the_next_look_and_stands_still_meanwhile() -> None:
     assert grown.usage.spare_gpu_s(1e9) == pytest.approx((570 - 60) * 8)
 
 
-def test_it_gives_back_as_soon_as_somebody_cannot_start() -> None:
+def test_hosts_are_reclaimed_as_soon_as_a_job_cannot_start() -> None:
     jobs = [job("elastic", 0, 1_000, 8, table=TWICE, save_s=10, start_s=30), job("other", 200, 100, 8)]
     found = run(jobs, policy="greedy")
     # At 200 s it has done 60 + 2 * 100; it is asked back at once, and the other one starts when the checkpoint is written.
@@ -110,10 +110,10 @@ def test_whole_nodes_are_given_back_where_whole_nodes_are_needed() -> None:
 
 
 def test_nobody_grows_where_it_does_not_probably_pay() -> None:
-    comers = [job(f"large-{number}", number * 10.0, 1, 32) for number in range(6)]
+    arrivals = [job(f"large-{number}", number * 10.0, 1, 32) for number in range(6)]
     elastic = job("elastic", 0, 600, 8, table=TWICE, save_s=10, start_s=30)
-    assert len(run([elastic, *comers], gpus=64, policy="greedy").scalings) == 1
-    assert not run([elastic, *comers], gpus=64, policy="flextrain").scalings  # at 600 s still exp(-6/600 * 2 * 40)
+    assert len(run([elastic, *arrivals], gpus=64, policy="greedy").scalings) == 1
+    assert not run([elastic, *arrivals], gpus=64, policy="flextrain").scalings  # at 600 s still exp(-6/600 * 2 * 40)
     assert len(run([elastic], gpus=64, policy="flextrain").scalings) == 1
 
 

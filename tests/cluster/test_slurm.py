@@ -103,12 +103,12 @@ def test_a_controller_that_is_killed_loses_nothing(slurm: SlurmCluster, tmp_path
     kills = int(os.environ.get("OPPA_FAULT_REPEATS", "4"))
     samples, chance = 8 * (400 + 30 * kills), random.Random(int(os.environ.get("OPPA_FAULT_SEED", "0")))
     controlled = Controlled(submitted(tmp_path, samples), slurm, "--set", "scaling.threshold=0")
-    comers: list[str] = []
+    arrivals: list[str] = []
     try:
         for _ in range(kills):
             time.sleep(chance.uniform(0.2, 6.0))
             if chance.random() < 0.2:
-                comers.append(slurm.submit("sleep 3", "--nodes=3", "--exclusive"))
+                arrivals.append(slurm.submit("sleep 3", "--nodes=3", "--exclusive"))
             controlled.kill()
         assert controlled.process.wait(timeout=300) == 0, controlled.log.read_text()
     finally:

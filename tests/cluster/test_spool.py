@@ -110,7 +110,7 @@ def test_a_missing_scale_table_is_made_by_its_own_command(scales: Path) -> None:
     assert "oppa scale-table JOB" in refusal.value.hint
 
 
-def test_a_job_whose_files_are_beside_it_is_refused(own_scales: Path) -> None:
+def test_a_job_whose_files_are_next_to_it_is_refused(own_scales: Path) -> None:
     job = own_scales.parent / "job.toml"
     (own_scales.parent / "settings.json").write_text("{}")
     job.write_text(job.read_text() + '[command.files.settings]\npath = "settings.json"\nkeys = {size = "{micro_batch}"}\n')

@@ -91,7 +91,7 @@ def test_kalos_as_it_is_published() -> None:
         (ACME.splitlines()[0] + "\na,u,1,inf,0,Other,DONE,2023-03-01 00:18:22+08:00,,,1,0,0\n", "line 2: cannot convert float infinity"),
     ],
 )
-def test_what_makes_no_sense_is_told_by_its_line(text: str, said: str, tmp_path: Path) -> None:
+def test_what_makes_no_sense_is_named_by_its_line(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(text)
     with pytest.raises(InputError, match=said) as refusal:
         read_trace(tmp_path / "trace.csv")
@@ -104,7 +104,7 @@ def test_a_mark_of_byte_order_is_no_part_of_the_first_column(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", [None, "", 7])
-def test_a_job_of_philly_s_without_a_name_is_told(name: object, tmp_path: Path) -> None:
+def test_a_job_of_philly_s_without_a_name_is_reported(name: object, tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text(json.dumps([{**PHILLY[0], "jobid": name}]))
     with pytest.raises(InputError, match="job 0: the job has no name"):
         read_trace(tmp_path / "log.json")

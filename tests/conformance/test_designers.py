@@ -7,7 +7,7 @@ import pytest
 
 from oppa.tuning.designers import make_designer
 from tests.sampling import nightly
-from tests.tuning.conftest import INSTALLED, failed, measured, play
+from tests.tuning.conftest import INSTALLED, failed, measured, run_designer
 
 EXPECTING = ("oppa", "oppa-no-prior", "oppa-no-early-stop", "oppa-paper", "vanilla-bo", "vanilla-bo-cei")
 """These have a predictive distribution."""
@@ -29,7 +29,7 @@ EACH = [
 @pytest.fixture(scope="module")
 def searched(problem, candidates, landscape):
     """Return the first 8 candidates of a designer's search, which takes place once for all tests."""
-    return functools.cache(lambda name: tuple(play(make_designer(name, problem, candidates, seed=0), landscape, 8)))
+    return functools.cache(lambda name: tuple(run_designer(make_designer(name, problem, candidates, seed=0), landscape, 8)))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_new_one_suggests_what_alone_is_left(name, make, candidates) -> None:
 
 @pytest.mark.parametrize("name", EACH)
 def test_the_same_seed_gives_the_same_choices(name, make, searched, landscape) -> None:
-    assert tuple(play(make(name), landscape, 5)) == searched(name)[:5]
+    assert tuple(run_designer(make(name), landscape, 5)) == searched(name)[:5]
 
 
 @pytest.mark.parametrize("name", EACH)

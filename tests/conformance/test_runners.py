@@ -148,8 +148,8 @@ def case(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def ended(case, tmp_path_factory):
     """Return a trial that has run to its end: its result, its folder, and the steps that it reported."""
-    folder, told = tmp_path_factory.mktemp("ended"), []
-    return case.run(folder, case.fits, limits=case.limits, on_step=told.append), folder, told
+    folder, reported = tmp_path_factory.mktemp("ended"), []
+    return case.run(folder, case.fits, limits=case.limits, on_step=reported.append), folder, reported
 
 
 def ranks() -> list[processes.Process]:
@@ -198,10 +198,10 @@ def again(case: Case, request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 
 def test_a_trial_runs_to_its_end(ended) -> None:
-    result, _, told = ended
+    result, _, reported = ended
     assert (result.outcome, result.steps, result.cause) == ("completed", STEPS, ""), result.traceback
     assert result.estimate.steps_per_s > 0 and result.memory_bytes > 0 and result.seconds >= sum(result.step_times_s) > 0
-    assert [measurement.step_time_s for measurement in told] == list(result.step_times_s)
+    assert [measurement.step_time_s for measurement in reported] == list(result.step_times_s)
 
 
 def test_its_folder_tells_what_ran_and_how_long_it_took(case, ended) -> None:
@@ -211,12 +211,12 @@ def test_its_folder_tells_what_ran_and_how_long_it_took(case, ended) -> None:
     assert [line["step_time_s"] for line in lines] == list(result.step_times_s)
 
 
-def test_a_judge_ends_it_early(case, tmp_path) -> None:
+def test_a_stop_rule_ends_it_early(case, tmp_path) -> None:
     result = case.run(tmp_path, case.endless, limits=case.limits, stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None)
     assert result.outcome == "terminated_early" and 3 <= result.steps < case.endless.steps
 
 
-def test_what_is_out_of_memory_says_so(case, tmp_path) -> None:
+def test_what_is_out_of_memory_reports_it(case, tmp_path) -> None:
     result = case.run(tmp_path, case.too_large, limits=case.limits)
     assert (result.outcome, result.steps, result.estimate) == ("out_of_memory", 0, None)
     assert result.cause and result.seconds > 0
@@ -238,7 +238,7 @@ def test_what_a_tick_raises_is_passed_on(case, tmp_path) -> None:
         case.run(tmp_path, case.fits, limits=case.limits, on_tick=tick)
 
 
-def test_steps_are_told_in_order_as_they_come(ended):
+def test_steps_are_reported_in_order_as_they_come(ended):
     assert [measurement.step for measurement in ended[2]] == list(range(STEPS))
 
 

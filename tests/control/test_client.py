@@ -152,7 +152,7 @@ GARBAGE = {
 class Fared:
     """How a job has fared whose service sends garbage."""
 
-    told: bool
+    decided: bool
     seconds: float
     blocked_s: float
 
@@ -165,14 +165,14 @@ def _fared(speak) -> Fared:
     with serve(patient, "127.0.0.1", 0, close_timeout=0.2, logger=logging.getLogger("garbage")) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with ControlClient(f"127.0.0.1:{server.socket.getsockname()[1]}", "token", hello()) as client:
-            begin_s, told = time.monotonic(), False
+            begin_s, decided = time.monotonic(), False
             for number in range(1, 51):
                 client.step(_facts(number))
-                told = told or client.wanted(PRESENT) is not None
+                decided = decided or client.wanted(PRESENT) is not None
                 time.sleep(0.01)
             seconds = time.monotonic() - begin_s
         server.shutdown()
-    return Fared(told, seconds, client.blocked_s)
+    return Fared(decided, seconds, client.blocked_s)
 
 
 OLDER = '{"type": "refused", "reason": "`hello.reach`: Extra inputs are not permitted"}'
@@ -206,7 +206,7 @@ def fared() -> dict[str, Fared]:
 
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_a_service_that_sends_garbage_stops_nobody(garbage, fared) -> None:
-    assert not fared[garbage].told and fared[garbage].seconds < 2.0 and fared[garbage].blocked_s < 0.5
+    assert not fared[garbage].decided and fared[garbage].seconds < 2.0 and fared[garbage].blocked_s < 0.5
 
 
 def test_a_service_that_never_says_farewell_leaves_nothing_open() -> None:
@@ -258,7 +258,7 @@ def test_a_roll_back_waits_for_the_next_step_whatever_comes_after_it(present) ->
     assert (found.before_step, found.configuration) == (3, PRESENT) and client.wanted(present) is None
 
 
-def test_what_is_told_again_is_done_once() -> None:
+def test_what_is_sent_again_is_done_once() -> None:
     client, larger = ControlClient("127.0.0.1:1", "token", hello()), LARGER
     once = Decided(number=7, command="roll_back", before=PRESENT, configuration=PRESENT, before_step=3, reason="").to_json()
     later = Decided(number=8, command="scale_bs", before=PRESENT, configuration=larger, reason="").to_json()

@@ -178,7 +178,7 @@ def test_what_cannot_be_built_is_asked_for_once(job) -> None:
     assert asked.count(wanted) == 1 and refused.configuration != wanted
 
 
-def test_a_wide_spike_behind_a_larger_batch_takes_batch_and_weights_back(job) -> None:
+def test_a_wide_spike_after_a_larger_batch_takes_batch_and_weights_back(job) -> None:
     """The larger batch comes again when as many samples more were seen."""
     unsteady = job(global_batch=32, noise_scale=2000.0, every=30, loss=lambda job: 9.0 if job.configuration.global_batch == 128 else 3.0)
     assert unsteady.run(65).configuration.global_batch == 128
@@ -293,7 +293,7 @@ def test_time_spent_on_changes_counts_for_nothing(job, table) -> None:
     assert dear.run(100).controller.worth.gain < free.run(100).controller.worth.gain - 0.1
 
 
-def test_a_norm_test_is_answered_behind_each_step_that_was_measured(job) -> None:
+def test_a_norm_test_is_answered_after_each_step_that_was_measured(job) -> None:
     """A batch that has grown is not waited for; a layout is, until it has shown how fast it is."""
     done = job(layout=DATA, policy=NormTestPolicy, ratio=lambda step: None if step % 3 else 1e6).run(7)
     assert [(step, decision.configuration.global_batch) for step, decision in done.decisions] == [(1, 128), (4, 256), (7, 256)]
@@ -308,7 +308,7 @@ def test_stages_begin_where_they_should(job) -> None:
     assert begun == {128: 25, 256: 25 + -(-1600 // 128)}
 
 
-def test_a_job_that_cannot_be_tested_is_told_so(job) -> None:
+def test_a_job_that_cannot_be_tested_gets_the_reason(job) -> None:
     done = job(layout=DATA, policy=NormTestPolicy).run(30)
     assert done.decisions and all(decision.limits == (Limit.UNHEALTHY,) for _, decision in done.decisions)
 

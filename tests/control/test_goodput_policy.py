@@ -28,7 +28,7 @@ def test_the_largest_goodput_is_chosen(policy) -> None:
     assert decision.chosen.goodput == pytest.approx(decision.chosen.samples_per_s * decision.chosen.efficiency)
 
 
-def test_the_three_best_are_told_best_first(policy) -> None:
+def test_the_three_best_are_reported_best_first(policy) -> None:
     best = policy.decide(at(DATA, 64)).best
     assert len(best) == 3 and [option.goodput for option in best] == sorted((option.goodput for option in best), reverse=True)
 
@@ -69,7 +69,7 @@ def test_another_layout_must_be_better_than_what_can_be_had_without_it(gain, com
 
 
 @pytest.mark.parametrize(("between", "wanted"), [(0.95, 128), (0.85, 64)])
-def test_what_lies_beyond_the_growth_is_gone_to_by_steps(between, wanted, table_of) -> None:
+def test_a_batch_beyond_the_growth_limit_is_reached_by_steps(between, wanted, table_of) -> None:
     """A step that lies between must not be much worse; the paper's controller stays."""
     worth = {64: 1.0, 128: between, 256: 1.5}
 
@@ -132,7 +132,7 @@ def test_it_does_not_act_before_there_is_a_noise_scale(policy) -> None:
     assert policy.decide(at(PIPELINE, 64, noise_scale=None)).limits == (Limit.UNHEALTHY,)
 
 
-def test_a_strategy_that_the_table_lacks_is_judged_by_its_own_steps(policy) -> None:
+def test_a_strategy_that_the_table_lacks_is_evaluated_by_its_own_steps(policy) -> None:
     stranger = Configuration(dp=2, zero_stage=1, global_batch=64, micro_batch=4)
     assert policy.decide(at(DATA, 64, configuration=stranger)).limits == (Limit.UNKNOWN,)
     assert policy.decide(at(DATA, 64, configuration=stranger, steps_per_s=100.0)).command == DecisionKind.NO_OP

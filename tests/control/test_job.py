@@ -40,15 +40,15 @@ def test_decisions_that_change_nothing_share_a_line(table) -> None:
 
 def test_a_decision_that_is_repeated_until_the_job_can_follow_shares_a_line(table) -> None:
     job = ControlledJob(hello(), ControllerFactory(table, GoodputPolicy, every=5))
-    decided = [told for number in range(1, 41) if (told := job.take(step(number, noise_scale=500.0)))]
-    moves = [told.configuration for told in decided if told.command != "no_op"]
+    decided = [decision for number in range(1, 41) if (decision := job.take(step(number, noise_scale=500.0)))]
+    moves = [decision.configuration for decision in decided if decision.command != "no_op"]
     assert len(set(moves)) == 1 < len(moves)
     assert [each["times"] for each in job.decisions if each["command"] != "no_op"] == [len(moves)]
 
 
 def test_nothing_is_changed_while_the_learning_rate_rises(table) -> None:
     job = ControlledJob(hello(warmup_samples=64 * 22), ControllerFactory(table, GoodputPolicy, every=5))
-    decided = {number: told for number in range(1, 31) if (told := job.take(step(number, noise_scale=500.0)))}
+    decided = {number: decision for number in range(1, 31) if (decision := job.take(step(number, noise_scale=500.0)))}
     assert [each.command for number, each in decided.items() if number < 22] == ["no_op"] * 4
     assert "still rises, for 128 samples more" in decided[20].reason and decided[25].command != "no_op"
 
@@ -67,7 +67,7 @@ def test_a_message_is_taken_in_once(table) -> None:
     assert [each is not None for each in decided] == [False] * 6 + [True] + [False] * 2 and job.number == 5
 
 
-def test_a_decision_is_told_until_it_was_heard(table) -> None:
+def test_a_decision_is_sent_until_it_is_acknowledged(table) -> None:
     job = ControlledJob(hello(), ControllerFactory(table, GoodputPolicy, every=5))
     decided = [each for number in range(1, 6) if (each := job.take(step(number)))]
     assert job.unheard() is decided[-1] is job.unheard()
@@ -75,7 +75,7 @@ def test_a_decision_is_told_until_it_was_heard(table) -> None:
     assert job.unheard() is None
 
 
-def test_a_decision_that_was_done_is_not_told_again(table) -> None:
+def test_a_decision_that_was_done_is_not_sent_again(table) -> None:
     job = ControlledJob(hello(), ControllerFactory(table, GoodputPolicy, every=5))
     for number in range(1, 6):
         job.take(step(number))
@@ -110,7 +110,7 @@ def test_a_roll_back_that_was_not_sent_is_withdrawn_once_the_loss_is_calm(table)
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_whatever_decides_it_is_told_what_there_was_to_choose_from(name, table) -> None:
+def test_every_policy_reports_what_there_was_to_choose_from(name, table) -> None:
     job = ControlledJob(hello(total_samples=10**6), ControllerFactory(table, policy_of(name), every=5))
     facts = {"variance_ratio": 50.0, "worker_variance_ratio": 0.5, "workers": [worker()]}
     decided = next(filter(None, (job.take(step(number, **facts)) for number in range(1, 6))))
@@ -136,8 +136,8 @@ def test_a_job_goes_on_under_its_newest_hello(differs, table) -> None:
     job, other = (ControlledJob(hello(**terms), ControllerFactory(table, GoodputPolicy, every=5)) for terms in (EARLIER[differs], LONG))
 
     def decided(numbers) -> list[Configuration]:
-        told = [[taken.take(step(number, noise_scale=60.0)) for number in numbers][-1] for taken in (job, other)]
-        return [each.configuration for each in told]
+        decisions = [[taken.take(step(number, noise_scale=60.0)) for number in numbers][-1] for taken in (job, other)]
+        return [each.configuration for each in decisions]
 
     before = decided(range(1, 21))
     job.begin(hello(**LONG))
@@ -201,11 +201,11 @@ def test_a_journal_of_another_version_is_refused(tmp_path) -> None:
         Journal(tmp_path)
 
 
-def test_a_job_is_told_the_best_batch_that_it_can_reach(table) -> None:
+def test_a_job_gets_the_best_batch_that_it_can_reach(table) -> None:
     control = ControllerFactory(table, GoodputPolicy, every=5)
     found = []
     for reach in (Reach(), Reach(largest_batch=96), Reach(batch="down", restart=False), Reach(least_batch=1000)):
         job = ControlledJob(hello(reach=reach), control)
-        told = [decided for number in range(1, 41) if (decided := job.take(step(number, noise_scale=500.0)))]
-        found.append({each.configuration.global_batch for each in told if each.command != "no_op"})
+        decisions = [decided for number in range(1, 41) if (decided := job.take(step(number, noise_scale=500.0)))]
+        found.append({each.configuration.global_batch for each in decisions if each.command != "no_op"})
     assert found == [{128}, {64}, set(), set()]  # a larger batch; another layout of the present one; nothing

@@ -31,7 +31,7 @@ def test_a_narrow_spike_passes_by_itself() -> None:
     assert not found(losses)
 
 
-def test_a_wide_spike_is_told_once_with_its_beginning() -> None:
+def test_a_wide_spike_is_reported_once_with_its_beginning() -> None:
     losses = falling(400)
     losses[200:240] = [8.0] * 40
     assert found(losses) == [(200 + WIDE - 1, 200)]

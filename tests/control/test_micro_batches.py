@@ -57,7 +57,7 @@ def test_a_batch_is_excluded_once_all_of_its_micro_batches_are(throughputs) -> N
     assert decision.configuration.global_batch == 32 and Limit.GROWTH in decision.limits
 
 
-def test_the_faster_micro_batch_that_is_excluded_is_told(table_of) -> None:
+def test_the_faster_micro_batch_that_is_excluded_is_reported(table_of) -> None:
     slow, fast = of(DATA, 64, 4), of(DATA, 64, 8)
     policy = GoodputPolicy(ThroughputIndex(table_of([of(DATA, 32, 4), slow, fast])))
     decision = policy.decide(at(DATA, 32, **RUN, unbuildable=barred(fast)))

@@ -53,7 +53,7 @@ def test_it_grows_by_no_more_than_it_may(table) -> None:
     assert decision.configuration.global_batch == 32 and decision.limits == (Limit.GROWTH,)
 
 
-def test_its_maximum_is_no_limit_to_be_told(table) -> None:
+def test_its_maximum_is_no_limit_to_report(table) -> None:
     decision = decided(table, at(DATA, 16, variance_ratio=256.0), maximum=64)
     assert decision.configuration.global_batch == 64 and not decision.limits
 
@@ -114,7 +114,7 @@ def test_as_written_it_compares_workers_and_knows_no_bound(table) -> None:
     assert decision.configuration.global_batch == 256
 
 
-def test_as_written_a_job_that_compares_micro_batches_is_told_so(table) -> None:
+def test_as_written_a_job_that_compares_micro_batches_gets_the_reason(table) -> None:
     decision = NormTestPolicy.as_written(ThroughputIndex(table)).decide(at(DATA, 8, variance_ratio=1e9))
     assert decision.command == DecisionKind.NO_OP and 'set `statistics = "workers"` in [train]' in decision.reason
     assert 'a trainer of your own needs `GradientStatistics(model, over="workers")` instead' in decision.reason

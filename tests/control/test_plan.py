@@ -69,7 +69,7 @@ def test_a_policy_that_stays_makes_a_plan_of_one_stage(table) -> None:
     ("seen", "begin", "said"),
     [([], BEGIN, "no reliable noise scale"), (GROWING, Configuration(dp=2, global_batch=8, micro_batch=1), "no row")],
 )
-def test_what_cannot_be_planned_is_told_of(seen, begin, said, table) -> None:
+def test_what_cannot_be_planned_is_reported(seen, begin, said, table) -> None:
     with pytest.raises(InputError, match=said):
         planned(table, seen, begin=begin)
 

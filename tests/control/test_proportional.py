@@ -57,7 +57,7 @@ def controller(throughputs: ThroughputIndex | None) -> Controller:
     return Controller(throughputs, policy_of("proportional,window=3"))
 
 
-def test_a_job_without_a_table_is_asked_behind_each_window() -> None:
+def test_a_job_without_a_table_is_asked_after_each_window() -> None:
     control = controller(None)
     assert all(control.step(step(number, configuration=EVEN)) is None for number in range(1, 40))
     decision = control.step(step(40, configuration=EVEN, workers=SLOW))

@@ -119,7 +119,7 @@ def test_the_page_runs_its_own_script_alone_and_holds_no_data(service, port) -> 
     assert "http://" not in text and "https://" not in text
 
 
-def test_health_is_told_to_anybody_here(port) -> None:
+def test_health_is_reported_to_anybody_here(port) -> None:
     assert asked(port, "/healthz")[::2] == (200, "ok\n")
 
 
@@ -263,7 +263,7 @@ def _no_space(messages) -> None:
     raise sqlite3.OperationalError("database or disk is full")
 
 
-def test_a_damaged_journal_is_told_of(tmp_path, table) -> None:
+def test_a_damaged_journal_is_reported(tmp_path, table) -> None:
     (tmp_path / "journal.db").write_text("this is no database, and it is longer than a header would have to be" * 10)
     with pytest.raises(InputError, match="damaged"), serving(tmp_path, table, GoodputPolicy):
         pass
@@ -308,7 +308,7 @@ def test_a_message_that_cannot_be_weighed_ends_nothing(tmp_path, table, monkeypa
         assert service.jobs["a-job"].number == 5, "nor when it is played back"
 
 
-def test_whoever_talks_too_fast_is_read_more_slowly(monkeypatch) -> None:
+def test_a_client_that_talks_too_fast_is_read_more_slowly(monkeypatch) -> None:
     slept = []
 
     async def sleep(seconds):

@@ -64,7 +64,7 @@ def test_a_device_s_figures_are_in_order(name) -> None:
     assert device.link_devices % device.devices_per_host == 0
 
 
-def test_what_is_known_better_of_a_device_goes_before_what_is_believed_in_general() -> None:
+def test_a_prior_of_a_device_takes_precedence_over_the_general_one() -> None:
     better = Belief(median=0.9, spread=0.01, source="measured")
     beliefs = load_beliefs("step_time", {"overlap": better, "state": better})
     assert beliefs["overlap"].median == 0.9 and beliefs["overlap"].what
@@ -160,7 +160,7 @@ def test_an_unknown_precision_is_named(write) -> None:
         load_hardware(write(DEVICE)).matmul_peak("int4")
 
 
-def test_an_unknown_device_is_refused_by_name_and_believed_to_be_some_gpu_in_a_cluster() -> None:
+def test_an_unknown_device_is_refused_by_name_and_assumed_to_be_some_gpu_in_a_cluster() -> None:
     with pytest.raises(InputError, match="`B400` is not one of the priors/hardware"):
         load_hardware("B400")
     stand_in = hardware_of(Cluster(devices_per_host=4, device="B400", memory_limit_bytes=10**9))

@@ -36,7 +36,7 @@ def ranked(monkeypatch):
     return rank
 
 
-def test_on_one_host_plain_data_parallelism_is_believed_fastest(ranked):
+def test_on_one_host_plain_data_parallelism_is_predicted_fastest(ranked):
     order = ranked(1, 4)
     assert (order[0].dp, order[0].pp) == (4, 1)
     names = [each.id for each in order]

@@ -67,8 +67,8 @@ def test_tensor_parallel_communication_hides_behind_matrix_products() -> None:
     wide = {"tp": 8, "dp": 8, "pp": 1, "gbs": 64, "mbs": 4, "framework": "megatron"}
     shown, hidden = predicted(wide, {**wide, "overlap_tp": True})[TIME]
     assert hidden < shown
-    alone, told = predicted(*({**wide, "tp": 1, "overlap_tp": flag} for flag in (False, True)))[TIME]
-    assert alone == told
+    alone, flagged = predicted(*({**wide, "tp": 1, "overlap_tp": flag} for flag in (False, True)))[TIME]
+    assert alone == flagged
 
 
 def test_a_compiler_moves_fewer_bytes() -> None:

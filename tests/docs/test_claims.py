@@ -65,7 +65,7 @@ def figures(text: str) -> list[Figure]:
     return [Figure(Decimal(found["number"].replace(",", "")), bool(found["percent"])) for found in NUMERAL.finditer(plain)]
 
 
-def claims(document: Path, text: str) -> Iterator[Claim]:
+def claims_of(document: Path, text: str) -> Iterator[Claim]:
     """All blocks that quote a record."""
     above: tuple[Path, ...] = ()
     for block in re.split(r"\n\s*\n", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)):
@@ -124,7 +124,7 @@ def _pages(document: Path, text: str) -> tuple[Path, ...]:
 
 
 def _all() -> list[Claim]:
-    return [claim for document in DOCUMENTS for claim in claims(document, document.read_text())]
+    return [claim for document in DOCUMENTS for claim in claims_of(document, document.read_text())]
 
 
 @pytest.mark.parametrize("claim", _all(), ids=lambda claim: f"{claim.document.relative_to(ROOT)}: {claim.text.strip()[:40]}")

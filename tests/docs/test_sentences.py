@@ -24,7 +24,7 @@ DOCUMENTS = [
     *sorted((ROOT / "priors").rglob("*.md")),
 ]
 CHANGELOG = ROOT / "CHANGELOG.md"
-FOLDERS = ("oppa", "experiments", "runners", "examples", "client")
+FOLDERS = ("oppa", "experiments", "runners", "examples", "client", "tests")
 LONGEST = 25
 
 FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*?$", re.DOTALL | re.MULTILINE)

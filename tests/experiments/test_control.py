@@ -82,7 +82,7 @@ def test_the_headline_is_the_smallest_median_against_a_cold_restart() -> None:
     assert "at least 6.0 times as fast as a cold restart (pp4 → dp4)" in found.sections[0].text
 
 
-def test_ranks_that_disagree_are_told() -> None:
+def test_ranks_that_disagree_are_reported() -> None:
     ran = PoolAnswers(started_s=0, ended_s=1, answers=({"after": {"a": "1", "b": "2"}}, {"after": {"b": "2", "c": "3"}}))
     assert whole(ran, "after") == {"a": "1", "b": "2", "c": "3"}
     with pytest.raises(MeasurementError, match="different values of `b`"):
@@ -116,7 +116,7 @@ def test_a_watch_shows_what_has_passed() -> None:
 
 
 @pytest.mark.slow
-def test_a_change_of_batch_sizes_is_timed_with_the_step_behind_it() -> None:
+def test_a_change_of_batch_sizes_is_timed_with_the_step_after_it() -> None:
     place = MeasuredLayout(layout=Configuration(dp=2, global_batch=4, micro_batch=2), model=TINY)
     (found,) = overheads(BATCHES, [place], 3, print)
     assert len(found.pairs) == 3 and all(seconds > 0 for pair in found.pairs for seconds in pair)
@@ -127,10 +127,10 @@ def test_a_further_part_is_an_entry() -> None:
         tell("counting")
         return PartResult(figures={"repeats": repeats}, sections=[], details={"profile": [repeats]})
 
-    told = list[str]()
-    found = measure(3, told.append, {"profile": part})
+    progress = list[str]()
+    found = measure(3, progress.append, {"profile": part})
     assert to_json(found, {"date": "today"}) == {"repeats": 3, "profile": [3], "environment": {"date": "today"}}
-    assert told == ["counting"]
+    assert progress == ["counting"]
 
 
 def test_paused_statistics_leave_no_hook_and_count_a_step_that_was_not_measured() -> None:
@@ -157,12 +157,12 @@ def found() -> Iterator[list[PartResult]]:
 
 @pytest.mark.nightly
 def test_a_real_run_has_all_figures(found: list[PartResult]) -> None:
-    told = json.loads(json.dumps(to_json(found, {})))
-    assert told.keys() == {"statistics_overhead", "reshard_speedup", "statistics", "resharding", "environment"}
-    (layout,), (change,) = told["statistics"], told["resharding"]
+    record = json.loads(json.dumps(to_json(found, {})))
+    assert record.keys() == {"statistics_overhead", "reshard_speedup", "statistics", "resharding", "environment"}
+    (layout,), (change,) = record["statistics"], record["resharding"]
     assert (layout["place"], layout["pairs"]) == ("dp2 pp2", 3)
-    assert told["statistics_overhead"] == layout["overhead"]
-    assert told["reshard_speedup"] == statistics.median(change["speedup_cold"]) > 0
+    assert record["statistics_overhead"] == layout["overhead"]
+    assert record["reshard_speedup"] == statistics.median(change["speedup_cold"]) > 0
     assert change["change"] == "dp4 → dp2 pp2" and len(change["speedup_warm"]) == 2
 
 
@@ -183,7 +183,7 @@ def test_every_row_has_every_cell(found: list[PartResult]) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_that_fail_are_told() -> None:
+def test_ranks_that_fail_are_reported() -> None:
     with RankPool() as pool, pytest.raises(EnvironmentLackingError, match=r"4 ranks cannot run `change`.*codes \[.*\b1\b"):
         resharding.once(pool, resharding.CHANGES[0], dataclasses.replace(TINY, heads=5), cold_first=True)
 

@@ -29,7 +29,7 @@ def test_a_factor_that_all_runs_share_is_learned() -> None:
     assert errors["memory_before_trials"] == pytest.approx(0) and errors["memory_after_trials"] < 0.02
 
 
-def test_the_trials_themselves_are_not_judged() -> None:
+def test_the_trials_themselves_are_not_evaluated() -> None:
     runs = task(1.0)
     fits = runs["fits"].eq(True)
     first = runs.assign(refused=~fits, pace=runs["predicted_step_time_s"] / (runs["gbs"] * runs["seq_len"]))

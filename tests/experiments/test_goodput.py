@@ -129,8 +129,8 @@ def test_the_page_is_made_of_the_records_alone(tmp_path, table, monkeypatch) -> 
     )
     text = written_page(tmp_path, page.page(tmp_path)).read_text()
     assert "| gain" in text and hash_of((tmp_path / "runs").glob("*.csv.gz")) in text
-    told = page.to_json(page.comparison_of(tmp_path), tmp_path)
-    assert told["runs"] == 12 and told["seeds"] == 4 and told["time_to_loss_gain_mean"] > 0.3
+    record = page.to_json(page.comparison_of(tmp_path), tmp_path)
+    assert record["runs"] == 12 and record["seeds"] == 4 and record["time_to_loss_gain_mean"] > 0.3
     for name in ("trajectory", "loss-time", "loss-samples", "decomposition", "relative"):
         assert (tmp_path / f"{name}.svg").read_text().startswith("<")
 
@@ -141,10 +141,12 @@ def test_the_command_tells_the_headlines_as_json(tmp_path, table) -> None:  # no
     for each in compared().traces:
         each.write(tmp_path / "runs")
     (tmp_path / "runs" / "origins.json").write_text(json.dumps({"goodput-0": {"command": "oppa train", "date": "2026-01-01", "oppa": "1"}}))
-    told = json.loads(Oppa(catalog.root())("bench", "goodput", "--json", "--out", tmp_path).stdout)
-    assert told["time_to_loss_gain_low"] <= told["time_to_loss_gain_mean"] <= told["time_to_loss_gain_high"]
-    assert (told["reconfigures"], told["scale_bs"]) == (1, 0) and told["raw_log_sha256"] == hash_of((tmp_path / "runs").glob("*.csv.gz"))
-    assert told["origin"]["command"] == "oppa train" and told["versions"] == ["1"]
+    record = json.loads(Oppa(catalog.root())("bench", "goodput", "--json", "--out", tmp_path).stdout)
+    assert record["time_to_loss_gain_low"] <= record["time_to_loss_gain_mean"] <= record["time_to_loss_gain_high"]
+    assert (record["reconfigures"], record["scale_bs"]) == (1, 0) and record["raw_log_sha256"] == hash_of(
+        (tmp_path / "runs").glob("*.csv.gz")
+    )
+    assert record["origin"]["command"] == "oppa train" and record["versions"] == ["1"]
 
 
 def test_every_row_has_every_cell() -> None:
@@ -153,7 +155,7 @@ def test_every_row_has_every_cell() -> None:
         assert section.rows and all(len(row) == len(section.columns) for row in section.rows)
 
 
-def test_changes_stand_beside_what_a_restart_would_have_taken(tmp_path) -> None:
+def test_changes_stand_next_to_what_a_restart_would_have_taken(tmp_path) -> None:
     whole = compared(seeds=2)
     (one, _) = changes_of(whole)
     assert (one.before, one.after, one.seconds) == ((PIPE, 10), (DATA, 10), 1.0)
@@ -164,7 +166,7 @@ def test_changes_stand_beside_what_a_restart_would_have_taken(tmp_path) -> None:
     assert section.columns[-1] == ">by a restart, ms" and [row[-2:] for row in section.rows] == [["1000", "8000"]] * 2
 
 
-def test_without_records_one_is_told_how_to_make_them(tmp_path) -> None:
+def test_without_records_the_error_states_how_to_make_them(tmp_path) -> None:
     with pytest.raises(InputError, match="no record of a run"):
         page.comparison_of(tmp_path)
 
@@ -187,11 +189,11 @@ Recorder(job=Path(), folder=log.parent, work=log.parent, hosts={HOSTS}, tell=pri
 
 @pytest.mark.slow
 @needs_hosts
-def test_a_command_that_fails_is_told_with_its_last_words(tmp_path) -> None:
+def test_a_command_that_fails_is_reported_with_its_last_words(tmp_path) -> None:
     recorder = Recorder(job=Path(), folder=tmp_path, work=tmp_path, hosts=HOSTS, tell=print)
-    with pytest.raises(EnvironmentLackingError, match=r"-- oppa show nothing` failed: it exited with code 2") as told:
+    with pytest.raises(EnvironmentLackingError, match=r"-- oppa show nothing` failed: it exited with code 2") as raised:
         recorder._oppa(["show", "nothing"], tmp_path / "log")
-    assert "nothing" in (told.value.hint or "")
+    assert "nothing" in (raised.value.hint or "")
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ def test_accumulating_makes_throughput_grow_for_each_local_batch() -> None:
         assert own == sorted(own)
 
 
-def test_steps_are_taken_together_behind_the_first_few_hundred_alone(world) -> None:
+def test_steps_are_taken_together_after_the_first_few_hundred_alone(world) -> None:
     coarse = dataclasses.replace(world, resolution=2000.0)
     (static,) = [each for each in variants(world.table, 16, 1024) if each.name == "static-16"]
     trace, whole = simulate_run(coarse, static, seed=0), simulate_run(world, static, seed=0)

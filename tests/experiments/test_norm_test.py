@@ -74,24 +74,24 @@ def test_held_out_losses_are_kept_with_a_run(tmp_path) -> None:
     assert again.held_out["clock_s"].iloc[-1] == pytest.approx(one.clock_s[-1], rel=1e-5)
 
 
-def test_a_norm_test_stands_beside_the_constant_batch_of_its_size(folder) -> None:
-    told = DDP.to_json(folder, print)
-    assert told["validation_loss_below_constant"] == {"norm-test-0.58": pytest.approx(0.2, abs=1e-4)}
-    assert told["schemes"]["norm-test-0.58"]["steps"] == 200 and told["schemes"]["constant-128"]["average_batch"] == 128
-    assert told["schemes"]["constant-128"]["validation_loss"] == pytest.approx(2.6) and told["runs"] == 12
+def test_a_norm_test_stands_next_to_the_constant_batch_of_its_size(folder) -> None:
+    record = DDP.to_json(folder, print)
+    assert record["validation_loss_below_constant"] == {"norm-test-0.58": pytest.approx(0.2, abs=1e-4)}
+    assert record["schemes"]["norm-test-0.58"]["steps"] == 200 and record["schemes"]["constant-128"]["average_batch"] == 128
+    assert record["schemes"]["constant-128"]["validation_loss"] == pytest.approx(2.6) and record["runs"] == 12
     schemes, beside = DDP.sections(folder)
     assert [line[0] for line in schemes.rows] == ["norm-test-0.58", "stagewise", "constant-64", "constant-128"]
     (line,) = beside.rows
     assert line[1:4] == ["64", "64", "200, 200"] and line[5] == "3 of 3" and "+0.1000" in line[4]
     assert line[6] == line[4] and line[7] == "3 of 3", "a constant batch of exactly this size is on record"
-    assert told["validation_loss_below_constant_of_its_size"] == {"norm-test-0.58": pytest.approx(0.2, abs=1e-4)}
+    assert record["validation_loss_below_constant_of_its_size"] == {"norm-test-0.58": pytest.approx(0.2, abs=1e-4)}
 
 
 def test_between_two_constant_batches_their_losses_are_interpolated(folder) -> None:
     """The loss at 100 is linear in the logarithm of the size."""
     trace("norm-test-0.8", 0, 100, loss=2.0).write(folder / "runs")
-    told = DDP.to_json(folder, print)["validation_loss_below_constant_of_its_size"]
-    assert told["norm-test-0.8"] == pytest.approx(0.1 + 0.4 * np.log2(100 / 64), abs=1e-4)
+    record = DDP.to_json(folder, print)["validation_loss_below_constant_of_its_size"]
+    assert record["norm-test-0.8"] == pytest.approx(0.1 + 0.4 * np.log2(100 / 64), abs=1e-4)
 
 
 def test_rows_are_as_long_as_their_heads(folder) -> None:
@@ -106,7 +106,7 @@ def test_the_page_is_made_of_the_records_alone(folder) -> None:
         assert (folder / f"{name}.svg").read_text().startswith("<")
 
 
-def test_without_records_one_is_told_how_to_make_them(tmp_path) -> None:
+def test_without_records_the_error_states_how_to_make_them(tmp_path) -> None:
     with pytest.raises(InputError, match="no record of a run") as caught:
         FSDP.sections(tmp_path)
     assert "oppa bench norm-test-fsdp --run" in caught.value.hint

@@ -11,7 +11,7 @@ class Listening:
     """Records its observations, batch by batch."""
 
     def __init__(self):
-        self.told = []
+        self.updates = []
 
     def suggest(self, taken):
         return None
@@ -20,7 +20,7 @@ class Listening:
         return None
 
     def update(self, observations):
-        self.told.append([each.candidate for each in observations])
+        self.updates.append([each.candidate for each in observations])
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +41,11 @@ def test_observations_are_of_different_candidates_and_some_fit(designer) -> None
     assert all((each.memory_bytes or 0) <= designer.limit_bytes for each in seen)
 
 
-def test_every_designer_is_told_the_same_one_by_one(designer) -> None:
+def test_every_designer_gets_the_same_observations_one_by_one(designer) -> None:
     seen = observations(designer, 9, seed=2)
     a, b = Listening(), Listening()
     seconds = steps({"a": a, "b": b}, seen, given=5)
-    assert a.told == b.told == [[each.candidate for each in seen[:5]], *([each.candidate] for each in seen[5:])]
+    assert a.updates == b.updates == [[each.candidate for each in seen[:5]], *([each.candidate] for each in seen[5:])]
     assert [len(each) for each in seconds.values()] == [4, 4]
 
 
@@ -62,8 +62,8 @@ def test_a_row_stands_for_every_cell() -> None:
 @pytest.mark.slow
 def test_memory_that_is_exactly_as_predicted_does_not_end_a_step(designer) -> None:
     problem, seen = problem_of(min(SIZES)), observations(designer, 101, seed=100)
-    told = Oppa(problem, problem.candidates(), seed=0)
-    told.update(seen[:99])
+    updated = Oppa(problem, problem.candidates(), seed=0)
+    updated.update(seen[:99])
     for observation in seen[99:]:
-        told.update([observation])
-    assert told.suggest({each.candidate for each in seen}) is not None
+        updated.update([observation])
+    assert updated.suggest({each.candidate for each in seen}) is not None

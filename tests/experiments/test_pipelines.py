@@ -49,7 +49,7 @@ def rounds(*factors: float, model: Model = MODEL) -> list[Round]:
     return found
 
 
-def test_predictions_stand_beside_medians() -> None:
+def test_predictions_stand_next_to_medians() -> None:
     rows = compared(rounds(1.25, 1.0, 0.8), LAYOUTS)
     assert [row.configuration for row in rows] == list(LAYOUTS)
     assert all(row.error == pytest.approx(0.0) and sorted(set(row.errors))[0] == pytest.approx(-0.2) for row in rows)

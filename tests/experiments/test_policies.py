@@ -70,16 +70,16 @@ def test_an_accuracy_is_had_at_the_look_that_finds_it(tmp_path) -> None:
 
 
 def test_the_best_batch_stands_for_a_policy_that_has_one(folder) -> None:
-    told = page.to_json(page.PolicyResults.read(folder), folder)
-    assert told["policies"]["static"] == {
+    record = page.to_json(page.PolicyResults.read(folder), folder)
+    assert record["policies"]["static"] == {
         "variant": "static-64",
         "time_to_target_s": pytest.approx(5.0),
         "steps": 100,
         "final_loss": pytest.approx(1.0),
         "final_accuracy": pytest.approx((0.5 + 3 * 0.96) / 4),
     }
-    assert told["policies"]["rl"]["time_to_target_s"] == pytest.approx(1.5) and told["runs"] == 15
-    assert told["policies"]["norm-test"]["time_to_target_s"] is None, "it never gets there"
+    assert record["policies"]["rl"]["time_to_target_s"] == pytest.approx(1.5) and record["runs"] == 15
+    assert record["policies"]["norm-test"]["time_to_target_s"] is None, "it never gets there"
     (section,) = page.sections(folder)
     assert [line[0] for line in section.rows] == ["rl", "proportional-64", "static-64", "static-128", "norm-test"]
     assert [line[3] for line in section.rows] == ["+70%", "+40%", "", "-50%", "never"] and section.rows[-1][1] == "never"
@@ -92,7 +92,7 @@ def test_the_page_is_made_of_the_records_alone(folder) -> None:
     assert all((folder / f"{name}.svg").read_text().startswith("<") for name in ("accuracy", "batches"))
 
 
-def test_without_records_one_is_told_how_to_make_them(tmp_path) -> None:
+def test_without_records_the_error_states_how_to_make_them(tmp_path) -> None:
     with pytest.raises(InputError, match="no record of a run") as caught:
         page.PolicyResults.read(tmp_path)
     assert "oppa bench policies --run" in caught.value.hint
@@ -115,7 +115,7 @@ def test_each_seed_trains_under_every_policy(table, tmp_path, monkeypatch) -> No
     assert begins.global_batch == load_job(catalog.root() / run.JOB).global_batch == run.LEARNED_FIRST
 
 
-def test_each_variation_is_a_job_that_a_policy_is_checked_and_judged_on(tmp_path, monkeypatch) -> None:
+def test_each_variation_is_a_job_that_a_policy_is_checked_and_evaluated_on(tmp_path, monkeypatch) -> None:
     asked, once = [], []
     (tmp_path / "examples").mkdir()
     for name in ("digits.toml", "digits.py"):

@@ -44,10 +44,10 @@ def test_every_worker_of_every_run_has_a_cumulative_reward() -> None:
 def test_tables_and_json_show_the_same_figures() -> None:
     pytest.importorskip("stable_baselines3", reason="PPO needs the extra `learn`")
     scales, rewards, batches = simulated.sections(2, (2, 4))
-    told = simulated.to_json(2, (2, 4))
+    record = simulated.to_json(2, (2, 4))
     for row in scales.rows:
         workers, name, seconds, *_ = row
-        policies = told[str(workers or 0)]["policies"] if workers else policies  # noqa: F821 - of the row above
+        policies = record[str(workers or 0)]["policies"] if workers else policies  # noqa: F821 - of the row above
         assert seconds == simulated._seconds(policies[name])
     assert {row[0] for row in rewards.rows} == {2, 4}
     assert [row[1] for row in batches.rows] == ["first", "middle", "last"] * 2

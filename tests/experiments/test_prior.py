@@ -46,7 +46,7 @@ def test_without_data_nothing_is_calibrated() -> None:
         calibrate()
 
 
-def test_a_perfect_prediction_is_judged_so() -> None:
+def test_a_perfect_prediction_has_no_error() -> None:
     runs = pd.DataFrame({"step_time_s": [3.0, 1.0, 2.0], "memory_bytes": [1.0, 2.0, 4.0]})
     perfect = runs.assign(predicted_step_time_s=runs["step_time_s"], predicted_memory_bytes=runs["memory_bytes"])
     assert judged(perfect) == {"runs": 3, "spearman": pytest.approx(1), "regret": 0, "time": 0, "memory": 0}

@@ -123,7 +123,7 @@ def test_sources_of_one_origin_are_left_out_together() -> None:
     assert set(published.others_of("nanotron")) == set(published.FITTED) - {"nanotron"}
 
 
-def test_what_only_judges_is_fitted_nowhere() -> None:
+def test_no_fit_uses_the_runs_of_the_evaluation() -> None:
     assert not {"aleph_alpha_8k", "ccl_search"} & set(published.FITTED)
 
 

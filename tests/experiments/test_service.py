@@ -19,11 +19,11 @@ def test_what_it_sends_as_damage_is_damaged(text) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_lost_and_nothing_crashes() -> None:
-    told: list[str] = []
-    found = run.measure(told.append, SMALL)
+    progress: list[str] = []
+    found = run.measure(progress.append, SMALL)
     figures = json.loads(json.dumps(found.to_dict()))
     assert figures["messages"] == 60 and figures["messages_lost"] == figures["malformed_crashes"] == figures["steps_unknown"] == 0
     assert figures["kills"] == 2 and 0 < figures["blocked_share"] < 1
     assert 0 < figures["decision_p50_ms"] <= figures["decision_p99_ms"] and 0 < figures["service_p50_ms"] <= figures["service_p99_ms"]
     assert figures["journal_messages"] == 1000 and figures["start_s"] > 0 and figures["replay_s"] > 0
-    assert len(told) == 5 and len(found.section.rows) == 8
+    assert len(progress) == 5 and len(found.section.rows) == 8

@@ -61,6 +61,6 @@ def test_what_is_not_measured_keeps_its_medians() -> None:
 
 
 @pytest.mark.parametrize("source", ["aleph_alpha_8k", "ccl_search", "fms_a100_lora"])
-def test_nothing_is_fitted_to_what_only_judges(source: str) -> None:
+def test_no_fit_uses_the_sources_of_the_evaluation(source: str) -> None:
     with pytest.raises(ValueError, match=source):
         fit_sources(measured(shipped()), ("nanotron", source))

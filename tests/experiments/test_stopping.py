@@ -39,7 +39,7 @@ def test_what_meets_no_incumbent_is_repeated_to_the_end(way) -> None:
 
 
 @pytest.mark.parametrize(("way", "least"), [("eq. 5", 1), ("eq. 5, q_min 5", 5), ("eq. 56", 2), ("sure", 2)])
-def test_what_is_far_behind_is_ended_as_soon_as_may_be(way, least) -> None:
+def test_a_much_slower_trial_is_ended_as_soon_as_may_be(way, least) -> None:
     behind = query(0, [1.0] * 21, WAYS[way], incumbent=rival(1.5))
     assert not behind.completed and behind.repetitions == least
 

@@ -243,7 +243,7 @@ def test_without_a_gpu_nothing_is_compared_on_one(tmp_path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-def test_one_rank_on_a_gpu_is_judged_by_the_wall_clock() -> None:
+def test_one_rank_on_a_gpu_is_measured_by_the_wall_clock() -> None:
     on_gpu = Extent(repeats=1, gpu="H100")
     assert (on_gpu.ranks, on_gpu.places) == (1, "on one H100") and Extent(repeats=1).ranks == 2
     found = StatisticsCost(samples=8, interval=4.0, step_s=0.2, cpu=[0.04] * 9, wall=[0.08] * 9, on_gpu=True)

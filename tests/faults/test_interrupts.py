@@ -39,9 +39,9 @@ def stages(moment: int, number: signal.Signals) -> set[object]:
     return {number, ("half", moment // 30)}
 
 
-def modules(told: str) -> set[str]:
+def modules(printed: str) -> set[str]:
     """Return the modules of oppa in a traceback."""
-    return set(re.findall(rf'File "{re.escape(str(PACKAGE))}/([^"]+)"', told))
+    return set(re.findall(rf'File "{re.escape(str(PACKAGE))}/([^"]+)"', printed))
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_a_request_to_stop_is_followed_at_any_moment(moment: int, number: signal
     )
     time.sleep(SPAN_S * moment / MOMENTS)
     tuner.send_signal(number)
-    _, told = tuner.communicate(timeout=60)
+    _, printed = tuner.communicate(timeout=60)
     # Python itself may still start, until there is a study; its own traceback has no frame of oppa
     loading = () if (tmp_path / "s" / database.FILE).exists() else (-number, -signal.SIGINT, 1)
-    assert tuner.returncode in (0, 130, *loading), told
-    assert not modules(told) and "mistake" not in told, told
+    assert tuner.returncode in (0, 130, *loading), printed
+    assert not modules(printed) and "mistake" not in printed, printed
     assert not processes.tagged(lambda environment: environment.get(MARK) == mark)
     if (tmp_path / "s" / database.FILE).exists():
         with Study(tmp_path / "s") as study:

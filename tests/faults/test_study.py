@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 
-class Sitting:
+class TuneProcess:
     """One `oppa tune` on the study in `folder`."""
 
     def __init__(self, folder):
@@ -64,8 +64,8 @@ class Sitting:
 
 
 def assert_whole(folder):
-    """A further sitting finishes the study; every trial that was not the victim counts."""
-    executor = Sitting(folder)
+    """A further tuner finishes the study; every trial that was not the victim counts."""
+    executor = TuneProcess(folder)
     code, said = executor.end()
     assert code == 0
     outcomes = [trial["outcome"] for trial in json.loads(said)["trials"]]
@@ -78,7 +78,7 @@ def assert_whole(folder):
     [("rank", signal.SIGKILL), *nightly(("shim", signal.SIGKILL), ("launcher", signal.SIGKILL), ("rank", signal.SIGSTOP))],
 )
 def test_a_study_goes_on_when_something_below_it_dies(tmp_path, repeat, victim, number):
-    executor = Sitting(tmp_path)
+    executor = TuneProcess(tmp_path)
     os.kill(executor.in_trial(2)[victim].pid, number)
     code, _ = executor.end()
     assert code == 0
@@ -89,15 +89,15 @@ def test_a_study_goes_on_when_something_below_it_dies(tmp_path, repeat, victim, 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, *nightly(signal.SIGINT, signal.SIGTERM)])
 def test_a_study_outlives_its_tuner(tmp_path, repeat, number):
-    executor = Sitting(tmp_path)
+    executor = TuneProcess(tmp_path)
     os.kill(executor.in_trial(2)["tuner"].pid, number)
     assert executor.end()[0] == (-9 if number == signal.SIGKILL else 130)
     wait_for(lambda: not executor.survivors(), timeout_s=GRACE_S + 2)
     assert_whole(tmp_path)
 
 
-def test_tuner_and_shim_killed_together_are_cleared_by_the_next_sitting(tmp_path, repeat):
-    executor = Sitting(tmp_path)
+def test_tuner_and_shim_killed_together_are_cleared_by_the_next_tuner(tmp_path, repeat):
+    executor = TuneProcess(tmp_path)
     family = executor.in_trial(2)
     for victim in ("tuner", "shim", "launcher"):
         os.kill(family[victim].pid, signal.SIGKILL)

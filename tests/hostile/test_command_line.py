@@ -59,8 +59,8 @@ def test_a_path_that_the_file_system_refuses_is_refused(words: tuple[str, ...], 
     ids=lambda words: words[-1][:20],
 )
 def test_a_number_beyond_all_bounds_is_refused(words: tuple[str, ...], oppa: Oppa) -> None:
-    told = oppa(*words, code=2).stderr
-    assert "hint: " in told and len(told) < 1_000 + len(DIGITS)
+    printed = oppa(*words, code=2).stderr
+    assert "hint: " in printed and len(printed) < 1_000 + len(DIGITS)
 
 
 def test_a_table_in_place_of_a_number_or_a_word_is_named(oppa: Oppa) -> None:
@@ -68,8 +68,8 @@ def test_a_table_in_place_of_a_number_or_a_word_is_named(oppa: Oppa) -> None:
 
 
 def test_a_message_quotes_no_more_than_a_screen_holds(oppa: Oppa) -> None:
-    told = oppa("explain", "job.toml", "a" * 100_000, code=2).stderr
-    assert "hint: " in told and len(told) < 25_000
+    printed = oppa("explain", "job.toml", "a" * 100_000, code=2).stderr
+    assert "hint: " in printed and len(printed) < 25_000
 
 
 def test_an_output_in_a_narrow_encoding_is_written(oppa: Oppa, monkeypatch: pytest.MonkeyPatch) -> None:

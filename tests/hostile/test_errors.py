@@ -15,9 +15,9 @@ def test_a_mistake_in_oppa_says_what_to_report(verbose: tuple[str, ...], tmp_pat
 
     monkeypatch.setattr("oppa.problem.job.load_job", mistaken)
     (tmp_path / "job.toml").write_text("")
-    told = Oppa(tmp_path)(*verbose, "tune", "job.toml", code=70).stderr
-    assert "error: oppa made a mistake: ZeroDivisionError: division by zero (test_errors.py, line" in told
-    assert "run it again with -v" in told and ("Traceback" in told) == bool(verbose)
+    printed = Oppa(tmp_path)(*verbose, "tune", "job.toml", code=70).stderr
+    assert "error: oppa made a mistake: ZeroDivisionError: division by zero (test_errors.py, line" in printed
+    assert "run it again with -v" in printed and ("Traceback" in printed) == bool(verbose)
 
 
 def test_what_a_message_quotes_controls_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,5 +26,5 @@ def test_what_a_message_quotes_controls_no_terminal(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("oppa.problem.job.load_job", refuse)
     (tmp_path / "job.toml").write_text("")
-    told = Oppa(tmp_path)("tune", "job.toml", code=2).stderr
-    assert "\u3000" in told and not set(told) & {"\x1b", "\x07", "\x9b", "\ud800"} and "a\tb\nc" in told
+    printed = Oppa(tmp_path)("tune", "job.toml", code=2).stderr
+    assert "\u3000" in printed and not set(printed) & {"\x1b", "\x07", "\x9b", "\ud800"} and "a\tb\nc" in printed

@@ -28,10 +28,10 @@ def imported(oppa: Oppa, name: str, text: str | bytes, *, code: int = 2, job: bo
     """Return what `oppa import` prints to stderr for a file."""
     (oppa.folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     options = ("--job", "job.toml") if job else ()
-    told = oppa("import", name, "--from", imports.FORMATS[name], *options, "--out", "out.toml", code=code).stderr
-    assert (oppa.folder / "out.toml").exists() == (code == 0) and "Traceback" not in told
+    printed = oppa("import", name, "--from", imports.FORMATS[name], *options, "--out", "out.toml", code=code).stderr
+    assert (oppa.folder / "out.toml").exists() == (code == 0) and "Traceback" not in printed
     assert not [path for path in oppa.folder.iterdir() if path.name.endswith(".draft")]
-    return told
+    return printed
 
 
 @pytest.mark.parametrize("kind", imports.SHELL)
@@ -96,8 +96,8 @@ def test_yaml_is_read_within_bounds(kind: str, oppa: Oppa) -> None:
     ],
 )
 def test_a_value_is_refused_by_what_it_is(name: str, text: str | bytes, words: str, oppa: Oppa) -> None:
-    told = imported(oppa, name, text)
-    assert words in told and "hint: " in told and len(told) < 2_000
+    printed = imported(oppa, name, text)
+    assert words in printed and "hint: " in printed and len(printed) < 2_000
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "device", "link to a device", "loop", "folder of a FIFO"])
@@ -116,14 +116,14 @@ def test_what_is_no_text_file_is_refused(kind: str, oppa: Oppa) -> None:
             path = oppa.folder / "folder"
             path.mkdir()
             os.mkfifo(path / "ds_config.json")
-    told = oppa("import", path, "--from", "deepspeed", code=2).stderr
-    assert ("cannot be used" if kind == "loop" else "cannot be read") in told
+    printed = oppa("import", path, "--from", "deepspeed", code=2).stderr
+    assert ("cannot be used" if kind == "loop" else "cannot be read") in printed
 
 
 def test_a_job_that_could_not_be_read_is_not_written(oppa: Oppa) -> None:
     """The launch line of such a script does not fit in a job file."""
-    told = imported(oppa, "megatron_args.sh", imports.SHELL["options"] + SCRIPT, job=False)
-    assert "more than 262144 bytes" in told
+    printed = imported(oppa, "megatron_args.sh", imports.SHELL["options"] + SCRIPT, job=False)
+    assert "more than 262144 bytes" in printed
 
 
 def test_a_name_of_a_file_is_no_line_of_a_job(oppa: Oppa) -> None:
@@ -139,8 +139,8 @@ def test_a_name_of_a_file_is_no_line_of_a_job(oppa: Oppa) -> None:
 def test_only_a_file_is_written(out: str, oppa: Oppa) -> None:
     (oppa.folder / "folder").mkdir()
     (oppa.folder / "trial.json").write_text(TRIAL)
-    told = oppa("import", "trial.json", "--from", "torchrun", "--job", "job.toml", "--out", out, "--force", code=2).stderr
-    assert any(reason in told for reason in ("is not a file", "cannot be written", "cannot be used"))
+    printed = oppa("import", "trial.json", "--from", "torchrun", "--job", "job.toml", "--out", out, "--force", code=2).stderr
+    assert any(reason in printed for reason in ("is not a file", "cannot be written", "cannot be used"))
     assert Path("/dev/null").is_char_device()
 
 
@@ -148,8 +148,8 @@ def test_a_job_with_values_in_place_of_tables_is_refused(oppa: Oppa) -> None:
     for key, value in (("batch", "5"), ("model", "[]"), ("runner", "5"), ("space", "'x'"), ("command", "{argv = 5}")):
         lines = [line for line in imports.JOB.decode().splitlines() if not line.startswith(f"{key} =")]
         (oppa.folder / "job.toml").write_text("\n".join([*lines, f"{key} = {value}\n"]))
-        told = imported(oppa, "megatron_args.sh", SCRIPT)
-        assert "is not a" in told and "hint: " in told
+        printed = imported(oppa, "megatron_args.sh", SCRIPT)
+        assert "is not a" in printed and "hint: " in printed
 
 
 def test_numbers_in_text_have_ascii_digits() -> None:

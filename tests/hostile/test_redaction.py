@@ -203,9 +203,9 @@ def test_a_secret_reaches_trials_and_the_winner_by_the_environment_alone(tmp_pat
     (tmp_path / "own.toml").write_text(JOB)
     (tmp_path / "program.py").write_text(USES.replace("int(sys.argv[2])", "6"))
     line = ("--", "sh", "-c", f'exec {sys.executable} program.py {{micro_batch}} 6 "$WANDB_API_KEY"')
-    told = oppa("tune", "own.toml", "--study", "s", "--json", *line)
+    tuned = oppa("tune", "own.toml", "--study", "s", "--json", *line)
     shown = [oppa("show", "s").stdout, oppa("report", "s").stdout, oppa("export", "s", "--to", "torchrun", "--out", "x").stdout]
-    assert KEY not in told.stdout + told.stderr + "".join(shown)
+    assert KEY not in tuned.stdout + tuned.stderr + "".join(shown)
     texts = {path: path.read_bytes() for folder in ("s", "x") for path in (tmp_path / folder).rglob("*") if path.is_file()}
     assert len(texts) > 5 and not [path for path, text in texts.items() if KEY.encode() in text]
     script = tmp_path / "s" / "best" / "run.sh"

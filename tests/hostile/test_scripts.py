@@ -119,16 +119,16 @@ env = "KNOB"
     files = exports(problem, next(each for each in problem.candidates() if each["knob"] == value))["torchrun"]
     assert not isinstance(files, InputError)
     environment = stubs(tmp_path / "bin")
-    (tmp_path / "bin" / "train").write_text('#!/bin/sh\nprintf "%s\\n" "$@" "$KNOB" > "$OPPA_TRIAL/told"\n')
+    (tmp_path / "bin" / "train").write_text('#!/bin/sh\nprintf "%s\\n" "$@" "$KNOB" > "$OPPA_TRIAL/received"\n')
     (tmp_path / "bin" / "train").chmod(0o755)
     (tmp_path / "out").mkdir()
     for name, text in files.items():
         (tmp_path / "out" / name).write_text(text)
     done = subprocess.run(["sh", "run.sh", "3"], cwd=tmp_path / "out", env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (told,) = (tmp_path / "out").rglob("told")
-    assert told.read_text().splitlines() == [f"--knob={value}", value, value] and not list(tmp_path.rglob("PWNED"))
-    assert json.loads((told.parent / "trial.json").read_text())["steps"] == 3
+    (received,) = (tmp_path / "out").rglob("received")
+    assert received.read_text().splitlines() == [f"--knob={value}", value, value] and not list(tmp_path.rglob("PWNED"))
+    assert json.loads((received.parent / "trial.json").read_text())["steps"] == 3
 
 
 @pytest.mark.parametrize("study", ["x'$(touch PWNED)'y", "$(touch PWNED)", "`touch PWNED`", "a; touch PWNED #", '"', "a\ntouch PWNED\n"])

@@ -29,7 +29,7 @@ CUTS = (1, 57, 250, 311, 400)
 Take = Callable[[StepTaken | Changed], Decided | None]
 
 
-def play(take: Take, steps: int) -> list[StepTaken | Changed]:
+def simulate_run(take: Take, steps: int) -> list[StepTaken | Changed]:
     """Do most of what is decided, with failures, a loss spike and a growing noise scale; return all messages."""
     random_, present, said = random.Random(1), PRESENT, list[StepTaken | Changed]()
 
@@ -60,7 +60,7 @@ def test_what_is_restored_goes_on_as_if_nothing_had_happened(name: str, table) -
         texts[len(texts) + 1] = json.dumps(whole.snapshot()) if len(texts) + 1 in CUTS else ""
         return decided
 
-    said = play(take, 500)
+    said = simulate_run(take, 500)
     for cut in CUTS:
         restored = ControlledJob(hello(total_samples=10**6), control)
         restored.restore(json.loads(texts[cut]))
@@ -74,7 +74,7 @@ def filled(folder: Path, messages: int, jobs: int = 1) -> None:
     journal = Journal(folder)
     for name in (f"job-{number}" for number in range(jobs)):
         journal.begin(name, hello(name).to_json())
-        said = play(lambda message: None, messages)
+        said = simulate_run(lambda message: None, messages)
         journal.add((name, message.number, message.to_json()) for message in said)
     journal.close()
 
@@ -102,7 +102,7 @@ def test_a_second_start_replays_nothing_and_knows_as_much(tmp_path: Path, table)
 @pytest.mark.parametrize("messages", [5_000, *nightly(1_000_000)])
 def test_a_start_replays_nothing_whatever_the_age_of_the_journal(messages: int, tmp_path: Path, table) -> None:
     """The first start is the full replay. `oppa bench service` measures how long both take."""
-    said, journal = play(lambda message: None, 500)[:500], Journal(tmp_path)
+    said, journal = simulate_run(lambda message: None, 500)[:500], Journal(tmp_path)
     journal.begin("job-0", hello("job-0").to_json())
     for first in range(0, messages, len(said)):
         journal.add(("job-0", first + each.number, each.model_copy(update={"number": first + each.number}).to_json()) for each in said)

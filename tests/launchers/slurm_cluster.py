@@ -147,8 +147,8 @@ class SlurmCluster:
         """Return what `scontrol` shows of the job once it is in one of these states."""
 
         def arrived() -> dict[str, str]:
-            told = self.job(job)
-            return told if told["JobState"] in states else {}
+            shown = self.job(job)
+            return shown if shown["JobState"] in states else {}
 
         return until(arrived, lambda: f"{self.job(job)}\n{self.output(job)}\n{self._explain()}", timeout_s)
 

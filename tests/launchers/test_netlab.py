@@ -241,7 +241,7 @@ def parent_of(pid):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_who_is_not_root_is_told_so():
+def test_a_user_who_is_not_root_gets_an_error():
     os.seteuid(65534)
     try:
         with pytest.raises(EnvironmentLackingError) as caught:
@@ -261,7 +261,7 @@ def test_who_is_not_root_is_told_so():
         (23, "the link is slower than requested while the cores are busy: no real-time priority (Operation not permitted)"),
     ],
 )
-def test_a_container_that_refuses_something_is_told_what(capability, lacking):
+def test_a_refusal_of_a_container_is_reported(capability, lacking):
     program = "from oppa.launchers.emulation.netlab import netlab_lacking; print(*netlab_lacking(), sep='; ')"
     drop = functools.partial(ctypes.CDLL(None).prctl, 24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: gone with the next program
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, preexec_fn=drop, capture_output=True, text=True, check=True)

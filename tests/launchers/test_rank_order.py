@@ -236,12 +236,12 @@ def sizes_and_places(per_host, sizes):
 )
 def test_they_agree_with_the_addresses_that_ranks_really_have(whereabouts, per_host, sizes):
     configuration, cluster = configured(*sizes), cluster_of(2, per_host)
-    told = whereabouts(configuration, cluster)
-    addresses = [rank["address"] for rank in told]
+    reports = whereabouts(configuration, cluster)
+    addresses = [rank["address"] for rank in reports]
     assert addresses == ["10.77.0.1"] * per_host + ["10.77.0.2"] * per_host
-    met = {axis: {tuple(peer for peer, _ in rank[axis]) for rank in told} for axis in AXES}
+    met = {axis: {tuple(peer for peer, _ in rank[axis]) for rank in reports} for axis in AXES}
     assert met == groups(configuration)
-    assert all(address == addresses[peer] for rank in told for axis in AXES for peer, address in rank[axis])
+    assert all(address == addresses[peer] for rank in reports for axis in AXES for peer, address in rank[axis])
     crosses = crossing(met, addresses)
     assert Simulated(configuration, cluster).crossing() == crosses
     assert CostModel(configuration, cluster).crossing() == crosses - {"expert_dp"}

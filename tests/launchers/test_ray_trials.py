@@ -88,8 +88,8 @@ def test_versions_that_differ_are_an_error_that_names_both(ray_cluster, field, v
 
     key, space = b"CLUSTER_METADATA", b"cluster"  # of Ray's `usage_lib.get_cluster_metadata`
     store = GcsClient(address=ray_cluster.address)
-    told = store.internal_kv_get(key, namespace=space)
-    ours = json.loads(told)
+    stored = store.internal_kv_get(key, namespace=space)
+    ours = json.loads(stored)
     store.internal_kv_put(key, json.dumps({**ours, field: value}).encode(), True, namespace=space)
     theirs = {**ours, field: value}
     words = "has Ray {ray_version} and Python {python_version}"
@@ -97,7 +97,7 @@ def test_versions_that_differ_are_an_error_that_names_both(ray_cluster, field, v
         with pytest.raises(EnvironmentLackingError) as caught:
             RayProvider().require(HostRequest(cluster=spec("").cluster, options={"address": ray_cluster.address}))
     finally:
-        store.internal_kv_put(key, told, True, namespace=space)
+        store.internal_kv_put(key, stored, True, namespace=space)
     assert words.format(**theirs) in caught.value.message
     assert words.format(**ours).replace("has", "with") in caught.value.message
     assert value in caught.value.hint

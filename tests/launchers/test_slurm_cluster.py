@@ -14,9 +14,9 @@ SHOW_TASK = "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 sh -c 'echo $SLURM_PR
 def test_nodes_are_idle_and_have_what_was_declared(slurm):
     slurm.wait_until_idle()
     for index, node in enumerate(slurm.nodes, start=1):
-        told = slurm.run("scontrol", "show", "node", "--oneliner", node).stdout
+        shown = slurm.run("scontrol", "show", "node", "--oneliner", node).stdout
         for field in (f"NodeAddr=127.0.0.{index}", f"CPUTot={slurm.cpus}", f"RealMemory={slurm.memory_mib}", f"Gres=gpu:h100:{slurm.gpus}"):
-            assert f" {field} " in told
+            assert f" {field} " in shown
 
 
 def test_every_node_has_its_task_in_the_order_of_the_nodes(slurm):

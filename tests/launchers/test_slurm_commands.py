@@ -40,7 +40,7 @@ def test_gpus_are_requested_once(options, own) -> None:
     assert words[len(words) - len(options) :] == options
 
 
-def test_an_allocation_that_has_shrunk_is_told_so() -> None:
+def test_an_allocation_that_has_shrunk_is_reported() -> None:
     assert SlurmHosts("7", CLUSTER, (NODE, dataclasses.replace(NODE, name="n2", address="n2"))).names == ("n1", "n2")
     with pytest.raises(EnvironmentLackingError, match="this job needs 2 hosts; Slurm's job 7 has 1"):
         SlurmHosts("7", CLUSTER, (NODE,))

@@ -100,7 +100,7 @@ def test_a_cancelled_step_fails_the_trial_with_what_slurm_says(act, trials):
     trials.wait_until_nothing_is_left()
 
 
-def test_a_step_that_is_told_to_end_before_a_preemption_interrupts_the_trial(act, trials):
+def test_a_step_that_gets_sigterm_before_a_preemption_interrupts_the_trial(act, trials):
     """Slurm sends this at the start of a grace period, in which the job still runs."""
     result = act(LONG, steps=5000, on_step=amid(lambda: trials.slurm.run("scancel", "--signal=TERM", *trials.steps())))
     assert result.outcome == "interrupted" and result.cause.endswith(" was signalled to end its trials")

@@ -126,7 +126,7 @@ def _is_shim(pid: int) -> bool:
     return b"shim" in _command_line(pid)
 
 
-def test_who_never_answers_is_told_of(service, dig) -> None:
+def test_a_host_that_never_answers_is_reported(service, dig) -> None:
     with pytest.raises(OSError, match="exited with code 3"), dig(service, lambda _: ["sh", "-c", "exit 3"]):
         pass
 

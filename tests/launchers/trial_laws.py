@@ -88,8 +88,8 @@ class TrialLaws:
     def test_ranks_fill_the_hosts_in_their_order(self, act, trials, tmp_path, per_host):
         result = act(f"variable {trials.host_variable}\nsteps 4 0.01", ranks=2 * per_host)
         assert (result.outcome, result.steps) == ("completed", 4)
-        told = re.findall(r"^rank (\d): (\S+)$", (tmp_path / "stdout.log").read_text(), re.MULTILINE)
-        assert sorted(told) == [(str(rank), trials.hosts[rank // per_host]) for rank in range(2 * per_host)]
+        printed = re.findall(r"^rank (\d): (\S+)$", (tmp_path / "stdout.log").read_text(), re.MULTILINE)
+        assert sorted(printed) == [(str(rank), trials.hosts[rank // per_host]) for rank in range(2 * per_host)]
 
     def test_a_stop_rule_ends_it_at_a_step(self, act):
         result = act(LONG, steps=5000, stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None)

@@ -214,7 +214,7 @@ def test_a_trainer_that_does_not_read_its_checkpoint_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["goodput", *nightly("critical-batch", "norm-test")])
-def test_advice_changes_nothing_and_states_what_it_would_have_been_worth(tmp_path, policy):
+def test_advice_changes_nothing_and_states_what_it_would_have_gained(tmp_path, policy):
     own, oppa = OwnRun(tmp_path, *NOISY, samples=1500, train=["advise=true"]), Oppa(tmp_path)
     result = own.train(table=own.table(tmp_path / "t", FAST), policy=policy)
     assert result.finished and set(batches(own)) == {8} and not own.events(ledger.CHANGED)

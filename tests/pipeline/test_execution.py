@@ -47,7 +47,7 @@ def test_slower_transfers_never_help_and_waiting_for_them_costs_more():
     assert all(wait > overlap for wait, overlap in zip(waiting[1:], overlapped[1:], strict=True))
 
 
-def test_stages_beside_each_other_on_a_rank_send_nothing():
+def test_adjacent_stages_on_a_rank_send_nothing():
     """A V of one rank sends nothing at all."""
     found = build_schedule("zb-v", ranks=1, micro_batches=3, chunks=2)
     assert execute(found, times(2, split=True, transfer_s=9.0)).bubble_rate == pytest.approx(0)

@@ -55,7 +55,7 @@ def test_a_step_is_passes_and_update_and_exchange_and_what_is_left_over() -> Non
     assert four.step_s - alone.step_s == 3 * 1.0 + 2 * 3 / 4 * 44 * 0.25
 
 
-def test_what_is_between_passes_is_told_from_the_steps_that_were_seen() -> None:
+def test_the_time_between_passes_follows_from_the_measured_steps() -> None:
     passes = build_schedule("1f1b", ranks=2, micro_batches=4)
     exact = predict(profile(), passes).passes_s
     late = dataclasses.replace(profile(), passes_s=exact + 8.0)

@@ -96,7 +96,7 @@ def test_defaults_are_those_of_the_jobs_own_batch(problem) -> None:
     assert over(problem, (8, 48)).space["global_batch"].default == 48
 
 
-def test_batches_are_told(problem, several) -> None:
+def test_batches_are_reported(problem, several) -> None:
     assert batches_of(problem.space) == (32,) and batches_of(several.space) == BATCHES
 
 

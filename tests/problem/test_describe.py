@@ -15,7 +15,7 @@ def test_counts_by_degrees_add_up(framework_space: Callable[..., SearchSpace]) -
     assert counts[4, 1, 1] == sum(configuration.dp == 4 for configuration in candidates)
 
 
-def test_what_varies_is_told_with_its_values(framework_space: Callable[..., SearchSpace]) -> None:
+def test_what_varies_is_shown_with_its_values(framework_space: Callable[..., SearchSpace]) -> None:
     space = framework_space("torch").restricted("pp", 1).restricted("recompute", "none")
     assert varying(enumerate_candidates(space)) == {
         "dp": [1, 2, 4],

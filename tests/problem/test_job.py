@@ -41,7 +41,7 @@ def test_a_model_may_be_given_by_its_dimensions(write_job: WriteJob) -> None:
     assert (model.name, model.kv_heads, model.experts) == ("custom", 4, 1)
 
 
-def test_an_entry_point_is_looked_for_beside_the_job_and_refuses_what_needs_a_cut_through_a_block(
+def test_an_entry_point_is_searched_in_the_folder_of_the_job_and_refuses_what_needs_a_cut_through_a_block(
     write_job: WriteJob, tmp_path: Path
 ) -> None:
     problem = load_job(write_job((PRESET, PRESET + '\nentry_point = "mine.model:Mixer"')))
@@ -98,7 +98,7 @@ def test_the_search_s_choices_are_read(text: str, strategy: SearchOptions, write
     assert load_job(write_job((LIMITS, f"{DESIGNER}{text}\n{LIMITS}"))).search_options == strategy
 
 
-def test_runner_and_space_may_lie_beside_the_job(write_job: WriteJob, tmp_path: Path) -> None:
+def test_runner_and_space_may_be_in_the_folder_of_the_job(write_job: WriteJob, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/runner.toml").write_text('search_space = "../my.toml"\n')
     space = "".join(f"[parameters.{name}]\ndivisors = 'devices'\n" for name in ("dp", "tp", "pp", "micro_batch"))

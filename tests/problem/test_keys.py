@@ -37,20 +37,20 @@ def test_a_knob_is_one_entry_where_the_framework_reads_a_file(load, tmp_path) ->
     (tmp_path / "ds.json").write_text("{}")
     file = '[command.files.ds]\npath = "ds.json"\n'
     problem = load(KEYED, ASKED + file, argv=["torchrun", "train.py", "--deepspeed_config", "{ds}", "--batch", "{micro_batch}"])
-    told = [(each, in_file(problem, each)) for each in problem.candidates() if each.dp == 4]
-    assert {found["zero_optimization.stage"] for _, found in told} == {1, 3}
+    files = [(each, in_file(problem, each)) for each in problem.candidates() if each.dp == 4]
+    assert {found["zero_optimization.stage"] for _, found in files} == {1, 3}
     assert all(
-        found.get("zero_optimization.zero_hpz_partition_size") == (each["hpz"] if each.zero_stage == 3 else None) for each, found in told
+        found.get("zero_optimization.zero_hpz_partition_size") == (each["hpz"] if each.zero_stage == 3 else None) for each, found in files
     )
-    assert all(found["zero_optimization.reduce_bucket_size"] == each.zero_bucket_mb * 2**18 for each, found in told)
-    kitchens = {tuple((key, value) for key, value in found.items() if key.startswith("kitchen")) for _, found in told}
+    assert all(found["zero_optimization.reduce_bucket_size"] == each.zero_bucket_mb * 2**18 for each, found in files)
+    kitchens = {tuple((key, value) for key, value in found.items() if key.startswith("kitchen")) for _, found in files}
     cups = [(("kitchen.cups", count),) for count in (1, 2)]
     made = [
         (("kitchen.coffee", name), ("kitchen.on", bool(more)), *more)
         for name, more in zip(("none", "one", "two"), [(), *cups], strict=True)
     ]
     assert kitchens == set(made)
-    assert not any("overlap_comm" in key or "train_" in key for _, found in told for key in found), "nobody asked for these"
+    assert not any("overlap_comm" in key or "train_" in key for _, found in files for key in found), "nobody asked for these"
     assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
 
 

@@ -32,10 +32,10 @@ def test_every_id_means_its_own_configuration_alone(candidates: Candidates) -> N
 
 def test_an_id_spells_out_what_it_leaves_out() -> None:
     assert parse_id("dp2") is None
-    told = parse_id("dp2_tp1_pp2_z1_mbs4_interleaved-zb_rcfull_00ab12")
-    assert told is not None
-    assert (told["zero_stage"], told["micro_batch"], told["schedule"], told["recompute"]) == (1, 4, "interleaved-zb", "full")
-    assert (told["ep"], told["model_chunks"]) == (1, 1)
+    parsed = parse_id("dp2_tp1_pp2_z1_mbs4_interleaved-zb_rcfull_00ab12")
+    assert parsed is not None
+    assert (parsed["zero_stage"], parsed["micro_batch"], parsed["schedule"], parsed["recompute"]) == (1, 4, "interleaved-zb", "full")
+    assert (parsed["ep"], parsed["model_chunks"]) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_a_damaged_step_is_refused(change, said) -> None:
 
 
 @pytest.mark.parametrize("loss", [{"loss": 2.5}, {"loss": None}, {}], ids=["finite", "not finite", "not reported"])
-def test_a_loss_that_is_not_reported_is_told_from_one_that_is_not_finite(loss) -> None:
+def test_a_loss_that_is_not_reported_differs_from_one_that_is_not_finite(loss) -> None:
     values = {name: value for name, value in json.loads(STEP.to_json()).items() if name != "loss"}
     message = from_job(json.dumps({**values, **loss}))
     assert message.loss == loss.get("loss") and message.reports_loss == ("loss" in loss)

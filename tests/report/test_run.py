@@ -71,7 +71,7 @@ def trained(run, tmp_path):
     return run
 
 
-def test_step_times_stand_beside_the_tables_whose_trials_are_named(trained) -> None:
+def test_step_times_stand_next_to_the_tables_whose_trials_are_named(trained) -> None:
     text = render(trained)
     row = next(line for line in text.splitlines() if BEGIN.id in line and "measured" in line)
     assert "105 ± 2 ms" in row and "+5.3%" in row and ">3, 5<" in row and "a-study" in text
@@ -83,7 +83,7 @@ def test_changes_have_their_reasons(trained) -> None:
     assert "goodput +31% &amp; more" in text and "750 ms" in text and "training is complete, 1 attempt" in text
 
 
-def test_the_loss_of_held_out_samples_stands_beside_that_of_training(trained) -> None:
+def test_the_loss_of_held_out_samples_stands_next_to_that_of_training(trained) -> None:
     text = render(trained)
     assert "4.8750; the lowest is 4.7500" in text and ">held out<" in text
 

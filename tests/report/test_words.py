@@ -46,7 +46,7 @@ def test_the_knob_that_moved_throughput_most_comes_first(problem, trials) -> Non
     assert next(known.best for known in found if known.parameter == "micro_batch") == BEST.micro_batch
 
 
-def test_a_knob_is_told_in_a_sentence() -> None:
+def test_a_knob_is_described_in_a_sentence() -> None:
     known = Sensitivity(parameter="tp", best=1, worst=4, loss=0.581, unfit=(8, 16))
     assert sensitivity(known) == "best at 1; 4 costs 58%. No configuration is predicted to fit with 8 or 16."
     assert sensitivity(dataclasses.replace(known, loss=0.01, unfit=())) == "changes the throughput by less than 2%."

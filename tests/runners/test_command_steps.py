@@ -147,7 +147,7 @@ def test_a_late_rank_without_a_prefix_adds_no_step(ranks):
 
 @pytest.mark.parametrize("prefix", ["[rank{}]: step {}", "[default{}]:step {}", "[default{0}]:[rank{0}]: step {1}"])
 @given(ranks=interleaved(ranks=st.integers(1, 4), lead=4, lengths=st.integers(1, 6)))
-def test_ranks_with_a_prefix_are_told_apart_in_epochs_of_any_length(prefix, ranks):
+def test_ranks_with_a_prefix_are_distinguished_in_epochs_of_any_length(prefix, ranks):
     numbers, printed = ranks
     lines = [(0.5 * place, prefix.format(*each)) for place, each in enumerate(printed, 1)]
     assert len(timed(lines, STEP, ranks=4)) == len(numbers)

@@ -149,16 +149,16 @@ def settings() -> ModuleType:
 
 
 @pytest.mark.parametrize(("precision", "elements"), [("fp32", 1 << 20), ("bf16", 2 << 20)])
-def test_a_bucket_is_told_in_elements(precision: str, elements: int, settings: ModuleType) -> None:
-    told = settings.settings(configured(dp=2, zero_stage=1, zero_bucket_mb=4), Training(precision=precision, gradient_clipping=0.5))
-    assert told["zero_optimization"] == {
+def test_a_bucket_is_stated_in_elements(precision: str, elements: int, settings: ModuleType) -> None:
+    config = settings.settings(configured(dp=2, zero_stage=1, zero_bucket_mb=4), Training(precision=precision, gradient_clipping=0.5))
+    assert config["zero_optimization"] == {
         "stage": 1,
         "reduce_bucket_size": elements,
         "allgather_bucket_size": elements,
         "overlap_comm": False,
     }
-    assert told["bf16"] == {"enabled": precision == "bf16"} and "tensor_parallel" not in told
-    assert told["gradient_clipping"] == 0.5
+    assert config["bf16"] == {"enabled": precision == "bf16"} and "tensor_parallel" not in config
+    assert config["gradient_clipping"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_bucket_is_told_in_elements(precision: str, elements: int, settings: M
     ],
     ids=str,
 )
-def test_a_rule_is_told_by_name(values: dict[str, object], settings: ModuleType) -> None:
+def test_a_rule_is_reported_by_name(values: dict[str, object], settings: ModuleType) -> None:
     with pytest.raises(InputError, match=name_of(values)):
         settings.require_runnable(configured(**values), layers=8)
 

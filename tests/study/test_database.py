@@ -54,7 +54,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path) -> None:
         Study.create(tmp_path / "file" / "study", {}, "f")
 
 
-def test_a_new_file_has_its_journal_so_that_no_tuner_switches_it_beside_another(tmp_path) -> None:
+def test_a_new_file_has_its_journal_so_that_no_two_tuners_switch_it(tmp_path) -> None:
     database.create(tmp_path, {"host": "a"})
     with contextlib.closing(sqlite3.connect(tmp_path / database.FILE)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"

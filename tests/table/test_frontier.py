@@ -57,7 +57,7 @@ def test_winners_are_named_in_the_order_of_their_batches_then_those_that_come_ne
     assert [strategy.layout.ep for strategy in featured(standings(known), most=2)] == [2, 1]
 
 
-def test_no_more_are_named_than_can_be_told_apart(origin) -> None:
+def test_no_more_are_named_than_can_be_distinguished(origin) -> None:
     known = flat(origin, {ep: [1.0 + (ep == at) for at in (1, 2, 3, 4)] for ep in (1, 2, 3, 4, 5)})
     assert len(featured(standings(known))) == 4 and len(featured(standings(known), most=2)) == 2
 

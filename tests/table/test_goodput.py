@@ -105,7 +105,7 @@ def test_with_the_factor_the_elasticity_is_three_quarters() -> None:
         assert math.log(high / low) / math.log(2048 / 128) == pytest.approx(expected, abs=1e-3)
 
 
-def test_with_the_factor_batches_are_larger_and_more_noise_never_wants_smaller_ones() -> None:
+def test_with_the_factor_batches_are_larger_and_more_noise_never_favours_smaller_ones() -> None:
     noises = [1.0, 10.0, 100.0, 1e3, 1e4]
     plain, saturating, written = ([best_batch(noise, objective) for noise in noises] for objective in (PLAIN, OURS, WRITTEN))
     assert all(one < other < last for one, other, last in zip(plain, saturating, written, strict=True))

@@ -94,13 +94,13 @@ def test_simulated_trials_are_as_fast_on_any_machine_with_any_torch(made, proble
     simulated.require_for(problem, here=HERE)
 
 
-def test_a_process_beside_a_larger_cluster_is_not_asked_for_its_machine(made, problem) -> None:
+def test_a_process_outside_a_larger_cluster_is_not_asked_for_its_machine(made, problem) -> None:
     hosts = changed(problem, "cluster", hosts=2)
     large = with_origin(made, problem={**made.origin.problem, "cluster": {**made.origin.problem["cluster"], "hosts": 2}})
     large.require_for(hosts, here=dataclasses.replace(HERE, cpu="a login node's"))
 
 
-def test_this_machine_is_told_by_the_kernel(tmp_path) -> None:
+def test_this_machine_is_identified_by_the_kernel(tmp_path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 1024 kB\n")
     assert HardwareFingerprint.here(tmp_path).cpu and HardwareFingerprint.here(tmp_path).memory_bytes == 2**20

@@ -107,7 +107,7 @@ def test_another_observation_never_widens_a_belief(small) -> None:
     assert all((after <= before * (1 + 1e-12)).all() for before, after in itertools.pairwise(widths))
 
 
-def test_many_steps_are_believed_but_for_what_runs_differ_by(small) -> None:
+def test_many_steps_are_exact_but_for_what_runs_differ_by(small) -> None:
     after = refined(small, [seen(small.rows[2], 0.5, steps=10**6)]).rows[2]
     assert after.steps_per_s == pytest.approx(0.5 * small.rows[2].steps_per_s, rel=1e-2)
     assert after.log_stddev == pytest.approx(BETWEEN_RUNS_LOG_STDDEV, rel=1e-2)
@@ -132,10 +132,10 @@ CONFIGURATION = Configuration(dp=2, global_batch=8, micro_batch=2)
 
 
 def test_step_times_tell_steps_over_seconds_and_how_much_one_step_varies() -> None:
-    told = StepTimeObservation.of(CONFIGURATION, [0.9, 1.1, 1.0, 1.0])
-    assert told.steps == 4 and math.exp(told.log_steps_per_s) == pytest.approx(1.0)
-    assert told.variance == pytest.approx(0.02 / 3)
-    assert StepTimeObservation.of(CONFIGURATION, [90.0, 110.0, 100.0, 100.0]).variance == pytest.approx(told.variance)
+    observed = StepTimeObservation.of(CONFIGURATION, [0.9, 1.1, 1.0, 1.0])
+    assert observed.steps == 4 and math.exp(observed.log_steps_per_s) == pytest.approx(1.0)
+    assert observed.variance == pytest.approx(0.02 / 3)
+    assert StepTimeObservation.of(CONFIGURATION, [90.0, 110.0, 100.0, 100.0]).variance == pytest.approx(observed.variance)
 
 
 def test_simulated_steps_that_all_take_the_same_time_refine(small) -> None:

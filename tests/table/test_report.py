@@ -52,10 +52,10 @@ def test_where_one_strategy_is_best_everywhere_it_says_so(table) -> None:
 
 
 def test_machines_get_all_of_it(table, known) -> None:
-    told = to_json(table, known)
-    assert len(told["rows"]) == len(table.rows) and told["origin"]["study"] == "a-uuid"
-    assert [switch["from"] for switch in told["switches"]] == ["dp1_tp2_pp1_z0"]
-    last = told["batches"][-1]
+    record = to_json(table, known)
+    assert len(record["rows"]) == len(table.rows) and record["origin"]["study"] == "a-uuid"
+    assert [switch["from"] for switch in record["switches"]] == ["dp1_tp2_pp1_z0"]
+    last = record["batches"][-1]
     assert last["first"]["slower_by"] == pytest.approx(1 - last["first"]["samples_per_s"] / last["fastest"]["samples_per_s"])
 
 

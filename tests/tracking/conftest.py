@@ -59,7 +59,7 @@ def finish(study: Study, lease: Lease, steps_per_s: float) -> None:
     study.finish(lease, TrialResult(outcome="completed", step_times_s=times, estimate=estimate, memory_bytes=100, seconds=3.0, setup_s=0.5))
 
 
-def try_in_vain(study: Study, configuration: Configuration, cause: str) -> None:
+def try_without_success(study: Study, configuration: Configuration, cause: str) -> None:
     """Record a trial that fails."""
     lease = study.claim(configuration)
     assert lease is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 from oppa.study import Study
 from oppa.tracking.progress import Progress
 from oppa.tracking.study_recorder import StudyRecorder
-from tests.tracking.conftest import BEST, DEFAULT, SECRET, finish, try_in_vain, try_out
+from tests.tracking.conftest import BEST, DEFAULT, SECRET, finish, try_without_success, try_out
 from tests.tracking.trackers import Recorded, calls
 
 
@@ -76,7 +76,7 @@ def test_the_study_ends_with_its_winner(study: Study, tmp_path: Path) -> None:
 
 def test_a_failure_is_recorded_and_no_secret_is(study: Study, tmp_path: Path) -> None:
     session = recorder(study, tmp_path)
-    try_in_vain(study, DEFAULT, f"login with --token {SECRET} failed")
+    try_without_success(study, DEFAULT, f"login with --token {SECRET} failed")
     session.update()
     session.finish("failed")
     text = (tmp_path / "calls.jsonl").read_text()

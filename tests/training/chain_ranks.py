@@ -114,10 +114,10 @@ def run(folder: Path, ranks: Ranks) -> list[float | str]:
 
 def digest(state: dict[TensorKey, torch.Tensor]) -> str:
     """Return a hash of every bit, whatever the order it is held in."""
-    told = hashlib.sha256()
+    hashed = hashlib.sha256()
     for key in sorted(state, key=repr):
-        told.update(repr(key).encode() + state[key].numpy().tobytes())
-    return told.hexdigest()
+        hashed.update(repr(key).encode() + state[key].numpy().tobytes())
+    return hashed.hexdigest()
 
 
 def whole_weights(replica: Replica, spec: TrialSpec, mesh: Mesh, shapes: dict[TensorKey, tuple[int, ...]]) -> dict[TensorKey, torch.Tensor]:

@@ -19,8 +19,8 @@ def saved(folder: Path, model: Model, configuration: Configuration, seed: int = 
     """Write what all ranks of a layout write, one after the other."""
     layout = layout_of(model, configuration)
     begin(folder)
-    for rank, holdings in enumerate(layout):
-        write_share(folder, cut(state or whole_state(model, seed), holdings), layout, rank)
+    for rank, shards in enumerate(layout):
+        write_share(folder, cut(state or whole_state(model, seed), shards), layout, rank)
     seal(folder, model, steps=7, notes={"samples": 448}, ranks=len(layout))
     return folder
 
@@ -29,7 +29,7 @@ def resumed(folder: Path, model: Model, configuration: Configuration) -> list[St
     """Return what all ranks of a layout read."""
     manifest = Manifest.read(folder)
     manifest.require_model(model)
-    states = [empty(holdings) for holdings in layout_of(model, configuration)]
+    states = [empty(shards) for shards in layout_of(model, configuration)]
     for state in states:
         load(folder, manifest, state)
     return states

@@ -13,20 +13,20 @@ from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.trials.trial_folder import Measurement, MeasurementReader, Report, TrialSpec, read_report
 from tests.training.families import TINY, Alone, configured
-from tests.training.gang import Gang, opened
+from tests.training.rank_pool import RankPool, opened
 from tests.training.runs import Runs, opened_runs
 
 
 @pytest.fixture(scope="session")
-def gang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gang]:
-    with opened(tmp_path_factory.mktemp("gang")) as made:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    with opened(tmp_path_factory.mktemp("ranks")) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
-def alone(gang: Gang) -> Alone:
+def alone(pool: RankPool) -> Alone:
     """Return the losses of one rank, trained once for each model."""
-    return functools.cache(lambda model, steps=4: gang.losses(configured(micro_batch=8), model, steps=steps))
+    return functools.cache(lambda model, steps=4: pool.losses(configured(micro_batch=8), model, steps=steps))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Ended:
 class Trials:
     """Runs a configuration to its end, as the torch runner does, on ranks of its own."""
 
-    def __init__(self, gang: Gang) -> None:
-        self._gang, self._count = gang, 0
+    def __init__(self, pool: RankPool) -> None:
+        self._pool, self._count = pool, 0
 
     def __call__(self, configuration: Configuration, model: Model = TINY, *, steps: int = 4, **options: object) -> Ended:
         folder = self.prepare(configuration, model, steps=steps, **options)
@@ -63,7 +63,7 @@ class Trials:
         self, configuration: Configuration, model: Model = TINY, *, steps: int = 4, limit_bytes: int = 4 << 30, **training: object
     ) -> Path:
         self._count += 1
-        folder = self._gang.new_folder()
+        folder = self._pool.new_folder()
         cluster = Cluster(devices_per_host=configuration.devices, memory_limit_bytes=limit_bytes)
         TrialSpec(
             study="tests",
@@ -77,13 +77,13 @@ class Trials:
         return folder
 
     def run(self, folder: Path, world: int) -> Ended:
-        codes = self._gang.request("trial", world, folder)
+        codes = self._pool.request("trial", world, folder)
         return Ended(codes, list(MeasurementReader(folder).new()), read_report(folder), (folder / "stderr.log").read_text())
 
 
 @pytest.fixture(scope="session")
-def trials(gang: Gang) -> Trials:
-    return Trials(gang)
+def trials(pool: RankPool) -> Trials:
+    return Trials(pool)
 
 
 @pytest.fixture(scope="session")

@@ -81,19 +81,19 @@ def whole_state(model: Model, seed: int = 0) -> dict[TensorKey, Tensor]:
     return {one.key: torch.randn(one.shape, generator=generator) for one in sorted(alone, key=lambda one: (one.key.name, one.key.kind))}
 
 
-def cut(whole: dict[TensorKey, Tensor], holdings: Iterable[Shard]) -> State:
+def cut(whole: dict[TensorKey, Tensor], shards: Iterable[Shard]) -> State:
     """Return what a rank holds of it."""
     state: State = {}
-    for one in holdings:
+    for one in shards:
         everything = tuple(range(length) for length in one.shape)
         state.setdefault(one.key, []).append((one.box, whole[one.key][index(one.box, everything)].clone()))
     return state
 
 
-def empty(holdings: Iterable[Shard]) -> State:
+def empty(shards: Iterable[Shard]) -> State:
     """Room for what a rank is to hold."""
     state: State = {}
-    for one in holdings:
+    for one in shards:
         state.setdefault(one.key, []).append((one.box, torch.full([len(indices) for indices in one.box], torch.nan)))
     return state
 

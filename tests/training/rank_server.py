@@ -75,7 +75,7 @@ def fresh(request: dict, rank: int) -> int:
     return 0
 
 
-class Gang:
+class StandingRanks:
     """Standing ranks, as many as `world`."""
 
     def __init__(self, world: int, folder: Path) -> None:
@@ -136,22 +136,22 @@ def main() -> None:
     """Serve requests until stdin ends."""
     print(json.dumps(len(list(Path("/proc/self/task").iterdir()))), flush=True)  # threads, of which a fork would keep one
     gc.freeze()  # ranks collect their own objects alone
-    gangs = dict[int, Gang]()
+    standing = dict[int, StandingRanks]()
     for line in sys.stdin:
         request = json.loads(line)
         world = request["world"]
         if request["program"] in STANDING:
-            if world not in gangs:
-                gangs[world] = Gang(world, Path(request["folder"]))
-            if any(codes := gangs[world].run(request)):
-                del gangs[world]
+            if world not in standing:
+                standing[world] = StandingRanks(world, Path(request["folder"]))
+            if any(codes := standing[world].run(request)):
+                del standing[world]
         else:
             ranks = [fork(functools.partial(fresh, request, rank)) for rank in range(world)]
             codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
         print(json.dumps(codes), flush=True)
-    for gang in gangs.values():
+    for ranks in standing.values():
         with contextlib.suppress(ProcessLookupError):
-            gang.end()
+            ranks.end()
     os._exit(0)  # saves the second that tearing torch down takes
 
 

@@ -23,9 +23,7 @@ ALONE = Configuration(dp=1, global_batch=1, micro_batch=1)
 
 
 def whole(states: list[State], model: Model, configuration: Configuration) -> bool:
-    return all(
-        same(state, cut(whole_state(model), holdings)) for state, holdings in zip(states, layout_of(model, configuration), strict=True)
-    )
+    return all(same(state, cut(whole_state(model), shards)) for state, shards in zip(states, layout_of(model, configuration), strict=True))
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])

@@ -11,7 +11,7 @@ from oppa.problem.configuration import Configuration
 from oppa.training.parallel.clipping import Clipping
 from tests.sampling import sampled
 from tests.training.families import FAMILIES, TOLERANCE, apart, kinds
-from tests.training.gang import Gang
+from tests.training.rank_pool import RankPool
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.3}
 """AdamW is almost invariant to the scale of gradients, so SGD shows the clipping."""
@@ -57,14 +57,14 @@ Reference = Callable[[str, int], list[float]]
 
 
 @pytest.fixture(scope="module")
-def clipped_alone(gang: Gang) -> Reference:
+def clipped_alone(pool: RankPool) -> Reference:
     """Return the losses of a family's model on one rank, by its micro-batch."""
-    return functools.cache(lambda family, micro_batch: gang.losses(configured(micro_batch=micro_batch), FAMILIES[family], **CLIPPED))
+    return functools.cache(lambda family, micro_batch: pool.losses(configured(micro_batch=micro_batch), FAMILIES[family], **CLIPPED))
 
 
 @pytest.mark.parametrize("family", ["tied", "own", "mixture"])
-def test_it_does_clip(family: str, gang: Gang, clipped_alone: Reference) -> None:
-    free = gang.losses(configured(micro_batch=8), FAMILIES[family], **SGD)
+def test_it_does_clip(family: str, pool: RankPool, clipped_alone: Reference) -> None:
+    free = pool.losses(configured(micro_batch=8), FAMILIES[family], **SGD)
     assert free[-1] != pytest.approx(clipped_alone(family, 8)[-1], rel=10 * TOLERANCE)
 
 
@@ -90,6 +90,8 @@ def shown(family: str, _: int, values: dict[str, object]) -> set[object]:
     sampled(CASES, shown, quick=lambda _, __, values: kinds(values)),
     ids=lambda part: configured(**part).id if isinstance(part, dict) else str(part),
 )
-def test_every_layout_clips_alike(family: str, micro_batch: int, values: dict[str, object], gang: Gang, clipped_alone: Reference) -> None:
+def test_every_layout_clips_alike(
+    family: str, micro_batch: int, values: dict[str, object], pool: RankPool, clipped_alone: Reference
+) -> None:
     one = clipped_alone(family, micro_batch)
-    assert gang.losses(configured(**values), FAMILIES[family], **CLIPPED) == pytest.approx(one, rel=TOLERANCE)
+    assert pool.losses(configured(**values), FAMILIES[family], **CLIPPED) == pytest.approx(one, rel=TOLERANCE)

@@ -11,7 +11,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from tests.sampling import sampled
 from tests.training.families import TINY
-from tests.training.gang import Gang, chain
+from tests.training.rank_pool import RankPool, chain
 
 CLIPPED = {"gradient_clipping": 0.5}
 """Less than the norms of all steps."""
@@ -52,10 +52,12 @@ WAYS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layers", "values"), sampled(WAYS, lambda layers, values: {layers, *values}), ids=str)
-def test_weights_moments_and_losses_are_equal_to_the_last_bit(values: dict[str, object], layers: int, gang: Gang, tmp_path: Path) -> None:
+def test_weights_moments_and_losses_are_equal_to_the_last_bit(
+    values: dict[str, object], layers: int, pool: RankPool, tmp_path: Path
+) -> None:
     model = dataclasses.replace(TINY, layers=layers)
     unchanging = chain(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED, digest=True)
-    *_, last, alone = map(gang.chain, [*elastic(model, tmp_path, **values), unchanging])
+    *_, last, alone = map(pool.chain, [*elastic(model, tmp_path, **values), unchanging])
     assert len(last) == sum(STEPS) + 1 and last == alone
 
 
@@ -72,24 +74,26 @@ def replication(dp: int, zero_stage: int, training: dict[str, object]) -> set[ob
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dp", "zero_stage", "training"), sampled(REPLICATED, replication), ids=str)
-def test_so_are_those_of_replicated_pipelines(dp: int, zero_stage: int, training: dict[str, object], gang: Gang, tmp_path: Path) -> None:
+def test_so_are_those_of_replicated_pipelines(
+    dp: int, zero_stage: int, training: dict[str, object], pool: RankPool, tmp_path: Path
+) -> None:
     model, replicated = dataclasses.replace(TINY, layers=6), {"dp": dp, "zero_stage": zero_stage}
     steps = (2, 4)
     unchanging = chain(model, [pipeline(1, **replicated)], [sum(steps)], training=training, digest=True)
     changing = elastic(model, tmp_path, lengths=(1, 2), steps=steps, training=training, **replicated)
-    *_, last, alone = map(gang.chain, [*changing, unchanging])
+    *_, last, alone = map(pool.chain, [*changing, unchanging])
     assert len(last) == sum(steps) + 1 and last == alone
 
 
 @pytest.mark.slow
-def test_clipping_changes_what_comes_after_the_first_step(gang: Gang) -> None:
-    clipped, free = (gang.chain(chain(TINY, [pipeline(1)], [3], training=training)) for training in (CLIPPED, {}))
+def test_clipping_changes_what_comes_after_the_first_step(pool: RankPool) -> None:
+    clipped, free = (pool.chain(chain(TINY, [pipeline(1)], [3], training=training)) for training in (CLIPPED, {}))
     assert clipped[0] == free[0] and clipped[1:] != free[1:]
 
 
 @pytest.mark.slow
-def test_a_tied_embedding_adds_in_another_order(gang: Gang, tmp_path: Path) -> None:
+def test_a_tied_embedding_adds_in_another_order(pool: RankPool, tmp_path: Path) -> None:
     model = dataclasses.replace(TINY, layers=6, tied=True)
     unchanging = chain(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED)
-    *stops, alone = map(gang.chain, [*elastic(model, tmp_path), unchanging])
+    *stops, alone = map(pool.chain, [*elastic(model, tmp_path), unchanging])
     assert stops[-1][: sum(STEPS)] == pytest.approx(alone, rel=1e-5)

@@ -24,8 +24,8 @@ from oppa.training.reshard.shards import ADAM, WEIGHT
 from tests.training.checkpoints import SQUARE, saved
 from tests.training.exported_models import MODELS, OLD, SMALL
 from tests.training.families import FAMILIES, TOLERANCE, configured, name_of
-from tests.training.gang import Gang
 from tests.training.layouts import whole_state
+from tests.training.rank_pool import RankPool
 
 ABSENT = importlib.util.find_spec("transformers") is None
 needs_transformers = pytest.mark.skipif(ABSENT, reason="NOT TESTED on models of Transformers: the package is not installed")
@@ -217,14 +217,16 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def started_alone(gang: Gang, drawn: str) -> list[float]:
-    return gang.losses(configured(), MODELS["gpt2"], init_from=drawn)
+def started_alone(pool: RankPool, drawn: str) -> list[float]:
+    return pool.losses(configured(), MODELS["gpt2"], init_from=drawn)
 
 
 @pytest.mark.parametrize("values", [{"tp": 2, "pp": 2}, {"dp": 2, "tp": 2, "zero_stage": 3}, {"dp": 2, "zero_stage": 1}], ids=name_of)
-def test_every_layout_starts_from_the_same_weights(values: dict[str, object], gang: Gang, drawn: str, started_alone: list[float]) -> None:
-    assert gang.losses(configured(**values), MODELS["gpt2"], init_from=drawn) == pytest.approx(started_alone, rel=TOLERANCE)
-    assert gang.losses(configured(), MODELS["gpt2"], steps=1)[0] != pytest.approx(started_alone[0], rel=10 * TOLERANCE)
+def test_every_layout_starts_from_the_same_weights(
+    values: dict[str, object], pool: RankPool, drawn: str, started_alone: list[float]
+) -> None:
+    assert pool.losses(configured(**values), MODELS["gpt2"], init_from=drawn) == pytest.approx(started_alone, rel=TOLERANCE)
+    assert pool.losses(configured(), MODELS["gpt2"], steps=1)[0] != pytest.approx(started_alone[0], rel=10 * TOLERANCE)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -13,9 +13,9 @@ from oppa.training.model.tensor_parallel import Slice
 from oppa.training.parallel.supported_layouts import require_buildable
 from tests.sampling import sampled
 from tests.training.families import FAMILIES, ROOT, TINY, TOLERANCE, Alone, apart, configured, kinds, name_of
-from tests.training.gang import Gang
+from tests.training.rank_pool import RankPool
 
-EVERYWHERE = [
+ALL_LAYOUTS = [
     {"dp": 2, "zero_stage": 1, "recompute": "full", "micro_batch": 1},
     {"dp": 4, "zero_stage": 2},
     {"dp": 2, "zero_stage": 3},
@@ -40,7 +40,7 @@ CASES = [
     *(
         (family, values)
         for family in FAMILIES
-        for values in EVERYWHERE
+        for values in ALL_LAYOUTS
         if family != "own" or not ("tp" in values or values.get("recompute") == "selective")  # refused, see test_refusals
     ),
     *((family, values) for family in ("mixture", "switch") for values in SPREAD),
@@ -57,13 +57,13 @@ def id_of(part: object) -> str:
 
 
 @pytest.mark.parametrize(("family", "values"), sampled(CASES, shown, quick=lambda family, values: {family, *kinds(values)}), ids=id_of)
-def test_a_family_trains_the_same_under_every_layout(family: str, values: dict[str, object], gang: Gang, alone: Alone) -> None:
-    assert gang.losses(configured(**values), FAMILIES[family]) == pytest.approx(alone(FAMILIES[family]), rel=TOLERANCE)
+def test_a_family_trains_the_same_under_every_layout(family: str, values: dict[str, object], pool: RankPool, alone: Alone) -> None:
+    assert pool.losses(configured(**values), FAMILIES[family]) == pytest.approx(alone(FAMILIES[family]), rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_falls(family: str, gang: Gang) -> None:
-    longer = gang.losses(configured(micro_batch=8), FAMILIES[family], steps=17)
+def test_loss_falls(family: str, pool: RankPool) -> None:
+    longer = pool.losses(configured(micro_batch=8), FAMILIES[family], steps=17)
     assert min(longer[-4:]) < longer[0] - 0.1
 
 
@@ -77,9 +77,9 @@ IN_BF16 = [
 @pytest.mark.parametrize(
     ("family", "values"), sampled(IN_BF16, lambda family, values: {family, id_of(values)}, quick=lambda _, values: kinds(values)), ids=id_of
 )
-def test_bf16_follows_fp32(family: str, values: dict[str, object], gang: Gang, alone: Alone) -> None:
+def test_bf16_follows_fp32(family: str, values: dict[str, object], pool: RankPool, alone: Alone) -> None:
     # Twice the tolerance of test_layouts: a router may decide otherwise, and a ViT has a loss per image, not per token.
-    assert gang.losses(configured(**values), FAMILIES[family], precision="bf16") == pytest.approx(alone(FAMILIES[family]), rel=2e-2)
+    assert pool.losses(configured(**values), FAMILIES[family], precision="bf16") == pytest.approx(alone(FAMILIES[family]), rel=2e-2)
 
 
 MODELS = [*PRESETS.values(), *(dataclasses.replace(model, name=name) for name, model in FAMILIES.items() if not model.entry_point)]
@@ -121,15 +121,15 @@ HEADS = dataclasses.replace(TINY, layers=6, entry_point=f"{ROOT / 'examples'}:mu
 
 
 @pytest.mark.slow
-def test_heads_that_predict_further_tokens_may_lie_in_any_stage(gang: Gang) -> None:
-    alone = gang.losses(configured(micro_batch=8), HEADS)
+def test_heads_that_predict_further_tokens_may_lie_in_any_stage(pool: RankPool) -> None:
+    alone = pool.losses(configured(micro_batch=8), HEADS)
     for values in (
         {"pp": 4, "stage_layout": "Ett|ttt|t|L"},
         {"pp": 2, "stage_layout": "Et*5|tL", "schedule": "zb-h1"},
         {"pp": 2, "model_chunks": 4, "schedule": "interleaved"},
         {"dp": 2, "pp": 2, "zero_stage": 2, "stage_layout": "Ett|t*4L"},
     ):
-        assert gang.losses(configured(**values), HEADS) == pytest.approx(alone, rel=TOLERANCE)
+        assert pool.losses(configured(**values), HEADS) == pytest.approx(alone, rel=TOLERANCE)
 
 
 DIVIDED = dataclasses.replace(TINY, layers=8, entry_point=f"{ROOT / 'examples'}:multi_token:Divided")
@@ -137,8 +137,8 @@ DIVIDED = dataclasses.replace(TINY, layers=8, entry_point=f"{ROOT / 'examples'}:
 
 
 @pytest.mark.slow
-def test_the_losses_of_heads_may_lie_in_any_stage_too(gang: Gang) -> None:
-    alone = gang.losses(configured(micro_batch=8), DIVIDED, steps=16)
+def test_the_losses_of_heads_may_lie_in_any_stage_too(pool: RankPool) -> None:
+    alone = pool.losses(configured(micro_batch=8), DIVIDED, steps=16)
     assert min(alone[-4:]) < alone[0] - 0.1
     for values in ({"pp": 4, "stage_layout": "Et*4|tt|tt|L"}, {"pp": 2, "stage_layout": "Et*5|t*3L"}):
-        assert gang.losses(configured(**values), DIVIDED) == pytest.approx(alone[:4], rel=TOLERANCE)
+        assert pool.losses(configured(**values), DIVIDED) == pytest.approx(alone[:4], rel=TOLERANCE)

@@ -16,16 +16,16 @@ from oppa.training.statistics.noise_scale import Health, Norms
 from oppa.trials.trial_folder import TrialSpec
 from tests.sampling import nightly, sampled
 from tests.training.families import FAMILIES, GROUPED, apart, configured, id_of, kinds, name_of
-from tests.training.gang import Gang
 from tests.training.gradient_loop import SIZES, OwnLoop
 from tests.training.noise_scale_selftest import self_test
 from tests.training.norms import STEPS, assert_same, mean, norms_of, spec_of, square, whole
+from tests.training.rank_pool import RankPool
 
 
-def found_by(gang: Gang, program: str, values: dict[str, object], model: Model) -> list[list[Norms]]:
+def found_by(pool: RankPool, program: str, values: dict[str, object], model: Model) -> list[list[Norms]]:
     """Return what the training core finds, by step and group; its weights stay as they are."""
     configuration = configured(**values)
-    return of_json(gang.agreed(program, configuration.devices, spec_of(configuration, model)))
+    return of_json(pool.agreed(program, configuration.devices, spec_of(configuration, model)))
 
 
 def of_json(steps: list[list[dict[str, float]]]) -> list[list[Norms]]:
@@ -100,9 +100,9 @@ EIGHT = [
 
 
 @pytest.mark.parametrize("values", sampled(ONE_TO_FOUR + EIGHT, apart, quick=kinds), ids=name_of)
-def test_every_layout_finds_the_norms_of_one_process(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_layout_finds_the_norms_of_one_process(values: dict[str, object], pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dataclasses.replace(GROUPED, layers=8 if values.get("pp") == 4 else 4, hidden=32, ffn=48, seq_len=16)
-    assert_same(found_by(gang, "core", values, model), reference(values, model, monkeypatch))
+    assert_same(found_by(pool, "core", values, model), reference(values, model, monkeypatch))
 
 
 OF_WORKERS = [
@@ -118,15 +118,15 @@ OF_WORKERS = [
 
 
 @pytest.mark.parametrize("values", sampled(OF_WORKERS, apart, quick=kinds), ids=name_of)
-def test_and_those_of_its_workers(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_and_those_of_its_workers(values: dict[str, object], pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dataclasses.replace(GROUPED, layers=4, hidden=32, ffn=48, seq_len=16)
-    assert_same(found_by(gang, "core, workers", values, model), reference(values, model, monkeypatch, of_workers=True))
+    assert_same(found_by(pool, "core, workers", values, model), reference(values, model, monkeypatch, of_workers=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [{"dp": 2, "ep": 2}, {"dp": 4, "ep": 2, "zero_stage": 3, "micro_batch": 1}], ids=name_of)
-def test_and_those_of_workers_whose_experts_are_spread(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = found_by(gang, "core, workers", values, FAMILIES["switch"])
+def test_and_those_of_workers_whose_experts_are_spread(values: dict[str, object], pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = found_by(pool, "core, workers", values, FAMILIES["switch"])
     assert_same(found, reference(values, FAMILIES["switch"], monkeypatch, of_workers=True))
 
 
@@ -148,8 +148,8 @@ def shown(family: str, values: dict[str, object]) -> set[object]:
 
 
 @pytest.mark.parametrize(("family", "values"), sampled(OTHERS, shown, quick=lambda _, values: kinds(values)), ids=id_of)
-def test_so_does_every_family(family: str, values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_same(found_by(gang, "core", values, FAMILIES[family]), reference(values, FAMILIES[family], monkeypatch))
+def test_so_does_every_family(family: str, values: dict[str, object], pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_same(found_by(pool, "core", values, FAMILIES[family]), reference(values, FAMILIES[family], monkeypatch))
 
 
 def own_reference(world: int, *, of_workers: bool = False) -> list[list[Norms]]:
@@ -174,52 +174,52 @@ def own_reference(world: int, *, of_workers: bool = False) -> list[list[Norms]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "fsdp", "fsdp, recomputed"])
 @pytest.mark.parametrize("world", [1, 2, *nightly(4)])
-def test_a_loop_of_ones_own_with_a_smaller_last_micro_batch(program: str, world: int, gang: Gang) -> None:
-    assert_same(of_json(gang.agreed(program, world)), own_reference(world))
+def test_a_loop_of_ones_own_with_a_smaller_last_micro_batch(program: str, world: int, pool: RankPool) -> None:
+    assert_same(of_json(pool.agreed(program, world)), own_reference(world))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "fsdp"])
 @pytest.mark.parametrize("world", [1, 2])
-def test_the_check_of_a_loop_of_ones_own_finds_both_norms(program: str, world: int, gang: Gang) -> None:
-    assert_same(of_json(gang.agreed(f"{program}, checked", world)), [own_reference(world)[0]] * 2)
+def test_the_check_of_a_loop_of_ones_own_finds_both_norms(program: str, world: int, pool: RankPool) -> None:
+    assert_same(of_json(pool.agreed(f"{program}, checked", world)), [own_reference(world)[0]] * 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "fsdp", "fsdp in float32"])
 @pytest.mark.parametrize("world", [1, 2, *nightly(4)])
-def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int, gang: Gang) -> None:
-    assert_same(of_json(gang.agreed(f"{program}, workers", world)), own_reference(world, of_workers=True))
+def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int, pool: RankPool) -> None:
+    assert_same(of_json(pool.agreed(f"{program}, workers", world)), own_reference(world, of_workers=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [*nightly("ddp, compiled"), "ddp, compiled, workers", "fsdp, compiled"])
-def test_a_model_that_is_compiled_after_it_is_wrapped_is_measured_over_all_ranks(program: str, gang: Gang) -> None:
-    assert_same(of_json(gang.agreed(program, 2)), own_reference(2, of_workers="workers" in program))
+def test_a_model_that_is_compiled_after_it_is_wrapped_is_measured_over_all_ranks(program: str, pool: RankPool) -> None:
+    assert_same(of_json(pool.agreed(program, 2)), own_reference(2, of_workers="workers" in program))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["not wrapped", "compiled alone"])
-def test_a_model_that_is_not_wrapped_is_refused_where_several_ranks_train(program: str, gang: Gang) -> None:
-    assert "neither wrapped in DDP" in gang.agreed(program, 2)
-    assert gang.agreed(program, 1) == ""
+def test_a_model_that_is_not_wrapped_is_refused_where_several_ranks_train(program: str, pool: RankPool) -> None:
+    assert "neither wrapped in DDP" in pool.agreed(program, 2)
+    assert pool.agreed(program, 1) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp, averaged at once", "fsdp, averaged at once"])
-def test_workers_whose_gradients_never_add_up_by_themselves_are_refused(program: str, gang: Gang) -> None:
-    assert "do not add up on this rank before they are averaged" in gang.agreed(program, 2)
+def test_workers_whose_gradients_never_add_up_by_themselves_are_refused(program: str, pool: RankPool) -> None:
+    assert "do not add up on this rank before they are averaged" in pool.agreed(program, 2)
 
 
 @pytest.mark.slow
-def test_parameters_that_tensor_parallelism_splits_too_are_refused(gang: Gang) -> None:
-    assert "nor entirely in FSDP2 alone" in gang.agreed("fsdp and tp", 2)
+def test_parameters_that_tensor_parallelism_splits_too_are_refused(pool: RankPool) -> None:
+    assert "nor entirely in FSDP2 alone" in pool.agreed("fsdp and tp", 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, *nightly(4)])
-def test_planted_noise_is_found_by_several_processes(world: int, gang: Gang) -> None:
-    assert gang.agreed("planted", world) < 0.15
+def test_planted_noise_is_found_by_several_processes(world: int, pool: RankPool) -> None:
+    assert pool.agreed("planted", world) < 0.15
 
 
 def test_planted_noise_is_found() -> None:

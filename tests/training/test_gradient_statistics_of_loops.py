@@ -59,7 +59,7 @@ def test_norms_may_be_those_that_adam_sees() -> None:
     assert_same([list(statistics.norms)], [[norms_of(scaled, 2)]])
 
 
-def test_gradients_that_are_not_finite_are_told() -> None:
+def test_gradients_that_are_not_finite_are_reported() -> None:
     model = linear()
     statistics = GradientStatistics(model)
     model(torch.full((2, 4), torch.inf, dtype=torch.float64)).sum().backward()
@@ -77,7 +77,7 @@ def test_what_is_not_watched_any_more_is_not_seen() -> None:
     assert statistics.norms[0].small > 0
 
 
-def test_a_model_that_was_watched_leaves_no_memory_behind() -> None:
+def test_a_model_that_was_watched_frees_its_memory() -> None:
     model = linear()
     statistics = GradientStatistics(model)
     backward(model, [2, 2])

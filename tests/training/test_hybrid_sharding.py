@@ -11,7 +11,7 @@ from oppa.training.reshard.shards import layout_of
 from tests.sampling import sampled
 from tests.training.conftest import Trials
 from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, apart, configured, kinds, name_of
-from tests.training.gang import Gang, chain
+from tests.training.rank_pool import RankPool, chain
 from tests.training.trained_weights import differing, weights_after
 
 LAYOUTS = [
@@ -25,22 +25,22 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("values", sampled(LAYOUTS, apart, quick=kinds), ids=name_of)
-def test_groups_of_shards_train_the_same_model(values: dict[str, object], gang: Gang, alone: Alone) -> None:
-    assert gang.losses(configured(**values), GROUPED) == pytest.approx(alone(GROUPED), rel=TOLERANCE)
+def test_groups_of_shards_train_the_same_model(values: dict[str, object], pool: RankPool, alone: Alone) -> None:
+    assert pool.losses(configured(**values), GROUPED) == pytest.approx(alone(GROUPED), rel=TOLERANCE)
 
 
 @pytest.mark.slow
-def test_the_weights_are_those_of_one_process(gang: Gang, tmp_path: Path) -> None:
-    one = weights_after(gang, configured(micro_batch=8), GROUPED, tmp_path / "alone.pt")
+def test_the_weights_are_those_of_one_process(pool: RankPool, tmp_path: Path) -> None:
+    one = weights_after(pool, configured(micro_batch=8), GROUPED, tmp_path / "alone.pt")
     for stage in (1, 2, 3):
-        found = weights_after(gang, configured(dp=4, dp_shard=2, zero_stage=stage), GROUPED, tmp_path / "others.pt")
+        found = weights_after(pool, configured(dp=4, dp_shard=2, zero_stage=stage), GROUPED, tmp_path / "others.pt")
         assert not differing(one, found), stage
 
 
 @pytest.mark.slow
-def test_state_moves_to_groups_of_shards_and_from_them(gang: Gang, alone: Alone) -> None:
+def test_state_moves_to_groups_of_shards_and_from_them(pool: RankPool, alone: Alone) -> None:
     layouts = [configured(dp=4, zero_stage=3), *(configured(dp=4, dp_shard=2, zero_stage=stage) for stage in (3, 1)), configured(tp=4)]
-    assert gang.chain(chain(GROUPED, layouts, [1, 1, 2, 1])) == pytest.approx(alone(GROUPED, 5), rel=TOLERANCE)
+    assert pool.chain(chain(GROUPED, layouts, [1, 1, 2, 1])) == pytest.approx(alone(GROUPED, 5), rel=TOLERANCE)
 
 
 @pytest.mark.slow

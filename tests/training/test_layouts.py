@@ -4,7 +4,7 @@ import pytest
 
 from tests.sampling import sampled
 from tests.training.families import GROUPED, TINY, TOLERANCE, Alone, apart, configured, features, kinds, name_of
-from tests.training.gang import Gang, chain
+from tests.training.rank_pool import RankPool, chain
 
 
 def same(losses: list[float], reference: list[float]) -> bool:
@@ -32,8 +32,8 @@ ACCUMULATED = [{"micro_batch": 1}, {"dp": 2, "micro_batch": 4}, {"dp": 2, "micro
 
 
 @pytest.mark.parametrize("values", sampled(DATA + PIPELINE + ACCUMULATED + REPLICATED, features, quick=kinds), ids=name_of)
-def test_data_and_pipeline_parallel_train_the_same_model(values: dict[str, object], gang: Gang, alone: Alone) -> None:
-    assert same(gang.losses(configured(**values), TINY), alone(TINY))
+def test_data_and_pipeline_parallel_train_the_same_model(values: dict[str, object], pool: RankPool, alone: Alone) -> None:
+    assert same(pool.losses(configured(**values), TINY), alone(TINY))
 
 
 STAGES = [
@@ -57,8 +57,8 @@ def parts(values: dict[str, object]) -> set[object]:
 @pytest.mark.parametrize(
     "values", sampled(STAGES, parts, quick=kinds), ids=lambda values: f"{name_of(values)} {values.get('stage_layout', '')}"
 )
-def test_stages_of_any_parts_train_the_same_model(values: dict[str, object], gang: Gang, alone: Alone) -> None:
-    assert same(gang.losses(configured(**values), TINY), alone(TINY))
+def test_stages_of_any_parts_train_the_same_model(values: dict[str, object], pool: RankPool, alone: Alone) -> None:
+    assert same(pool.losses(configured(**values), TINY), alone(TINY))
 
 
 TENSOR = [
@@ -72,8 +72,8 @@ TENSOR = [
 
 
 @pytest.mark.parametrize("values", sampled(TENSOR, apart, quick=kinds), ids=name_of)
-def test_tensor_parallel_composes_with_all_kinds_of_parallelism(values: dict[str, object], gang: Gang, alone: Alone) -> None:
-    assert same(gang.losses(configured(**values), GROUPED), alone(GROUPED))
+def test_tensor_parallel_composes_with_all_kinds_of_parallelism(values: dict[str, object], pool: RankPool, alone: Alone) -> None:
+    assert same(pool.losses(configured(**values), GROUPED), alone(GROUPED))
 
 
 PLAIN = [{}, {"pp": 2}, {"pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"dp": 2, "zero_stage": 3}]
@@ -81,27 +81,27 @@ RECOMPUTED = [{**values, "recompute": recompute} for values in PLAIN for recompu
 
 
 @pytest.mark.parametrize("values", sampled(RECOMPUTED, apart, quick=kinds), ids=name_of)
-def test_recomputing_changes_nothing_but_memory(values: dict[str, object], gang: Gang, alone: Alone) -> None:
-    assert same(gang.losses(configured(**values), TINY), alone(TINY))
+def test_recomputing_changes_nothing_but_memory(values: dict[str, object], pool: RankPool, alone: Alone) -> None:
+    assert same(pool.losses(configured(**values), TINY), alone(TINY))
 
 
-def test_a_run_repeats_to_the_last_bit_and_a_seed_matters(gang: Gang, alone: Alone) -> None:
-    assert gang.losses(configured(micro_batch=8), TINY) == alone(TINY)
-    assert not same(gang.losses(configured(micro_batch=8), TINY, seed=1), alone(TINY))
+def test_a_run_repeats_to_the_last_bit_and_a_seed_matters(pool: RankPool, alone: Alone) -> None:
+    assert pool.losses(configured(micro_batch=8), TINY) == alone(TINY)
+    assert not same(pool.losses(configured(micro_batch=8), TINY, seed=1), alone(TINY))
 
 
-def test_loss_falls_and_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
+def test_loss_falls_and_bf16_follows_fp32(pool: RankPool, alone: Alone) -> None:
     assert alone(TINY)[-1] < alone(TINY)[0] - 0.1
     # bf16 keeps 8 bits of mantissa: 4e-3 per operation, averaged over many.
-    assert gang.losses(configured(micro_batch=8), TINY, precision="bf16") == pytest.approx(alone(TINY), rel=1e-2)
-    assert gang.losses(configured(pp=2), TINY, precision="bf16") == pytest.approx(alone(TINY), rel=1e-2)
+    assert pool.losses(configured(micro_batch=8), TINY, precision="bf16") == pytest.approx(alone(TINY), rel=1e-2)
+    assert pool.losses(configured(pp=2), TINY, precision="bf16") == pytest.approx(alone(TINY), rel=1e-2)
 
 
 @pytest.mark.slow
-def test_process_groups_that_are_destroyed_leave_no_thread(gang: Gang) -> None:
+def test_process_groups_that_are_destroyed_leave_no_thread(pool: RankPool) -> None:
     """FSDP2's tensors are in reference cycles and in a cache of torch's, and hold the groups of their layout."""
     layouts = [configured(dp=4, zero_stage=3), configured(dp=2, tp=2, zero_stage=2)]
     once, after_others = (
-        gang.chain(chain(GROUPED, each, [1] * len(each), threads=True))[-1] for each in (layouts[:1], layouts[1:] + layouts[:1])
+        pool.chain(chain(GROUPED, each, [1] * len(each), threads=True))[-1] for each in (layouts[:1], layouts[1:] + layouts[:1])
     )
     assert once == after_others > 0

@@ -12,7 +12,7 @@ from oppa.training.parallel.supported_layouts import require_buildable, require_
 from tests.sampling import nightly, sampled
 from tests.training.conftest import Trials
 from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, apart, configured, id_of, kinds
-from tests.training.gang import Gang, chain
+from tests.training.rank_pool import RankPool, chain
 from tests.training.runs import CLOSE, Runs, events, losses
 from tests.training.trained_weights import differing, weights_after
 
@@ -56,36 +56,36 @@ def shown(family: str, values: dict[str, object]) -> set[object]:
 
 
 @pytest.mark.parametrize(("family", "values"), sampled(CASES, shown, quick=lambda _, values: kinds(values)), ids=id_of)
-def test_parts_of_sequences_train_the_same_model(family: str, values: dict[str, object], gang: Gang, alone: Alone) -> None:
-    assert gang.losses(configured(**values), MODELS[family]) == pytest.approx(alone(MODELS[family]), rel=TOLERANCE)
+def test_parts_of_sequences_train_the_same_model(family: str, values: dict[str, object], pool: RankPool, alone: Alone) -> None:
+    assert pool.losses(configured(**values), MODELS[family]) == pytest.approx(alone(MODELS[family]), rel=TOLERANCE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["grouped", *nightly("encoder", "mixture")])
-def test_the_weights_are_those_of_one_process(family: str, gang: Gang, tmp_path: Path) -> None:
-    one = weights_after(gang, configured(micro_batch=8), MODELS[family], tmp_path / "alone.pt")
+def test_the_weights_are_those_of_one_process(family: str, pool: RankPool, tmp_path: Path) -> None:
+    one = weights_after(pool, configured(micro_batch=8), MODELS[family], tmp_path / "alone.pt")
     for values in ({"cp": 4}, {"cp": 2, "dp": 2, "zero_stage": 3}, {"cp": 2, "tp": 2}):
-        assert not differing(one, weights_after(gang, configured(**values), MODELS[family], tmp_path / "others.pt")), values
-    first = weights_after(gang, configured(micro_batch=8, global_batch=16), MODELS[family], tmp_path / "more.pt")
+        assert not differing(one, weights_after(pool, configured(**values), MODELS[family], tmp_path / "others.pt")), values
+    first = weights_after(pool, configured(micro_batch=8, global_batch=16), MODELS[family], tmp_path / "more.pt")
     assert differing(one, first)
 
 
 @pytest.mark.slow
-def test_a_layout_with_parts_of_sequences_is_one_like_all_others(gang: Gang, alone: Alone, tmp_path: Path) -> None:
+def test_a_layout_with_parts_of_sequences_is_one_like_all_others(pool: RankPool, alone: Alone, tmp_path: Path) -> None:
     """State moves to it and from it, and a checkpoint of it resumes in others."""
     walk = [configured(**values) for values in ({"dp": 4}, {"cp": 4}, {"tp": 2, "cp": 2}, {"cp": 2, "dp": 2, "zero_stage": 3}, {"pp": 4})]
     alone_longer = alone(GROUPED, 5)
-    assert gang.chain(chain(GROUPED, [*walk[:4]], [1, 1, 1, 2])) == pytest.approx(alone_longer, rel=TOLERANCE)
+    assert pool.chain(chain(GROUPED, [*walk[:4]], [1, 1, 1, 2])) == pytest.approx(alone_longer, rel=TOLERANCE)
     saved = {"checkpoint": str(tmp_path / "saved")}
-    first = gang.chain(chain(GROUPED, [configured(cp=2, dp=2, zero_stage=1)], [2], **saved))
-    assert gang.chain(chain(GROUPED, [configured(cp=4)], [3], **saved)) == pytest.approx(alone_longer, rel=TOLERANCE)
+    first = pool.chain(chain(GROUPED, [configured(cp=2, dp=2, zero_stage=1)], [2], **saved))
+    assert pool.chain(chain(GROUPED, [configured(cp=4)], [3], **saved)) == pytest.approx(alone_longer, rel=TOLERANCE)
     assert first == pytest.approx(alone_longer[:2], rel=TOLERANCE)
 
 
 @pytest.mark.slow
-def test_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
+def test_bf16_follows_fp32(pool: RankPool, alone: Alone) -> None:
     for values in ({"cp": 2, "pp": 2}, {"cp": 2, "dp": 2, "zero_stage": 3}):
-        assert gang.losses(configured(**values), GROUPED, precision="bf16") == pytest.approx(alone(GROUPED), rel=1e-2)
+        assert pool.losses(configured(**values), GROUPED, precision="bf16") == pytest.approx(alone(GROUPED), rel=1e-2)
 
 
 LONG = dataclasses.replace(TINY, layers=2, seq_len=512)

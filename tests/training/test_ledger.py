@@ -142,7 +142,7 @@ def test_the_lines_that_stand_are_the_same_when_they_are_streamed(
     assert list(found) == standing(read(tmp_path)[:-1]), "they are those up to the end at that time"
 
 
-def test_a_damaged_ledger_is_told_of(tmp_path: Path) -> None:
+def test_a_damaged_ledger_is_reported(tmp_path: Path) -> None:
     (tmp_path / "steps.jsonl").write_text('{"event": "started"}\nnonsense\n')
     with pytest.raises(CheckpointError, match="is damaged"):
         read(tmp_path)
@@ -190,7 +190,7 @@ def test_a_tail_tells_each_line_once_when_it_is_whole(tmp_path: Path) -> None:
     assert Tail(tmp_path).new() == [], "what was there before is not new"
 
 
-def test_a_line_that_is_half_written_when_a_tail_begins_is_told_once_it_is_whole(tmp_path: Path) -> None:
+def test_a_line_that_is_half_written_when_a_tail_begins_is_yielded_once_it_is_whole(tmp_path: Path) -> None:
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"event": "started"}\n{"event": "st')
         file.flush()

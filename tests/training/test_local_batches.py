@@ -16,8 +16,8 @@ from oppa.training.parallel.supported_layouts import require_shareable
 from oppa.training.run.training_run import open_run
 from oppa.training.statistics.noise_scale import Norms
 from tests.training.families import TINY, configured
-from tests.training.gang import Gang
 from tests.training.norms import mean, spec_of, square, whole
+from tests.training.rank_pool import RankPool
 
 SMALL = dataclasses.replace(TINY, layers=2, hidden=32, ffn=48, seq_len=16)
 SHARED_OUT = [(5, 3), (7, 1), (1, 2, 9, 4), (32, 1, 1, 3)]
@@ -33,11 +33,11 @@ def uneven(local_batches: Sequence[int], *, zero_stage: int = 0, micro_batch: in
 def test_the_gradient_is_that_of_one_process_over_all_samples(
     local_batches: tuple[int, ...],
     zero_stage: int,
-    gang: Gang,
+    pool: RankPool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = spec_of(uneven(local_batches, zero_stage=zero_stage), SMALL)
-    found = gang.agreed("shared out", len(local_batches), spec, local_batches=local_batches)
+    found = pool.agreed("shared out", len(local_batches), spec, local_batches=local_batches)
     stage, batch = whole(SMALL, monkeypatch), source_of(spec).batch(0, range(sum(local_batches)))
     parameters = dict(stage.named_parameters())
 

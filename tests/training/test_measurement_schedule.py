@@ -18,7 +18,7 @@ from oppa.training.parallel.gradient_layout import layout_of
 from oppa.training.statistics.measurement_schedule import COMPARED, LONGEST, LONGEST_IN_TWO, RECENT, MeasurementSchedule
 from oppa.training.statistics.noise_scale import NoiseScale, NoiseScaleEstimate, Smoothing
 from oppa.training.statistics.step_clock import StepClock, StepSeconds
-from tests.training.gang import Gang
+from tests.training.rank_pool import RankPool
 
 RELIABLE = NoiseScale(samples=1000, tokens=1e6)
 
@@ -306,6 +306,6 @@ def test_a_checkpoint_from_before_goes_on() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp, scheduled", "fsdp, scheduled"])
-def test_ranks_with_costs_of_their_own_measure_the_same_steps(program: str, gang: Gang) -> None:
-    steps, noise = gang.agreed(program, 2)
+def test_ranks_with_costs_of_their_own_measure_the_same_steps(program: str, pool: RankPool) -> None:
+    steps, noise = pool.agreed(program, 2)
     assert steps[:2] == [0, 1] and len(steps) < 20 and math.isfinite(noise)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from oppa.training.model.moe import Mixture, balance_loss
-from tests.training.gang import Gang
 from tests.training.mixtures import MODEL, mixture, sequences
+from tests.training.rank_pool import RankPool
 
 
 def by_hand(one: Mixture, x: torch.Tensor) -> torch.Tensor:
@@ -44,10 +44,10 @@ def test_the_balance_loss_is_a_mean_over_sequences() -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(gang: Gang) -> Path:
+def shared(pool: RankPool) -> Path:
     """Return the folder of two ranks that share out their experts, or the dimensions of experts."""
-    folder = gang.new_folder()
-    assert gang.request("moe", 2, folder) == [0, 0], (folder / "stderr.log").read_text()
+    folder = pool.new_folder()
+    assert pool.request("moe", 2, folder) == [0, 0], (folder / "stderr.log").read_text()
     return folder
 
 

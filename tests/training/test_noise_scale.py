@@ -28,7 +28,7 @@ def expected_norms(signal: float, noise: float, sizes: list[int], weights: list[
 
 
 @given(POSITIVE, POSITIVE, SIZES, st.booleans())
-def test_expected_norms_give_back_what_they_were_made_of(signal: float, noise: float, sizes: list[int], by_tokens: bool) -> None:
+def test_expected_norms_give_the_signal_and_noise_that_made_them(signal: float, noise: float, sizes: list[int], by_tokens: bool) -> None:
     found = estimate_of([expected_norms(signal, noise, sizes, list(map(float, sizes)) if by_tokens else [1.0] * len(sizes))])
     assert found is not None
     # Rounding alone, of norms that may be 1e9 times what is looked for.
@@ -123,7 +123,7 @@ def test_a_constant_is_its_own_average_and_calibration_multiplies_the_noise() ->
     assert (scale.signal, scale.noise, scale.tokens_per_batch) == pytest.approx((2.0, 300.0, 2 * 150.0))
 
 
-def test_averages_are_slower_behind_the_warm_up() -> None:
+def test_averages_are_slower_after_the_warm_up() -> None:
     ones, then = [NoiseScaleEstimate(signal=1.0, noise=1.0)] * 2, NoiseScaleEstimate(signal=2.0, noise=1.0)
     smoothing = Smoothing(warming=0.5, steady=0.9, warmup_tokens=3e6, share=math.inf)
     kept = after([*ones, then, then], smoothing)
@@ -170,7 +170,7 @@ GOOD, NOT_A_NUMBER = NoiseScaleEstimate(signal=1.0, noise=10.0), NoiseScaleEstim
         ([NoiseScaleEstimate(signal=1.0, noise=-1e-9)] * 9, Health.NO_NOISE),
     ],
 )
-def test_an_estimate_that_cannot_be_believed_says_so(estimates: list[NoiseScaleEstimate | None], health: Health) -> None:
+def test_an_unreliable_estimate_is_marked_as_such(estimates: list[NoiseScaleEstimate | None], health: Health) -> None:
     scale = after(estimates)
     assert scale.health is health
     assert math.isfinite(scale.tokens_per_batch) or health is not Health.HEALTHY

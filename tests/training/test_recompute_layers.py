@@ -9,7 +9,7 @@ from oppa.training.parallel.supported_layouts import require_buildable
 from tests.sampling import sampled
 from tests.training.conftest import Trials
 from tests.training.families import FAMILIES, TINY, TOLERANCE, apart, configured, kinds, name_of
-from tests.training.gang import Gang
+from tests.training.rank_pool import RankPool
 
 FULL = {"recompute": "full"}
 CASES = [
@@ -33,8 +33,8 @@ def shown(model: object, values: dict[str, object]) -> set[object]:
     sampled(CASES, shown, quick=lambda _, values: kinds(values)),
     ids=lambda part: name_of(part) if isinstance(part, dict) else "",
 )
-def test_recomputing_some_layers_trains_the_same_model(model, values, gang: Gang, alone) -> None:  # type: ignore[no-untyped-def]
-    assert gang.losses(configured(**values), model) == pytest.approx(alone(model), rel=TOLERANCE)
+def test_recomputing_some_layers_trains_the_same_model(model, values, pool: RankPool, alone) -> None:  # type: ignore[no-untyped-def]
+    assert pool.losses(configured(**values), model) == pytest.approx(alone(model), rel=TOLERANCE)
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from oppa.training.reshard.shards import Layout, layout_of
 from oppa.training.reshard.transfers import Transfer, boxes_by_key, rounds, transfers
 from tests.sampling import nightly
 from tests.training.families import FAMILIES, TOLERANCE
-from tests.training.gang import Gang, chain
 from tests.training.layouts import changes, configurations, cut, empty, same, small_models, some_of, walk, whole_state
+from tests.training.rank_pool import RankPool, chain
 
 MODELS = small_models(8)
 WHOLE = {model: whole_state(model) for model in MODELS.values()}
@@ -33,7 +33,7 @@ WALK = walk(LAYOUTS)
 
 def moved(states: list[State], source: Layout, target: Layout, plan: list[Transfer]) -> list[State]:
     """Return the states that the ranks would have after the transfers, without process groups."""
-    wanted = [empty(holdings) for holdings in target]
+    wanted = [empty(shards) for shards in target]
     for keys, moving in rounds(plan, boxes_by_key(target), limit_bytes=1000):
         for sender, receiver in itertools.product(range(len(source)), range(len(target))):
             if some := [one for one in moving if (one.sender, one.receiver) == (sender, receiver)]:
@@ -62,15 +62,15 @@ def missing_bytes(model: Model, source: Configuration, target: Configuration) ->
 def check(model: Model, source: Configuration, target: Configuration) -> None:
     whole, layout, other = WHOLE[model], layout_of(model, source), layout_of(model, target)
     plan = transfers(layout, other)
-    there = moved([cut(whole, holdings) for holdings in layout], layout, other, plan)
-    for rank, holdings in enumerate(other):
-        assert same(there[rank], cut(whole, holdings)), (source.id, target.id, rank)
+    there = moved([cut(whole, shards) for shards in layout], layout, other, plan)
+    for rank, shards in enumerate(other):
+        assert same(there[rank], cut(whole, shards)), (source.id, target.id, rank)
     received = Counter[int]()
     for one in plan:
         received[one.receiver] += one.nbytes
     assert [received[rank] for rank in range(len(other))] == missing_bytes(model, source, target)
     back = moved(there, other, layout, transfers(other, layout))
-    assert all(same(back[rank], cut(whole, holdings)) for rank, holdings in enumerate(layout)), (source.id, target.id)
+    assert all(same(back[rank], cut(whole, shards)) for rank, shards in enumerate(layout)), (source.id, target.id)
 
 
 def test_the_sample_has_each_kind_of_change() -> None:
@@ -139,10 +139,10 @@ def tour_of(stops: list[Configuration]) -> dict[str, Any]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(PARTS))
-def test_ranks_keep_every_bit_from_each_layout_to_every_other_and_back(part: int, gang: Gang) -> None:
+def test_ranks_keep_every_bit_from_each_layout_to_every_other_and_back(part: int, pool: RankPool) -> None:
     stops = [LAYOUTS[number] for number in tour(len(LAYOUTS))]
     length = -(-len(stops) // PARTS)
-    gang.chain(tour_of(stops[length * part : length * (part + 1) + 1]))
+    pool.chain(tour_of(stops[length * part : length * (part + 1) + 1]))
 
 
 def test_a_tour_has_all_pairs() -> None:
@@ -152,36 +152,36 @@ def test_a_tour_has_all_pairs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "stride"), [("mixture", 3), *nightly(*((family, 1) for family in TRAINED))])
-def test_training_goes_on_as_without_a_change(family: str, stride: int, gang: Gang) -> None:
+def test_training_goes_on_as_without_a_change(family: str, stride: int, pool: RankPool) -> None:
     """Each kind of layout is among those that train, or every so many of them: without ranks, all of them are gone through."""
     model = TRAINED[family]
     every = configurations(model, 4)
     layouts = [*some_of(every)[::stride], every[0]]
     alone = Configuration(dp=1, global_batch=1, micro_batch=1)
     steps = [*[1] * (len(layouts) - 1), 2]
-    changed = gang.chain(order(model, layouts, steps))
-    unchanged = gang.chain(order(model, [alone], [sum(steps)]))
+    changed = pool.chain(order(model, layouts, steps))
+    unchanged = pool.chain(order(model, [alone], [sum(steps)]))
     assert changed == pytest.approx(unchanged, rel=TOLERANCE)
     assert changed[-1] < changed[0]
 
 
 @pytest.mark.slow
-def test_the_same_ranks_may_be_replicas_of_experts_and_then_of_all(gang: Gang) -> None:
+def test_the_same_ranks_may_be_replicas_of_experts_and_then_of_all(pool: RankPool) -> None:
     """Their groups then have other names, which DTensor must not remember."""
     values = {"zero_stage": 2, "global_batch": 8, "micro_batch": 1}
     spread, cut_up = Configuration(dp=4, ep=2, **values), Configuration(dp=2, tp=2, **values)  # type: ignore[arg-type]
-    gang.chain(order(TRAINED["mixture"], [spread, cut_up, spread], [1, 1, 1]))
+    pool.chain(order(TRAINED["mixture"], [spread, cut_up, spread], [1, 1, 1]))
 
 
 RESUMED = [{"dp": 4, "zero_stage": 3}, {"dp": 2, "pp": 2, "zero_stage": 1, "schedule": "zb-v", "model_chunks": 2}, {"tp": 2}, {}]
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_resumed_in_any_layout(gang: Gang, tmp_path: Path) -> None:
+def test_a_checkpoint_is_resumed_in_any_layout(pool: RankPool, tmp_path: Path) -> None:
     model = TRAINED["tied"]
     first, *others = (Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 1, **values}) for values in RESUMED)  # type: ignore[arg-type]
     halves = [order(model, [layout], [1], checkpoint=str(tmp_path / "step-1")) for layout in (first, first, *others)]
-    without, half, again, *elsewhere = map(gang.chain, [order(model, [first], [2]), *halves])
+    without, half, again, *elsewhere = map(pool.chain, [order(model, [first], [2]), *halves])
     assert half == without[:1]
     assert again == without, "to the last bit"
     assert all(losses == pytest.approx(without, rel=TOLERANCE) for losses in elsewhere)
@@ -189,7 +189,7 @@ def test_a_checkpoint_is_resumed_in_any_layout(gang: Gang, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.9, pytest.param(0.0, marks=pytest.mark.nightly)])
-def test_under_sgd_the_momentum_moves_along(momentum: float, gang: Gang, tmp_path: Path) -> None:
+def test_under_sgd_the_momentum_moves_along(momentum: float, pool: RankPool, tmp_path: Path) -> None:
     training = {"optimizer": "sgd", "learning_rate": 0.1, "momentum": momentum}
     model, saved = TRAINED["tied"], str(tmp_path / "step-2")
     sharded, piped, cut_up, alone = (
@@ -202,6 +202,6 @@ def test_under_sgd_the_momentum_moves_along(momentum: float, gang: Gang, tmp_pat
         order(model, [cut_up], [2], training=training, checkpoint=saved),
         order(model, [sharded], [2], training=training, checkpoint=saved),
     ]
-    changed, unchanged, _, resumed = map(gang.chain, orders)
+    changed, unchanged, _, resumed = map(pool.chain, orders)
     assert changed == pytest.approx(unchanged, rel=TOLERANCE) and changed[-1] < changed[0]
     assert resumed == pytest.approx(unchanged, rel=TOLERANCE)

@@ -12,8 +12,8 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.presets import PRESETS
 from oppa.training.reshard.shards import Shard, TensorKey, layout_of
 from oppa.training.reshard.transfers import evenly
-from tests.training.gang import Gang, chain
 from tests.training.layouts import configurations, small_models
+from tests.training.rank_pool import RankPool, chain
 
 MODEL = dataclasses.replace(PRESETS["tiny-16m"], seq_len=8)
 """61 MiB of weights and short texts: what there is to hold are weights, gradients and moments."""
@@ -33,13 +33,13 @@ Memory = dict[str, list[list[int]]]
 
 
 @pytest.fixture(scope="module")
-def memory(gang: Gang) -> Callable[[str], Memory]:
+def memory(pool: RankPool) -> Callable[[str], Memory]:
     """Return the bytes of each rank by kind (`memory_ranks`), and number in a chain of layouts."""
 
     @functools.cache
     def measured(name: str) -> Memory:
         layouts = [Configuration(**layout, global_batch=4, micro_batch=1) for layout in CHANGES[name]]  # type: ignore[arg-type]
-        ranks = gang.each("memory", 4, order=chain(MODEL, layouts, ()))
+        ranks = pool.each("memory", 4, order=chain(MODEL, layouts, ()))
         return {what: list(zip(*(rank[what] for rank in ranks), strict=True)) for what in ranks[0]}
 
     return measured
@@ -77,8 +77,8 @@ def test_every_rank_gives_away_at_the_pace_at_which_it_gets(family: str, stride:
             assert max(itertools.accumulate(held)) <= max(given.total(), got.total()) * (1 + TOLERANCE), (source.id, target.id, rank)
 
 
-def held_bytes(holdings: Iterable[Shard]) -> Counter[TensorKey]:
+def held_bytes(shards: Iterable[Shard]) -> Counter[TensorKey]:
     found = Counter[TensorKey]()
-    for holding in holdings:
-        found[holding.key] += holding.nbytes
+    for shard in shards:
+        found[shard.key] += shard.nbytes
     return found

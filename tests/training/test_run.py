@@ -148,7 +148,7 @@ def test_a_roll_back_takes_weights_back_and_samples_on(after: Configuration, mad
     assert same(at[8], at[5]) and not same(at[8], at[7])
 
 
-def test_a_roll_back_without_a_checkpoint_is_told_and_training_goes_on(made: Runs) -> None:
+def test_a_roll_back_without_a_checkpoint_is_reported_and_training_goes_on(made: Runs) -> None:
     spell = {"rank": 0, "step": 7, "deed": "roll_back", "before_step": 5, "configuration": configured(dp=4).to_dict()}
     folder = made.new(configured(dp=4), spell=spell)
     assert made.train(folder).ending is Ending.FINISHED
@@ -275,7 +275,7 @@ def flip(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, pytest.param(flip, marks=pytest.mark.nightly)])
-def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_taken(damage, saved: Path, made: Runs) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_taken(damage, saved: Path, made: Runs) -> None:  # type: ignore[no-untyped-def]
     newest, before = checkpoints(saved)
     damage(newest)
     outcome = made.train(saved)

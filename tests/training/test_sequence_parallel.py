@@ -10,7 +10,7 @@ from oppa.training.parallel.supported_layouts import require_buildable
 from tests.sampling import nightly, sampled
 from tests.training.conftest import Trials
 from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, apart, configured, id_of, kinds
-from tests.training.gang import Gang, chain
+from tests.training.rank_pool import RankPool, chain
 from tests.training.trained_weights import differing, weights_after
 
 SEQUENCE = {"tp": 2, "sequence_parallel": True}
@@ -51,28 +51,28 @@ def shown(family: str, values: dict[str, object]) -> set[object]:
 
 
 @pytest.mark.parametrize(("family", "values"), sampled(CASES, shown, quick=lambda _, values: kinds(values)), ids=id_of)
-def test_parts_of_tokens_train_the_same_model(family: str, values: dict[str, object], gang: Gang, alone: Alone) -> None:
-    assert gang.losses(configured(**values), MODELS[family]) == pytest.approx(alone(MODELS[family]), rel=TOLERANCE)
+def test_parts_of_tokens_train_the_same_model(family: str, values: dict[str, object], pool: RankPool, alone: Alone) -> None:
+    assert pool.losses(configured(**values), MODELS[family]) == pytest.approx(alone(MODELS[family]), rel=TOLERANCE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["grouped", *nightly("encoder", "mixture")])
-def test_the_weights_are_those_of_one_process(family: str, gang: Gang, tmp_path: Path) -> None:
-    one = weights_after(gang, configured(micro_batch=8), MODELS[family], tmp_path / "alone.pt")
+def test_the_weights_are_those_of_one_process(family: str, pool: RankPool, tmp_path: Path) -> None:
+    one = weights_after(pool, configured(micro_batch=8), MODELS[family], tmp_path / "alone.pt")
     for values in (SEQUENCE, {**SEQUENCE, "pp": 2}, {**SEQUENCE, "dp": 2, "zero_stage": 3}):
-        assert not differing(one, weights_after(gang, configured(**values), MODELS[family], tmp_path / "others.pt")), values
+        assert not differing(one, weights_after(pool, configured(**values), MODELS[family], tmp_path / "others.pt")), values
 
 
 @pytest.mark.slow
-def test_it_can_be_switched_on_and_off_between_steps(gang: Gang, alone: Alone) -> None:
+def test_it_can_be_switched_on_and_off_between_steps(pool: RankPool, alone: Alone) -> None:
     layouts = [configured(tp=2, dp=2), configured(**SEQUENCE, dp=2), configured(**SEQUENCE, pp=2)]
     longer = alone(GROUPED, 5)
-    assert gang.chain(chain(GROUPED, layouts, [1, 2, 2])) == pytest.approx(longer, rel=TOLERANCE)
+    assert pool.chain(chain(GROUPED, layouts, [1, 2, 2])) == pytest.approx(longer, rel=TOLERANCE)
 
 
 @pytest.mark.slow
-def test_bf16_follows_fp32(gang: Gang, alone: Alone) -> None:
-    assert gang.losses(configured(**SEQUENCE, pp=2), GROUPED, precision="bf16") == pytest.approx(alone(GROUPED), rel=1e-2)
+def test_bf16_follows_fp32(pool: RankPool, alone: Alone) -> None:
+    assert pool.losses(configured(**SEQUENCE, pp=2), GROUPED, precision="bf16") == pytest.approx(alone(GROUPED), rel=1e-2)
 
 
 @pytest.mark.slow

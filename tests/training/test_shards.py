@@ -20,9 +20,9 @@ CUT = ("query", "key", "value", "output.weight", "up", "gate", "down.weight", "h
 def counted(model: Model, configuration: Configuration) -> dict[TensorKey, torch.Tensor]:
     """Return how many ranks hold each element; both copies of a tied embedding count."""
     counts: dict[TensorKey, torch.Tensor] = {}
-    for holding in (holding for holdings in layout_of(model, configuration) for holding in holdings):
-        count = counts.setdefault(holding.key, torch.zeros(holding.shape, dtype=torch.int))
-        count[index(holding.box, Piece.of("", holding.shape).box)] += 1
+    for shard in (shard for shards in layout_of(model, configuration) for shard in shards):
+        count = counts.setdefault(shard.key, torch.zeros(shard.shape, dtype=torch.int))
+        count[index(shard.box, Piece.of("", shard.shape).box)] += 1
     return counts
 
 
@@ -65,8 +65,8 @@ def test_a_model_is_as_large_as_its_dimensions_say(family: str) -> None:
 
 def test_shards_of_the_optimizer_are_about_equal() -> None:
     layout = layout_of(MODELS["tied"], Configuration(dp=4, zero_stage=1, global_batch=4, micro_batch=1))
-    moments = [sum(one.nbytes for one in holdings if one.key.kind != WEIGHT) for holdings in layout]
-    assert max(moments) - min(moments) <= max(one.nbytes for holdings in layout for one in holdings) * 2
+    moments = [sum(one.nbytes for one in shards if one.key.kind != WEIGHT) for shards in layout]
+    assert max(moments) - min(moments) <= max(one.nbytes for shards in layout for one in shards) * 2
 
 
 def test_cells_are_disjoint_and_fill_the_boxes() -> None:

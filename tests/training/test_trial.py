@@ -12,13 +12,13 @@ from oppa.errors import InputError
 from oppa.training.parallel.supported_layouts import require_schedulable, require_supported
 from tests.training.conftest import Trials
 from tests.training.families import ROOT, TINY, configured
-from tests.training.gang import Gang
+from tests.training.rank_pool import RankPool
 
 WIDE = dataclasses.replace(TINY, layers=2, hidden=256, heads=4, kv_heads=4, ffn=512, seq_len=128)
 
 
-def test_importing_the_program_starts_no_thread(gang: Gang) -> None:
-    assert gang.threads_after_import == 1
+def test_importing_the_program_starts_no_thread(pool: RankPool) -> None:
+    assert pool.threads_after_import == 1
 
 
 def test_a_trial_reports_every_step_and_is_silent(trials: Trials) -> None:

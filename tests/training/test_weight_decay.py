@@ -10,7 +10,7 @@ from oppa.problem.training import Training
 from oppa.training.parallel.optimizer import groups_of, update_rule
 from tests.sampling import sampled
 from tests.training.families import FAMILIES, TOLERANCE, apart, configured, kinds, name_of
-from tests.training.gang import Gang
+from tests.training.rank_pool import RankPool
 
 DECAYED = {"weight_decay": 1.0, "learning_rate": 1e-2}
 """Matrices lose 1% in each step, on top of their updates."""
@@ -42,13 +42,13 @@ Reference = Callable[[str], list[float]]
 
 
 @pytest.fixture(scope="module")
-def decayed_alone(gang: Gang) -> Reference:
+def decayed_alone(pool: RankPool) -> Reference:
     """Return the losses of a family's model on one rank."""
-    return functools.cache(lambda family: gang.losses(configured(), FAMILIES[family], **DECAYED))
+    return functools.cache(lambda family: pool.losses(configured(), FAMILIES[family], **DECAYED))
 
 
-def test_it_changes_what_is_learned(gang: Gang, decayed_alone: Reference) -> None:
-    plain = gang.losses(configured(), FAMILIES["encoder"], **{**DECAYED, "weight_decay": 0.0})
+def test_it_changes_what_is_learned(pool: RankPool, decayed_alone: Reference) -> None:
+    plain = pool.losses(configured(), FAMILIES["encoder"], **{**DECAYED, "weight_decay": 0.0})
     assert plain[-1] != pytest.approx(decayed_alone("encoder")[-1], rel=10 * TOLERANCE)
 
 
@@ -75,5 +75,5 @@ def shown(family: str, values: dict[str, object]) -> set[object]:
     sampled(CASES, shown, quick=lambda _, values: kinds(values)),
     ids=lambda part: name_of(part) if isinstance(part, dict) else part,
 )
-def test_every_layout_decays_alike(family: str, values: dict[str, object], gang: Gang, decayed_alone: Reference) -> None:
-    assert gang.losses(configured(**values), FAMILIES[family], **DECAYED) == pytest.approx(decayed_alone(family), rel=TOLERANCE)
+def test_every_layout_decays_alike(family: str, values: dict[str, object], pool: RankPool, decayed_alone: Reference) -> None:
+    assert pool.losses(configured(**values), FAMILIES[family], **DECAYED) == pytest.approx(decayed_alone(family), rel=TOLERANCE)

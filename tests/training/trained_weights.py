@@ -6,13 +6,13 @@ import torch
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from tests.training.gang import Gang, chain
+from tests.training.rank_pool import RankPool, chain
 
 
-def weights_after(gang: Gang, configuration: Configuration, model: Model, path: Path) -> dict[str, torch.Tensor]:
+def weights_after(pool: RankPool, configuration: Configuration, model: Model, path: Path) -> dict[str, torch.Tensor]:
     """SGD with clipping: Adam's first steps are the signs of gradients, also of those that are zero but for rounding."""
     training = {"optimizer": "sgd", "learning_rate": 0.3, "gradient_clipping": 1.0}
-    gang.chain(chain(model, [configuration], [4], training=training, weights=str(path)))
+    pool.chain(chain(model, [configuration], [4], training=training, weights=str(path)))
     found: dict[str, torch.Tensor] = torch.load(path)
     return found
 

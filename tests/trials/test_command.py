@@ -64,12 +64,12 @@ def test_a_program_that_reports_is_started_as_it_stands(act, tmp_path):
     assert "took 4 1 a b {}" in (tmp_path / "trial" / "stdout.log").read_text()
 
 
-def test_a_program_that_would_go_on_is_told_when_the_trial_is_over(act, tmp_path):
+def test_a_program_that_would_go_on_gets_the_end_of_the_trial(act, tmp_path):
     assert act(REPORTING, "1000").outcome == "completed"
     assert "took 4" in (tmp_path / "trial" / "stdout.log").read_text()
 
 
-def test_a_judge_ends_it_early(act):
+def test_a_stop_rule_ends_it_early(act):
     result = act(REPORTING, "1000", steps=900, stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None)
     assert result.outcome == "terminated_early" and 3 <= result.steps < 100
 
@@ -82,7 +82,7 @@ def test_a_judge_ends_it_early(act):
         ("OSError(5)", "failed"),
     ],
 )
-def test_an_error_that_nobody_catches_is_told(act, error, outcome):
+def test_an_uncaught_error_is_reported(act, error, outcome):
     result = act(f"import oppa_client\ntrial = oppa_client.open_trial()\nraise {error}")
     assert (result.outcome, result.rank) == (outcome, 0) and error.partition("(")[0].split("'")[0] and result.traceback
 
@@ -124,7 +124,7 @@ def test_a_progress_bar_that_shows_a_step_again_counts_it_once(act):
     assert act(bar, pattern=formats()["lightning"]["pattern"]).steps == 4
 
 
-def test_a_judge_ends_a_program_that_knows_nothing_of_oppa(act):
+def test_a_stop_rule_ends_a_program_without_the_client(act):
     result = act(
         PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None
     )
@@ -140,7 +140,7 @@ def test_a_judge_ends_a_program_that_knows_nothing_of_oppa(act):
         ("sys.exit(0)", "failed", "ended after 1 of 4 steps"),
     ],
 )
-def test_how_such_a_program_fails_is_told(act, end, outcome, cause):
+def test_how_such_a_program_fails_is_reported(act, end, outcome, cause):
     result = act(f"import sys\nprint('took 20.0 ms')\n{end}", pattern=r"took (?P<ms>[\d.]+) ms")
     assert result.outcome == outcome and cause in result.cause
 
@@ -226,7 +226,7 @@ SILENT = ("", "the program printed nothing, and `pattern = ", "")
         pytest.param(*SILENT, ENDLESS, marks=pytest.mark.nightly),
     ],
 )
-def test_a_program_whose_steps_cannot_be_read_is_told_so(act, program, cause, lines, end):
+def test_a_program_whose_steps_cannot_be_read_is_reported(act, program, cause, lines, end):
     limits = dataclasses.replace(LIMITS, trial_time_s=2.0) if end else LIMITS
     result = act(f"{program}\n{end}", pattern="took (?P<ms>[0-9.]+) ms", limits=limits)
     assert result.outcome == ("timed_out" if end else "failed")
@@ -234,7 +234,7 @@ def test_a_program_whose_steps_cannot_be_read_is_told_so(act, program, cause, li
     assert result.traceback == lines
 
 
-def test_a_program_that_never_reports_is_told_so(act):
+def test_a_program_that_never_reports_fails_with_the_reason(act):
     cause = act("print('done')").cause
     assert cause.startswith("no step was reported: the program never called `trial.step(...)`")
     assert f"no known format ({', '.join(formats())})" in cause
@@ -322,12 +322,12 @@ def test_configuration_files_are_copied_with_their_keys_rewritten(act, tmp_path)
         *(f"{{{kind}}}" for kind in FILES),
         files=[ConfigFile(name=kind, path=str(tmp_path / f"config.{kind}"), keys=keys) for kind in FILES],
     )
-    told = (tmp_path / "trial" / "stdout.log").read_text().splitlines()[-3:]
-    assert [json.loads(line) for line in told] == [{"a": {"b": 1}, "kept": 3, "new": {"c": "mbs1"}}] * 3
+    printed = (tmp_path / "trial" / "stdout.log").read_text().splitlines()[-3:]
+    assert [json.loads(line) for line in printed] == [{"a": {"b": 1}, "kept": 3, "new": {"c": "mbs1"}}] * 3
     assert {kind: (tmp_path / f"config.{kind}").read_text() for kind in FILES} == FILES
 
 
-GANG = """
+SYNCHRONIZED = """
     import os, time, oppa_client
     import torch, torch.distributed as dist
     dist.init_process_group("gloo")
@@ -346,11 +346,11 @@ GANG = """
 @pytest.mark.parametrize(
     "stop_rule", [*nightly(None), lambda times: "terminated_early" if len(times) >= 3 else None], ids=["all its steps", "ended early"]
 )
-def test_all_ranks_end_behind_the_same_step_without_a_message(act, tmp_path, stop_rule):
-    result = act(GANG, ranks=2, steps=5 if stop_rule is None else 900, stop_rule=stop_rule)
+def test_all_ranks_end_after_the_same_step_without_a_message(act, tmp_path, stop_rule):
+    result = act(SYNCHRONIZED, ranks=2, steps=5 if stop_rule is None else 900, stop_rule=stop_rule)
     assert result.outcome == ("completed" if stop_rule is None else "terminated_early")
-    told = re.findall(r"rank \d took (\d+)", (tmp_path / "trial" / "stdout.log").read_text())  # ranks may print into one line
-    assert told == [str(result.steps)] * 2
+    printed = re.findall(r"rank \d took (\d+)", (tmp_path / "trial" / "stdout.log").read_text())  # ranks may print into one line
+    assert printed == [str(result.steps)] * 2
 
 
 def test_what_cannot_be_started_is_refused_before_any_trial(tmp_path):

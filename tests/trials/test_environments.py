@@ -43,9 +43,9 @@ def declare(tmp_path, wheel, monkeypatch):
 
 
 def create(wanted):
-    told = []
-    environments.create(wanted, told.append)
-    return told
+    lines = []
+    environments.create(wanted, lines.append)
+    return lines
 
 
 def test_a_runner_whose_environment_is_not_made_names_the_command(declare):
@@ -95,7 +95,7 @@ def test_what_cannot_be_imported_is_not_made(declare):
 @pytest.mark.parametrize(
     ("more", "message"), [('warm_up = "warm.py"', '`warm.py`|`warm_up = "warm.py"` does not exist'), ("import = 3", "unknown key|import")]
 )
-def test_a_wrong_declaration_is_told_before_anything_is_made(declare, more, message):
+def test_a_wrong_declaration_is_reported_before_anything_is_made(declare, more, message):
     wanted = declare(more=more)
     with pytest.raises(InputError, match=message):
         create(wanted)

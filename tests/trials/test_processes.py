@@ -66,8 +66,8 @@ def test_the_deaf_are_killed_after_the_grace(start):
 
 
 def test_the_stopped_hear_that_they_shall_end(start):
-    told = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); time.sleep(100)"
-    child = start(told)
+    program = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); time.sleep(100)"
+    child = start(program)
     os.kill(child.pid, signal.SIGSTOP)
     processes.end(lambda: {child} & processes.descendants(os.getpid()), 20)
     assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == 7

@@ -39,13 +39,13 @@ def test_each_step_is_passed_on_as_it_comes(act):
     assert seen == [0, 1, 2, 3]
 
 
-def test_a_judge_stops_it_at_a_step(act):
+def test_a_stop_rule_stops_it_at_a_step(act):
     result = act("steps 500 0.02", steps=500, stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None)
     assert (result.outcome, result.cause) == ("terminated_early", "")
     assert 3 <= result.steps < 500
 
 
-def test_a_judge_who_is_late_changes_nothing(act):
+def test_a_late_stop_rule_changes_nothing(act):
     assert act("steps 4 0.01", stop_rule=lambda times: "terminated_early" if len(times) >= 4 else None).outcome == "completed"
 
 
@@ -57,7 +57,7 @@ def test_the_traceback_of_the_rank_that_raised_is_kept(act, launcher):
 
 
 @pytest.mark.parametrize("limit", ["limit 64 @ {}", ""])
-def test_running_out_of_memory_is_told(act, launcher, limit):
+def test_running_out_of_memory_is_reported(act, launcher, limit):
     last = ranks(launcher, 2) - 1
     script = ["steps 1 0.01", limit.format(last), f"allocate 256 @ {last}" if limit else f"memory @ {last}", "sleep 100"]
     result = act("\n".join(filter(None, script)))

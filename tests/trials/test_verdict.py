@@ -38,7 +38,7 @@ def test_a_clean_end_too_soon_is_early_only_if_we_asked():
     assert judge(*CLEAN, steps=3) == TrialVerdict(outcome="failed", cause="ended after 3 of 5 steps", traceback="words")
 
 
-def test_who_reports_before_anyone_ends_is_believed():
+def test_the_report_of_a_rank_before_any_end_counts():
     report = Report(outcome="out_of_memory", cause="no memory", rank=1, time=9.0)
     assert judge(ended(1, code=1), ended(0, signal=6), report=report) == TrialVerdict(outcome="out_of_memory", cause="no memory", rank=1)
 

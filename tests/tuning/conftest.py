@@ -127,7 +127,7 @@ def trial_of(number, configuration, steps_per_s, outcome="completed", **values) 
     return Trial(id=number, configuration=configuration, outcome=outcome, **{**known, **values})
 
 
-def play(designer, landscape, rounds):
+def run_designer(designer, landscape, rounds):
     """Suggest and observe in turn; the candidates in the order of their trials."""
     tried: list[int] = []
     for _ in range(rounds):

@@ -151,8 +151,8 @@ def test_a_repeat_is_worth_what_the_choice_after_it_gains() -> None:
     g, gains = torch.Generator().manual_seed(0), []
     for i, (mean, stddev) in enumerate(zip(known.mean, known.stddev, strict=True)):
         truth = mean + stddev * torch.randn(DRAWS, generator=g, dtype=torch.float64)
-        told = truth + noise**0.5 * torch.randn(DRAWS, generator=g, dtype=torch.float64)
-        after = (mean / stddev**2 + told / noise) / (1 / stddev**2 + 1 / noise)
+        observed = truth + noise**0.5 * torch.randn(DRAWS, generator=g, dtype=torch.float64)
+        after = (mean / stddev**2 + observed / noise) / (1 / stddev**2 + 1 / noise)
         rival = torch.cat([known.mean[:i], known.mean[i + 1 :]]).max()
         gains.append(after.maximum(rival).mean() - known.mean.max())
     torch.testing.assert_close(value_of_repeats(known, noise), torch.stack(gains), rtol=0.03, atol=2e-5)

@@ -16,7 +16,7 @@ from oppa.errors import EnvironmentLackingError
 from oppa.tuning.designers import known_designers, make_designer
 from oppa.tuning.designers.analytic_memory import memory_bytes
 from oppa.tuning.surrogate.distributions import Normal
-from tests.tuning.conftest import failed, measured, play
+from tests.tuning.conftest import failed, measured, run_designer
 
 LEARNING = ("oppa-no-prior", "tpe", "optuna-gp", "xgboost", "smac", "forest-physics", "xgboost-physics", "smac-physics")
 
@@ -112,12 +112,12 @@ def test_what_cannot_fit_on_paper_comes_last(name, make_problem, landscape) -> N
     problem = make_problem(("100 MiB", "45 MiB"))
     candidates = problem.candidates()
     large = memory_bytes(problem, candidates) > problem.cluster.memory_limit_bytes
-    order = play(make_designer(name, problem, candidates, seed=0), landscape, len(candidates))
+    order = run_designer(make_designer(name, problem, candidates, seed=0), landscape, len(candidates))
     assert 0 < large.sum() < len(candidates) and np.array_equal(large[order], np.sort(large))
 
 
 def test_a_planner_goes_down_its_ranking_whatever_happens(make, landscape, candidates) -> None:
-    assert play(make("planner"), landscape, len(candidates)) == untroubled(make("planner"))
+    assert run_designer(make("planner"), landscape, len(candidates)) == untroubled(make("planner"))
 
 
 # The grid
@@ -147,7 +147,7 @@ def test_a_grid_puts_off_what_needs_more_than_what_ran_out_of_memory(make, candi
 
 
 def test_the_one_shot_does_not_learn_after_its_first_trials(make, landscape, candidates) -> None:
-    through = play(make("cost-model"), landscape, 12)
+    through = run_designer(make("cost-model"), landscape, 12)
     early = make("cost-model")
     early.update([landscape.observe(index) for index in through[:9]])
     early.update([measured(index, -9.0, 2**20) for index in range(5)])

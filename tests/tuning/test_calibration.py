@@ -35,7 +35,7 @@ def test_intervals_that_are_right_or_too_wide_stay_as_they_are() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=60))
-def test_intervals_never_get_narrower_than_believed_and_a_miss_widens(hits) -> None:
+def test_intervals_never_get_narrower_than_predicted_and_a_miss_widens(hits) -> None:
     assert 1.0 <= widening(hits) < widening([*hits, False])
     assert widening([*hits, True]) <= widening(hits)
 

@@ -17,7 +17,7 @@ from oppa.tuning.stopping import RULES
 from oppa.tuning.surrogate.distributions import column
 from oppa.tuning.surrogate.paper import PaperProcess
 from tests.sampling import nightly
-from tests.tuning.conftest import play
+from tests.tuning.conftest import run_designer
 
 MODELS = ("oppa", "oppa-no-prior", "oppa-paper", "vanilla-bo")
 
@@ -138,7 +138,7 @@ def test_random_draws_every_triple_equally_often(make, candidates) -> None:
 
 
 def test_exhaustive_goes_through_the_space_in_its_order(make, landscape, candidates) -> None:
-    assert play(make("exhaustive"), landscape, len(candidates)) == list(range(len(candidates)))
+    assert run_designer(make("exhaustive"), landscape, len(candidates)) == list(range(len(candidates)))
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_model_makes_better_choices_than_chance(name, problem, candidates, lan
 
     def worth(name, seed):
         """The sum over the trials after the random ones; what does not fit is as bad as the worst that does."""
-        seen = [landscape.observe(index) for index in play(make_designer(name, certain, candidates, seed=seed), landscape, 10)[5:]]
+        seen = [landscape.observe(index) for index in run_designer(make_designer(name, certain, candidates, seed=seed), landscape, 10)[5:]]
         return sum(-2.0 if o.log_steps_per_s is None else o.log_steps_per_s for o in seen)
 
     ours, chance = (sum(worth(which, seed) for seed in range(2)) for which in (name, "random"))
@@ -159,7 +159,7 @@ def test_a_model_makes_better_choices_than_chance(name, problem, candidates, lan
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_what_is_known_beforehand_saves_trials(seed, make, landscape) -> None:
     def best(name, rounds):
-        rates = [landscape.observe(index).log_steps_per_s for index in play(make(name, seed), landscape, rounds)]
+        rates = [landscape.observe(index).log_steps_per_s for index in run_designer(make(name, seed), landscape, rounds)]
         return max(rate for rate in rates if rate is not None)
 
     assert best("oppa", 3) >= best("random", 10)

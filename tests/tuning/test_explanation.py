@@ -32,10 +32,10 @@ def explained(problem, candidates, trials):
 def test_the_best_that_was_measured_is_what_others_are_compared_with(explained, trials) -> None:
     fastest = max((trial for trial in trials if trial.steps_per_s), key=lambda trial: trial.steps_per_s)
     for candidate in (0, 9, 28, 3):
-        told = explained(candidate)
-        assert told.best_measured and told.best == fastest.configuration
-        assert 0 <= told.chance_of_winning <= 1 and 0 <= told.chance_of_fitting <= 1
-        assert (told.ratio == 1.0) == (told.configuration == fastest.configuration)
+        explanation = explained(candidate)
+        assert explanation.best_measured and explanation.best == fastest.configuration
+        assert 0 <= explanation.chance_of_winning <= 1 and 0 <= explanation.chance_of_fitting <= 1
+        assert (explanation.ratio == 1.0) == (explanation.configuration == fastest.configuration)
 
 
 def test_it_knows_which_trials_speak_for_it(explained) -> None:
@@ -46,6 +46,6 @@ def test_it_knows_which_trials_speak_for_it(explained) -> None:
 
 def test_before_anything_was_measured_the_best_is_what_is_predicted(problem, candidates) -> None:
     designer = Oppa(problem, candidates, seed=0)
-    told = explain(designer, problem, candidates, designer.suggest(set()), [])
-    assert not told.best_measured and told.ratio == pytest.approx(1.0) and told.configuration == told.best
-    assert torch.isfinite(torch.tensor([told.chance_of_winning, told.chance_of_fitting])).all()
+    explanation = explain(designer, problem, candidates, designer.suggest(set()), [])
+    assert not explanation.best_measured and explanation.ratio == pytest.approx(1.0) and explanation.configuration == explanation.best
+    assert torch.isfinite(torch.tensor([explanation.chance_of_winning, explanation.chance_of_fitting])).all()

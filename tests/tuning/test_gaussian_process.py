@@ -87,7 +87,7 @@ def test_its_slopes_are_the_same_in_inference_mode(process) -> None:
         torch.testing.assert_close(process.cost.linearised(process.shift, ALL), expected)
 
 
-def test_before_it_has_learned_it_believes_the_cost_model(process, name) -> None:
+def test_before_any_observation_it_predicts_as_the_cost_model(process, name) -> None:
     value, slopes = process.cost.linearised(torch.zeros_like(process.shift))
     belief = process.at(ALL)
     off = {"log_rate": math.hypot(RATE_RESIDUAL, RATE_LAYOUT), "log_slack": math.hypot(MEMORY_RESIDUAL, MEMORY_LAYOUT)}[name]
@@ -128,7 +128,7 @@ def test_every_trial_teaches_something_of_the_coefficients(process, name, make_p
 
 
 @pytest.mark.parametrize("far", [0.5, 5.0, -5.0])
-def test_it_believes_of_what_it_saw_what_its_model_does_settled_or_not(process, far) -> None:
+def test_it_predicts_an_observed_candidate_as_its_model_does_settled_or_not(process, far) -> None:
     # Coefficients five spreads away: they would still move when the rounds end.
     process.at(ALL)
     process.learn(seen(ALL, process.cost.at(torch.full_like(process.shift, far), ALL)))
@@ -140,7 +140,7 @@ def test_it_believes_of_what_it_saw_what_its_model_does_settled_or_not(process, 
     assert ((belief.stddev.square() / model.variance[:, 0]).log().abs() < 0.2).all()
 
 
-def test_one_that_ran_out_of_memory_is_believed_to_need_more_than_there_is(designer) -> None:
+def test_one_that_ran_out_of_memory_is_predicted_to_need_more_than_there_is(designer) -> None:
     process = designer.log_slack
     small = int(process.at(ALL).mean.argmin())
     process.learn(seen(torch.tensor([small]), torch.zeros(1).double(), side=1.0))
@@ -160,7 +160,7 @@ def test_what_ran_out_of_memory_does_not_contradict_what_fitted(designer) -> Non
     assert (belief.mean[over] > 0).all()
 
 
-def test_one_that_ran_without_saying_what_it_needs_is_believed_to_fit(designer) -> None:
+def test_one_that_ran_without_reporting_its_memory_is_predicted_to_fit(designer) -> None:
     process = designer.log_slack
     before = process.at(ALL).mean
     large = int(before.argmax())

@@ -56,7 +56,7 @@ def test_a_candidate_that_surely_fits_goes_before_a_faster_one_that_may_not(desi
     assert faster.any() and (fits[faster] < fits[first]).all()
 
 
-def test_where_nothing_is_believed_to_fit_the_first_is_what_needs_least(make_problem) -> None:
+def test_where_nothing_is_predicted_to_fit_the_first_is_what_needs_least(make_problem) -> None:
     problem = make_problem(("100 MiB", "1 MiB"))
     designer = Oppa(problem, problem.candidates(), seed=0)
     slack = designer.log_slack.at(ALL).mean
@@ -167,22 +167,22 @@ def test_contenders_that_noise_does_not_tell_apart_are_measured_again(designer, 
     assert designer.predict(second).log_stddev < wide
 
 
-def test_memory_is_believed_with_a_doubt() -> None:
+def test_predicted_memory_has_an_uncertainty() -> None:
     """Models of memory are wrong now and then: what is thought not to fit is worth a little, far beyond nothing."""
     rate = Normal(torch.full((3,), 0.3, dtype=torch.float64), torch.full((3,), 0.05, dtype=torch.float64))
     slack = Normal(torch.tensor([-0.5, 0.1, 1.0], dtype=torch.float64), torch.full((3,), 0.02, dtype=torch.float64))
-    fits, doubted, hopeless = value_of_new(rate, slack, 0.03**2, incumbent=0.0).tolist()
-    assert 0.05 * ODD_MEMORY < doubted / fits < ODD_MEMORY and hopeless < 1e-6
+    fits, doubted, infeasible = value_of_new(rate, slack, 0.03**2, incumbent=0.0).tolist()
+    assert 0.05 * ODD_MEMORY < doubted / fits < ODD_MEMORY and infeasible < 1e-6
 
 
 def test_a_stalled_run_does_not_mislead(problem, candidates, make_planted) -> None:
     planted = make_planted(1)
     order = [index for index in torch.randperm(32, generator=torch.Generator().manual_seed(1)).tolist() if planted.observe(index).measured]
-    told, odd = [planted.observe(index) for index in order[:10]], planted.observe(order[10])
+    regular, odd = [planted.observe(index) for index in order[:10]], planted.observe(order[10])
     beliefs = []
     for last in (odd, dataclasses.replace(odd, log_steps_per_s=odd.log_steps_per_s - 2.5)):
         designer = Oppa(problem, candidates, seed=0)
-        designer.update([*told, last])
+        designer.update([*regular, last])
         beliefs.append(designer.log_rate.of_candidates(torch.tensor([index for index in range(32) if index != odd.candidate])))
     assert (beliefs[1].mean - beliefs[0].mean).abs().max() < 0.3 and (beliefs[1].stddev < 2 * beliefs[0].stddev + 0.1).all()
 

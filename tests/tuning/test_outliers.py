@@ -12,7 +12,7 @@ CENTRE = torch.zeros(12, dtype=torch.float64)
 ROOM = torch.full((12,), NOISE**2, dtype=torch.float64)
 
 
-def believed(target: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+def posterior_mean(target: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """The posterior mean."""
     return PRIOR @ torch.linalg.solve(PRIOR + torch.diag(noise), target)
 
@@ -43,17 +43,17 @@ def test_what_is_usual_has_hardly_a_variance_of_its_own(usual) -> None:
 
 
 @pytest.mark.parametrize("places", [(4,), (4, 8), (4, 5)])
-def test_what_is_odd_leaves_its_neighbours_alone(places, usual) -> None:
+def test_an_outlier_does_not_change_its_neighbours(places, usual) -> None:
     stalled = usual.clone()
     stalled[list(places)] -= 2.5
     own = own_variance(PRIOR, CENTRE, stalled, ROOM)
     rest = [i for i in range(12) if i not in places]
     assert own[list(places)].min() > 100 * own[rest].max()
-    misled, kept = ((believed(stalled, noise) - believed(usual, ROOM))[rest].abs().max() for noise in (ROOM, ROOM + own))
+    misled, kept = ((posterior_mean(stalled, noise) - posterior_mean(usual, ROOM))[rest].abs().max() for noise in (ROOM, ROOM + own))
     assert kept < 0.25 * misled
 
 
-def test_a_prior_that_is_off_is_corrected_and_not_called_odd() -> None:
+def test_a_prior_that_is_off_is_corrected_and_makes_no_outliers() -> None:
     vague = PRIOR + 1.0  # a common offset of either sign
     own = own_variance(vague, CENTRE, CENTRE - 1.5, ROOM)
     assert (own < ROOM).all()

@@ -9,7 +9,7 @@ import pytest
 from experiments.baselines.own_environment import SYNE_TUNE, VIZIER, LibraryEnvironment, LibraryProcess, ScriptedDesigner
 from oppa.errors import EnvironmentLackingError
 from oppa.tuning.designers import make_designer
-from tests.tuning.conftest import play
+from tests.tuning.conftest import run_designer
 
 ENVIRONMENTS = {"vizier": VIZIER, "syne-tune": SYNE_TUNE}
 LAST = """
@@ -51,8 +51,8 @@ def test_a_library_that_the_environment_lacks_is_named(name, make, monkeypatch) 
 
 def test_a_script_chooses_among_free_candidates_after_the_random_ones(scripted, problem, candidates, landscape) -> None:
     designer = ScriptedDesigner(problem, candidates, seed=0, environment=scripted)
-    tried = play(designer, landscape, 8)
-    chance = play(make_designer("random", problem, candidates, seed=0), landscape, 5)
+    tried = run_designer(designer, landscape, 8)
+    chance = run_designer(make_designer("random", problem, candidates, seed=0), landscape, 5)
     left = sorted(set(range(len(candidates))) - set(tried[:7]))
     assert tried[:5] == chance and tried[7] == left[-1] and designer.suggest(set(range(len(candidates)))) is None
 
@@ -70,7 +70,7 @@ def test_a_script_that_ends_is_an_error_with_its_last_words(scripted) -> None:
 def test_the_library_s_own_suggestions_are_free_and_repeatable(name, make, landscape, candidates) -> None:
     if not os.environ.get(ENVIRONMENTS[name].variable):
         pytest.skip(f"`{ENVIRONMENTS[name].variable}` is not set")
-    tried = play(make(name), landscape, 9)
-    assert len(set(tried)) == 9 and tried == play(make(name), landscape, 9)
+    tried = run_designer(make(name), landscape, 9)
+    assert len(set(tried)) == 9 and tried == run_designer(make(name), landscape, 9)
     everything = set(range(len(candidates)))
     assert make(name).suggest(everything - {3}) == 3

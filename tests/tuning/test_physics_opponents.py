@@ -10,7 +10,7 @@ from experiments.baselines.cost_predictions import cost_predictions
 from oppa.errors import InputError
 from oppa.tuning.designers import default_stopping, make_designer
 from oppa.tuning.designers.oppa import Oppa
-from tests.tuning.conftest import failed, measured, play
+from tests.tuning.conftest import failed, measured, run_designer
 
 FORESTS = ("forest-physics", "xgboost-physics", "smac-physics")
 
@@ -45,7 +45,7 @@ def test_the_predictions_are_those_of_oppa_before_any_trial(tight) -> None:
 
 
 def test_the_ranking_learns_nothing(make, landscape, candidates) -> None:
-    order = play(make("prior-rank"), landscape, len(candidates))
+    order = run_designer(make("prior-rank"), landscape, len(candidates))
     assert order == untroubled(make("prior-rank", seed=1)) and sorted(order) == list(range(len(candidates)))
 
 
@@ -66,7 +66,7 @@ class TestForests:
 
     @pytest.mark.slow
     def test_the_seed_alone_decides(self, name, make, landscape) -> None:
-        assert play(make(name), landscape, 7) == play(make(name), landscape, 7)
+        assert run_designer(make(name), landscape, 7) == run_designer(make(name), landscape, 7)
 
     def test_what_is_predicted_to_fit_comes_first(self, name, tight) -> None:
         slack = cost_predictions(*tight).slack.mean.numpy()

@@ -98,7 +98,7 @@ def test_the_bound_and_the_features_are_those_of_the_covariance(process) -> None
     assert bound(posterior.log_determinant, posterior.noise) == pytest.approx(1 + float(ratio.detach().sqrt()), rel=1e-6)
 
 
-def test_what_was_observed_is_believed_between_its_own_measurement_and_what_all_tell(process) -> None:
+def test_an_observed_candidate_is_predicted_between_its_own_measurement_and_what_all_tell(process) -> None:
     model = process.model
     (x,), y, known = model.train_inputs, model.train_targets, 0.3 * model.likelihood.noise
     whole = covariance(model).detach()

@@ -66,7 +66,7 @@ def onlooker() -> Onlooker:
 
 
 @pytest.fixture
-def sit(study, limited, onlooker):
+def session(study, limited, onlooker):
     """Open a session on the study, with trials that follow a law."""
     return lambda law=landscape, limits=LIMITS, baseline=None: TrialExecutor(
         study, dataclasses.replace(limited, limits=limits, baseline=baseline), partial(run_trial, Actors(law)), onlooker
@@ -74,20 +74,20 @@ def sit(study, limited, onlooker):
 
 
 @pytest.fixture
-def run(sit, limited, candidates):
+def run(session, limited, candidates):
     """Search; returns why it ended."""
 
     def run(name, *, rule="sure", law=landscape, limits=LIMITS, **watching):
         designer = make_designer(name, limited, candidates, seed=0)
-        return search(sit(law, limits), candidates, designer, make_rule(rule, limits), **watching)
+        return search(session(law, limits), candidates, designer, make_rule(rule, limits), **watching)
 
     return run
 
 
 @pytest.fixture
-def prove(sit, limited, candidates):
+def prove(session, limited, candidates):
     """Find the winner among what was searched."""
-    return lambda name, **acting: find_winner(sit(**acting), candidates, make_designer(name, limited, candidates, seed=0))
+    return lambda name, **acting: find_winner(session(**acting), candidates, make_designer(name, limited, candidates, seed=0))
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_without_a_model_there_is_no_prediction(run, study) -> None:
     assert [trial.prediction for trial in study.trials()] == [None] * 8
 
 
-def test_what_is_behind_is_terminated_early_and_what_leads_never(run, study) -> None:
+def test_a_slower_trial_is_terminated_early_and_the_incumbent_never(run, study) -> None:
     run("random", limits=dataclasses.replace(LIMITS, trials=16))
     lead = 0.0
     for trial in study.trials():
@@ -148,7 +148,7 @@ def test_a_trial_that_never_says_a_word_is_timed_out(run, study) -> None:
 
 
 @pytest.mark.parametrize("memory_bytes", [0, ROOM + 1])
-def test_trials_get_three_times_as_long_until_one_has_filled_the_caches(sit, study, limited, candidates, memory_bytes) -> None:
+def test_trials_get_three_times_as_long_until_one_has_filled_the_caches(session, study, limited, candidates, memory_bytes) -> None:
     given_s: list[float] = []
 
     def note(folder, spec, *, limits, **watching):
@@ -157,7 +157,7 @@ def test_trials_get_three_times_as_long_until_one_has_filled_the_caches(sit, stu
         return run_trial(Actors(lambda _: law), folder, spec, limits=limits, **watching)
 
     limits = dataclasses.replace(LIMITS, trials=4)
-    executor = sit(limits=limits)
+    executor = session(limits=limits)
     executor._run_trial = note
     search(executor, candidates, make_designer("random", limited, candidates, seed=0), make_rule("never", limits))
     cold = 1 if memory_bytes == 0 else 2
@@ -175,7 +175,7 @@ def test_three_failures_alike_before_the_first_step_end_the_search(name, run, pr
     assert [trial.outcome for trial in study.trials()] == ["failed"] * 3
 
 
-def test_a_program_that_imports_the_old_module_is_told_the_new_one(sit, study, limited, candidates) -> None:
+def test_the_error_for_the_old_module_names_the_new_one(session, study, limited, candidates) -> None:
     class Old(Actor):
         def poll(self) -> Exit:
             trial_folder.write_json(
@@ -188,7 +188,7 @@ def test_a_program_that_imports_the_old_module_is_told_the_new_one(sit, study, l
         def start(self, folder, spec):
             return Old(folder, spec, *self.law(spec.configuration))
 
-    executor = sit()
+    executor = session()
     executor._run_trial = partial(run_trial, OldPrograms(crash))
     with pytest.raises(RepeatedFailureError) as caught:
         search(executor, candidates, make_designer("random", limited, candidates, seed=0), make_rule("sure", LIMITS))
@@ -273,9 +273,9 @@ def test_the_winner_is_proved_against_a_default_and_the_second(run, prove, study
 
 
 @pytest.mark.slow
-def test_what_the_user_runs_is_the_first_trial_whoever_designs(sit, study, candidates, problem) -> None:
+def test_what_the_user_runs_is_the_first_trial_under_any_designer(session, study, candidates, problem) -> None:
     baseline = candidates.configuration(len(candidates) - 1)
-    executor = sit(baseline=baseline)
+    executor = session(baseline=baseline)
     for designer in ("random", "grid", "oppa"):
         executor.problem = dataclasses.replace(executor.problem, limits=dataclasses.replace(LIMITS, trials=len(study.trials()) + 2))
         search(executor, candidates, make_designer(designer, problem, candidates, seed=0), make_rule("never", LIMITS))
@@ -283,26 +283,26 @@ def test_what_the_user_runs_is_the_first_trial_whoever_designs(sit, study, candi
     assert len(tried) == 6 and tried[0] == baseline and tried.count(baseline) == 1
 
 
-def test_a_baseline_that_does_not_fit_makes_way_for_the_default(sit, prove, study, candidates) -> None:
+def test_a_baseline_that_does_not_fit_makes_way_for_the_default(session, prove, study, candidates) -> None:
     baseline = candidates.configuration(len(candidates) - 1)
 
     def law(configuration):
         return 1.0, 2 * ROOM if configuration == baseline else 1
 
-    sit(law).run(study.claim(baseline))
-    sit(law).run(study.claim(candidates.configuration(3)))
+    session(law).run(study.claim(baseline))
+    session(law).run(study.claim(candidates.configuration(3)))
     result = prove("random", law=law, baseline=baseline)
     assert (result.reference_kind, result.failure.configuration, result.failure.outcome) == ("default", baseline, "out_of_memory")
     assert result.reference.configuration == candidates.configuration(int(candidates.default_order()[0]))
 
 
-def test_a_default_is_looked_for_until_one_fits(sit, prove, study, candidates) -> None:
+def test_a_default_is_looked_for_until_one_fits(session, prove, study, candidates) -> None:
     usual = [candidates.configuration(int(index)) for index in candidates.default_order()]
 
     def law(configuration):
         return 1.0, 2 * ROOM if configuration in usual[:2] else 1
 
-    sit(law).run(study.claim(next(c for c in candidates if c not in usual)))
+    session(law).run(study.claim(next(c for c in candidates if c not in usual)))
     result = prove("random", law=law)
     looked = [trial for trial in study.trials() if trial.purpose == BASELINE]
     assert [trial.configuration for trial in looked] == usual[:3]
@@ -310,18 +310,18 @@ def test_a_default_is_looked_for_until_one_fits(sit, prove, study, candidates) -
     assert result.reference.configuration == usual[2]
 
 
-def test_the_winner_may_be_the_trial_that_another_tuner_still_runs(sit, study, limited, candidates, onlooker) -> None:
+def test_the_winner_may_be_the_trial_that_another_tuner_still_runs(session, study, limited, candidates, onlooker) -> None:
     limits = dataclasses.replace(LIMITS, max_gpu_hours=10 * limited.cluster.devices / 3600)
     with Study(study.folder) as other:
         lease = other.claim(candidates.configuration(0), budget=TimeBudget(total_s=10.0, reserved_s=0.0, least_s=1.0, most_s=10.0))
         estimate = ThroughputEstimate(steps_per_s=2.0, variance=0.01, kept=3)
         result = TrialResult(outcome="completed", step_times_s=(0.5,) * 4, estimate=estimate, memory_bytes=1, seconds=10.0, setup_s=0.5)
         onlooker.tick = lambda: other.running() and other.finish(lease, result)
-        found = find_winner(sit(limits=limits), candidates, make_designer("random", limited, candidates, seed=0))
+        found = find_winner(session(limits=limits), candidates, make_designer("random", limited, candidates, seed=0))
     assert found.best.configuration == candidates.configuration(0)
 
 
-class Beside:
+class RunningTrials:
     """A designer that notes which trials run when it is asked."""
 
     def __init__(self) -> None:
@@ -341,7 +341,7 @@ class Beside:
         """Learn nothing."""
 
 
-class Odd(Beside):
+class Odd(RunningTrials):
     """A designer of the user's own, whose answers are the arguments."""
 
     def __init__(self, candidate=0, prediction=None) -> None:
@@ -371,17 +371,17 @@ NAN, NOTHING = (Prediction(steps_per_s=rate, log_stddev=0.1) for rate in (math.n
         (Odd(ValueError("mine")), "fails: ValueError: mine"),
     ],
 )
-def test_a_wrong_answer_of_a_designer_ends_the_search_and_names_the_designer(odd, words, sit, study, candidates) -> None:
+def test_a_wrong_answer_of_a_designer_ends_the_search_and_names_the_designer(odd, words, session, study, candidates) -> None:
     with pytest.raises(InputError) as caught:
-        search(sit(), candidates, odd, make_rule("never", LIMITS))
+        search(session(), candidates, odd, make_rule("never", LIMITS))
     assert caught.value.message.startswith(f"the designer `{__name__}:Odd` {words}") and not study.trials()
 
 
-def test_a_designer_that_suggests_nothing_does_not_blame_memory(sit, candidates) -> None:
-    assert search(sit(), candidates, Odd(None), make_rule("never", LIMITS)) == "the designer suggests no further trial"
+def test_a_designer_that_suggests_nothing_does_not_blame_memory(session, candidates) -> None:
+    assert search(session(), candidates, Odd(None), make_rule("never", LIMITS)) == "the designer suggests no further trial"
 
 
-def test_a_designer_is_told_what_runs_meanwhile(limited, candidates) -> None:
-    designer = Beside()
+def test_a_designer_gets_the_running_trials(limited, candidates) -> None:
+    designer = RunningTrials()
     assert next_candidate(limited, candidates, designer, {0, 1}) == 2 and not designer.asked
     assert next_candidate(limited, candidates, designer, {0, 1}, running={1}) == 7 and designer.asked == [({1}, {0, 1})]

@@ -79,7 +79,7 @@ def test_none_stops_before_q_min_nor_as_slower_without_an_incumbent(name, step_t
 
 
 @pytest.mark.parametrize("name", ["sure", "paper", "paper-bound"])
-def test_what_is_hopeless_is_stopped_at_q_min(name) -> None:
+def test_a_much_slower_trial_is_stopped_at_q_min(name) -> None:
     assert stopped_at(make_rule(name, LIMITS), [3.0] + [1.0, 1.01] * 14, incumbent=10.0) == LIMITS.q_min + 1
 
 
@@ -141,7 +141,7 @@ def test_lemma_f_7_holds_for_normal_repetitions() -> None:
     assert (means <= bound).all()
 
 
-def test_the_paper_s_rule_judges_trial_and_incumbent_by_one_estimator() -> None:
+def test_the_paper_s_rule_compares_trial_and_incumbent_by_one_estimator() -> None:
     jittery = (1.0, *([0.5, 1.5] * 15))  # mean(1/t) = 4/3, q / sum(t) = 1
     seen = Observation(candidate=0, outcome="completed", log_steps_per_s=0.0, log_variance=0.0, memory_bytes=None, step_times_s=jittery)
     steady = [1.0 / 1.2] * 31  # 1.2 steps/s by both: faster than the incumbent by q / sum(t), slower by mean(1/t)

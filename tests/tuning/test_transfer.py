@@ -27,8 +27,8 @@ from tests.tuning.conftest import STEPS
 def study_of(tmp_path, problem, candidates):
     """A study of the problem in which these observations were made."""
 
-    def make(observations: list[Observation], question: Problem = problem, name: str = "study"):
-        with Study.create(tmp_path / name, question.to_dict(), question.fingerprint) as study:
+    def make(observations: list[Observation], posed: Problem = problem, name: str = "study"):
+        with Study.create(tmp_path / name, posed.to_dict(), posed.fingerprint) as study:
             for seen in observations:
                 rate = None if seen.log_steps_per_s is None else math.exp(seen.log_steps_per_s)
                 estimate = rate and ThroughputEstimate(steps_per_s=rate, variance=1e-4 * rate**2, kept=STEPS - 1)
@@ -63,13 +63,13 @@ def teacher(problem, candidates, make_planted) -> Oppa:
 
 
 @pytest.mark.parametrize("name", ["log_rate", "log_slack"])
-def test_what_a_study_told_of_moves_towards_the_truth(name, teacher, learned, make_planted) -> None:
+def test_a_coefficient_that_a_study_identified_moves_towards_the_truth(name, teacher, learned, make_planted) -> None:
     process, beliefs, shift = getattr(teacher, name), learned(teacher, "elsewhere"), make_planted(5).shift[name]
-    told = process.shift_covariance.diagonal().sqrt() < 0.7
+    summary = process.shift_covariance.diagonal().sqrt() < 0.7
     before = process.cost.beliefs
     moved = torch.tensor([math.log(beliefs[key].median / before[key].median) / before[key].spread for key in before]).double()
-    assert told.any() and (moved - shift)[told].norm() < 0.5 * shift[told].norm()
-    assert moved[~told].norm() < shift[~told].norm() + 1
+    assert summary.any() and (moved - shift)[summary].norm() < 0.5 * shift[summary].norm()
+    assert moved[~summary].norm() < shift[~summary].norm() + 1
 
 
 @pytest.mark.parametrize("name", ["log_rate", "log_slack"])
@@ -183,14 +183,14 @@ def test_options_of_older_studies_name_one_folder_or_none() -> None:
 
 
 def test_it_says_which_coefficients_it_learned(teacher, problem, candidates) -> None:
-    for process, told in zip((teacher.log_rate, teacher.log_slack), surrogate_summaries(teacher, candidates).values(), strict=True):
-        assert [lesson.name for lesson in told.coefficients] == list(process.cost.names)
+    for process, summary in zip((teacher.log_rate, teacher.log_slack), surrogate_summaries(teacher, candidates).values(), strict=True):
+        assert [lesson.name for lesson in summary.coefficients] == list(process.cost.names)
         shares = process.shift_covariance.diagonal().sqrt().tolist()
-        assert [lesson.after.spread / lesson.before.spread for lesson in told.coefficients] == pytest.approx(shares)
-        assert [lesson.identified for lesson in told.coefficients] == [share < 0.7 for share in shares]
-        assert any(lesson.identified for lesson in told.coefficients) and not all(lesson.identified for lesson in told.coefficients)
-        assert sorted(told.log_lengthscales) == sorted(column_names(candidates))
-        assert list(told.log_lengthscales.values()) == sorted(process.lengthscales.log().tolist())
+        assert [lesson.after.spread / lesson.before.spread for lesson in summary.coefficients] == pytest.approx(shares)
+        assert [lesson.identified for lesson in summary.coefficients] == [share < 0.7 for share in shares]
+        assert any(lesson.identified for lesson in summary.coefficients) and not all(lesson.identified for lesson in summary.coefficients)
+        assert sorted(summary.log_lengthscales) == sorted(column_names(candidates))
+        assert list(summary.log_lengthscales.values()) == sorted(process.lengthscales.log().tolist())
 
 
 def test_before_it_has_learned_its_beliefs_are_those_of_the_catalog(problem, candidates) -> None:

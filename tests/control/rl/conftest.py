@@ -66,8 +66,8 @@ def explored(task, weights, windows: int, seed: int = 0) -> list[RecordedWindow]
         batches, actions = [each.local_batch for each in before.workers], weights.actions
         chosen = actions.chosen(batches, after)
         likely = tuple(actions.alike(batch, number) / 5 for batch, number in zip(batches, chosen, strict=True))
-        told = {"drawn": drawn, "chosen": tuple(chosen), "probabilities": likely}
-        found.append(RecordedWindow(state=before, rewards=tuple(rewards), before=early, **told))
+        choice = {"drawn": drawn, "chosen": tuple(chosen), "probabilities": likely}
+        found.append(RecordedWindow(state=before, rewards=tuple(rewards), before=early, **choice))
     return found
 
 

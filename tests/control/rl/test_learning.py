@@ -20,7 +20,7 @@ from oppa.errors import InputError
 from tests.control.rl.conftest import biased, state
 
 
-def test_rewards_are_summed_up_from_behind() -> None:
+def test_rewards_are_summed_up_from_the_end() -> None:
     assert cumulative(np.array([[1.0], [2.0], [4.0]]), 0.5).ravel().tolist() == [3.0, 4.0, 4.0]
 
 
@@ -45,7 +45,7 @@ def test_the_same_seed_is_the_same_run(task) -> None:
     assert first.seconds == second.seconds > 0 and first.accuracy > 0.1
 
 
-def test_hosts_that_are_judged_on_are_not_learned_on(task) -> None:
+def test_hosts_of_the_evaluation_are_not_those_of_the_training(task) -> None:
     speeds = [np.array(task.hosts(seed, unseen=True).speeds) for seed in range(20)]
     shares = {round(float(one / max(each)), 6) for each in speeds for one in each}
     assert shares <= {round(one / other, 6) for one in UNSEEN for other in UNSEEN}
@@ -70,14 +70,15 @@ def test_who_does_not_arrive_has_no_time(task) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_seed_learns_the_same(algorithm, task) -> None:
-    told = []
+    finished = []
     first, second = (
-        learned(task, algorithm, episodes=2, seed=4, provenance={"job": "a"}, on_episode=lambda *each: told.append(each)) for _ in range(2)
+        learned(task, algorithm, episodes=2, seed=4, provenance={"job": "a"}, on_episode=lambda *each: finished.append(each))
+        for _ in range(2)
     )
     assert all((one[0] == other[0]).all() for one, other in zip(first.layers, second.layers, strict=True))
-    assert [number for number, _ in told] == [0, 1, 0, 1]
-    assert all(rewards.shape == (WINDOWS, RUNS * task.workers) for _, rewards in told)
-    assert all((one == other).all() for (_, one), (_, other) in zip(told[:2], told[2:], strict=True))
+    assert [number for number, _ in finished] == [0, 1, 0, 1]
+    assert all(rewards.shape == (WINDOWS, RUNS * task.workers) for _, rewards in finished)
+    assert all((one == other).all() for (_, one), (_, other) in zip(finished[:2], finished[2:], strict=True))
     assert first.provenance == {"job": "a", "algorithm": algorithm, "episodes": 2, "seed": 4, "workers": 4}
     different = learned(task, algorithm, episodes=1, seed=5, provenance={})
     assert (first.layers[0][0] != different.layers[0][0]).any()

@@ -73,12 +73,12 @@ def test_a_ledger_is_read_as_it_was(task, small) -> None:
         now = episode.state
         lines += [line(step, loss, now.configuration, samples) for loss in now.losses]
         samples += 100
-        told = {"workers": [json.loads(json.dumps(worker.to_dict())) for worker in now.workers]}
+        observed = {"workers": [json.loads(json.dumps(worker.to_dict())) for worker in now.workers]}
         lines.append({"event": "validated", "accuracy": now.accuracy})
         lines.append(
             {
                 **line(step, None, now.configuration, now.samples - now.configuration.global_batch),
-                **told,
+                **observed,
                 "variance_ratio": now.variance_ratio,
             }
         )

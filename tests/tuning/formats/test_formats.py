@@ -133,8 +133,8 @@ def test_torchrun_starts_a_program_of_the_users_own_as_it_stands(problem_of, tmp
     problem = dataclasses.replace(problem_of("torch", runner="torch"), runner=catalog.find("runners", "command"), command=command)
     for name, text in export("torchrun", problem, at()).items():
         (tmp_path / name).write_text(text)
-    told = subprocess.run(["sh", str(tmp_path / "run.sh"), "7"], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert told[-1] == "2 a b --steps=7 {}"
+    printed = subprocess.run(["sh", str(tmp_path / "run.sh"), "7"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert printed[-1] == "2 a b --steps=7 {}"
     (run,) = (tmp_path / "runs").iterdir()
     assert json.loads((run / "trial.json").read_text())["steps"] == 7
 
@@ -168,8 +168,8 @@ def test_a_launch_line_joins_its_hosts_as_in_trials_unless_it_starts_them_itself
     for name, text in export("torchrun", problem, at()).items():
         (tmp_path / name).write_text(text)
     second = {**os.environ, "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"}
-    told = subprocess.run(["sh", str(tmp_path / "run.sh")], env=second, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert {"PET_NNODES=2", "PET_NODE_RANK=1", "PET_NPROC_PER_NODE=4", "PET_MASTER_ADDR=10.0.0.1", "PET_MASTER_PORT=29500"} <= set(told)
+    printed = subprocess.run(["sh", str(tmp_path / "run.sh")], env=second, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {"PET_NNODES=2", "PET_NODE_RANK=1", "PET_NPROC_PER_NODE=4", "PET_MASTER_ADDR=10.0.0.1", "PET_MASTER_PORT=29500"} <= set(printed)
     step = export("torchrun", dataclasses.replace(problem, launcher=LauncherChoice(name="srun")), at())["run.sh"]
     assert "NODE_RANK" not in step and "PET_NNODES" not in step and "srun" not in step
 

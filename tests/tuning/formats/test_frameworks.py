@@ -289,7 +289,7 @@ def test_megatron_lm_documents_every_option(values, problem_of) -> None:
     assert set(re.findall(r"--[\w-]+", text)) <= set(re.findall(r"--[\w-]+", MEGATRON_LM))
 
 
-def test_megatron_lm_is_told_of_sgd(problem_of) -> None:
+def test_megatron_lm_gets_sgd(problem_of) -> None:
     problem = problem_of("megatron")
     training = dataclasses.replace(problem.training, optimizer="sgd", momentum=0.8)
     text = export("megatron", dataclasses.replace(problem, training=training), at(dp=8, overlap_zero_comm=True))["megatron_args.sh"]

@@ -82,8 +82,8 @@ def test_a_pod_starts_the_script_as_its_host(two_hosts, tmp_path):
     }
     for name, manifest in manifests(two_hosts).items():
         words = [word.replace("/oppa", str(tmp_path)) for word in container(manifest)["command"]]
-        told = {**environment(manifest), **pods[name], "OPPA_SCRIPT": 'echo "$NODE_RANK $MASTER_ADDR $1"', "PATH": "/usr/bin:/bin"}
-        assert subprocess.check_output([*words, "500"], env=told, text=True) == "1 llama-hosts-0-0.llama 500\n"
+        variables = {**environment(manifest), **pods[name], "OPPA_SCRIPT": 'echo "$NODE_RANK $MASTER_ADDR $1"', "PATH": "/usr/bin:/bin"}
+        assert subprocess.check_output([*words, "500"], env=variables, text=True) == "1 llama-hosts-0-0.llama 500\n"
         assert (tmp_path / "trial.json").read_text() == environment(manifest)["OPPA_SPEC"]
 
 

@@ -63,7 +63,7 @@ def test_dense_layers_come_first_or_there_is_no_model(frequency, dense) -> None:
 
 
 @pytest.mark.parametrize("words", ["--decoder-seq-length 1024", "--img-h 336 --img-w 336", "--encoder-num-layers 4"])
-def test_an_encoder_beside_the_decoder_has_no_model(words) -> None:
+def test_an_encoder_next_to_the_decoder_has_no_model(words) -> None:
     found = meaning(f"{LINE} {words}")
     assert not found.model and any("encoder with a decoder" in note for note in found.notes)
 

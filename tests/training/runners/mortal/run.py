@@ -66,7 +66,7 @@ class Spell:
         self.stepped = facts.step
 
     def changed(self, facts):
-        self.told = facts
+        self.facts = facts
 
     def wanted(self, present):
         if not self.mine or self.what["deed"] != "roll_back" or self.stepped != self.what["step"] - 1:

@@ -17,7 +17,7 @@ from oppa.trials.trial_folder import TrialSpec
 ROOT = Path(__file__).parents[2]
 
 
-class Gang:
+class RankPool:
     """Runs programs on ranks to their end, one after the other."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
@@ -75,12 +75,12 @@ def chain(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], 
 
 
 @contextlib.contextmanager
-def opened(folder: Path) -> Iterator[Gang]:
+def opened(folder: Path) -> Iterator[RankPool]:
     """Start a rank server, and end it."""
     path = os.pathsep.join(map(str, (ROOT, ROOT / "client", ROOT / "runners", ROOT / "runners" / "torch")))
     command = [sys.executable, "-P", str(Path(__file__).with_name("rank_server.py"))]
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Gang(process, folder)
+        yield RankPool(process, folder)
         assert process.stdin is not None
         process.stdin.close()
