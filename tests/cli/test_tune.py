@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +12,7 @@ from oppa.study import Study
 from oppa.tuning.session import new_folder
 from tests.cli.conftest import JOB
 from tests.command_line import Oppa
+from tests.control.services import until
 from tests.sampling import nightly
 
 RANDOM = ("--designer", "random")
@@ -80,7 +80,7 @@ def test_tuners_that_start_at_once_get_a_folder_each(tmp_path, monkeypatch) -> N
 def test_a_stopped_study_goes_on_and_loses_at_most_one_trial(oppa, number) -> None:
     with oppa.start("tune", "job.toml", *RANDOM, "--study", "s") as tuner:
         assert any(line.split()[:1] == ["2"] for line in tuner.stderr)  # two trials have ended
-        time.sleep(0.05)
+        until(lambda: any((oppa.folder / "s" / "trials").glob("0003_*/measurements.jsonl")), timeout_s=60)
         tuner.send_signal(number)
         said = tuner.communicate()[1]
     assert tuner.returncode == (-9 if number == signal.SIGKILL else 130)

@@ -5,7 +5,7 @@ from pathlib import Path
 from oppa.study import Study
 from oppa.tracking.progress import Progress
 from oppa.tracking.study_recorder import StudyRecorder
-from tests.tracking.conftest import BEST, DEFAULT, SECRET, finish, try_without_success, try_out
+from tests.tracking.conftest import BEST, DEFAULT, SECRET, finish, try_out, try_without_success
 from tests.tracking.trackers import Recorded, calls
 
 

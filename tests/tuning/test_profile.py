@@ -75,7 +75,7 @@ def active(task):
 
 
 class Unmoved:
-    """A watcher that breaks off after so many trials."""
+    """Stops the search after so many trials."""
 
     def __init__(self, trials: float = math.inf) -> None:
         self.left = trials
@@ -93,13 +93,13 @@ class Unmoved:
 
 
 @pytest.fixture
-def profiled(small, tmp_path):
+def run_profile(small, tmp_path):
     """Profile in a folder; None where that is broken off."""
 
-    def profiled(profiler, *, trials: float = math.inf):
+    def run_profile(profiler, *, trials: float = math.inf):
         problem = small.problem
         with Study.create(tmp_path / "T", problem.to_dict(), problem.fingerprint) as study:
-            if not study.sessions():  # a process sits down once
+            if not study.sessions():  # a process opens one session
                 study.open_session({})
             executor = TrialExecutor(study, problem, SimulatedExecutor(small.simulator, seed=0), Unmoved(trials), simulated=True)
             try:
@@ -108,7 +108,7 @@ def profiled(small, tmp_path):
                 return None, study.trials()
             return Table.read(tmp_path / "T"), study.trials()
 
-    return profiled
+    return run_profile
 
 
 def test_an_exhaustive_profile_tries_everything_once_but_what_cannot_fit(task, exhaustive) -> None:
@@ -178,12 +178,12 @@ def test_what_is_chosen_untried_is_predicted_to_fit_safely(task, active) -> None
 
 
 @pytest.mark.slow
-def test_a_profile_that_is_broken_off_leaves_a_table_and_goes_on_where_it_was(small, profiled, tmp_path) -> None:
-    assert profiled(ExhaustiveProfiling(small.problem, small.candidates), trials=5)[0] is None
+def test_a_profile_that_is_broken_off_leaves_a_table_and_goes_on_where_it_was(small, run_profile, tmp_path) -> None:
+    assert run_profile(ExhaustiveProfiling(small.problem, small.candidates), trials=5)[0] is None
     part = Table.read(tmp_path / "T")
     part.require_for(small.problem)
     assert not part.origin.complete and len(part.rows) == 5 == part.origin.trials
-    table, trials = profiled(ExhaustiveProfiling(small.problem, small.candidates))
+    table, trials = run_profile(ExhaustiveProfiling(small.problem, small.candidates))
     assert table.origin.complete and table.origin.method == "exhaustive"
     counted = [trial.configuration for trial in trials if trial.counts]
     assert len(set(counted)) == len(counted) == table.origin.trials
@@ -192,11 +192,11 @@ def test_a_profile_that_is_broken_off_leaves_a_table_and_goes_on_where_it_was(sm
 
 
 @pytest.mark.slow
-def test_an_active_profile_says_how_sure_it_is_and_uses_all_trials_there_are(small, profiled) -> None:
-    table, trials = profiled(ActiveProfiling(small.problem, small.candidates, seed=0, bound=0.01))
+def test_an_active_profile_says_how_sure_it_is_and_uses_all_trials_there_are(small, run_profile) -> None:
+    table, trials = run_profile(ActiveProfiling(small.problem, small.candidates, seed=0, bound=0.01))
     assert (table.origin.method, table.origin.loss_bound, table.origin.complete) == ("active", 0.01, True)
     assert table.origin.expected_loss <= 0.01
-    again, more = profiled(
+    again, more = run_profile(
         ActiveProfiling(small.problem, small.candidates, seed=0, bound=0.02)
     )  # fitted anew, it is as sure but for a little
     assert len(more) == len(trials)
